@@ -13,6 +13,7 @@ from rich.console import Console
 
 from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
+from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.cli.submit import LOCALLY, Submit, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import launch_program, program_words
@@ -33,6 +34,7 @@ def launch(
     log_dir: Path | None = None,
     hosts: Hosts = None,
     hostfile: HostFile = None,
+    preflight: Preflight = True,
     batch: Submit = LOCALLY,
 ) -> None:
     """Run a program of yours on ranks of this machine, of --hosts or of the allocation, by the MPI
@@ -89,6 +91,13 @@ def launch(
         raise UserError(f"--log-dir {folder} is not empty: name another")
     if nodes.nodes:
         print(f"phalanx: {nodes.describe(ranks)}", file=sys.stderr)
+    if preflight:
+        preflight_nodes(
+            ranks,
+            lambda line: print(f"phalanx: {line}", file=sys.stderr),
+            folders=[folder],
+            files=[Path(words[0])] if words[0].endswith(".py") else [],
+        )
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
         launch_program(
             folder,

@@ -1,7 +1,8 @@
-"""Latency and bandwidth between pairs of ranks, measured by messages in rounds of disjoint pairs."""
+"""Latency and bandwidth between pairs of ranks, measured in rounds of disjoint pairs."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -48,7 +49,7 @@ def measure_pairs(communicator: Any) -> list[tuple[int, int, float, float]]:
                 _follow(communicator, first)
         communicator.Barrier()
     found = communicator.gather(measured)
-    return [] if found is None else sorted(sum(found, []))
+    return sorted(itertools.chain.from_iterable(found or []))
 
 
 def _lead(communicator: Any, peer: int) -> tuple[float, float]:

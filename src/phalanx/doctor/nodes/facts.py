@@ -32,7 +32,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
     {"read": {file: word}}: which of the files hold their words. {"time": True}: the clock.
     Else all facts. packages: names of distributions; paths: files and folders that must exist;
-    folders: to write to; names: of hosts to resolve.
+    folders: paths to write to, by name; data: paths of data; names: of hosts to resolve.
     """
     if "read" in question:
         return {file: _reads(file, word) for file, word in question["read"].items()}
@@ -49,7 +49,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         "processor": _processor(),
         "cores": _usable_cores(),
         "memory_bytes": _memory_bytes(),
-        "free_bytes": {folder: _free_bytes(folder) for folder in question["folders"]},
+        "free_bytes": {name: _free_bytes(path) for name, path in question["folders"].items()},
+        "contents": {path: _contents(path) for path in question["data"]},
         "addresses": _addresses(),
         "unresolved": _unresolved(question["names"]),
     }
@@ -130,6 +131,18 @@ def _free_bytes(folder: str) -> int | None:
         return shutil.disk_usage(existing_parent(folder)).free
     except OSError:
         return None
+
+
+def _contents(path: str) -> int | None:
+    """Return a checksum of the names and sizes of files, the same for a copy; None for no data."""
+    try:
+        if not Path(path).is_dir():
+            return Path(path).stat().st_size
+        with os.scandir(path) as entries:
+            files = sorted((entry.name, entry.stat().st_size) for entry in entries)
+    except OSError:
+        return None
+    return zlib.crc32(repr([file for file in files if not file[0].startswith(".")]).encode())
 
 
 def _addresses() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from phalanx.doctor.examine import Finding, problem, warning
@@ -14,7 +15,7 @@ from phalanx.doctor.nodes.survey import PairSpeed, Survey
 
 CLOCK_OFFSET_S = 0.1
 LOW_DISK_BYTES = 1 << 30
-SLOW_SHARE = 0.5
+SLOW_SHARE = 1 / 3
 """Of the median bandwidth."""
 _SAME = "install the same environment there, at the same path, or share the folder"
 
@@ -41,7 +42,10 @@ def _judge_node(
         detail = f"{plan.python} is Python {theirs['python']} there, {own['python']} here"
         yield (warning if is_minor else problem)(host, detail, _SAME)
     yield from _judge_packages(plan, host, own, theirs)
-    for path in theirs["missing"]:
+    absent = theirs["missing"]
+    for path in absent:
+        if any(str(folder) in absent for folder in Path(path).parents):
+            continue
         yield problem(host, f"has no {path}", plan.paths[path].format(host=host))
     yield from _judge_state(host, node)
     if theirs["unresolved"]:
@@ -101,15 +105,14 @@ def _judge_together(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     for host, processor in processors.items():
         if processor != usual:
             yield warning(host, f"is an {processor}, others {usual}")
-    for same in _equal({host: node.facts["memory_id"] for host, node in nodes.items()}):
-        yield warning(same[1], f"is the same machine as {same[0]}", "name it once, with all ranks")
-    different = {host: node for host, node in nodes.items() if node.facts["host"] not in cores}
-    for same in _equal({host: node.facts["host"] for host, node in different.items()}):
-        yield warning(
-            same[1],
-            f"calls itself {nodes[same[0]].facts['host']}, as {same[0]} does",
-            f"ssh {same[1]} hostnamectl set-hostname {same[1]}",
-        )
+    machines = {host: node.facts["memory_id"] for host, node in nodes.items()}
+    for first, host in _equal(machines):
+        yield problem(host, f"is the same machine as {first}", "name it once, with all ranks")
+    names = {host: node.facts["host"] for host, node in nodes.items()}
+    for first, host in _equal(names):
+        if machines[first] != machines[host]:
+            mend = f"ssh {host} hostnamectl set-hostname {host}"
+            yield warning(host, f"calls itself {names[first]}, as {first} does", mend)
 
 
 def _equal(values: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -127,6 +130,10 @@ def judge_survey(hosts: Sequence[str], survey: Survey, ranks: int) -> list[Findi
     if survey.world_size != ranks:
         detail = f"{ranks} ranks were started, {survey.library} sees {survey.world_size}"
         return [problem("MPI", detail, "launcher and library are of different MPIs")]
+    if len(survey.nodes) != len(hosts):
+        there = ", ".join(f"{node.num_ranks} on {node.host}" for node in survey.nodes)
+        detail = f"started one rank on each of {', '.join(hosts[:8])}, but they are {there}"
+        return [problem("MPI", detail, "name other hosts, or start the ranks by mpiexec")]
     found = []
     for host, node in zip(hosts, survey.nodes, strict=True):
         if set(node.shared_sizes) != {node.num_ranks}:
@@ -141,15 +148,17 @@ def judge_survey(hosts: Sequence[str], survey: Survey, ranks: int) -> list[Findi
     return found
 
 
-def describe_nodes(mpi: str, nodes: Mapping[str, NodeFacts], pairs: Sequence[PairSpeed]) -> str:
+def describe_nodes(
+    mpi: str, own: Mapping[str, Any], nodes: Mapping[str, NodeFacts], pairs: Sequence[PairSpeed]
+) -> str:
     """Return the line that is printed when all is well. mpi: name and version."""
-    facts = next(iter(nodes.values())).facts
-    torch = facts["packages"].get("torch")
-    parts = [f"Python {facts['python']}"]
+    torch = own["packages"]["torch"]
+    is_same = all(node.facts["python"] == own["python"] for node in nodes.values())
+    parts = [f"Python {own['python'] if is_same else '.'.join(_release(own['python']))}"]
     parts += [f"torch {'.'.join(_release(torch))}"] if torch else []
     words = [f"{_count(len(nodes), 'node')}: same {', '.join([*parts, mpi])}"]
     words += [describe_links(pairs)] if pairs else []
-    words += [text for text in describe_folders(nodes) if "not shared" in text]
+    words += [line for line, is_common in describe_folders(own, nodes) if not is_common]
     return "; ".join(words)
 
 
@@ -160,17 +169,19 @@ def describe_links(pairs: Sequence[PairSpeed]) -> str:
     return f"{bandwidth(usual)}, {latency_s * 1e3:.2g} ms"
 
 
-def describe_folders(nodes: Mapping[str, NodeFacts]) -> list[str]:
-    """Return for each folder which nodes see the one of this machine."""
+def describe_folders(
+    own: Mapping[str, Any], nodes: Mapping[str, NodeFacts]
+) -> list[tuple[str, bool]]:
+    """Return a line on each folder, and whether it, or its data, is the same on all nodes."""
     lines = []
     for folder in next(iter(nodes.values())).sees:
         without = [host for host, node in nodes.items() if not node.sees[folder]]
-        if not without:
-            lines.append(f"{folder} is shared")
-        elif len(without) >= len(nodes) - 1:
-            lines.append(f"{folder} is not shared")
-        else:
-            lines.append(f"{folder} is not shared with {', '.join(without[:8])}")
+        whose = f" with {', '.join(without[:8])}" if len(without) < len(nodes) - 1 else ""
+        lines.append((f"{folder} is {f'not shared{whose}' if without else 'shared'}", not without))
+    for path, contents in own["contents"].items():
+        without = [host for host, node in nodes.items() if node.facts["contents"][path] != contents]
+        where = f"not the same on {', '.join(without[:8])}" if without else "the same on all"
+        lines.append((f"{path} is {where}", not without))
     return lines
 
 

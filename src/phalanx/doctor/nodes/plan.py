@@ -30,10 +30,12 @@ class NodePlan:
     hosts: tuple[str, ...]
     has_ssh: bool
     """The launcher reaches them by ssh, so we do; else only ranks can ask them."""
-    folders: tuple[str, ...]
-    """Absolute paths of folders to write to."""
+    folders: Mapping[str, str]
+    """Absolute paths of folders to write to, by the names that the user gave."""
     paths: Mapping[str, str]
     """Absolute paths that must exist on each node, with the mend where one does not."""
+    data: tuple[str, ...] = ()
+    """Absolute paths of data, of which nodes may have copies."""
     python: str = sys.executable
 
     def question(self) -> dict[str, Any]:
@@ -41,7 +43,8 @@ class NodePlan:
         return {
             "packages": PACKAGES,
             "paths": list(self.paths),
-            "folders": list(self.folders),
+            "folders": dict(self.folders),
+            "data": list(self.data),
             "names": list(self.hosts) if self.has_ssh else [],
         }
 
@@ -54,10 +57,12 @@ def plan_nodes(
     cwd: Path,
     folders: Iterable[Path | None] = (),
     files: Iterable[Path | None] = (),
+    data: Iterable[Path | None] = (),
 ) -> NodePlan:
     """Return the nodes on which `ranks` ranks are started, and what they must have there.
 
-    cwd: the folder at hand. folders: to write to; files: of the program. None: not given.
+    cwd: the folder at hand. folders: to write to; files: of the program; data: to read. None: not
+    given.
     """
     nodes = allocation(environ)
     placed = zip(nodes.nodes, nodes.placed(ranks) if nodes.nodes else (), strict=True)
@@ -69,7 +74,8 @@ def plan_nodes(
     return NodePlan(
         hosts=tuple(node.name for node, here in placed if here),
         has_ssh=_has_ssh(environ),
-        folders=tuple(dict.fromkeys(str(cwd / folder) for folder in folders if folder is not None)),
+        folders={str(folder): str(cwd / folder) for folder in folders if folder is not None},
+        data=tuple(str(cwd / path) for path in data if path is not None),
         paths=paths,
     )
 

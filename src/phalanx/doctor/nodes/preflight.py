@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.mpi import parse_answers, reason
@@ -45,6 +46,8 @@ class Preflight:
     findings: list[Finding]
     """Problems and warnings."""
     mpi: str
+    own: Mapping[str, Any]
+    """Facts of this machine."""
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
     """By host; none where a node could not be asked."""
     pairs: Sequence[PairSpeed] = ()
@@ -60,7 +63,7 @@ class Preflight:
         """
         if self.problems:
             raise UserError("\n  ".join(["the nodes cannot run this:", *_texts(self.problems)]))
-        return [describe_nodes(self.mpi, self.nodes, self.pairs), *_texts(self.findings)]
+        return [describe_nodes(self.mpi, self.own, self.nodes, self.pairs), *_texts(self.findings)]
 
 
 def needs_preflight(plan: NodePlan) -> bool:
@@ -76,28 +79,28 @@ def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
         return _examine_by_ranks(plan, mpi, own)
     nodes, failed = ask_nodes(plan.hosts, question)
     findings = failed or judge_nodes(plan, own, nodes)
-    found = Preflight(findings=findings, mpi=str(mpi), nodes=nodes)
+    found = Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes)
     if found.problems:
         return found
     survey = run_survey(plan.hosts, mpi, None)
     if isinstance(survey, Finding):
-        return Preflight(findings=[*findings, survey], mpi=str(mpi), nodes=nodes)
+        return Preflight(findings=[*findings, survey], mpi=str(mpi), own=own, nodes=nodes)
     findings += judge_survey(plan.hosts, survey, len(plan.hosts))
-    return Preflight(findings=findings, mpi=str(mpi), nodes=nodes, pairs=survey.pairs)
+    return Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes, pairs=survey.pairs)
 
 
-def _examine_by_ranks(plan: NodePlan, mpi: MpiInstallation, own: Mapping[str, object]) -> Preflight:
+def _examine_by_ranks(plan: NodePlan, mpi: MpiInstallation, own: Mapping[str, Any]) -> Preflight:
     """Examine nodes that only the MPI's launcher reaches."""
     with words_in(plan.folders) as words:
         question = {**plan.question(), "words": dict(words.values())}
         survey = run_survey(plan.hosts, mpi, question)
     if isinstance(survey, Finding):
-        return Preflight(findings=[survey], mpi=str(mpi))
+        return Preflight(findings=[survey], mpi=str(mpi), own=own)
     nodes = nodes_of(survey, words)
     findings = judge_survey(list(nodes), survey, len(plan.hosts))
     if not any(finding.status == "problem" for finding in findings):
         findings += judge_nodes(plan, own, nodes)
-    return Preflight(findings=findings, mpi=str(mpi), nodes=nodes, pairs=survey.pairs)
+    return Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes, pairs=survey.pairs)
 
 
 def nodes_of(survey: Survey, words: Mapping[str, tuple[str, str]]) -> dict[str, NodeFacts]:

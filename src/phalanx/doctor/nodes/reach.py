@@ -41,7 +41,7 @@ _REASONS = (
     (r"connection refused", "start its ssh server: systemctl start ssh"),
     (
         r"timed out|no route|unreachable",
-        "is it on, and does a firewall let port 22 pass? ping {host}",
+        "start it, or let ssh pass the firewall: ping {host}",
     ),
 )
 
@@ -56,7 +56,7 @@ class NodeFacts:
     """The node's clock less ours."""
     clock_error_s: float
     sees: Mapping[str, bool]
-    """By folder: it is the folder that this process sees."""
+    """By name of a folder: it is the one that this process sees."""
 
 
 class NodeSession(Protocol):
@@ -145,7 +145,10 @@ class SshSession:
 def remote_command(python: str, source_bytes: int, environ: Mapping[str, str]) -> str:
     """Return the shell command by which a node runs the first `source_bytes` of its input."""
     # Without "" in the path: not the folder at hand, which is another one there.
-    code = f"import sys;sys.path[:1]=[];exec(sys.stdin.buffer.read({source_bytes}))"
+    code = (
+        "import sys; sys.path[:] = filter(None, sys.path); "
+        f"exec(sys.stdin.buffer.read({source_bytes}))"
+    )
     path = environ.get("PYTHONPATH")
     variables = [f"PYTHONPATH={path}"] if path else []
     return shlex.join(["env", *variables, python, "-c", code])
@@ -220,30 +223,33 @@ def ask_nodes(
                     sees=seen_folders(words, session.ask({"read": dict(words.values())})),
                 )
 
-            return dict(zip(hosts, pool.map(finish, hosts), strict=True)), []
+            try:
+                return dict(zip(hosts, pool.map(finish, hosts), strict=True)), []
+            except NodeFailedError as error:
+                return {}, [error.finding]
 
 
 @contextlib.contextmanager
-def words_in(folders: Sequence[str]) -> Iterator[dict[str, tuple[str, str]]]:
+def words_in(folders: Mapping[str, str]) -> Iterator[dict[str, tuple[str, str]]]:
     """Write a random word into each folder that can be written to, or what exists of its path.
 
-    Yields (file, word) by folder; the files are removed after.
+    folders: paths by name. Yields (file, word) by name; the files are removed after.
     """
     words = {}
     with contextlib.ExitStack() as stack:
-        for folder in folders:
+        for name, folder in folders.items():
             word = secrets.token_hex(16)
-            file = Path(facts.existing_parent(folder)) / f".phalanx-preflight-{word}"
+            file = facts.existing_parent(folder) / f".phalanx-preflight-{word}"
             with contextlib.suppress(OSError):
                 stack.callback(file.unlink, missing_ok=True)
                 file.write_text(word)
-                words[folder] = (str(file), word)
+                words[name] = (str(file), word)
         yield words
 
 
 def seen_folders(words: Mapping[str, tuple[str, str]], read: Mapping[str, bool]) -> dict[str, bool]:
-    """Return by folder whether a node has read the word in it. read: its answer, by file."""
-    return {folder: read[file] for folder, (file, _) in words.items()}
+    """Return by name of a folder whether a node has read its word. read: its answer, by file."""
+    return {name: read[file] for name, (file, _) in words.items()}
 
 
 def _read_clock(session: NodeSession) -> tuple[float, float]:

@@ -49,7 +49,7 @@ class SurveyedNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What the ranks have found."""
+    """Nodes and links as their ranks have found them."""
 
     world_size: int
     library: str

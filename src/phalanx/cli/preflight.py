@@ -1,0 +1,52 @@
+"""The examination of nodes before ranks are started on them, of every command that does so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from phalanx.cli.hosts import NODES
+from phalanx.launch.allocation import allocation
+from phalanx.launch.installation import find_mpi
+
+Preflight = Annotated[
+    bool,
+    Parameter(
+        name="--preflight",
+        negative="--no-preflight",
+        help="Before ranks are started on other nodes, find out in some seconds whether all can "
+        "be reached, have the same software, and see which folders.",
+        group=NODES,
+    ),
+]
+
+
+def preflight_nodes(
+    ranks: int,
+    show: Callable[[str], object],
+    *,
+    folders: Iterable[Path | None] = (),
+    files: Iterable[Path | None] = (),
+    data: Iterable[Path | None] = (),
+) -> None:
+    """Examine the nodes that `ranks` ranks of MPI are started on; nothing on this machine alone.
+
+    show: prints a line. folders: to write to; files: of the program; data: to read. None: none.
+    Raises: UserError naming each node that cannot run them, and the mend.
+    """
+    if not allocation(os.environ).nodes:
+        return
+    from phalanx.doctor.nodes.plan import plan_nodes
+    from phalanx.doctor.nodes.preflight import examine_nodes, needs_preflight
+
+    mpi = find_mpi(os.environ)
+    plan = plan_nodes(
+        ranks, mpi, os.environ, cwd=Path.cwd(), folders=folders, files=files, data=data
+    )
+    if needs_preflight(plan):
+        for line in examine_nodes(plan, mpi).lines():
+            show(line)

@@ -1,0 +1,110 @@
+"""The examination of nodes before ranks are started on them: what is said, and what is left."""
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PATIENCE
+from tests.nodes.conftest import INSTALLED, Nodes
+
+pytestmark = pytest.mark.nodes
+WITHIN_S = 10.0
+ANOTHER_PYTHON = "import platform; platform.python_version = lambda: '3.10.2'"
+NO_PHALANX = "import sys; sys.modules['phalanx'] = None"
+
+
+def launch(nodes: Nodes, hosts: str, *words: str, folder: str = "/mnt/scratch") -> tuple[int, str]:
+    """Run `phalanx launch` on n0; return its exit code and output."""
+    phalanx = f"{sys.executable} -m phalanx"
+    line = f"cd {folder} && {phalanx} launch --hosts {hosts} {' '.join(words) or 'hostname'}"
+    began = time.monotonic()
+    done = nodes.run("n0", ["sh", "-c", line], environment=INSTALLED, timeout_s=60 * PATIENCE)
+    if done.returncode == 2:
+        assert time.monotonic() - began < WITHIN_S * PATIENCE, done.stdout
+    return done.returncode, done.stdout
+
+
+def shell(nodes: Nodes, node: str, line: str) -> str:
+    done = nodes.run(node, ["sh", "-c", line])
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@contextmanager
+def python_runs_first(nodes: Nodes, node: str, line: str) -> Iterator[None]:
+    """Let the Python of a node run `line` first: a script takes its place."""
+    site, python = nodes.shared / "site", Path(sys.executable).resolve()
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(line)
+    (site / "real").touch()
+    (site / "python").write_text(
+        "#!/bin/bash\n"
+        f"export PYTHONPATH={site}:$PYTHONPATH LD_LIBRARY_PATH={python.parents[1]}/lib\n"
+        f'exec -a "$0" {site}/real "$@"\n'
+    )
+    (site / "python").chmod(0o755)
+    shell(nodes, node, f"mount --bind {python} {site}/real && mount --bind {site}/python {python}")
+    try:
+        yield
+    finally:
+        shell(nodes, node, f"umount {python} {site}/real")
+        shutil.rmtree(site)
+
+
+def test_nodes_that_cannot_be_reached_are_all_named(nodes: Nodes) -> None:
+    keys = "/root/.ssh/authorized_keys"
+    shell(nodes, "n1", f"mv {keys} {keys}.off")
+    known = "/root/.ssh/known_hosts"
+    shell(nodes, "n0", f"cp {known} {known}.all; grep -v n2 {known}.all > {known}")
+    code, said = launch(nodes, "n0,n1,n2,nowhere,10.77.0.99")
+    shell(nodes, "n1", f"mv {keys}.off {keys}")
+    shell(nodes, "n0", f"mv {known}.all {known}")
+    first, *lines = said.splitlines()[1:]
+    assert (code, first) == (2, "phalanx: the nodes cannot run this:")
+    assert [line.split(": ")[0].strip() for line in lines] == ["n1", "n2", "nowhere", "10.77.0.99"]
+    assert "Permission denied" in lines[0]
+    assert lines[0].endswith("; mend: ssh-copy-id n1")
+    assert lines[1].endswith("; mend: ssh n2 true, once, and accept its key")
+    assert "resolve hostname nowhere" in lines[2]
+    assert "No route to host" in lines[3] or "timed out" in lines[3]
+    assert shell(nodes, "n0", "ls -A /mnt/scratch") == ""
+
+
+def test_nodes_that_lack_something_are_all_named(nodes: Nodes) -> None:
+    shell(nodes, "n0", "mkdir -p /mnt/scratch/here")
+    shell(nodes, "n1", "mkdir -p /mnt/scratch/here")
+    with python_runs_first(nodes, "n1", ANOTHER_PYTHON):
+        code, said = launch(nodes, "n0,n1,n2", folder="/mnt/scratch/here")
+    assert code == 2
+    assert f"n1: {sys.executable} is Python 3.10.2 there, " in said
+    assert "n2: has no /mnt/scratch/here; mend: ssh n2 mkdir -p /mnt/scratch/here, or " in said
+    for node in ("n0", "n1"):
+        assert shell(nodes, node, "ls -A /mnt/scratch/here; rmdir /mnt/scratch/here") == ""
+    with python_runs_first(nodes, "n1", NO_PHALANX):
+        code, said = launch(nodes, "n0,n1")
+    assert code == 2
+    assert f"n1: has no Phalanx for {sys.executable}; mend: install the same env" in said
+    shell(nodes, "n1", f"mount --bind /dev/null {Path(sys.executable).resolve()}")
+    code, said = launch(nodes, "n0,n1")
+    shell(nodes, "n1", f"umount {Path(sys.executable).resolve()}")
+    assert code == 2
+    assert f"n1: has no {sys.executable}; mend: install the same environment" in said
+    assert shell(nodes, "n0", "ls -A /mnt/scratch") == ""
+
+
+def test_nodes_that_are_well_are_described_in_a_line(nodes: Nodes) -> None:
+    code, said = launch(nodes, "n0,n1,n2", "--log-dir", f"{nodes.shared}/log", "hostname")
+    assert code == 0, said
+    (line,) = [line for line in said.splitlines() if line.startswith("phalanx: 3 nodes: ")]
+    assert f"same Python {sys.version.split()[0]}, torch " in line
+    assert f", {nodes.mpi}; " in line
+    assert "bit/s, " in line
+    assert line.endswith(" ms")
+    code, said = launch(nodes, "n0,n1", "--log-dir", "/mnt/scratch/log", "hostname")
+    assert "; /mnt/scratch/log is not shared" in said
+    assert [shell(nodes, node, "ls -A /mnt/scratch") for node in ("n0", "n1")] == ["log\n", ""]
