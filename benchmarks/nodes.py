@@ -1,0 +1,326 @@
+"""Collectives between nodes against the wire, the MPI library's own and Gloo, on limited links.
+
+    python benchmarks/nodes.py                     # 1 Gbit/s, as root; four minutes
+    python benchmarks/nodes.py --rates 10gbit      # other links, as `tc` names them
+    python benchmarks/nodes.py --quick             # one small layout, a few seconds
+    python benchmarks/nodes.py --layouts 2x1 3x4 --sizes 1048576 --engines phalanx gloo
+
+The nodes are virtual (tests/nodes/cluster.py): own network, memory and processes on one machine, whose
+cores carry all of them; the link of each is limited, both ways, by `tc tbf`. First the link is
+measured: a plain TCP stream each way at the same time. Then each layout, nodes x ranks on each, is one
+job in which the engines take turns at every size:
+
+    phalanx   our collectives, as they choose their route (`lanes`, `direct`)
+    library   MPI's own: Allreduce, Reduce_scatter_block, Allgather
+    gloo      torch.distributed with backend gloo
+
+A call lasts from the first rank's beginning to the last one's end. Per node an all-reduce of n bytes on
+N nodes cannot send less than 2n(N-1)/N, a reduce-scatter or an all-gather n(N-1)/N; the table shows
+medians, and the share of the link's measured bandwidth that they are. Raw values, commit and machine go to
+benchmarks/results/nodes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.layout import share_of
+from phalanx.comm.world import World
+from phalanx.jobs.record import describe_environment
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import find_mpi
+from phalanx.records.files import write_atomically
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "nodes.json"
+LAYOUTS = ("2x1", "2x2", "2x4", "3x1", "3x2", "3x4")  # nodes x ranks on each
+SIZES = (65_536, 1_048_576, 10_485_760, 104_857_600)
+ENGINES = ("phalanx", "library", "gloo")
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+STREAM_S, PORT, GLOO_PORT = 2.0, 5201, 29571
+LAYOUT_TIMEOUT_S = 300
+
+Seconds = dict[str, dict[str, dict[str, list[float]]]]  # by collective, bytes, engine
+Calls = dict[str, Callable[[], None]]
+
+
+def repeats_of(num_bytes: int) -> int:
+    """Calls that are measured; one more before them is not."""
+    return max(3, min(21, 50_000_000 // num_bytes))
+
+
+def wire_bytes(collective: str, num_bytes: int, num_nodes: int) -> float:
+    """Bytes that a node must send at least, and receive."""
+    once = num_bytes * (num_nodes - 1) / num_nodes
+    return 2 * once if collective == "all_reduce" else once
+
+
+class Vectors:
+    """The memory of one size, and the calls of each engine on it."""
+
+    def __init__(self, world: World, num_bytes: int, engines: list[str]) -> None:
+        self.rank, self.size, self.engines = world.rank, world.size, engines
+        self.count = num_bytes // 4 // world.size * world.size
+        self.whole = np.empty(self.count, np.float32)
+        self.share = np.empty(self.count // world.size, np.float32)
+        self._world = world
+
+    def calls(self, collective: str) -> Calls:
+        makers: dict[str, Callable[[str], Callable[[], None]]] = {
+            "phalanx": self._phalanx,
+            "library": self._library,
+            "gloo": self._gloo,
+        }
+        return {name: makers[name](collective) for name in self.engines}
+
+    def fill(self) -> None:
+        """Whole numbers, whose sums are exact in every order."""
+        self.whole.fill(self.rank + 1)
+        self.share.fill(self.rank + 1)
+
+    def check(self, collective: str, engine: str) -> None:
+        total = self.size * (self.size + 1) / 2
+        if collective == "all_gather":
+            right = np.array_equal(self.whole[:: self.share.size], np.arange(1, self.size + 1))
+        else:
+            found = self.whole if collective == "all_reduce" else self.share
+            right = bool((found == total).all())
+        assert right, f"{collective} of {engine} is wrong on rank {self.rank}"
+
+    def _phalanx(self, collective: str) -> Callable[[], None]:
+        group, whole, own = self._world.group, Buffer.of(self.whole), Buffer.of(self.share)
+        cuts = [share_of(rank, self.size, self.count) for rank in range(self.size)]
+        parts = [whole.part(cut.start, cut.stop) for cut in cuts]
+        if collective == "all_reduce":
+            return lambda: group.all_reduce(whole)
+        if collective == "reduce_scatter":
+            return lambda: group.reduce_scatter(own, parts)
+        return lambda: group.all_gather(parts, own)
+
+    def _library(self, collective: str) -> Callable[[], None]:
+        from mpi4py import MPI
+
+        world, whole, share = MPI.COMM_WORLD, self.whole, self.share
+        if collective == "all_reduce":
+            return lambda: world.Allreduce(MPI.IN_PLACE, whole)
+        if collective == "reduce_scatter":
+            return lambda: world.Reduce_scatter_block(whole, share)
+        return lambda: world.Allgather(share, whole)
+
+    def _gloo(self, collective: str) -> Callable[[], None]:
+        import torch
+        import torch.distributed as dist
+
+        whole, share = torch.from_numpy(self.whole), torch.from_numpy(self.share)
+        if collective == "all_reduce":
+            return lambda: dist.all_reduce(whole)
+        if collective == "reduce_scatter":
+            return lambda: dist.reduce_scatter_tensor(share, whole)
+        return lambda: dist.all_gather_into_tensor(whole, share)
+
+
+def join_gloo(world: World, address: str) -> None:
+    import torch.distributed as dist
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    place = f"tcp://{address}:{GLOO_PORT}"
+    dist.init_process_group("gloo", init_method=place, rank=world.rank, world_size=world.size)
+
+
+def timed(world: World, call: Callable[[], None]) -> float:
+    """Seconds from the first rank's beginning to the last one's end."""
+    world.barrier()
+    began = time.perf_counter()  # of one clock for all nodes, which are of one machine
+    call()
+    ended = time.perf_counter()
+    times = world.gather(np.array([began, ended]))
+    return 0.0 if times is None else float(times[:, 1].max() - times[:, 0].min())
+
+
+def rank_main(out: Path, address: str, sizes: list[int], engines: list[str]) -> None:
+    world = World.create(timeout_s=120)
+    if "gloo" in engines:
+        join_gloo(world, address)
+    seconds: Seconds = {}
+    for num_bytes in sizes:
+        vectors = Vectors(world, num_bytes, engines)
+        for collective in COLLECTIVES:
+            calls = vectors.calls(collective)
+            times: dict[str, list[float]] = {engine: [] for engine in calls}
+            for repeat in range(1 + repeats_of(num_bytes)):
+                for engine, call in calls.items():
+                    vectors.fill()
+                    took_s = timed(world, call)
+                    if repeat:
+                        times[engine].append(took_s)
+                    else:
+                        vectors.check(collective, engine)
+            seconds.setdefault(collective, {})[str(num_bytes)] = times
+    if world.rank == 0:
+        out.write_text(json.dumps(seconds))
+    world.close()
+
+
+def stream_main(server: str | None) -> None:
+    """Send and receive at the same time; print the bytes received per second."""
+    if server is None:
+        listening = socket.create_server(("0.0.0.0", PORT))
+        listening.settimeout(20)
+        connection, _ = listening.accept()
+    else:
+        connection = connected(server)
+    until_s = time.monotonic() + STREAM_S
+
+    def send() -> None:
+        data = bytes(1 << 20)
+        while time.monotonic() < until_s:
+            connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    memory, total, began = bytearray(1 << 20), 0, time.monotonic()
+    while taken := connection.recv_into(memory):
+        total += taken
+    print(total / (time.monotonic() - began), flush=True)
+    sender.join()
+
+
+def connected(server: str) -> socket.socket:
+    until_s = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_connection((server, PORT))
+        except ConnectionRefusedError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.05)
+
+
+def measure_link(cluster: Any, folder: Path) -> list[float]:
+    """Bytes per second that each of two nodes receives while both send."""
+    words = [sys.executable, __file__, "stream"]
+    server = cluster.start("n0", words, folder / "stream.log")
+    client = cluster.run("n1", [*words, cluster.address("n0")])
+    server.wait(timeout=30)
+    texts = ((folder / "stream.log").read_text(), client.stdout)
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        sys.exit("the link could not be measured:\n" + "\n".join(texts))
+
+
+def run_layout(cluster: Any, layout: str, sizes: list[int], engines: list[str]) -> Seconds:
+    num_nodes, local_ranks = (int(word) for word in layout.split("x"))
+    hosts = ",".join(f"{name}:{local_ranks}" for name in cluster.nodes[:num_nodes])
+    environ = {**os.environ, "PHALANX_HOSTS": hosts, "OMP_NUM_THREADS": "1"}
+    if (ranks := num_nodes * local_ranks) > usable_cores():
+        environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # a node does not see the others
+    out = cluster.shared / f"{layout}.json"
+    program = [sys.executable, __file__, "rank", str(out), cluster.address("n0")]
+    program += [",".join(map(str, sizes)), ",".join(engines)]
+    mpi = find_mpi(os.environ)
+    command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=environ)
+    done = cluster.run(
+        "n0",
+        list(command.words),
+        environment={**environ, **command.environment},
+        timeout_s=LAYOUT_TIMEOUT_S,
+    )
+    if done.returncode:
+        sys.exit(f"{layout} failed:\n{done.stdout}")
+    found: Seconds = json.loads(out.read_text())
+    return found
+
+
+def report(layout: str, bandwidth: float, seconds: Seconds) -> None:
+    """Print medians in ms, and of the wire's limit the share that was reached."""
+    num_nodes = int(layout.split("x")[0])
+    for collective, by_size in seconds.items():
+        for num_bytes, by_engine in by_size.items():
+            limit_s = wire_bytes(collective, int(num_bytes), num_nodes) / bandwidth
+            cells = ""
+            for times in by_engine.values():
+                share = limit_s / statistics.median(times)
+                cells += f"{1e3 * statistics.median(times):12.2f}{100 * share:5.0f} %"
+            print(f"{layout:6}{collective:16}{int(num_bytes) / 2**20:8.4g} MB{cells}", flush=True)
+
+
+def main(args: argparse.Namespace) -> None:
+    sys.path.insert(0, str(HERE.parent))
+    from tests.nodes.cluster import missing, virtual_nodes
+
+    if reason := missing():
+        print(f"not measured: {reason}")
+        return
+    keep = [Path(sys.prefix), HERE.parent]
+    rates = {}
+    for rate in args.rates:
+        with (
+            tempfile.TemporaryDirectory(prefix="nodes-", dir="/var/tmp") as name,
+            virtual_nodes(
+                max(int(layout.split("x")[0]) for layout in args.layouts),
+                Path(name) / "state",
+                keep=keep,
+                environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+                rate=rate,
+            ) as cluster,
+        ):
+            before = measure_link(cluster, Path(name))
+            print(f"\n{rate}: {', '.join(f'{value / 1e6:.1f}' for value in before)} MB/s each way")
+            print(f"{'ms, of the wire':33}" + "".join(f"{engine:>19}" for engine in args.engines))
+            found = {}
+            for layout in args.layouts:
+                found[layout] = run_layout(cluster, layout, args.sizes, args.engines)
+                report(layout, statistics.mean(before), found[layout])
+            after = measure_link(cluster, Path(name))
+        rates[rate] = {"link_bytes_per_s": [before, after], "seconds": found}
+    document = {
+        "command": f"python benchmarks/nodes.py {' '.join(sys.argv[1:])}".strip(),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
+        "rates": rates,
+    }
+    write_atomically(args.output, json.dumps(document).encode())
+    print(f"\nraw times: {args.output}")
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Collectives between virtual nodes.")
+    parser.add_argument("--rates", nargs="+", default=["1gbit"])
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--quick", action="store_true", help="2x2, 64 KB and 1 MB, without Gloo")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    args = parser.parse_args(words)
+    if args.quick:
+        args.layouts, args.sizes, args.engines = ["2x2"], [65_536, 1_048_576], list(ENGINES[:2])
+    return args
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(Path(sys.argv[2]), sys.argv[3], [int(n) for n in sys.argv[4].split(",")],
+                  sys.argv[5].split(","))
+    elif sys.argv[1:2] == ["stream"]:
+        stream_main(*(sys.argv[2:] or [None]))
+    else:
+        main(parse(sys.argv[1:]))
