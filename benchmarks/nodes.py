@@ -5,18 +5,19 @@
     python benchmarks/nodes.py --quick             # one small layout, a few seconds
     python benchmarks/nodes.py --layouts 2x1 3x4 --sizes 1048576 --engines phalanx gloo
 
-The nodes are virtual (tests/nodes/cluster.py): own network, memory and processes on one machine, whose
-cores carry all of them; the link of each is limited, both ways, by `tc tbf`. First the link is
-measured: a plain TCP stream each way at the same time. Then each layout, nodes x ranks on each, is one
-job in which the engines take turns at every size:
+The nodes are virtual (tests/nodes/cluster.py): own network, memory and processes on one machine,
+whose cores carry all of them; the link of each is limited, both ways, by `tc tbf`. First the link
+is measured: a plain TCP stream each way at the same time. Then each layout, nodes x ranks on each,
+is one job in which the engines take turns at every size:
 
     phalanx   our collectives, as they choose their route (`lanes`, `direct`)
     library   MPI's own: Allreduce, Reduce_scatter_block, Allgather
     gloo      torch.distributed with backend gloo
 
-A call lasts from the first rank's beginning to the last one's end. Per node an all-reduce of n bytes on
-N nodes cannot send less than 2n(N-1)/N, a reduce-scatter or an all-gather n(N-1)/N; the table shows
-medians, and the share of the link's measured bandwidth that they are. Raw values, commit and machine go to
+A call lasts from the first rank's beginning to the last one's end. Per node an all-reduce of n
+bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter or an all-gather n(N-1)/N; the table
+shows medians in ms, and the share of the link's measured bandwidth that this makes. Up to some
+256 KB the limit's token bucket (128 KB) lets more pass. Raw values, commit and machine go to
 benchmarks/results/nodes.json.
 """
 
@@ -39,6 +40,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import phalanx
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
@@ -48,7 +50,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import write_atomically
 
-HERE = Path(__file__).resolve().parent
+HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
 RESULTS = HERE / "results" / "nodes.json"
 LAYOUTS = ("2x1", "2x2", "2x4", "3x1", "3x2", "3x4")  # nodes x ranks on each
 SIZES = (65_536, 1_048_576, 10_485_760, 104_857_600)
@@ -217,9 +219,9 @@ def connected(server: str) -> socket.socket:
 def measure_link(cluster: Any, folder: Path) -> list[float]:
     """Bytes per second that each of two nodes receives while both send."""
     words = [sys.executable, __file__, "stream"]
-    server = cluster.start("n0", words, folder / "stream.log")
-    client = cluster.run("n1", [*words, cluster.address("n0")])
-    server.wait(timeout=30)
+    with cluster.start("n0", words, folder / "stream.log") as server:
+        client = cluster.run("n1", [*words, cluster.address("n0")])
+        server.wait(timeout=30)
     texts = ((folder / "stream.log").read_text(), client.stdout)
     try:
         return [float(text) for text in texts]
@@ -264,13 +266,13 @@ def report(layout: str, bandwidth: float, seconds: Seconds) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    sys.path.insert(0, str(HERE.parent))
+    sys.path.insert(0, str(ROOT))
     from tests.nodes.cluster import missing, virtual_nodes
 
     if reason := missing():
         print(f"not measured: {reason}")
         return
-    keep = [Path(sys.prefix), HERE.parent]
+    keep = list(dict.fromkeys((Path(sys.prefix), ROOT, HERE)))
     rates = {}
     for rate in args.rates:
         with (
@@ -318,9 +320,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
-        rank_main(Path(sys.argv[2]), sys.argv[3], [int(n) for n in sys.argv[4].split(",")],
-                  sys.argv[5].split(","))
+        out, address, sizes, engines = sys.argv[2:]
+        rank_main(Path(out), address, [int(n) for n in sizes.split(",")], engines.split(","))
     elif sys.argv[1:2] == ["stream"]:
-        stream_main(*(sys.argv[2:] or [None]))
+        stream_main(sys.argv[2] if sys.argv[2:] else None)
     else:
         main(parse(sys.argv[1:]))

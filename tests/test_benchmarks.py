@@ -34,6 +34,7 @@ SHORT = {
         "2",
         "SIZES = [4, 4096]\nSHORT_CALLS = 2\nREPEATS = 2\nREPEATS_OF_LONG = 2",
     ),
+    "nodes.py": ("--quick", ""),
     "overlap.py": ("--quick", ""),
     "own_program.py": ("", 'STEPS = {"mlp": 10}\nROUNDS = 2'),
     "pipeline.py": ("", "OPTIONS = ModelOptions(width=16, layers=8, heads=4)\nROUNDS = 2"),

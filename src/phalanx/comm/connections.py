@@ -82,7 +82,7 @@ class Connections:
         self.size: int = own.Get_size()
         self.detector = detect_failures(own)
         self.transport = MessageTransport(
-            own, self.detector, link_emulator, first_tag=FIRST_COLLECTIVE_TAG
+            own, self.detector, link_emulator, first_tag=FIRST_COLLECTIVE_TAG, nodes=nodes
         )
         self.set_up = MessageTransport(own, self.detector)
         self._in_flight = self.transport.in_flight = self.set_up.in_flight

@@ -12,6 +12,7 @@ from phalanx.comm.dtypes import DType
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.in_flight import InFlight, PendingOperation
+from phalanx.comm.layout import chunks
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.mpi import mpi
 from phalanx.comm.traffic import Traffic, TrafficCounter
@@ -19,6 +20,9 @@ from phalanx.comm.transport import HostMemoryOps, Messages, ScratchArena
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
+# Between nodes. Longer messages wait until the receiver has answered, and the answer waits behind
+# what that one sends: a link then carries one direction at a time. See `world.MPI_VARIABLES`.
+MAX_NETWORK_BYTES = 256 * 1024
 # Up to here who sends need not wait for who receives, in all MPIs; longer ones may need an answer.
 EAGER_BYTES = 2048
 HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
@@ -37,13 +41,20 @@ class MessageTransport(HostMemoryOps):
         link_emulator: LinkEmulator | None = None,
         *,
         first_tag: int = 0,
+        nodes: Sequence[int] = (),
     ) -> None:
         """link_emulator: delays messages; None: they are sent at once. first_tag: of those that
-        only this transport uses on `communicator`."""
+        only this transport uses on `communicator`. nodes: the number of each rank's node; empty:
+        all are on one."""
         self.first_tag = first_tag
         self.communicator, self.detector, self.link_emulator = communicator, detector, link_emulator
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
+        own = nodes[self.rank] if nodes else 0
+        self.max_bytes = [
+            MAX_BYTES if node == own else MAX_NETWORK_BYTES for node in nodes or [own] * self.size
+        ]
+        """Of a message to or from each rank: longer buffers go in several."""
         self.tag = 0
         self.timeout_s: float | None = None
         self.traffic: TrafficCounter | None = None
@@ -96,9 +107,10 @@ class MessageExchange:
         self.pending = pending = PendingMessages(transport.detector, transport.link_emulator)
         tag = transport.first_tag + transport.tag % TAGS
         for buffer, source in receives:
-            pending.receive(transport.communicator, buffer, source, tag)
+            largest = transport.max_bytes[source]
+            pending.receive(transport.communicator, buffer, source, tag, largest)
         for buffer, dest in sends:
-            pending.send(transport.communicator, buffer, dest, tag)
+            pending.send(transport.communicator, buffer, dest, tag, transport.max_bytes[dest])
         ring_for(transport.detector, sends)
 
     def finish(self) -> None:
@@ -124,8 +136,10 @@ class PendingMessages:
         self.source: int | None = None
         self.is_done = self.was_cancelled = False
 
-    def send(self, communicator: Any, buffer: Buffer, dest: int, tag: int) -> None:
-        for piece in chunks_of(buffer):
+    def send(
+        self, communicator: Any, buffer: Buffer, dest: int, tag: int, max_bytes: int = MAX_BYTES
+    ) -> None:
+        for piece in chunks_of(buffer, max_bytes):
             memory = memory_of(piece)
             if self._link_emulator is None:
                 request = communicator.Isend(memory, dest, tag)
@@ -133,8 +147,10 @@ class PendingMessages:
                 request = self._link_emulator.send(communicator, memory, piece.num_bytes, dest, tag)
             self._sends.append((request, piece, dest))
 
-    def receive(self, communicator: Any, buffer: Buffer, source: int, tag: int) -> None:
-        for piece in chunks_of(buffer):
+    def receive(
+        self, communicator: Any, buffer: Buffer, source: int, tag: int, max_bytes: int = MAX_BYTES
+    ) -> None:
+        for piece in chunks_of(buffer, max_bytes):
             request = communicator.Irecv(memory_of(piece), source, tag)
             self._receives.append((request, piece.num_bytes, piece, source))
 
@@ -230,15 +246,12 @@ def ring_for(detector: FailureDetector, messages: Messages, at_least: int = 0) -
                 bell.ring(rank)
 
 
-def chunks_of(buffer: Buffer) -> Sequence[Buffer]:
-    """`buffer` as messages: at least one, none of more than MAX_BYTES bytes."""
-    if buffer.num_bytes <= MAX_BYTES:
+def chunks_of(buffer: Buffer, max_bytes: int = MAX_BYTES) -> Sequence[Buffer]:
+    """`buffer` as messages: at least one, none of more than `max_bytes` bytes."""
+    if buffer.num_bytes <= max_bytes:
         return (buffer,)
     whole = buffer.opaque()
-    return [
-        whole.part(start, min(start + MAX_BYTES, whole.count))
-        for start in range(0, whole.count, MAX_BYTES)
-    ]
+    return [whole.part(cut.start, cut.stop) for cut in chunks(whole.count, max_bytes)]
 
 
 def moved_by(sends: Messages, receives: Messages) -> Traffic:

@@ -29,6 +29,7 @@ from phalanx.comm.gpu import query_gpu_support
 from phalanx.comm.group import Group
 from phalanx.comm.link import Link
 from phalanx.comm.link_emulator import LinkEmulator
+from phalanx.comm.messages import MAX_NETWORK_BYTES
 from phalanx.comm.mpi import is_stand_in, mpi
 from phalanx.comm.rank_labels import hosts_to_name
 from phalanx.comm.set_up import SetupCommunicator, duplicate
@@ -44,9 +45,16 @@ Object = TypeVar("Object")
 RANK_PROCESS = "PHALANX_RANK_PROCESS"
 """Variable with the process id of a rank, which its workers inherit."""
 
-# Open MPI's one-sided UCX component complains on stderr when a shared window is made, and is not
-# used for it. Set before MPI is initialised; the user's own setting wins.
-QUIET = {"OMPI_MCA_osc": "^ucx"}
+# Of Open MPI. Its one-sided UCX component complains on stderr when a shared window is made, and is
+# not used for it. By TCP it sends up to 64 KB without an answer of the receiver; here as much as
+# any of our messages between nodes has. Set before MPI is initialised; the user's own setting wins.
+_EAGER_BYTES = str(MAX_NETWORK_BYTES + 4096)  # with its header
+MPI_VARIABLES = {
+    "OMPI_MCA_osc": "^ucx",
+    "OMPI_MCA_btl_tcp_eager_limit": _EAGER_BYTES,
+    "OMPI_MCA_btl_tcp_rndv_eager_limit": _EAGER_BYTES,
+    "OMPI_MCA_btl_tcp_max_send_size": _EAGER_BYTES,
+}
 
 
 class World:
@@ -133,7 +141,7 @@ class World:
         launcher started, each of which would work alone; UserError in a rank's worker.
         """
         refuse_worker()
-        for name, value in QUIET.items():
+        for name, value in MPI_VARIABLES.items():
             os.environ.setdefault(name, value)
         library = mpi()
         if library.Is_finalized():
