@@ -15,9 +15,9 @@ is one job in which the engines take turns at every size:
     gloo      torch.distributed with backend gloo
 
 A call lasts from the first rank's beginning to the last one's end. Per node an all-reduce of n
-bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter or an all-gather n(N-1)/N; the table
-shows medians in ms, and the share of the link's measured bandwidth that this makes. Up to some
-256 KB the limit's token bucket (128 KB) lets more pass. Raw values, commit and machine go to
+bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter or an all-gather n(N-1)/N; the
+table shows medians in ms, and the share of the link's measured bandwidth that this makes. Up to
+some 256 KB the limit's token bucket (128 KB) lets more pass. Raw values, commit and machine go to
 benchmarks/results/nodes.json.
 """
 
