@@ -1,5 +1,6 @@
 """`phalanx launch` starts a program on ranks, keeps a log of each, and names the first failure."""
 
+import io
 import os
 import signal
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.cli.program_words import separate_program
-from phalanx.errors import UserError
+from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.launch_program import launch_program
 from phalanx.launch.installation import find_mpi
 
 PROGRAM = Path(__file__).parent / "programs" / "launched.py"
@@ -65,6 +67,15 @@ def test_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Path, how: str,
         assert frame == f'  File "{program}", line 18, in <module>'
         assert error == "ValueError: rank 1 has had enough"
         assert "run_python" not in done.stderr, "the program's own frames alone"
+
+
+@pytest.mark.parametrize(("code", "kind"), [(2, UserError), (3, RunFailedError)])
+def test_bad_input_of_a_program_is_that_of_its_launch(
+    code: int, kind: type[Exception], tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", f"raise SystemExit({code})"]
+    with pytest.raises(kind, match=rf"rank 0 failed first \(exit code {code}\)"):
+        launch_program(tmp_path, words, ranks=1, threads=1, mpi=None, output=io.BytesIO())
 
 
 @pytest.mark.mpi

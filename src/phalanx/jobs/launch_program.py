@@ -26,6 +26,7 @@ from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.rank_log import RankFailure, log_file, read_failures
+from phalanx.records.failures import EXIT_BAD_INPUT
 
 SHOWN_LINES = 20
 """Of the log of the rank that failed first."""
@@ -71,7 +72,8 @@ def launch_program(
     folder: new or empty, for a log a rank. threads: of each rank, unless the user has set them;
     None: by the cores of its node, where that is another one.
     mpi: None for one process without a launcher. environment: added to ours.
-    Raises: RunFailedError, which names the rank that failed first and shows the end of its log.
+    Raises: RunFailedError, which names the rank that failed first and shows the end of its log;
+            UserError of the same words where that one ended with the exit code of bad input.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Not from the folder at hand: a user's json.py there would be imported.
@@ -95,7 +97,10 @@ def launch_program(
     if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
     if code:
-        raise RunFailedError(_why(folder, code))
+        failures = read_failures(folder)
+        is_mendable = bool(failures) and failures[0].exit_code == EXIT_BAD_INPUT
+        why = _why(folder, code, failures)
+        raise UserError(why) if is_mendable else RunFailedError(why)
 
 
 def _copy(source: Path, shown: int, output: Output) -> int:
@@ -110,9 +115,8 @@ def _copy(source: Path, shown: int, output: Output) -> int:
     return shown + len(new)
 
 
-def _why(folder: Path, code: int) -> str:
+def _why(folder: Path, code: int, failures: Sequence[RankFailure]) -> str:
     """Return which rank failed first, and the end of what it said."""
-    failures = read_failures(folder)
     if not failures:
         said = last_lines(folder)
         words = f": {said}" if said else ""
