@@ -1,5 +1,6 @@
 """Records of a program's run: what `phalanx report` reads, also of one that fails."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,9 +18,18 @@ from torch.optim.lr_scheduler import StepLR
 import phalanx
 from phalanx.cli.report import report
 from phalanx.records.files import rank_file, read_events, read_run
-from phalanx.records.schema import EpochEvent, FinishedEvent, MemoryEvent, MetricsEvent, StepEvent
+from phalanx.records.schema import (
+    EpochEvent,
+    FinishedEvent,
+    MemoryEvent,
+    MetricsEvent,
+    NoticeEvent,
+    StepEvent,
+)
 from phalanx.report.folder import read_folder
 from phalanx.report.page import content_of
+from phalanx.run.batch import MicroBatch
+from phalanx.run.ended import close_ended
 from phalanx.run.program import ProgramRun
 from tests.conftest import Ranks
 
@@ -122,12 +132,45 @@ def test_metrics_are_numbers(tmp_path: Path) -> None:
         run.log(x="a")
 
 
+def generate(run: ProgramRun) -> Iterator[MicroBatch]:
+    yield from run
+
+
+def loop(run: ProgramRun, how: str) -> None:
+    for _, batch in enumerate(generate(run) if how == "break of a generator" else run):
+        if batch.step == 2:
+            match how:
+                case "error":
+                    raise KeyError
+                case "exit":
+                    sys.exit()
+                case "return":
+                    return
+                case _:
+                    break
+        run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+
+
+@pytest.mark.parametrize("how", ["break", "break of a generator", "return", "error", "exit"])
+def test_a_run_whose_loop_is_left_has_ended_but_for_an_exception(how: str, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run")
+    with contextlib.suppress(KeyError, SystemExit):
+        loop(run, how)
+    assert read_run(tmp_path / "run").outcome.status == "running"
+    close_ended()  # as at the end of the program
+    is_exception = how in ("error", "exit")
+    assert read_run(tmp_path / "run").outcome.status == ("running" if is_exception else "completed")
+    events = read_events(rank_file(tmp_path / "run", 0))
+    notices = [event.text for event in events if isinstance(event, NoticeEvent)]
+    assert notices == [] if is_exception else ["the program left the loop after step 2 of 6"]
+
+
 @pytest.mark.parametrize(
     ("how", "code", "status", "said"),
     [
         ("error", 1, "failed", "ValueError: no good"),
         ("mistake", 2, "failed", "phalanx: run.backward takes a scalar loss"),
-        ("leave", 0, "interrupted", ""),
+        ("leave", 0, "completed", ""),
     ],
 )
 def test_a_program_that_fails_says_so_in_its_records(

@@ -7,6 +7,7 @@ from phalanx.comm.wait import WaitTimeoutError
 __all__ = [
     "LauncherMismatchError",
     "MismatchError",
+    "PeerDepartedError",
     "PeerDiedError",
     "PeerFailedError",
     "WaitTimeoutError",
@@ -24,6 +25,10 @@ class LauncherMismatchError(RuntimeError):
 
 class PeerFailedError(RuntimeError):
     """Another rank has failed and will not come; the message carries its reason."""
+
+
+class PeerDepartedError(PeerFailedError):
+    """Another rank makes no more calls in a group where this one waits for it."""
 
 
 class PeerDiedError(PeerFailedError):

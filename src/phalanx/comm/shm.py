@@ -15,13 +15,20 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.compiled import kernel_names
 from phalanx.comm.dtypes import DTYPES, ReduceOp
-from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.errors import (
+    MismatchError,
+    PeerDepartedError,
+    PeerDiedError,
+    PeerFailedError,
+    WaitTimeoutError,
+)
 from phalanx.comm.flight_recorder import KernelLog
 from phalanx.comm.memory import SharedMemory, allocate_shared, warn_no_shared_memory
 from phalanx.comm.mpi import mpi
 from phalanx.comm.wait import WaitPolicy
 
 _KINDS, _STATUSES = kernel_names("KINDS"), kernel_names("STATUSES")
+_DEPARTED = 2
 _BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
 
 
@@ -33,6 +40,7 @@ class _PeerStatus:
     fingerprint: int
     count: int
     failed: int
+    """0, 1, or 2 where it has departed."""
     reason: str
 
     @property
@@ -233,14 +241,23 @@ class ShmGroup:
             raise self._error(_STATUSES.index("PEER_FAILED"))
 
     def fail(self, reason: str) -> None:
-        self._module.fail(self._handle, reason)
+        self._module.fail(self._handle, reason, False)
+
+    def depart(self, reason: str) -> None:
+        """Report to the peers that this rank makes no more calls in this group: a wait for one ends
+        with a PeerDepartedError, all others go on. Not collective."""
+        self._module.fail(self._handle, reason, True)
 
     def _error(self, status: int) -> Exception:
         ended_by = _STATUSES[status]
         if ended_by == "MISMATCH":
             return MismatchError(self._calls())
         if ended_by == "PEER_FAILED":
-            rank = (self._ranks(lambda peer: peer.failed) or [self.rank])[0]
+            failed = self._ranks(lambda peer: peer.failed not in (0, _DEPARTED))
+            if not failed and (departed := self._ranks(lambda peer: peer.failed)):
+                reason = self._peer(departed[0]).reason
+                return PeerDepartedError(f"{self._rank_labels(departed[:1])} {reason}")
+            rank = (failed or [self.rank])[0]
             return PeerFailedError(f"{self._rank_labels([rank])} failed: {self._peer(rank).reason}")
         if ended_by == "PEER_DIED":
             gone = self._module.progress(self._handle)[2]

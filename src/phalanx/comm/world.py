@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import socket
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from phalanx.comm.mpi import is_stand_in, mpi
 from phalanx.comm.rank_labels import hosts_to_name
 from phalanx.comm.set_up import SetupCommunicator, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import COUNT, TrafficCounter
 from phalanx.comm.wait import WaitPolicy
 from phalanx.errors import UserError
@@ -123,6 +125,8 @@ class World:
         if self.link is not None:
             self.policy = WaitPolicy.for_network()
         self.recorder = FlightRecorder(self.rank)
+        self.step_groups: weakref.WeakSet[ShmGroup] = weakref.WeakSet()
+        """Groups whose calls are steps of a training, and nothing else."""
         self.group = self._make_group(nodes, hosts, settings)
 
     @classmethod

@@ -13,7 +13,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES, ReduceOp
-from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.errors import (
+    MismatchError,
+    PeerDepartedError,
+    PeerDiedError,
+    PeerFailedError,
+    WaitTimeoutError,
+)
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, collective_detail, kernel_calls
 from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
@@ -58,6 +64,8 @@ class FlatGradBuffer:
         self._num_rounds = 0
         self._num_bytes = sum(sizes) * dtype.itemsize
         world.recorder.register(self)
+        if shm is not None:
+            world.step_groups.add(shm)
         stride = stride_bytes(num_elements, dtype)
         rows = memory.array().view(dtype).reshape(-1, stride // dtype.itemsize)
         self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[world.local_size :]]
@@ -208,6 +216,8 @@ class FlatGradBuffer:
                 f"rank {self._world.rank} waited {self._world.timeout_s:g} s in {name} for {error}"
                 f"{self._written(str(error))}"
             ) from None
+        except PeerDepartedError:  # which says all
+            raise
         except (PeerFailedError, MismatchError) as error:
             where = f", in {name}" if isinstance(error, PeerDiedError) else ""
             error.args = (f"{error}{where}{self._written(str(error))}",)

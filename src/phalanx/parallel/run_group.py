@@ -54,6 +54,10 @@ class RunGroup(ABC):
     def close(self) -> None:
         """Leave the group."""
 
+    def depart(self, reason: str) -> None:  # noqa: B027  # else peers learn of it by a timeout
+        """Report that this rank makes no more steps: a peer that waits for it in one is told, where
+        ranks share memory. Everything else goes on. Not collective."""
+
     def clock(self) -> ClockReading:
         """Return the offset of this rank's clock from rank 0's."""
         return ClockReading(at_ns=now_ns(), offset_ns=0)

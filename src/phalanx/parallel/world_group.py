@@ -65,6 +65,10 @@ class WorldGroup(RunGroup):
     def share(self, text: str) -> str:
         return self.world.share(text)
 
+    def depart(self, reason: str) -> None:
+        for shm in self.world.step_groups:
+            shm.depart(reason)
+
     def clock(self) -> ClockReading:
         return estimate_offset(self.world.group)
 

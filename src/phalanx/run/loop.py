@@ -119,6 +119,15 @@ class TrainingLoop:
         if self._stop is not None and self._stop.agree(self.position.step, now=True):
             raise Stopped(self.position.step)
 
+    @property
+    def progress(self) -> str:
+        """Updates made, of how many where that is known."""
+        options, samples = self.options, self._feed.num_samples
+        whole = [] if options.steps is None else [options.steps]
+        if samples is not None and options.epochs < sys.maxsize:
+            whole.append(options.epochs * num_batches(samples, options.batch_size))
+        return f"step {self.position.step}" + (f" of {min(whole)}" if whole else "")
+
     def _steps_left(self) -> int:
         return (self.options.steps or sys.maxsize) - self.position.step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -13,13 +14,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from phalanx.comm.errors import PeerDepartedError
 from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.checkpointing import ProgramCheckpoints
-from phalanx.run.departure import Departure
+from phalanx.run.departure import MEND, Departure, leaves_by_break
 from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
@@ -144,16 +146,18 @@ class ProgramRun:
         self._is_begun = True
         try:
             yield from self._loop.epochs()
-        except GeneratorExit:  # by `break`, which all ranks do after the same step
-            self._departure.note(self._loop.position.step)
+        except GeneratorExit:  # such as by `break`, which all ranks do after the same step
+            has_ended = leaves_by_break(sys._getframe(1))  # else an exception is under way
+            self._departure.note(self._loop.position.step, self.close if has_ended else None)
             self._gradients.release()
             self._options.end()
+            close_later(self._departure)
             raise
         except Stopped as stopped:
             self._end(stopped)
             raise
         except BaseException:
-            self._departure.close()  # the error says why
+            self._departure.cancel()  # the error says why
             raise
         self._end()
         close_later(self)
@@ -184,8 +188,11 @@ class ProgramRun:
                 return
             self._follow_optimizer()
             result = self._gradients.apply(batch)
+        except PeerDepartedError as error:
+            self._departure.cancel()
+            raise UserError(f"step {batch.step}: {error}, and others did not: {MEND}") from error
         except BaseException:
-            self._departure.close()  # the error says why
+            self._departure.cancel()  # the error says why
             raise
         for scheduler in self._options.schedulers:
             scheduler.step()
@@ -290,10 +297,12 @@ class ProgramRun:
 
     def _end(self, stopped: Stopped | None = None) -> None:
         """Complete checkpoints and records, and leave the model to the program. Collective."""
-        self._departure.close()
+        self._departure.cancel()
         self._gradients.release()
         self._options.end()
         self._checkpoints.close()
+        if self._departure.has_left:
+            self._records.note(f"the program left the loop after {self._loop.progress}")
         self._records.finish(self._strategy, stopped)
 
     def __enter__(self) -> Self:

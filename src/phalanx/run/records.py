@@ -29,7 +29,7 @@ from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
 from phalanx.records.failures import failure_of
 from phalanx.records.files import EventWriter, rank_file, write_failure
-from phalanx.records.schema import Outcome, Run, Setting
+from phalanx.records.schema import NoticeEvent, Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
 from phalanx.run.recording import RunRecorder
@@ -156,6 +156,12 @@ class ProgramRecords:
             f"  {seen / seconds:,.0f} samples/s"
             f"  communication {counts.communication_s / seconds:.1%}"
         )
+
+    def note(self, text: str) -> None:
+        """Write a notice of rank 0."""
+        writer = self.recorder.writer
+        if writer is not None and self._rank == 0 and not self._is_ended:
+            writer.add(NoticeEvent(at_s=self.recorder.at_s(), text=text))
 
     def finish(self, strategy: Strategy, stopped: Stopped | None = None) -> None:
         """Write the last lines of a run that came to its end, or was stopped before. Collective."""

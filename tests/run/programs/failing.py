@@ -1,4 +1,4 @@
-"""A program whose last rank ends before its run does."""
+"""A program whose last rank, or each of them, ends before its run does."""
 
 import sys
 

@@ -14,7 +14,8 @@ run = phalanx.start(
     SGD(model.parameters(), lr=0.1),
     (torch.randn(20, 4), torch.randn(20, 2)),
     batch_size=4,
-    timeout_s=3.0,
+    timeout_s=60.0,
+    run_dir=sys.argv[2],
 )
 for batch in run:
     if batch.step == 1 and (run.rank == 1 or sys.argv[1] == "all"):

@@ -126,8 +126,10 @@ void shm_unexport_segment(shm_group *self, int segment);
 /* Once: why memory of another rank could not be mapped here, as an errno; 0 when all could. */
 int shm_map_error(shm_group *self);
 
-/* Report to the peers why this rank has failed. */
-void shm_fail(shm_group *self, const char *reason);
+/* Report to the peers why this rank makes no more calls. FAILED ends all their waits, DEPARTED those
+ * for what this rank has not published: it made all calls that it began. */
+enum shm_end { FAILED = 1, DEPARTED };
+void shm_fail(shm_group *self, enum shm_end end, const char *reason);
 
 /* For waits for messages: each rank has a doorbell that its peers ring. A rank reads the number of
  * rings, polls its messages, and sleeps `ns` unless it was rung since it read. */

@@ -219,17 +219,18 @@ FUNCTION(unexport_segment)
     Py_RETURN_NONE;
 }
 
-/* fail(shm, reason) */
+/* fail(shm, reason, has_departed) */
 FUNCTION(fail)
 {
     shm_group *self;
     PyObject *reason;
-    if (!parse(a, n, "so", &self, &reason))
+    int has_departed;
+    if (!parse(a, n, "soi", &self, &reason, &has_departed))
         return NULL;
     PyObject *text = PyUnicode_AsEncodedString(reason, "utf-8", "backslashreplace");
     if (!text)
         return NULL;
-    shm_fail(self, PyBytes_AsString(text));
+    shm_fail(self, has_departed ? DEPARTED : FAILED, PyBytes_AsString(text));
     Py_DECREF(text);
     Py_RETURN_NONE;
 }

@@ -151,10 +151,10 @@ int shm_barrier(shm_group *self, double timeout_s, interrupted check)
     return shm_end(self);
 }
 
-void shm_fail(shm_group *self, const char *reason)
+void shm_fail(shm_group *self, enum shm_end end, const char *reason)
 {
     snprintf(self->rank_infos[self->rank].reason, REASON_BYTES, "%s", reason);
-    atomic_store(&self->rank_flags[self->rank].failed, 1);
+    atomic_store(&self->rank_flags[self->rank].failed, end);
     shm_wake(self);
 }
 

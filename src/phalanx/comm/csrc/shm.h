@@ -35,7 +35,7 @@ typedef struct {
 typedef struct {
     _Atomic uint64_t phase;
     _Atomic uint32_t sleepers;
-    _Atomic uint32_t failed;
+    _Atomic uint32_t failed; /* enum shm_end */
     uint64_t padding[6];
     shm_call calls[2]; /* of odd and even calls: a rank can be one ahead of another */
 } shm_rank_flags;

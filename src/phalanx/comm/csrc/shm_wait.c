@@ -148,12 +148,14 @@ void shm_all_joined(shm_group *self)
 }
 
 /* What ends a wait for `peer`: a rank has reported a failure (perhaps another thread of this one), or
- * `peer` is dead. In this order: a rank that has read of a failure ends too. */
+ * `peer` has departed or is dead. In this order: a rank that has read of a failure ends too. */
 static int failure(shm_group *self, int peer)
 {
     for (int rank = 0; rank < self->size; rank++)
-        if (atomic_load(&self->rank_flags[rank].failed))
+        if (atomic_load(&self->rank_flags[rank].failed) == FAILED)
             return PEER_FAILED;
+    if (atomic_load(&self->rank_flags[peer].failed))
+        return PEER_FAILED;
     if (!shm_is_dead(self, peer))
         return DONE;
     self->dead_peer = peer;
