@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -136,6 +137,18 @@ class Cluster:
         finally:
             started.kill()
             started.wait()
+
+    def is_alive(self, node: str) -> bool:
+        """Return whether the node has not been ended."""
+        process = (self.state / f"pid.{node}").read_text().strip()
+        return subprocess.run(self._outside(["kill", "-0", process]), check=False).returncode == 0
+
+    def processes(self, node: str) -> list[tuple[int, str]]:
+        """Return number and command line of what runs in a node, beside what makes it a node."""
+        listed = self.run(node, ["ps", "-eo", "pid=,args="]).stdout.splitlines()
+        found = [line.strip().split(" ", 1) for line in listed]
+        own = re.compile(r"bash .*/node\.sh|sleep 1000|(\S*/)?sshd\b|timeout .* ps -eo |ps -eo ")
+        return [(int(pid), words) for pid, words in found if not own.match(words)]
 
     def kill(self, node: str) -> None:
         """End every process of the node at once; its kernel still closes the connections."""

@@ -1,4 +1,7 @@
-"""Programs on `phalanx.start`, on any number of ranks; rank 0 saves their parameters."""
+"""Programs on `phalanx.start`, on any number of ranks, each of which saves its parameters.
+
+Words: a folder for the results; names of programs, all without any.
+"""
 
 import os
 import sys
@@ -350,6 +353,6 @@ def trained(name: str) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    results = {name: trained(name) for name in CASES}
+    results = {name: trained(name) for name in sys.argv[2:] or CASES}
     rank = os.environ["RANK"]
     torch.save(results, folder / f"{rank}.pt")
