@@ -12,6 +12,7 @@ from phalanx.bench.job import new_folder, run_bench
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
 from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.lazy import add_command
+from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import this_command
 from phalanx.launch.detect import detect
@@ -32,6 +33,7 @@ def collectives(
     json_: Json = False,
     hosts: Hosts = None,
     hostfile: HostFile = None,
+    preflight: Preflight = True,
 ) -> None:
     """Compare the speed of collectives in Phalanx, the MPI library, Gloo and NCCL.
 
@@ -55,6 +57,8 @@ def collectives(
     console = new_console(json_)
     take_hosts(hosts, hostfile, console, config.ranks)
     folder = config.output or new_folder(config)
+    if preflight:
+        preflight_nodes(config.ranks, console, folders=[folder])
     with interruption_noted(console, f"records kept in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)
     (measure,) = read_benches(folder)

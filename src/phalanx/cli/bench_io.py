@@ -11,6 +11,7 @@ from phalanx.bench.io.job import new_folder, run_io
 from phalanx.bench.io.scaling import profile_text
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
 from phalanx.cli.hosts import HostFile, Hosts, take_hosts
+from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.jobs.record import this_command
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.summary import as_json, show
@@ -25,6 +26,7 @@ def io(
     json_: Json = False,
     hosts: Hosts = None,
     hostfile: HostFile = None,
+    preflight: Preflight = True,
     print_profile: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Measure whether the storage keeps an accelerator busy, and in which format.
@@ -53,6 +55,8 @@ def io(
     take_hosts(hosts, hostfile, console, max(config.ranks))
     folder = config.output or new_folder(config)
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
+    if preflight and max(config.ranks) > 1:
+        preflight_nodes(max(config.ranks), console, folders=[folder, config.data_dir])
     with interruption_noted(console, f"records kept in {folder}"):
         run_io(config, folder, command=this_command(), console=console)
     measure = read_io_measure(folder)

@@ -94,7 +94,7 @@ def launch(
     if preflight:
         preflight_nodes(
             ranks,
-            lambda line: print(f"phalanx: {line}", file=sys.stderr),
+            Console(stderr=True, soft_wrap=True, highlight=False),
             folders=[folder],
             files=[Path(words[0])] if words[0].endswith(".py") else [],
         )

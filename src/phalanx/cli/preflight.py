@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from phalanx.cli.hosts import NODES
 from phalanx.launch.allocation import allocation
@@ -27,7 +28,7 @@ Preflight = Annotated[
 
 def preflight_nodes(
     ranks: int,
-    show: Callable[[str], object],
+    console: Console,
     *,
     folders: Iterable[Path | None] = (),
     files: Iterable[Path | None] = (),
@@ -35,7 +36,8 @@ def preflight_nodes(
 ) -> None:
     """Examine the nodes that `ranks` ranks of MPI are started on; nothing on this machine alone.
 
-    show: prints a line. folders: to write to; files: of the program; data: to read. None: none.
+    console: takes a line on them, and one on each warning. folders: to write to; files: of the
+    program; data: to read. None: none.
     Raises: UserError naming each node that cannot run them, and the mend.
     """
     if not allocation(os.environ).nodes:
@@ -49,4 +51,4 @@ def preflight_nodes(
     )
     if needs_preflight(plan):
         for line in examine_nodes(plan, mpi).lines():
-            show(line)
+            console.print(line, markup=False)

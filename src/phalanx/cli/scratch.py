@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from phalanx.cli.console import interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, take_hosts
+from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
 from phalanx.launch.allocation import use_hosts
@@ -24,6 +25,7 @@ def scratch(
     ] = ScratchConfig(),  # noqa: B008  # frozen
     hosts: Hosts = None,
     hostfile: HostFile = None,
+    preflight: Preflight = True,
 ) -> None:
     """Train a network that is written out in NumPy, by a scheme that is written out too.
 
@@ -49,6 +51,8 @@ def scratch(
     take_hosts(None, None, console, config.ranks)
     folder = config.run_dir or new_folder(config)
     console.print(f"{reason}\n{title(config)}", markup=False)
+    if preflight and config.ranks and config.scheme != "alone":
+        preflight_nodes(config.ranks, console, folders=[folder])
     with interruption_noted(console, f"records kept in {folder}"):
         run_scratch(config, folder, study="scratch", command=this_command(), console=console)
     console.print(f"records in {folder}; `phalanx report {folder}` draws them", markup=False)

@@ -15,6 +15,7 @@ from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
 from phalanx.cli.console import Json, new_console
 from phalanx.cli.lazy import add_command
+from phalanx.cli.preflight import Preflight
 from phalanx.cli.study_runs import run_study
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError, UserError
@@ -60,6 +61,7 @@ def scaling(
     config: Annotated[ScalingConfig, OPTIONS] = ScalingConfig(),  # noqa: B008  # frozen
     program: str | None = None,
     epoch_pattern: str | None = None,
+    preflight: Preflight = True,
     json_: Json = False,
 ) -> None:
     """Is it worth spreading the training over ranks, with what, how far, at what accuracy?
@@ -89,7 +91,7 @@ def scaling(
     """
     console = new_console(json_)
     if program is not None:
-        study_of_program(config, program, epoch_pattern, console, json_=json_)
+        study_of_program(config, program, epoch_pattern, console, preflight=preflight, json_=json_)
         return
     if epoch_pattern is not None:
         raise UserError("--epoch-pattern is for --program: give both")
@@ -107,6 +109,7 @@ def scaling(
         kind="scaling",
         reasons=[choice.reason],
         data=[choice.name],
+        preflight=preflight,
         json_=json_,
     )
 
@@ -117,6 +120,7 @@ def study_of_program(
     epoch_pattern: str | None,
     console: Console,
     *,
+    preflight: bool,
     json_: bool,
 ) -> None:
     """Make the scaling study of a user's program."""
@@ -127,6 +131,7 @@ def study_of_program(
         show_summary,
         kind="scaling",
         data=[file_state(program)],
+        preflight=preflight,
         json_=json_,
     )
 
@@ -135,6 +140,7 @@ def study_of_program(
 def compression(
     *,
     config: Annotated[CompressionConfig, OPTIONS] = CompressionConfig(),  # noqa: B008  # frozen
+    preflight: Preflight = True,
     json_: Json = False,
 ) -> None:
     """Compare gradient compressors: below which bandwidth each pays, and at what accuracy.
@@ -160,6 +166,7 @@ def compression(
         kind=COMPRESSION,
         reasons=[choice.reason],
         data=[choice.name],
+        preflight=preflight,
         json_=json_,
     )
 
@@ -168,6 +175,7 @@ def compression(
 def large_batch(
     *,
     config: Annotated[LargeBatchConfig, OPTIONS] = LargeBatchConfig(),  # noqa: B008  # frozen
+    preflight: Preflight = True,
     json_: Json = False,
 ) -> None:
     """Find how large a batch may be, its cost in accuracy, and the remedies that help.
@@ -194,6 +202,7 @@ def large_batch(
         reasons=[choice.reason],
         data=[choice.name],
         make_runs=partial(execute, is_there=_is_a_result),
+        preflight=preflight,
         json_=json_,
     )
 
@@ -211,6 +220,7 @@ def _is_a_result(folder: Path, kind: type[JobRecord]) -> bool:
 def parallelism(
     *,
     config: Annotated[ParallelismConfig, OPTIONS] = ParallelismConfig(),  # noqa: B008  # frozen
+    preflight: Preflight = True,
     json_: Json = False,
 ) -> None:
     """Compare strategies of parallel training: speed, cost, and agreement with theory.
@@ -253,6 +263,7 @@ def parallelism(
         data=names,
         left_out=planned.left_out,
         make_runs=make_runs,
+        preflight=preflight,
         json_=json_,
     )
 

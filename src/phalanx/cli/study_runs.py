@@ -11,10 +11,11 @@ from rich.console import Console
 
 from phalanx.cli.as_json import print_study
 from phalanx.cli.console import interruption_noted
+from phalanx.cli.preflight import preflight_nodes
 from phalanx.errors import RunFailedError
 from phalanx.jobs.record import this_command
 from phalanx.report.page import write_report
-from phalanx.study.execute import execute, open_study
+from phalanx.study.execute import execute, is_done, open_study
 from phalanx.study.planned import PlannedRun
 
 AnyRun = TypeVar("AnyRun", bound=PlannedRun)
@@ -32,14 +33,19 @@ def run_study(
     data: Sequence[str] = (),
     left_out: Mapping[str, str] | None = None,
     make_runs: Callable[[Path, Sequence[AnyRun], Console], int] = execute,
+    preflight: bool = True,
     json_: bool = False,
 ) -> None:
     """Open a study or go on with it, make its runs, print its summary and draw its page.
 
     reasons: lines to print first. where: what is added to the line that names the folder.
-    make_runs: returns how many runs failed. The others: as `open_study` takes them.
+    make_runs: returns how many runs failed. preflight: examine the nodes first, once.
+    The others: as `open_study` takes them.
     Raises: UserError as `open_study`; RunFailedError when any run failed.
     """
+    todo = [run for run in planned if not is_done(folder / run.name, run.record)]
+    if preflight and todo:
+        preflight_nodes(max(run.mpi_ranks for run in todo), console, folders=[folder])
     command = shlex.join(this_command())
     open_study(folder, planned, kind=kind, command=command, data=data, left_out=left_out)
     for line in (*reasons, f"{len(planned)} runs in {folder}{where}"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 
 from phalanx.cli.as_json import printed_run
@@ -80,7 +79,7 @@ def train(
     if preflight and config.uses_mpi and config.ranks:
         preflight_nodes(
             config.ranks,
-            partial(console.print, markup=False),
+            console,
             folders=[folder, config.checkpoint_dir],
             files=_own_files(config),
             data=[config.data, choice.folder if isinstance(choice, DatasetChoice) else None],

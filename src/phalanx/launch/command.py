@@ -133,26 +133,34 @@ def mpi_environment(
 
     cores: of this machine; ranks elsewhere see to theirs (`binding.use_own_cores`).
     """
-    nodes, batch, launcher = allocation(environ), granted(environ), _LAUNCHERS[vendor]
+    nodes, launcher = allocation(environ), _LAUNCHERS[vendor]
     wanted = dict(launcher.always)
     wanted |= launcher.on_one_node if nodes.is_one_machine else launcher.on_nodes
-    names = launcher.former_names.items()
-    wanted |= {now: environ[former] for former, now in names if former in environ}
-    is_granted = _are_granted(nodes, batch)
-    has_remote_start = (batch.has_remote_start and is_granted) or _has_agent({**environ, **wanted})
-    if nodes.has_others and not has_remote_start:
+    wanted |= _translated(vendor, environ)
+    if nodes.has_others and starts_by_ssh(vendor, environ):
         wanted |= launcher.by_ssh
     if nodes.is_named:
+        is_granted = _are_granted(nodes, granted(environ))
         wanted |= launcher.by_user if is_granted else launcher.past_batch_system
     if not nodes.has_others and max_local_ranks(ranks, nodes.slots) > cores:
         wanted |= launcher.oversubscribed
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
-def _has_agent(environ: Mapping[str, str]) -> bool:
-    """Return whether something else than ssh starts processes on other nodes (Kubernetes)."""
-    agents = (environ.get(name, "ssh") for name in _AGENTS)
-    return any(Path(agent.split(" ")[0]).name != "ssh" for agent in agents)
+def _translated(vendor: Vendor, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by the names that this version reads."""
+    names = _LAUNCHERS[vendor].former_names.items()
+    return {now: environ[former] for former, now in names if former in environ}
+
+
+def starts_by_ssh(vendor: Vendor, environ: Mapping[str, str]) -> bool:
+    """Return whether the launcher starts processes on other nodes by ssh, not by a batch system or
+    an agent (Kubernetes)."""
+    batch, known = granted(environ), {**_translated(vendor, environ), **environ}
+    agents = (known.get(name, "ssh") for name in _AGENTS)
+    if any(Path(agent.split(" ")[0]).name != "ssh" for agent in agents):
+        return False
+    return not (batch.has_remote_start and _are_granted(allocation(environ), batch))
 
 
 def _are_granted(nodes: Allocation, batch: Allocation) -> bool:

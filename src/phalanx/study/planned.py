@@ -24,6 +24,9 @@ from phalanx.train.run import complete
 COUNT = {"PHALANX_COUNT": "1"}
 """Environment of ranks that count what they send and receive."""
 
+WITHOUT_MPI = ("sequential", "gloo")
+"""Strategies that need none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun(ABC):
@@ -42,6 +45,12 @@ class PlannedRun(ABC):
         """All options of the run, defaults included."""
         options: Mapping[str, object] = self.config.as_record()
         return options
+
+    @property
+    def mpi_ranks(self) -> int:
+        """Number of the ranks that MPI starts for it; 0 for none."""
+        ranks, strategy = self.options.get("ranks"), self.options.get("strategy")
+        return ranks if isinstance(ranks, int) and strategy not in WITHOUT_MPI else 0
 
     @abstractmethod
     def check(self) -> None:

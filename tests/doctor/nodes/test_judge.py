@@ -178,6 +178,6 @@ def test_plans() -> None:
     assert planned(4).hosts == ()
     slurm = {"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_NNODES": "2"}
     assert (planned(2, **slurm).hosts, planned(2, **slurm).has_ssh) == (("n0", "n1"), False)
-    agent = {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh", "PHALANX_HOSTS": "n0"}
+    agent = {"HYDRA_LAUNCHER_EXEC": "/etc/mpi/kubexec.sh", "PHALANX_HOSTS": "n0"}
     assert not planned(1, **agent).has_ssh
     assert replace(plan, has_ssh=False).question()["names"] == []

