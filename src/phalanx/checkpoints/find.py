@@ -58,6 +58,11 @@ def find_checkpoint(path: Path, names: OptionNames = COMMAND_LINE) -> FoundCheck
     raise UserError(f"{names.resume}{path}: no complete checkpoint in it: {problems[newest]}")
 
 
+def has_checkpoints(path: Path) -> bool:
+    """Return whether `path` is a checkpoint, or a folder with some."""
+    return (path / MANIFEST).is_file() or bool(readable_folders(path))
+
+
 def _read_manifests(folder: Path) -> tuple[dict[Path, Manifest], dict[Path, str]]:
     """Return the readable manifests, and the problem of each other checkpoint."""
     manifests, problems = {}, {}
@@ -67,6 +72,20 @@ def _read_manifests(folder: Path) -> tuple[dict[Path, Manifest], dict[Path, str]
         except UserError as error:
             problems[checkpoint] = str(error)
     return manifests, problems
+
+
+def newest_position(folder: Path, *, run: str | None = None) -> tuple[int, int]:
+    """Return the position of the newest checkpoint in `folder`, (0, 0) where there is none. Its
+    files are not checked.
+
+    run: id of the run whose checkpoints count; None: all do.
+    """
+    try:
+        manifests, _ = _read_manifests(folder)
+    except OSError:
+        return (0, 0)
+    positions = [m.position for m in manifests.values() if run in (None, m.run)]
+    return max(positions, default=(0, 0))
 
 
 def _newest_first(manifests: Mapping[Path, Manifest]) -> list[tuple[Path, Manifest]]:

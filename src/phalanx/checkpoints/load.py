@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from phalanx.checkpoints.checkpoint import load_checkpoint
+from phalanx.checkpoints.find import newest_position
 from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames
-from phalanx.checkpoints.manifest import Manifest, folder_name, read_manifest
+from phalanx.checkpoints.manifest import MANIFEST, Manifest, folder_name, read_manifest
 from phalanx.checkpoints.rank_state import load_rank_state
+from phalanx.comm.file_copies import local_copies
+from phalanx.comm.shared_folder import RankOnHost, by_host, gather_text, ranks_without
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
@@ -20,54 +28,119 @@ MAX_NAMED_RANKS = 8
 def agreed_manifest(
     checkpoint: Path | None, group: RunGroup, names: OptionNames = COMMAND_LINE
 ) -> Manifest | None:
-    """Read the manifest of the checkpoint that all ranks resume from. Collective.
+    """Return the manifest of the checkpoint that all ranks resume from, as rank 0 sees it.
+    Collective.
 
-    Under a launcher each rank looks for the newest one itself, on the disk that it sees.
-    Raises: UserError when this rank cannot read it; on every rank, when they see different ones.
+    Under a launcher each rank looks for the newest one itself, on the disk that it sees; where a
+    node has none, `readable_everywhere` gives it a copy.
+    Raises: UserError when this rank cannot read it; on every rank, when they see different ones,
+            or one sees a newer one of the run beside it than rank 0 does.
     """
-    manifest = None if checkpoint is None else _read_here(checkpoint, group)
-    sha256, position = (manifest.sha256, manifest.position) if manifest else ("", (0, 0))
-    rows = group.gather([*position, float(group.share(sha256) != sha256)])
-    problem = group.share(_other_checkpoints(checkpoint, rows, names) if rows is not None else "")
-    if problem:
-        raise UserError(problem)
-    return manifest
+    own = None if checkpoint is None else _read_here(checkpoint, group)
+    text = group.share("" if own is None else msgspec.json.encode(own).decode())
+    agreed = msgspec.json.decode(text, type=Manifest) if text else None
+    newest = (0, 0)
+    if checkpoint is not None and agreed is not None:
+        newest = newest_position(checkpoint.parent, run=agreed.run)
+    newest_of_first = tuple(json.loads(group.share(json.dumps(newest))))
+    seen = ""
+    if own is not None and (agreed is None or own.sha256 != agreed.sha256):
+        is_same_place = agreed is not None and own.position == agreed.position
+        seen = "another " * is_same_place + folder_name(*own.position)
+    elif newest > newest_of_first:
+        seen = folder_name(*newest)
+    _check_seen(checkpoint, gather_text(group, f"{seen},{socket.gethostname()}"), names)
+    return agreed
 
 
-def _read_here(checkpoint: Path, group: RunGroup) -> Manifest:
+def _read_here(checkpoint: Path, group: RunGroup) -> Manifest | None:
+    """Return the manifest; None where a node other than rank 0's has no such folder."""
+    if group.rank > 0 and not checkpoint.exists():
+        return None
     try:
         return read_manifest(checkpoint)
     except UserError as error:
         if group.node == 0:
             raise
-        raise UserError(
-            f"{error}, on {socket.gethostname()}: every node must see it: name a folder that all "
-            "share, or copy the checkpoint to the same path"
-        ) from error
+        raise UserError(f"{error} (on {socket.gethostname()})") from error
 
 
-def _other_checkpoints(checkpoint: Path | None, rows: list[list[float]], names: OptionNames) -> str:
-    """Name the ranks that see another checkpoint than rank 0; empty: there are none.
+def _check_seen(checkpoint: Path | None, seen_by: list[str], names: OptionNames) -> None:
+    """Raise UserError where ranks see other checkpoints than rank 0.
 
-    rows: epochs done, samples seen, and whether it is another one, of every rank.
+    seen_by: of every rank, what it sees instead, or nothing, and its host, by a comma.
     """
-    ranks: dict[str, list[str]] = {}
-    for rank, (epochs, samples, is_another) in enumerate(rows):
-        if is_another:
-            name = folder_name(int(epochs), int(samples)) if epochs or samples else "none"
-            ranks.setdefault(name, []).append(str(rank))
+    ranks: dict[str, list[RankOnHost]] = {}
+    for rank, text in enumerate(seen_by):
+        seen, host = text.split(",", 1)
+        if seen:
+            ranks.setdefault(seen, []).append(RankOnHost(rank, host))
     if not ranks:
-        return ""
-    others = "; ".join(
-        f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:MAX_NAMED_RANKS])}"
-        f"{', …' * (len(numbers) > MAX_NAMED_RANKS)}: "
-        f"{f'another {name}' if checkpoint and checkpoint.name == name else name}"
-        for name, numbers in ranks.items()
-    )
-    return (
+        return
+    others = "; ".join(f"{_listed(those)}: {seen}" for seen, those in ranks.items())
+    raise UserError(
         f"{names.resume.rstrip(' =')}: ranks see different checkpoints "
         f"(rank 0: {checkpoint or 'none'}; {others}): "
         "name a folder that all nodes share, or copy the newest checkpoint to all of them"
+    )
+
+
+def _listed(ranks: list[RankOnHost]) -> str:
+    numbers = [str(rank) for rank, _ in ranks[:MAX_NAMED_RANKS]]
+    more = ", …" * (len(ranks) > MAX_NAMED_RANKS)
+    hosts = ", ".join(dict.fromkeys(host for _, host in ranks if host != socket.gethostname()))
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(numbers)}{more}{hosts and f' on {hosts}'}"
+
+
+@contextmanager
+def readable_everywhere(checkpoint: Path, manifest: Manifest, group: RunGroup) -> Iterator[Path]:
+    """Give each rank the folder in which it can read a checkpoint of rank 0's. Collective, at the
+    beginning of the block and at its end.
+
+    A node that does not see it gets a copy in its temporary folder until the end of the block.
+    manifest: agreed on by all ranks.
+    Raises: UserError, on every rank, when it cannot be read, sent or written.
+    """
+    files = {name: checkpoint / name for name in (*manifest.files, MANIFEST)}
+    is_wanted = group.rank > 0 and not _is_here(checkpoint, manifest)
+    with local_copies(group, files, is_wanted=is_wanted) as copied:
+        yield copied or checkpoint
+
+
+def _is_here(checkpoint: Path, manifest: Manifest) -> bool:
+    try:
+        return read_manifest(checkpoint).sha256 == manifest.sha256
+    except UserError:
+        return False
+
+
+def check_written_folder(folder: Path, group: RunGroup) -> str:
+    """Return a line for the user where nodes do not share the folder of a run's checkpoints, which
+    rank 0 alone writes; else an empty one. Collective.
+
+    Raises: UserError, on every rank, where a node has newer checkpoints there than rank 0 sees: a
+            run that has moved to other nodes would begin anew beside them.
+    """
+    host = socket.gethostname()
+    seen_by = gather_text(group, f"{host},{json.dumps(newest_position(folder))}")
+    hosts, newest = zip(*(text.split(",", 1) for text in seen_by), strict=True)
+    if len(set(hosts)) == 1:
+        return ""
+    positions = [tuple(json.loads(text)) for text in newest]
+    rank = positions.index(max(positions))
+    if positions[rank] > positions[0]:
+        raise UserError(
+            f"checkpoints in {folder}: rank {rank} ({hosts[rank]}) sees "
+            f"{folder_name(*positions[rank])}, and rank 0 ({hosts[0]}) "
+            f"{folder_name(*positions[0]) if any(positions[0]) else 'none'}: start the run with "
+            f"{hosts[rank]} as its first node, or copy them to {hosts[0]}, or name another folder"
+        )
+    others = ranks_without(group, folder)
+    if not others:
+        return ""
+    return (
+        f"checkpoints: rank 0 writes all of each into {folder} on {hosts[0]}, a folder that "
+        f"{by_host(others)} does not share"
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from phalanx.checkpoints.checkpoint import save_checkpoint
 from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, lock, remove
+from phalanx.checkpoints.load import check_written_folder
 from phalanx.checkpoints.manifest import Manifest, read_manifest
 from phalanx.checkpoints.rank_state import Write, gather_rank_state
 from phalanx.errors import UserError
@@ -43,13 +44,20 @@ class CheckpointWriter:
     """Writes further files of rank 0 into the folder of a checkpoint."""
     _lock: IO[bytes] | None = None
 
-    def begin(self) -> None:
-        """Lock the folder, and sweep what killed runs left there.
+    def begin(self) -> str:
+        """Lock the folder, and sweep what killed runs left there. Collective.
 
-        Raises: UserError on rank 0 when another run has it, or it cannot be written.
+        Returns: a line for the user where nodes do not share the folder, else an empty one.
+        Raises: UserError on rank 0 when another run has it, or it cannot be written; on every rank
+                when a node has newer checkpoints there than rank 0 sees.
         """
         if self.strategy.rank == 0:
             self._lock = lock(self.folder, self.names)
+        try:
+            return check_written_folder(self.folder, self.strategy.group)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         if self._lock is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import nn
 
 from phalanx.comm.clock import machine
@@ -52,6 +54,9 @@ class GlooGroup(RunGroup):
             self._store.set(key, text)
         shared: bytes = self._store.get(key)
         return shared.decode()
+
+    def broadcast(self, values: NDArray[np.uint8]) -> None:
+        dist.broadcast(torch.from_numpy(values), 0)
 
     def clock(self) -> ClockReading:
         """Return a reading with unknown error between machines."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from phalanx.comm.flight_recorder import FlightRecorder
@@ -44,6 +46,10 @@ class RunGroup(ABC):
     @abstractmethod
     def share(self, text: str) -> str:
         """Broadcast rank 0's `text`."""
+
+    @abstractmethod
+    def broadcast(self, values: NDArray[np.uint8]) -> None:
+        """Fill `values`, (n,), with those of rank 0, in place."""
 
     @abstractmethod
     def synchronize_buffers(self, model: nn.Module) -> None:
@@ -111,6 +117,9 @@ class SingleProcessGroup(RunGroup):
 
     def share(self, text: str) -> str:
         return text
+
+    def broadcast(self, values: NDArray[np.uint8]) -> None:
+        pass
 
     def synchronize_buffers(self, model: nn.Module) -> None:
         pass

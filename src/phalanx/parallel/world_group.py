@@ -9,8 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from phalanx.comm.buffer import Buffer
 from phalanx.comm.clock import estimate_offset
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
@@ -68,6 +70,11 @@ class WorldGroup(RunGroup):
     def depart(self, reason: str) -> None:
         for shm in self.world.step_groups:
             shm.depart(reason)
+
+    def broadcast(self, values: NDArray[np.uint8]) -> None:
+        group = self.checkpoint_group()
+        if group is not None:
+            group.broadcast(Buffer.of(values), root=0)
 
     def clock(self) -> ClockReading:
         return estimate_offset(self.world.group)

@@ -9,14 +9,20 @@ from pathlib import Path
 import msgspec
 
 from phalanx.checkpoints.checkpoint import model_tensors
-from phalanx.checkpoints.find import FoundCheckpoint, check_checkpoint_dir, find_checkpoint
+from phalanx.checkpoints.find import (
+    FoundCheckpoint,
+    check_checkpoint_dir,
+    find_checkpoint,
+    has_checkpoints,
+)
 from phalanx.checkpoints.folder import IN_PROGRAM, readable_folders
-from phalanx.checkpoints.load import agreed_manifest
+from phalanx.checkpoints.load import agreed_manifest, readable_everywhere
 from phalanx.checkpoints.manifest import Manifest
 from phalanx.checkpoints.program import ProgramState
 from phalanx.checkpoints.program_recipe import check_program
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
+from phalanx.parallel.run_group import RunGroup
 from phalanx.records.schema import NoticeEvent
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
 from phalanx.run.recording import RunRecorder
@@ -65,6 +71,27 @@ class CheckpointPlan:
             lines = [*found.skipped, f"resuming from {found.path}"]
         return found, lines
 
+    def find_together(self, group: RunGroup) -> tuple[FoundCheckpoint | None, list[str]]:
+        """Find the checkpoint on the disk that this rank sees, and return lines for the user.
+        Collective; ranks may see different ones, and None where the node has none.
+
+        Raises: UserError, on every rank, where `find` raises it on rank 0; on a rank whose own
+                checkpoint is damaged.
+        """
+        found: FoundCheckpoint | None = None
+        lines: list[str] = []
+        problem = ""
+        if group.rank == 0:
+            try:
+                found, lines = self.find()
+            except UserError as error:
+                problem = str(error)
+        if problem := group.share(problem):
+            raise UserError(problem)
+        if group.rank > 0 and self.place is not None and has_checkpoints(self.place):
+            found = find_checkpoint(self.place, IN_PROGRAM)
+        return found, lines
+
 
 class ProgramCheckpoints:
     """One rank's part in a program's checkpoints."""
@@ -79,6 +106,7 @@ class ProgramCheckpoints:
         self._writer: CheckpointWriter | None = None
         self._checks_at = 0
         self._forgotten: list[str] = []
+        self._notice = ""
 
     def begin(self, state: ProgramState, *, epochs: int, steps: int | None) -> LoopOptions:
         """Make the folder this run's, load the checkpoint to resume from into `state`, and return
@@ -99,7 +127,7 @@ class ProgramCheckpoints:
                 names=IN_PROGRAM,
                 also=state.write,
             )
-            writer.begin()
+            self._notice = writer.begin()
         try:
             strategy.group.barrier()  # from here on the folder is as every rank finds it
             position, run = self._resume(state, epochs=epochs, steps=steps)
@@ -125,15 +153,19 @@ class ProgramCheckpoints:
     ) -> tuple[Position, str]:
         """Load the checkpoint, if there is one; return where the run begins, and its id."""
         strategy, position = state.strategy, BEGINNING
-        found, lines = self._plan.find()
+        found, lines = self._plan.find_together(strategy.group)
         agreed = agreed_manifest(found.path if found else None, strategy.group, IN_PROGRAM)
-        if found is not None and agreed is not None:
-            check_program(found, self._manifest, strategy.model)
-            self._forgotten = state.load(found.path)
+        if agreed is not None:
+            path = Path(strategy.group.share(str(found.path if found else "")))
+            with readable_everywhere(path, agreed, strategy.group) as folder:
+                here = FoundCheckpoint(path=folder, manifest=agreed)
+                check_program(here, self._manifest, strategy.model)
+                self._forgotten = state.load(folder)
             lines += self._forgotten
             position = Position(*agreed.position, state.step)
             if position.epoch >= epochs or (steps is not None and position.step >= steps):
-                lines.append(_finished(found.path, position, epochs=epochs, steps=steps))
+                lines.append(_finished(path, position, epochs=epochs, steps=steps))
+        lines += filter(None, [self._notice])
         if strategy.rank == 0 and lines:
             print("\n".join(lines), flush=True)
         strategy.group.barrier()  # no checkpoint is removed that slower ranks still read
@@ -143,7 +175,7 @@ class ProgramCheckpoints:
         """Record what did not fit the run, and each checkpoint from now on."""
         if recorder.writer is None:
             return
-        for line in self._forgotten:
+        for line in filter(None, [*self._forgotten, self._notice]):
             recorder.writer.add(NoticeEvent(at_s=recorder.at_s(), text=line))
         if self._writer is not None:
             self._writer.writer, self._writer.began_at = recorder.writer, recorder.began_at

@@ -11,7 +11,7 @@ import torch
 
 from phalanx.checkpoints.checkpoint import parameters_sha256
 from phalanx.checkpoints.find import check_order
-from phalanx.checkpoints.load import agreed_manifest, load
+from phalanx.checkpoints.load import agreed_manifest, load, readable_everywhere
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.data.sources.source import Source
 from phalanx.errors import UserError
@@ -191,7 +191,7 @@ def _prepare(
             began_at=began_at,
             shapes=shapes,
         )
-        saver.begin()
+        _notify(writer, began_at, strategy, saver.begin())
     slow_rank, delay_s = parse_slow_rank(config.slow_rank or "0:0")
     context = TrainingContext(
         strategy=strategy,
@@ -216,13 +216,21 @@ def _resume(
     checkpoint: Path, strategy: Strategy, source: Source, writer: EventWriter, began_at: float
 ) -> None:
     """Load the checkpoint, and report what of it did not fit."""
-    manifest, messages = load(checkpoint, strategy)
-    for line in messages:
+    manifest = agreed_manifest(checkpoint, strategy.group)
+    assert manifest is not None, "rank 0 has read it"
+    with readable_everywhere(checkpoint, manifest, strategy.group) as folder:
+        _, messages = load(folder, strategy)
+    _notify(writer, began_at, strategy, *messages)
+    check_order(manifest, checkpoint, source.order)
+    strategy.group.barrier()  # `begin` may rename the folder that slower ranks still read
+
+
+def _notify(writer: EventWriter, began_at: float, strategy: Strategy, *lines: str) -> None:
+    """Record lines for the user, and print them on rank 0; empty ones are none."""
+    for line in filter(None, lines):
         writer.add(NoticeEvent(at_s=time.perf_counter() - began_at, text=line))
         if strategy.rank == 0:
             print(line, flush=True)
-    check_order(manifest, checkpoint, source.order)
-    strategy.group.barrier()  # `begin` may rename the folder that slower ranks still read
 
 
 def _start(training: Training, context: TrainingContext, num_parameters: int) -> None:

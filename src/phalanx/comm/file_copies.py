@@ -1,0 +1,147 @@
+"""Copies of rank 0's files on the disks of nodes that lack them, sent as messages.
+
+A rank needs memory for one piece of `PIECE_BYTES`; a node that lacks the files, room in its
+temporary folder for all of them, where they stay only as long as they are read.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.comm.clock import machine
+from phalanx.comm.shared_folder import Ranks, gather_text
+from phalanx.errors import UserError
+from phalanx.launch.temporary import job_folder
+
+PIECE_BYTES = 4 * 2**20
+
+
+class BroadcastingRanks(Ranks, Protocol):
+    """Ranks that can send each other bytes."""
+
+    def broadcast(self, values: NDArray[np.uint8]) -> None:
+        """Fill `values`, (n,), with those of rank 0, in place."""
+
+
+@contextmanager
+def local_copies(
+    ranks: BroadcastingRanks, files: Mapping[str, Path], *, is_wanted: bool
+) -> Iterator[Path | None]:
+    """Give each rank that wants it a folder of its node with copies of rank 0's files.
+
+    Collective, at the beginning of the block and at its end, when the copies are removed. Nothing
+    is sent where no rank wants any. files: by relative path, of rank 0 alone.
+    Yields: the folder; None where it is not wanted.
+    Raises: UserError, on every rank, when a file cannot be read or written.
+    """
+    node = f"{socket.gethostname()} {machine(ranks.rank)}"
+    wanting = gather_text(ranks, node if is_wanted else "")
+    if not any(wanting):
+        yield None
+        return
+    with ExitStack() as stack:
+        is_writer = is_wanted and wanting.index(node) == ranks.rank
+        folder = stack.enter_context(job_folder()) if is_writer else None
+        send_files(ranks, files, folder)
+        folders = gather_text(ranks, str(folder or ""))
+        found = Path(folders[wanting.index(node)]) if is_wanted else None
+        lost = f"rank {ranks.rank} ({socket.gethostname()}) does not see {found}, where the first "
+        lost += "rank of its host has copied files to"
+        raise_first(ranks, "" if found is None or found.is_dir() else lost)
+        yield found
+        ranks.share("read")  # before they are removed
+
+
+def send_files(ranks: BroadcastingRanks, files: Mapping[str, Path], into: Path | None) -> None:
+    """Write rank 0's files into the folder `into`, where a rank has named one. Collective.
+
+    files: by relative path, of rank 0 alone.
+    Raises: UserError, on every rank, when a file cannot be read or written.
+    """
+    sizes, fault = {}, ""
+    try:
+        sizes = {name: path.stat().st_size for name, path in files.items()}
+    except OSError as error:
+        fault = _described(ranks, error)
+    sizes = json.loads(ranks.share(json.dumps(sizes)))
+    for name, size in sizes.items():
+        if ranks.rank == 0:
+            fault = _send_file(ranks, files[name], size) or fault
+        else:
+            fault = _receive_file(ranks, into and into / name, size) or fault
+    raise_first(ranks, fault)
+
+
+def raise_first(ranks: Ranks, fault: str) -> None:
+    """Raise UserError, on every rank, with the fault of the first rank that has one; `fault` is
+    empty where there is none. Collective."""
+    faults = [text for text in gather_text(ranks, fault) if text]
+    if faults:
+        raise UserError(faults[0])
+
+
+def _send_file(ranks: BroadcastingRanks, path: Path, size: int) -> str:
+    """Send all pieces, whatever happens, and return the fault."""
+    fault, piece = "", np.zeros(min(size, PIECE_BYTES), np.uint8)
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
+        except OSError as error:
+            file, fault = None, _described(ranks, error)
+        for start in range(0, size, PIECE_BYTES):
+            part = piece[: min(PIECE_BYTES, size - start)]
+            try:
+                if file is not None and _fill(file, part) < len(part):
+                    fault = f"{path} was cut short while rank 0 ({socket.gethostname()}) sent it"
+            except OSError as error:
+                fault = _described(ranks, error)
+            ranks.broadcast(part)
+    return fault
+
+
+def _fill(file: IO[bytes], part: NDArray[np.uint8]) -> int:
+    content = file.read(len(part))
+    part[: len(content)] = np.frombuffer(content, np.uint8)
+    return len(content)
+
+
+def _receive_file(ranks: BroadcastingRanks, path: Path | None, size: int) -> str:
+    """Receive all pieces, whatever happens, and return the fault. path: None: write nothing."""
+    fault, piece = "", np.zeros(min(size, PIECE_BYTES), np.uint8)
+    with ExitStack() as stack:
+        file = None
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(path.open("wb"))
+        except OSError as error:
+            fault = _described(ranks, error)
+        for start in range(0, size, PIECE_BYTES):
+            part = piece[: min(PIECE_BYTES, size - start)]
+            ranks.broadcast(part)
+            try:
+                if file is not None and not fault:
+                    file.write(part.data)
+            except OSError as error:
+                fault = _described(ranks, error)
+        try:
+            if file is not None:
+                file.close()
+        except OSError as error:
+            fault = _described(ranks, error)
+    return fault
+
+
+def _described(ranks: Ranks, error: OSError) -> str:
+    return (
+        f"rank {ranks.rank} ({socket.gethostname()}): {error.filename or 'copying files'}: "
+        f"{error.strerror or error}"
+    )
