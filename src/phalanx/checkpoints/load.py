@@ -57,12 +57,7 @@ def _read_here(checkpoint: Path, group: RunGroup) -> Manifest | None:
     """Return the manifest; None where a node other than rank 0's has no such folder."""
     if group.rank > 0 and not checkpoint.exists():
         return None
-    try:
-        return read_manifest(checkpoint)
-    except UserError as error:
-        if group.node == 0:
-            raise
-        raise UserError(f"{error} (on {socket.gethostname()})") from error
+    return read_manifest(checkpoint)
 
 
 def _check_seen(checkpoint: Path | None, seen_by: list[str], names: OptionNames) -> None:

@@ -7,9 +7,10 @@ temporary folder for all of them, where they stay only as long as they are read.
 from __future__ import annotations
 
 import json
+import shutil
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -33,12 +34,17 @@ class BroadcastingRanks(Ranks, Protocol):
 
 @contextmanager
 def local_copies(
-    ranks: BroadcastingRanks, files: Mapping[str, Path], *, is_wanted: bool
+    ranks: BroadcastingRanks,
+    files: Mapping[str, Path],
+    *,
+    is_wanted: bool,
+    make_folder: Callable[[], AbstractContextManager[Path]] = job_folder,
 ) -> Iterator[Path | None]:
     """Give each rank that wants it a folder of its node with copies of rank 0's files.
 
     Collective, at the beginning of the block and at its end, when the copies are removed. Nothing
-    is sent where no rank wants any. files: by relative path, of rank 0 alone.
+    is sent where no rank wants any. files: by relative path, of rank 0 alone. make_folder: makes
+    the folder of a node, and removes it.
     Yields: the folder; None where it is not wanted.
     Raises: UserError, on every rank, when a file cannot be read or written.
     """
@@ -49,7 +55,7 @@ def local_copies(
         return
     with ExitStack() as stack:
         is_writer = is_wanted and wanting.index(node) == ranks.rank
-        folder = stack.enter_context(job_folder()) if is_writer else None
+        folder = stack.enter_context(make_folder()) if is_writer else None
         send_files(ranks, files, folder)
         folders = gather_text(ranks, str(folder or ""))
         found = Path(folders[wanting.index(node)]) if is_wanted else None
@@ -63,21 +69,48 @@ def local_copies(
 def send_files(ranks: BroadcastingRanks, files: Mapping[str, Path], into: Path | None) -> None:
     """Write rank 0's files into the folder `into`, where a rank has named one. Collective.
 
+    Nothing is sent where these folders have files of these names and sizes already.
     files: by relative path, of rank 0 alone.
     Raises: UserError, on every rank, when a file cannot be read or written.
     """
-    sizes, fault = {}, ""
-    try:
-        sizes = {name: path.stat().st_size for name, path in files.items()}
-    except OSError as error:
-        fault = _described(ranks, error)
-    sizes = json.loads(ranks.share(json.dumps(sizes)))
-    for name, size in sizes.items():
-        if ranks.rank == 0:
-            fault = _send_file(ranks, files[name], size) or fault
-        else:
-            fault = _receive_file(ranks, into and into / name, size) or fault
+    fault, sizes = "", {}
+    if ranks.rank == 0:
+        try:
+            sizes = {name: path.stat().st_size for name, path in files.items()}
+        except OSError as error:
+            fault = _described(ranks, error)
     raise_first(ranks, fault)
+    sizes = json.loads(ranks.share(json.dumps(sizes)))
+    missing = [] if into is None else [n for n in sizes if not _has(into / n, sizes[n])]
+    if any(gather_text(ranks, "missing" if missing else "")):
+        if into is not None:
+            fault = _lack_of_room(ranks, into, sum(sizes[name] for name in missing))
+        raise_first(ranks, fault)
+        for name, size in sizes.items():
+            if ranks.rank == 0:
+                fault = _send_file(ranks, files[name], size) or fault
+            else:
+                path = into / name if into is not None and not fault else None
+                fault = _receive_file(ranks, path, size) or fault
+        raise_first(ranks, fault)
+
+
+def _has(path: Path, num_bytes: int) -> bool:
+    try:
+        return path.stat().st_size == num_bytes
+    except OSError:
+        return False
+
+
+def _lack_of_room(ranks: Ranks, folder: Path, num_bytes: int) -> str:
+    """Return in words how much is missing for `num_bytes` in `folder`; empty: nothing is."""
+    free = shutil.disk_usage(folder).free
+    if free >= num_bytes:
+        return ""
+    return (
+        f"rank {ranks.rank} ({socket.gethostname()}): {folder} has room for {free / 1e6:,.1f} MB, "
+        f"and the copies need {num_bytes / 1e6:,.1f} MB: free some space, or name another folder"
+    )
 
 
 def raise_first(ranks: Ranks, fault: str) -> None:

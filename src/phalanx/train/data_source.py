@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from phalanx.data.datasets.dataset import load_dataset
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import INPUTS, Preparation
 from phalanx.data.sources.in_memory import InMemorySource
-from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription, describe
+from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription
 from phalanx.data.sources.pack_source import PackSource, ReaderOptions
 from phalanx.data.sources.source import Source
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
@@ -21,40 +22,48 @@ from phalanx.data.staging.stage_plan import ReadSchedule
 from phalanx.data.staging.stager import Stager
 from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
+from phalanx.train.unshared_data import dataset_folder, describe_everywhere
 
 MEASURED_SAMPLES = 1000
 """Of which mean and deviation are taken where the pack does not name them."""
 
 
 def open_source(config: TrainConfig, group: RunGroup, dtype: torch.dtype) -> Source:
-    """Return data in memory, or packed. Collective where it is packed.
+    """Return data in memory, or packed. Collective. Nodes that lack rank 0's files get copies.
 
     Raises: UserError when the data is missing or damaged, or has fewer samples than asked for.
     """
     if config.data is not None:
-        described = describe(config.data)
-        staged = _stage_path(config, described, group) if config.stage else None
-        source = PackSource(
-            described,
-            preparation(config, described, group),
-            _ahead(config),
-            train_samples=config.train_samples,
-            validation_samples=config.validation_samples,
-            staged=staged,
-            spans=group.spans,
-        )
-        if staged is not None and group.is_node_leader:
-            source.stager = _stager(config, described, group, source, staged)
-        return source
-    return InMemorySource(
-        load_dataset(
+        return _open_pack(config, group)
+    with dataset_folder(config, group) as data_root:
+        dataset = load_dataset(
             config.dataset,
-            config.data_root,
+            data_root,
             dtype=dtype,
             train_samples=config.train_samples,
             validation_samples=config.validation_samples,
         )
+    return InMemorySource(dataset)
+
+
+def _open_pack(config: TrainConfig, group: RunGroup) -> PackSource:
+    copies = ExitStack()
+    described, line = describe_everywhere(config, group, copies)
+    stages = config.stage is not None and not line  # where nodes have copies they have everything
+    staged = _stage_path(config, described, group) if stages else None
+    source = PackSource(
+        described,
+        preparation(config, described, group),
+        _ahead(config),
+        train_samples=config.train_samples,
+        validation_samples=config.validation_samples,
+        staged=staged,
+        spans=group.spans,
     )
+    source.copies, source.opening_notice = copies, line
+    if staged is not None and group.is_node_leader:
+        source.stager = _stager(config, described, group, source, staged)
+    return source
 
 
 def _ahead(config: TrainConfig) -> ReaderOptions:

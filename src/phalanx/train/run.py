@@ -56,17 +56,10 @@ def complete(
     Raises: UserError when the options do not fit these or each other, before anything is started;
             RunIsFinishedError when the checkpoint has all epochs already.
     """
-    ranks = _ranks(config, launched)
-    nodes = os.environ if launched or has_launcher(config) else {}
-    if launched is None:
-        check_ranks(ranks, nodes)
+    config = with_ranks(config, launched)
     choice = _resolve_data(config)
-    config = replace(
-        config,
-        dataset=choice.name if isinstance(choice, DatasetChoice) else config.dataset,
-        ranks=ranks,
-        threads=config.threads or _threads(ranks, launched, nodes),
-    )
+    if isinstance(choice, DatasetChoice):
+        config = replace(config, dataset=choice.name)
     own = _examine(config, choice.shape)
     validate(config, choice.shape, own)
     _check_writable("--stage", config.stage)
@@ -74,6 +67,18 @@ def complete(
     if notices is not None:
         notices += messages
     return config, choice
+
+
+def with_ranks(config: TrainConfig, launched: Launched | None) -> TrainConfig:
+    """Fill in the number of ranks, and the threads of each on this node.
+
+    Raises: UserError when the options do not fit the launcher or the machine.
+    """
+    ranks = _ranks(config, launched)
+    nodes = os.environ if launched or has_launcher(config) else {}
+    if launched is None:
+        check_ranks(ranks, nodes)
+    return replace(config, ranks=ranks, threads=config.threads or _threads(ranks, launched, nodes))
 
 
 def has_launcher(config: TrainConfig) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from phalanx.checkpoints.find import check_order
 from phalanx.checkpoints.load import agreed_manifest, load, readable_everywhere
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.data.sources.source import Source
-from phalanx.errors import UserError
 from phalanx.jobs.record import end_record, this_command
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
@@ -37,10 +35,16 @@ from phalanx.train.loop import Training, TrainingContext, log_notices
 from phalanx.train.make_strategy import make_strategy
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
+from phalanx.train.over_nodes import (
+    follows_first_rank,
+    may_span_nodes,
+    named_host,
+    share_completed,
+)
 from phalanx.train.own_model import check_same_model, make_loss
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.resume import RunIsFinishedError
-from phalanx.train.run import begin_run, complete, folder_of, title
+from phalanx.train.run import begin_run, complete, folder_of, title, with_ranks
 from phalanx.train.schedule import schedule_of
 from phalanx.train.strategy_options import MESH_STRATEGIES
 
@@ -69,30 +73,25 @@ class RunOutput:
 
 def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> None:
     began_at = time.perf_counter() - process_age_s()
-    notices: list[str] = []
+    lines: list[str] = []
     if output.folder is None:
         output.keeps_run = True
-        try:
-            config, choice = complete(config, launched, notices)
-        except RunIsFinishedError as finished:
-            _leave(config, launched, finished)
+        joined = _join_by_launcher(config, launched, lines)
+        if joined is None:
             return
-        except UserError as error:
-            raise _with_host(error, launched) from error
-    assert config.threads is not None, "from the run's record, or by this node's cores"
-    torch.set_num_threads(config.threads)
-    keep_freed_memory()
-    strategy = make_strategy(config, launched)
+        config, strategy = joined
+    else:
+        strategy = _join(config, launched)
     group = strategy.group
-    start = starting_point(config, group)
+    with named_host(launched):
+        start = starting_point(config, group)
     if output.keeps_run:
         output.folder = Path(group.share(str(folder_of(config))))
         if group.rank == 0:
             begin_run(
                 output.folder, config, study="train", command=this_command(), mpi=group.library
             )
-            lines = _first_lines(config, choice.reason, launched)
-            print("\n".join([lines[0], *notices, *lines[1:]]), flush=True)
+            print("\n".join([*lines, *_first_lines(config, launched)]), flush=True)
         group.barrier()
     assert output.folder is not None, "named by the parent or by rank 0"
     output.group = group
@@ -100,7 +99,8 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     output.writer = EventWriter(rank_file(output.folder, group.rank))
     if config.trace:
         output.tracing = Tracing(group, output.folder, began_at)
-    context, saver, num_parameters = _prepare(config, strategy, start, output.writer, began_at)
+    with named_host(launched):
+        context, saver, num_parameters = _prepare(config, strategy, start, output.writer, began_at)
     training = Training(context)
     _start(training, context, num_parameters)
     stopped = None
@@ -126,26 +126,57 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
         raise stopped
 
 
+def _join_by_launcher(
+    config: TrainConfig, launched: Launched | None, lines: list[str]
+) -> tuple[TrainConfig, Strategy] | None:
+    """Complete the options, and join the ranks that the user's own launcher started; None: there
+    is nothing left to do.
+
+    lines: what the user should hear of data and checkpoint is added to it on rank 0.
+    """
+    try:
+        with named_host(launched):
+            if follows_first_rank(launched):
+                config = with_ranks(config, launched)
+            else:
+                notices: list[str] = []
+                config, choice = complete(config, launched, notices)
+                lines += [choice.reason, *notices]
+    except RunIsFinishedError as finished:
+        _leave(config, launched, finished)
+        return None
+    strategy = _join(config, launched)
+    if may_span_nodes(launched):
+        completed = share_completed(config, config, strategy.group)
+        if completed is None:
+            strategy.close()
+            return None
+        config = completed
+    return config, strategy
+
+
+def _join(config: TrainConfig, launched: Launched | None) -> Strategy:
+    assert config.threads is not None, "the configuration is complete, or follows rank 0's"
+    torch.set_num_threads(config.threads)
+    keep_freed_memory()
+    return make_strategy(config, launched)
+
+
 def _leave(config: TrainConfig, launched: Launched | None, finished: RunIsFinishedError) -> None:
     """End a run that has nothing left to do; on all ranks, or some would wait for the others."""
     strategy = make_strategy(config, launched)
-    agreed_manifest(finished.checkpoint, strategy.group)
+    if may_span_nodes(launched):
+        share_completed(None, config, strategy.group)
+    else:
+        agreed_manifest(finished.checkpoint, strategy.group)
     if strategy.rank == 0:
         print(finished, flush=True)
     strategy.close()
 
 
-def _with_host(error: UserError, launched: Launched | None) -> UserError:
-    """Return the error with the host name, where one of several nodes may lack what the others
-    have."""
-    if launched is None or launched.local_world_size == launched.world_size:
-        return error
-    return UserError(f"{error} (on {socket.gethostname()})")
-
-
-def _first_lines(config: TrainConfig, reason: str, launched: Launched | None) -> list[str]:
-    """Return the first lines of a log: the data, the run, and the mesh axes that cross nodes."""
-    lines = [reason, title(config)]
+def _first_lines(config: TrainConfig, launched: Launched | None) -> list[str]:
+    """Return the first lines of a log: the run, and the mesh axes that cross nodes."""
+    lines = [title(config)]
     if launched and launched.local_world_size and config.strategy in MESH_STRATEGIES:
         mesh = config.mesh_of(launched.world_size)
         lines += filter(None, [placement_notice(mesh, launched.local_world_size)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Unpack
@@ -104,6 +105,9 @@ class PackSource:
         """Epoch, and the number of its samples loaded so far, over all ranks."""
         self.stager: Stager | None = None
         """Stager of this node, if this rank runs it; closed with the source."""
+        self.copies = ExitStack()
+        """Copies of the pack on nodes that lack it; removed with the source, collectively."""
+        self.opening_notice = ""
         self._damaged_samples: dict[str, set[int]] = {TRAIN: set(), VALIDATION: set()}
         self._num_reported: dict[str, int] = {TRAIN: 0, VALIDATION: 0}
 
@@ -136,6 +140,8 @@ class PackSource:
     def notices(self) -> list[str]:
         """Return notices of staging and of damaged samples found since the last call."""
         notices = self.stager.notices() if self.stager is not None else []
+        notices += filter(None, [self.opening_notice])
+        self.opening_notice = ""
         for split, samples in self._damaged_samples.items():
             if len(samples) > self._num_reported[split]:
                 self._num_reported[split] = len(samples)
@@ -153,6 +159,7 @@ class PackSource:
             pack.close()
         if self.stager is not None:
             self.stager.close()
+        self.copies.close()
 
     def _read(self, work: Iterator[ReadRequest]) -> Iterator[ReadResult]:
         options = self._options
