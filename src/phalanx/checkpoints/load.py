@@ -49,7 +49,9 @@ def agreed_manifest(
         seen = "another " * is_same_place + folder_name(*own.position)
     elif newest > newest_of_first:
         seen = folder_name(*newest)
-    _check_seen(checkpoint, gather_text(group, f"{seen},{socket.gethostname()}"), names)
+    seen_by = gather_text(group, f"{seen},{socket.gethostname()}")
+    if problem := group.share(_other_checkpoints(checkpoint, seen_by, names)):
+        raise UserError(problem)
     return agreed
 
 
@@ -60,8 +62,8 @@ def _read_here(checkpoint: Path, group: RunGroup) -> Manifest | None:
     return read_manifest(checkpoint)
 
 
-def _check_seen(checkpoint: Path | None, seen_by: list[str], names: OptionNames) -> None:
-    """Raise UserError where ranks see other checkpoints than rank 0.
+def _other_checkpoints(checkpoint: Path | None, seen_by: list[str], names: OptionNames) -> str:
+    """Name the ranks that see another checkpoint than rank 0; empty: there are none.
 
     seen_by: of every rank, what it sees instead, or nothing, and its host, by a comma.
     """
@@ -71,9 +73,9 @@ def _check_seen(checkpoint: Path | None, seen_by: list[str], names: OptionNames)
         if seen:
             ranks.setdefault(seen, []).append(RankOnHost(rank, host))
     if not ranks:
-        return
+        return ""
     others = "; ".join(f"{_listed(those)}: {seen}" for seen, those in ranks.items())
-    raise UserError(
+    return (
         f"{names.resume.rstrip(' =')}: ranks see different checkpoints "
         f"(rank 0: {checkpoint or 'none'}; {others}): "
         "name a folder that all nodes share, or copy the newest checkpoint to all of them"

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.comm.clock import machine
-from phalanx.comm.shared_folder import Ranks, gather_text
+from phalanx.comm.shared_folder import TalkingRanks, gather_text
 from phalanx.errors import UserError
 from phalanx.launch.temporary import job_folder
 
 PIECE_BYTES = 4 * 2**20
 
 
-class BroadcastingRanks(Ranks, Protocol):
+class BroadcastingRanks(TalkingRanks, Protocol):
     """Ranks that can send each other bytes."""
 
     def broadcast(self, values: NDArray[np.uint8]) -> None:
@@ -63,7 +63,7 @@ def local_copies(
         lost += "rank of its host has copied files to"
         raise_first(ranks, "" if found is None or found.is_dir() else lost)
         yield found
-        ranks.share("read")  # before they are removed
+        raise_first(ranks, "")  # a barrier: all have read when the copies are removed
 
 
 def send_files(ranks: BroadcastingRanks, files: Mapping[str, Path], into: Path | None) -> None:
@@ -102,7 +102,7 @@ def _has(path: Path, num_bytes: int) -> bool:
         return False
 
 
-def _lack_of_room(ranks: Ranks, folder: Path, num_bytes: int) -> str:
+def _lack_of_room(ranks: TalkingRanks, folder: Path, num_bytes: int) -> str:
     """Return in words how much is missing for `num_bytes` in `folder`; empty: nothing is."""
     free = shutil.disk_usage(folder).free
     if free >= num_bytes:
@@ -113,7 +113,7 @@ def _lack_of_room(ranks: Ranks, folder: Path, num_bytes: int) -> str:
     )
 
 
-def raise_first(ranks: Ranks, fault: str) -> None:
+def raise_first(ranks: TalkingRanks, fault: str) -> None:
     """Raise UserError, on every rank, with the fault of the first rank that has one; `fault` is
     empty where there is none. Collective."""
     faults = [text for text in gather_text(ranks, fault) if text]
@@ -173,7 +173,7 @@ def _receive_file(ranks: BroadcastingRanks, path: Path | None, size: int) -> str
     return fault
 
 
-def _described(ranks: Ranks, error: OSError) -> str:
+def _described(ranks: TalkingRanks, error: OSError) -> str:
     return (
         f"rank {ranks.rank} ({socket.gethostname()}): {error.filename or 'copying files'}: "
         f"{error.strerror or error}"

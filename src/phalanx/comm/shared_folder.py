@@ -1,6 +1,6 @@
 """Folders as the nodes of a job see them: one that all share, or on each node one of its own.
 
-`Ranks` is whatever lets the ranks talk to each other; nothing here needs PyTorch.
+`TalkingRanks` is whatever lets the ranks talk to each other; nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_NAMED_HOSTS = 8
 """Hosts that a line names."""
 
 
-class Ranks(Protocol):
+class TalkingRanks(Protocol):
     """The ranks of a job, as one of them sees them; methods are collective."""
 
     @property
@@ -38,7 +38,7 @@ class RankOnHost(NamedTuple):
     host: str
 
 
-def gather_text(ranks: Ranks, text: str) -> list[str]:
+def gather_text(ranks: TalkingRanks, text: str) -> list[str]:
     """Return the texts of all ranks, by rank, on every rank. Collective; for short ones."""
     content = text.encode()
     rows = ranks.gather([float(len(content))])
@@ -50,7 +50,7 @@ def gather_text(ranks: Ranks, text: str) -> list[str]:
     return gathered
 
 
-def ranks_without(ranks: Ranks, folder: Path) -> list[RankOnHost]:
+def ranks_without(ranks: TalkingRanks, folder: Path) -> list[RankOnHost]:
     """Return the ranks that do not see what rank 0 writes into `folder`. Collective.
 
     A new name is looked for: a network file system may still remember that an older one was
