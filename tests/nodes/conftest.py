@@ -1,29 +1,23 @@
-"""Virtual nodes for tests, and jobs on them with the MPI of this environment."""
+"""Fixtures: virtual nodes for tests, with the MPI of this environment, and with Slurm."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.installation import MpiInstallation, find_mpi
-from tests.conftest import ONE_THREAD, PATIENCE
+from phalanx.launch.installation import find_mpi
 from tests.nodes import cluster
-from tests.nodes.cluster import Cluster, virtual_nodes
+from tests.nodes import slurm as with_slurm
+from tests.nodes.cluster import virtual_nodes
+from tests.nodes.mpi_nodes import INSTALLED, ROOT, Nodes
+from tests.nodes.slurm import Slurm
 
-ROOT = Path(__file__).parents[2]
-IDLE_RANKS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-"""Each node believes to have all cores of this machine for itself."""
-INSTALLED = {"PYTHONPATH": str(ROOT / "src"), **ONE_THREAD, **IDLE_RANKS}
-"""Variables of every node: Phalanx is found there as an installed package would be."""
-
-MakeNodes = Callable[..., AbstractContextManager["Nodes"]]
+MakeNodes = Callable[..., AbstractContextManager[Nodes]]
 
 
 @cache
@@ -34,54 +28,6 @@ def reason_to_skip() -> str | None:
     except UserError as error:
         return str(error)
     return cluster.missing()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nodes(Cluster):
-    """Virtual nodes with the MPI of this environment, which all of them see."""
-
-    mpi: MpiInstallation
-
-    def mpiexec(
-        self, program: Sequence[str], *, num_nodes: int = 2, local_ranks: int = 1
-    ) -> list[str]:
-        """Return the command that runs `program` on the first `num_nodes` nodes, as users type it.
-
-        local_ranks: on each node.
-        """
-        ranks = str(num_nodes * local_ranks)
-        hosts = [self.host(node) for node in self.nodes[:num_nodes]]
-        if self.mpi.vendor == "openmpi":
-            names = ",".join(f"{host}:{local_ranks}" for host in hosts)
-            flags = ["--allow-run-as-root", "--bind-to", "none", "-H", names]
-        else:
-            flags = ["-bind-to", "none", "-hosts", ",".join(hosts), "-ppn", str(local_ranks)]
-        return [str(self.mpi.mpiexec), *flags, "-n", ranks, *program]
-
-    def run_ranks(
-        self,
-        program: Path,
-        *words: str,
-        num_nodes: int = 2,
-        local_ranks: int = 1,
-        environment: Mapping[str, str] = MappingProxyType({}),
-        timeout_s: float = 90,
-    ) -> str:
-        """Run a Python program on ranks, started from n0; return its output.
-
-        Fails the test where the program fails.
-        """
-        command = self.mpiexec(
-            [sys.executable, str(program), *words], num_nodes=num_nodes, local_ranks=local_ranks
-        )
-        done = self.run(
-            "n0",
-            command,
-            environment={**INSTALLED, **environment},
-            timeout_s=timeout_s * PATIENCE,
-        )
-        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}"
-        return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +57,15 @@ def nodes(make_nodes: MakeNodes) -> Iterator[Nodes]:
     """Three virtual nodes, which the tests of a file share: none may end or cut one."""
     with make_nodes(3) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def slurm(make_nodes: MakeNodes) -> Iterator[Slurm]:
+    """Three virtual nodes of two CPUs each on which Slurm runs."""
+    reason = with_slurm.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with make_nodes(3) as made:
+        started = Slurm(**vars(made))
+        started.start_daemons()
+        yield started

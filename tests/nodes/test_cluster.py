@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.conftest import MakeNodes, Nodes
+from tests.nodes.conftest import MakeNodes
+from tests.nodes.mpi_nodes import Nodes
 
 NEVER_ENDING = ["sleep", "86399.25"]
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE
-from tests.nodes.conftest import INSTALLED, MakeNodes, Nodes
+from tests.nodes.conftest import MakeNodes
+from tests.nodes.mpi_nodes import INSTALLED, Nodes
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(400)]
 

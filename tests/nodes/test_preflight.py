@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE
-from tests.nodes.conftest import INSTALLED, Nodes
+from tests.nodes.mpi_nodes import INSTALLED, Nodes
 
 pytestmark = pytest.mark.nodes
 WITHIN_S = 10.0

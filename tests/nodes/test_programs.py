@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.nodes.conftest import ROOT, Nodes
+from tests.nodes.mpi_nodes import ROOT, Nodes
 from tests.run.programs.truth import CASES, trained
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]

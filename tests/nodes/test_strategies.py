@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.conftest import PATIENCE
-from tests.nodes.conftest import INSTALLED, Nodes
+from tests.nodes.mpi_nodes import INSTALLED, Nodes
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(600)]
 
