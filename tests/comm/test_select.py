@@ -19,6 +19,8 @@ from phalanx.comm.select import (
 ONE_NODE = Topology(nodes=(0, 0, 0, 0), shares_memory=True)
 NO_MEMORY = Topology(nodes=(0, 0, 0, 0), shares_memory=False)
 TWO_NODES = Topology(nodes=(0, 0, 1, 1), shares_memory=False)
+UNEVEN_NODES = Topology(nodes=(0, 0, 1), shares_memory=False)
+UNEVEN_LANES = Topology(nodes=(0, 0, 0, 1, 1), shares_memory=False)
 LONE_RANKS = Topology(nodes=tuple(range(MANY_RANKS)), shares_memory=False)
 ONE_RANK = Topology(nodes=(0,), shares_memory=False)
 ON_DEVICE = Topology(nodes=(0, 0), shares_memory=True, on_device=True)
@@ -36,7 +38,13 @@ ROUTES: list[tuple[Topology, Kind, AlgorithmOption, Route]] = [
     (NO_MEMORY, "barrier", "auto", "direct"),
     (NO_MEMORY, "all_reduce", "auto", "direct"),
     (TWO_NODES, "all_reduce", "auto", "lanes"),
-    (TWO_NODES, "all_gather", "auto", "direct"),
+    (TWO_NODES, "all_gather", "auto", "lanes"),
+    (TWO_NODES, "reduce_scatter", "auto", "lanes"),
+    (TWO_NODES, "all_to_all", "auto", "direct"),
+    (UNEVEN_NODES, "all_reduce", "auto", "direct"),
+    (UNEVEN_NODES, "all_gather", "auto", "direct"),
+    (UNEVEN_LANES, "all_reduce", "auto", "lanes"),
+    (UNEVEN_LANES, "all_gather", "auto", "direct"),
     (LONE_RANKS, "all_reduce", "auto", "halving"),
     (EMULATED, "all_reduce", "library", "direct"),
     (ONE_RANK, "barrier", "auto", "single"),

@@ -53,6 +53,12 @@ class Topology:
     def smallest_node(self) -> int:
         return min(self.nodes.count(node) for node in set(self.nodes))
 
+    @cached_property
+    def has_lanes(self) -> bool:
+        """Return whether every rank has its like on every node, of several with several ranks."""
+        is_even = self.smallest_node * self.num_nodes == self.size
+        return is_even and self.num_nodes > 1 and self.smallest_node > 1
+
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
@@ -91,7 +97,12 @@ def choose_route(topology: Topology, collective: Collective, *, is_native: bool 
             requested=requested,
             is_native=is_native,
         ).algorithm
-    return "shared" if topology.shares_memory else "direct"
+    if topology.shares_memory:
+        return "shared"
+    # By `direct` each local rank would send the same bytes to every rank of another node, or the
+    # parts of the sums of a node.
+    is_cut = collective.kind in ("reduce_scatter", "all_gather")
+    return "lanes" if is_cut and topology.has_lanes else "direct"
 
 
 def choose_all_reduce(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import (
     dissemination,
     lanes,
@@ -29,12 +30,12 @@ AllReduce = Callable[[Transport, Buffer, ReduceOp, float], None]
 
 def two_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
     nodes = [rank * 2 // transport.size for rank in range(transport.size)]
-    lanes.all_reduce(transport, buffer, op, divisor, nodes=nodes)
+    lanes.run(transport, Collective("all_reduce", (buffer,), (buffer,), op, divisor), nodes=nodes)
 
 
 def alternating_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
     nodes = [rank % 3 for rank in range(transport.size)]
-    lanes.all_reduce(transport, buffer, op, divisor, nodes=nodes)
+    lanes.run(transport, Collective("all_reduce", (buffer,), (buffer,), op, divisor), nodes=nodes)
 
 
 ALL_REDUCES = {
@@ -161,6 +162,69 @@ def test_reduce_scatter_and_all_gather(counts: list[int], in_place: bool) -> Non
         np.testing.assert_allclose(gathered.array(), truth, rtol=1e-4, atol=1e-5)
 
     run(size, program)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shape=st.sampled_from([(2, 2), (2, 3), (3, 2), (1, 3), (3, 1)]),
+    is_alternating=st.booleans(),
+    dtype=st.sampled_from(["float32", "float16"]),
+    chunk=st.integers(1, 200),
+    in_place=st.booleans(),
+    data=st.data(),
+)
+def test_lanes_of_any_parts_in_chunks(
+    shape: tuple[int, int],
+    is_alternating: bool,
+    dtype: str,
+    chunk: int,
+    in_place: bool,
+    data: st.DataObject,
+) -> None:
+    """All three collectives, in as many chunks as it takes, with parts of any counts."""
+    num_nodes, local_size = shape
+    size = num_nodes * local_size
+    nodes = [rank % num_nodes if is_alternating else rank // local_size for rank in range(size)]
+    counts = data.draw(st.lists(st.integers(0, 60), min_size=size, max_size=size))
+    starts, count = starts_of(counts), sum(counts)
+    whole = sum(np.arange(count, dtype=np.float64) % 40 + rank for rank in range(size))
+
+    def program(transport: Transport) -> None:
+        rank = transport.rank
+        given_values = (np.arange(count) % 40 + rank).astype(dtype)
+        vector = Buffer.of(given_values.copy())
+        parts = [vector.part(a, a + n) for a, n in zip(starts, counts, strict=False)]
+        output = parts[rank] if in_place else Buffer.of(np.zeros(counts[rank], dtype))
+        scatter = Collective("reduce_scatter", parts, (output,), ReduceOp.SUM)
+        lanes.run(transport, scatter, nodes=nodes)
+        assert (output.array() == whole[starts[rank] : starts[rank + 1]]).all()
+        if not in_place:
+            assert vector.array().tobytes() == given_values.tobytes(), "parts were changed"
+        gathered = Buffer.of(np.zeros(count, dtype))
+        outputs = [gathered.part(a, a + n) for a, n in zip(starts, counts, strict=False)]
+        lanes.run(transport, Collective("all_gather", (output,), outputs), nodes=nodes)
+        assert (gathered.array() == whole).all()
+        again = Buffer.of(given_values)
+        all_reduce = Collective("all_reduce", (again,), (again,), ReduceOp.SUM)
+        lanes.run(transport, all_reduce, nodes=nodes)
+        assert (again.array() == whole).all()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "CHUNK_BYTES", chunk)
+        patch.setattr(lanes, "LARGEST_BYTES", 3 * chunk)
+        run(size, program)
+
+
+@given(num_chunks=st.integers(1, 40), num_stages=st.integers(1, 3))
+def test_chunks_go_through_all_stages_in_order(num_chunks: int, num_stages: int) -> None:
+    order = list(lanes.stages(num_chunks, num_stages))
+    assert sorted(order) == [(s, c) for s in range(num_stages) for c in range(num_chunks)]
+    place = {step: number for number, step in enumerate(order)}
+    for stage, chunk in order:
+        assert stage == 0 or place[stage - 1, chunk] < place[stage, chunk]
+        assert chunk == 0 or place[stage, chunk - 1] < place[stage, chunk]
+        if stage and (reused := (stage - 1, chunk + lanes.DEPTH + 1)) in place:
+            assert place[reused] > place[stage, chunk], "its memory is used again too early"
 
 
 @settings(deadline=None, max_examples=30)

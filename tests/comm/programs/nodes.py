@@ -11,6 +11,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
+from phalanx.comm.layout import share_of
 from phalanx.comm.wait import WaitPolicy
 from phalanx.launch.cores import usable_cores
 
@@ -38,5 +39,14 @@ for dtype in ("float32", "float16", "int64"):
         array = np.full(count, rank + 1, dtype)
         group.all_reduce(Buffer.of(array), ReduceOp.MAX, divisor=1.0)
         assert (array == size).all()
+        cuts = [share_of(peer, size, count) for peer in range(size)]
+        whole = Buffer.of((np.arange(count) % 100 + rank).astype(dtype))
+        parts = [whole.part(cut.start, cut.stop) for cut in cuts]
+        output = Buffer.of(np.zeros(len(cuts[rank]), dtype))
+        group.reduce_scatter(output, parts)
+        mine = expected.astype(dtype)[cuts[rank].start : cuts[rank].stop]
+        assert (output.array() == mine).all(), (dtype, count)
+        group.all_gather(parts, output)
+        assert (whole.array() == expected.astype(dtype)).all(), (dtype, count)
 group.barrier()
 print(f"\nrank {rank} of {size} is done", flush=True)

@@ -48,13 +48,13 @@ def run(
     elif collective.kind == "broadcast":
         assert collective.root is not None, "checked"
         tree.broadcast(transport, collective.outputs[0], root=collective.root)
+    elif route == "lanes":
+        lanes.run(transport, collective, nodes=nodes, run_on_node=run_on_node)
     elif collective.kind != "all_reduce":
         pairwise.run(transport, collective)
     else:
         buffer, op, divisor = collective.outputs[0], collective.reduction, collective.divisor
-        if route == "lanes":
-            lanes.all_reduce(transport, buffer, op, divisor, nodes=nodes, run_on_node=run_on_node)
-        elif route == "direct" and len(set(nodes)) > 1:
+        if route == "direct" and len(set(nodes)) > 1:
             pairwise.all_reduce_in_chunks(transport, buffer, op, divisor)
         else:
             _ALL_REDUCES[route](transport, buffer, op, divisor)

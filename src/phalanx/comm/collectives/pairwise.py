@@ -75,12 +75,12 @@ def all_reduce_in_chunks(
             [whole.part(part.start, part.stop) for part in parts]
             for parts in chunked_shares(whole.count, buffer.dtype.itemsize, transport.size)
         ]
-        coming = [_begin_reduce_scatter(transport, parts[own], parts) for parts in pieces]
+        coming = [begin_reduce_scatter(transport, parts[own], parts) for parts in pieces]
         handed = []
         for parts, (exchange, terms) in zip(pieces, coming, strict=True):
             exchange.finish()
             transport.reduce_terms(terms, parts[own], op, divisor)
-            handed.append(_begin_all_gather(transport, parts, parts[own]))
+            handed.append(begin_all_gather(transport, parts, parts[own]))
         for exchange in handed:
             exchange.finish()
 
@@ -130,7 +130,7 @@ def reduce_scatter(
            parts[own rank], is written.
     Cost:  p-1 messages at the same time: latency + (p-1)/p · bytes/bandwidth.
     """
-    exchange, terms = _begin_reduce_scatter(transport, output, parts)
+    exchange, terms = begin_reduce_scatter(transport, output, parts)
     exchange.finish()
     transport.reduce_terms(terms, output, op, divisor)
 
@@ -142,7 +142,7 @@ def all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) ->
              `part` itself.
     Cost:    p-1 messages at the same time: latency + (p-1)/p · bytes/bandwidth.
     """
-    _begin_all_gather(transport, outputs, part).finish()
+    begin_all_gather(transport, outputs, part).finish()
     transport.copy(part, outputs[transport.rank])
 
 
@@ -199,16 +199,22 @@ def chunked_shares(count: int, itemsize: int, size: int) -> list[list[range]]:
     ]
 
 
-def _begin_reduce_scatter(
-    transport: Transport, output: Buffer, parts: Sequence[Buffer]
+def begin_reduce_scatter(
+    transport: Transport,
+    output: Buffer,
+    parts: Sequence[Buffer],
+    spare: Sequence[Buffer] | None = None,
 ) -> tuple[PendingExchange, list[Buffer]]:
     """Start the messages; return them and the terms to reduce into `output` once they have arrived.
 
     Empty parts need no message: every rank knows that they are empty.
+    spare: memory for what arrives, one a rank, no shorter than `output`; None: new memory.
     """
-    own = transport.rank
+    own, count = transport.rank, output.count
     terms = [
-        parts[own] if rank == own else transport.scratch(output.count, output.dtype)
+        parts[own]
+        if rank == own
+        else (spare[rank].part(0, count) if spare else transport.scratch(count, output.dtype))
         for rank in range(transport.size)
     ]
     sends = [(part, rank) for part, rank in _with_peers(transport, parts) if part.count]
@@ -216,9 +222,10 @@ def _begin_reduce_scatter(
     return transport.start(sends, receives), terms
 
 
-def _begin_all_gather(
+def begin_all_gather(
     transport: Transport, outputs: Sequence[Buffer], part: Buffer
 ) -> PendingExchange:
+    """Start the messages that bring every rank's `part`."""
     own = transport.rank
     receives = [(output, rank) for output, rank in _with_peers(transport, outputs) if output.count]
     sends = [(part, rank) for rank in range(transport.size) if rank != own and part.count]
