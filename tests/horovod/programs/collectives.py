@@ -39,6 +39,12 @@ handle = hvd.grouped_allreduce_async_([own.clone(), torch.tensor(rank)], op=hvd.
 assert [int(tensor.sum()) for tensor in hvd.synchronize(handle)] == [3 * total, total]
 assert hvd.allreduce(torch.tensor(3), op=hvd.Sum, prescale_factor=0.5) == size, "3 / 2 is 1"
 assert hvd.allreduce(torch.tensor(3.0).half(), postscale_factor=0.5) == 1.5
+for dtype in (torch.int32, torch.int64, torch.float32, torch.float64, torch.float16):
+    wide = {torch.float32: dtype, torch.float16: torch.float32}.get(dtype, torch.float64)
+    whole = torch.arange(-100, 100).to(dtype)
+    scaled = (torch.tensor(0.1915, dtype=wide) * whole.to(wide)).to(dtype)
+    found = hvd.allreduce(whole, op=hvd.Sum, prescale_factor=0.1915)
+    assert torch.equal(found, (scaled.to(wide) * size).to(dtype)), "scaled, summed, rounded once"
 
 rows = torch.full((rank + 1, 2), float(rank))
 joined = hvd.allgather(rows, name="rows")
