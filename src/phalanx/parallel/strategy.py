@@ -173,32 +173,23 @@ class Strategy(ABC):
         """Accumulate the gradients of the micro-batches of `batch`, and sum them over the ranks in
         the backward pass of the last."""
         clock, weight = time.perf_counter, self.loss_weight(batch)
-        loss_sum, forward_s, backward_s = 0.0, 0.0, 0.0
+        loss_sum, forward_s, backward_s, times = 0.0, 0.0, 0.0, ReduceTimes(0.0)
         logits: list[Tensor | None] = []
-        *others, last = self.micro_batches(batch)
-        for micro_batch in others:
-            with self.no_sync():
+        *_, last = micro_batches = self.micro_batches(batch)
+        for micro_batch in micro_batches:
+            with nullcontext() if micro_batch is last else self.no_sync():
                 began = clock()
                 output, loss = self.forward(micro_batch)
                 forwarded = clock()
-                backward(loss, weight)
-                loss_sum += loss.item()
-                logits.append(self.loss.logits(output))
-                forward_s += forwarded - began
-                backward_s += clock() - forwarded
-        began = clock()
-        output, loss = self.forward(last)
-        forwarded = clock()
-        times = self.backward_and_reduce(loss, weight)
-        backward_s += clock() - forwarded - times.exposed_s
-        logits.append(self.loss.logits(output))
-        return StepResult(
-            loss_sum + loss.item(),
-            join_logits(logits),
-            forward_s + forwarded - began,
-            backward_s,
-            *times,
-        )
+                if micro_batch is last:
+                    times = self.backward_and_reduce(loss, weight)
+                else:
+                    backward(loss, weight)
+                backward_s += clock() - forwarded - times.exposed_s
+            forward_s += forwarded - began
+            loss_sum += loss.item()
+            logits.append(self.loss.logits(output))
+        return StepResult(loss_sum, join_logits(logits), forward_s, backward_s, *times)
 
     def clear_gradients(self) -> None:
         """Clear the gradients of the step before."""
@@ -221,15 +212,13 @@ class Strategy(ABC):
     def forward(self, batch: Batch) -> tuple[Any, Tensor]:
         """Return the outputs of a micro-batch, and the sum of its losses, 0-dim."""
         inputs = batch.inputs
-        outputs = self.module(inputs) if self.options.autocast is None else self._cast(inputs)
-        return outputs, self.loss.sum_over(outputs, batch.targets, batch.num_samples)
-
-    def _cast(self, inputs: Tensor) -> Any:
-        """Return the outputs, in float32 where they are a tensor, of a forward pass under autocast;
-        the backward pass follows it. Parameters and their gradients stay as they are."""
-        with torch.autocast("cpu", dtype=self.options.autocast):
+        if (dtype := self.options.autocast) is None:
             outputs = self.module(inputs)
-        return outputs.float() if isinstance(outputs, Tensor) else outputs
+        else:  # which the backward pass follows; parameters and gradients stay as they are
+            with torch.autocast("cpu", dtype=dtype):
+                outputs = self.module(inputs)
+            outputs = outputs.float() if isinstance(outputs, Tensor) else outputs
+        return outputs, self.loss.sum_over(outputs, batch.targets, batch.num_samples)
 
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
