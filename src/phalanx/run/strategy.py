@@ -24,7 +24,8 @@ OF_LAYERS = ("tensor", "pipeline", "mesh", "server")
 OF_ONE_OPTIMIZER = ("shared", "gloo", "zero")
 
 _OPTION = re.compile(
-    r"--([a-z]+(?:-[a-z]+)*)(?: (none|auto|on|off|mpi|shared|gloo|zero|local|sequential|fp16|bf16|"
+    r"--([a-z]+(?:-[a-z]+)*)(?![a-z=-])"
+    r"(?: (none|auto|on|off|mpi|shared|gloo|zero|local|sequential|fp16|bf16|"
     r"int8|powersgd|topk|average|nesterov|library|naive|direct|ring|tree|halving|[\d.]+))?"
 )
 

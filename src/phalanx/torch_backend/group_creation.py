@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 from phalanx.comm import kernels
 from phalanx.comm.join_world import check_hosts, report_binding
 from phalanx.comm.world import World, refuse_worker
+from phalanx.errors import UserError
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.exit_hooks import install_exit_hooks
 from phalanx.torch_backend.multi_backend import MultiBackendProcessGroup
@@ -215,7 +216,7 @@ def _create_world(timeout: timedelta, communicator: Any = None) -> World:
             timeout_s=timeout.total_seconds(), check=_debug_checks(), communicator=communicator
         )
     except Exception as error:
-        if "mpi4py.MPI" in sys.modules:
+        if "mpi4py.MPI" in sys.modules or isinstance(error, UserError):
             raise
         raise RuntimeError(
             f"backend mpi: no MPI library can be loaded ({error}). "
