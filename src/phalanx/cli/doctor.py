@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 from rich.console import Console
 
 from phalanx.cli.console import Json
-from phalanx.doctor.checks import all_checks
-from phalanx.doctor.examine import examine
+from phalanx.cli.hosts import HostFile, Hosts
+from phalanx.doctor.checks import all_checks, checks_of_ranks
+from phalanx.doctor.examine import Finding, examine
+from phalanx.doctor.mpi import has_other_nodes
+from phalanx.doctor.nodes.checks import check_ranks_together
 from phalanx.doctor.show import as_json, show_table
 from phalanx.errors import UserError
-from phalanx.launch.allocation import check_ranks
+from phalanx.launch.allocation import MAX_LOCAL_RANKS, use_hosts
+from phalanx.launch.detect import Launched, detect, refuse_hosts
 
 EXIT_PROBLEM = 1
 RUNS = Path("runs")
@@ -21,13 +26,17 @@ RUNS = Path("runs")
 
 def doctor(
     *,
-    ranks: int = 2,
+    ranks: int | None = None,
     data_root: Path | None = None,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
     json_: Json = False,
 ) -> None:
     """Examine this machine: what is installed, whether ranks find each other, what mends it.
 
-    Ends with exit code 1 when there is a problem; warnings are none.
+    With --hosts, or in an allocation, also the nodes: reached, alike, how fast between them. Under
+    mpirun or srun it is one doctor of all ranks, which prints on rank 0. Ends with exit code 1
+    when there is a problem; warnings are none.
 
     For example:
 
@@ -35,17 +44,53 @@ def doctor(
 
         phalanx doctor --ranks 8 --json
 
+        phalanx doctor --hosts n0,n1
+
+        srun --mpi=pmix phalanx doctor
+
     Parameters
     ----------
     ranks
-        How many ranks to start, and to judge cores and shared memory for.
+        How many ranks to start on this machine, and to judge cores and shared memory for;
+        default: 2.
     data_root
         Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder.
     """
-    if ranks < 1:
+    if ranks is not None and ranks < 1:
         raise UserError(f"--ranks must be at least 1, not {ranks}")
-    check_ranks(ranks, os.environ)
-    findings = list(examine(all_checks(ranks, RUNS, data_root)))
+    use_hosts(hosts, hostfile, os.environ)
+    launched = detect(os.environ)
+    if launched and launched.world_size > 1 and launched.launcher != "torchrun":
+        refuse_hosts(hosts, hostfile, launched)
+        if ranks is not None:
+            raise UserError(
+                f"--ranks: {launched.launcher} has started {launched.world_size}: leave it out"
+            )
+        show_together(launched, data_root, json_=json_)
+        return
+    ranks = 2 if ranks is None else ranks
+    if ranks > MAX_LOCAL_RANKS:
+        raise UserError(f"--ranks {ranks}: more than {MAX_LOCAL_RANKS} processes on a node")
+    checks = all_checks(ranks, RUNS, data_root, has_nodes=has_other_nodes())
+    show(list(examine(checks)), json_=json_)
+
+
+def show_together(launched: Launched, data_root: Path | None, *, json_: bool) -> None:
+    """Show, on rank 0, one examination of all ranks that a launcher started."""
+
+    def give_up(findings: list[Finding]) -> None:
+        with contextlib.suppress(SystemExit):
+            show(findings, json_=json_)
+        os._exit(EXIT_PROBLEM)  # the launcher ends the other ranks
+
+    found = check_ranks_together(launched, RUNS, give_up)
+    if found is not None:
+        local = checks_of_ranks(launched.local_world_size or 1, RUNS, data_root)
+        show([*examine(local), *found], json_=json_)
+
+
+def show(findings: list[Finding], *, json_: bool) -> None:
+    """Print the findings; end with exit code 1 where there is a problem."""
     if json_:
         print(as_json(findings))
     else:

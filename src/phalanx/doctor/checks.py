@@ -8,6 +8,8 @@ from phalanx.data.datasets.catalog import resolve
 from phalanx.doctor.examine import Check, Finding, ok
 from phalanx.doctor.machine import check_cores, check_disk, check_leftovers, check_shared_memory
 from phalanx.doctor.mpi import PROBE_TIMEOUT_S, check_mpi
+from phalanx.doctor.nodes.checks import check_nodes
+from phalanx.doctor.nodes.preflight import SURVEY_S
 from phalanx.doctor.software import check_gpu, check_python, check_report, check_torch
 
 
@@ -15,13 +17,30 @@ def check_data(data_root: Path | None) -> list[Finding]:
     return [ok("data", resolve("auto", data_root).reason)]
 
 
-def all_checks(ranks: int, runs: Path, data_root: Path | None) -> list[Check]:
-    """Return all checks. ranks: number to start; runs: folder of the runs."""
+def all_checks(
+    ranks: int, runs: Path, data_root: Path | None, *, has_nodes: bool = False
+) -> list[Check]:
+    """Return all checks.
+
+    ranks: number to start on this machine; runs: folder of the runs. has_nodes: --hosts or an
+    allocation names other machines.
+    """
+    nodes = Check(name="nodes", run=lambda: check_nodes(runs), timeout_s=SURVEY_S + 30.0)
+    mpi = Check(name="MPI", run=lambda: check_mpi(ranks), timeout_s=PROBE_TIMEOUT_S + 40.0)
+    return [*_checks(ranks, runs, data_root, [mpi]), *([nodes] if has_nodes else [])]
+
+
+def checks_of_ranks(local_ranks: int, runs: Path, data_root: Path | None) -> list[Check]:
+    """Return the checks of a machine on which a launcher has started the ranks."""
+    return _checks(local_ranks, runs, data_root, [])
+
+
+def _checks(ranks: int, runs: Path, data_root: Path | None, mpi: list[Check]) -> list[Check]:
     return [
         Check(name="Python", run=check_python),
         Check(name="PyTorch", run=check_torch, timeout_s=60.0),
         Check(name="GPU", run=check_gpu, timeout_s=60.0),
-        Check(name="MPI", run=lambda: check_mpi(ranks), timeout_s=PROBE_TIMEOUT_S + 40.0),
+        *mpi,
         Check(name="cores", run=lambda: check_cores(ranks)),
         Check(name="shared memory", run=lambda: check_shared_memory(ranks)),
         Check(name="leftovers", run=check_leftovers),

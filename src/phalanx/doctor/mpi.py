@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.doctor.examine import Finding, ok, problem, warning
+from phalanx.launch.allocation import HOSTS, allocation
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation, find_mpi
@@ -34,10 +35,16 @@ def check_mpi(ranks: int) -> list[Finding]:
     return [found, *judge_ranks(installation, ranks, *run_probe(installation, ranks))]
 
 
+def has_other_nodes() -> bool:
+    """Return whether --hosts or an allocation names other machines than this one."""
+    return allocation(os.environ).has_others
+
+
 def run_probe(installation: MpiInstallation, ranks: int) -> tuple[int | None, str]:
-    """Return exit code (None: timeout) and output of the probe on `ranks` ranks."""
+    """Return exit code (None: timeout) and output of the probe on `ranks` ranks of this machine."""
     program = [sys.executable, "-m", "phalanx.comm.probe"]
-    command = mpi_job(installation, ranks, program, cores=usable_cores(), environ=os.environ)
+    environ = {**os.environ, HOSTS: f"localhost:{ranks}"} if has_other_nodes() else os.environ
+    command = mpi_job(installation, ranks, program, cores=usable_cores(), environ=environ)
     with tempfile.TemporaryDirectory(prefix="phalanx-doctor-") as folder:
         log = Path(folder) / "ranks.log"
         with Job.start([command], log) as job:

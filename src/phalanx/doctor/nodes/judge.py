@@ -27,7 +27,7 @@ def judge_nodes(
     found = [
         finding for host, node in nodes.items() for finding in _judge_node(plan, host, own, node)
     ]
-    return [*found, *_judge_together(nodes)]
+    return [*found, *_judge_together(nodes)] if nodes else []
 
 
 def _judge_node(

@@ -78,7 +78,7 @@ def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
     if not plan.has_ssh:
         return _examine_by_ranks(plan, mpi, own)
     nodes, failed = ask_nodes(plan.hosts, question)
-    findings = failed or judge_nodes(plan, own, nodes)
+    findings = failed + judge_nodes(plan, own, nodes)
     found = Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes)
     if found.problems:
         return found
@@ -105,15 +105,16 @@ def _examine_by_ranks(plan: NodePlan, mpi: MpiInstallation, own: Mapping[str, An
 
 def nodes_of(survey: Survey, words: Mapping[str, tuple[str, str]]) -> dict[str, NodeFacts]:
     """Return the answers of the nodes by their own names. words: as `words_in` gives them."""
-    return {
-        node.host: NodeFacts(
+    found: dict[str, NodeFacts] = {}
+    for number, node in enumerate(survey.nodes):
+        name = f"{node.host} ({number})" if node.host in found else node.host
+        found[name] = NodeFacts(
             facts=node.facts or {},
             clock_offset_s=node.clock_offset_s,
             clock_error_s=node.clock_error_s,
             sees=seen_folders(words, node.read or {}),
         )
-        for node in survey.nodes
-    }
+    return found
 
 
 def run_survey(

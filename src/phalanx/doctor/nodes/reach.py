@@ -192,7 +192,8 @@ def ask_nodes(
 ) -> tuple[dict[str, NodeFacts], list[Finding]]:
     """Ask all hosts at once; return the answers of those that gave any, and why others did not.
 
-    question: as `facts.answer` takes it. Nothing is written before all hosts have answered.
+    question: as `facts.answer` takes it. Words are written to the folders, for a moment, only when
+    all hosts have answered.
     """
     with ThreadPoolExecutor(min(len(hosts), _MAX_THREADS)) as pool, contextlib.ExitStack() as stack:
 
@@ -209,9 +210,7 @@ def ask_nodes(
         begun = dict(zip(hosts, pool.map(begin, hosts), strict=True))
         failed = [found for found in begun.values() if isinstance(found, Finding)]
         reached = {host: it for host, it in begun.items() if not isinstance(it, Finding)}
-        if failed:
-            return {}, failed
-        with words_in(question["folders"]) as words:
+        with words_in({} if failed else question["folders"]) as words:
 
             def finish(host: str) -> NodeFacts:
                 session, answer = reached[host]
@@ -224,9 +223,9 @@ def ask_nodes(
                 )
 
             try:
-                return dict(zip(hosts, pool.map(finish, hosts), strict=True)), []
+                return dict(zip(reached, pool.map(finish, reached), strict=True)), failed
             except NodeFailedError as error:
-                return {}, [error.finding]
+                return {}, [*failed, error.finding]
 
 
 @contextlib.contextmanager
