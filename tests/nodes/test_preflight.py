@@ -1,5 +1,6 @@
 """The examination of nodes before ranks are started on them: what is said, and what is left."""
 
+import json
 import shutil
 import sys
 import time
@@ -108,3 +109,38 @@ def test_nodes_that_are_well_are_described_in_a_line(nodes: Nodes) -> None:
     code, said = launch(nodes, "n0,n1", "--log-dir", "/mnt/scratch/log", "hostname")
     assert "; /mnt/scratch/log is not shared" in said
     assert [shell(nodes, node, "ls -A /mnt/scratch") for node in ("n0", "n1")] == ["log\n", ""]
+
+
+def test_doctor_examines_the_nodes(nodes: Nodes) -> None:
+    doctor = [sys.executable, "-m", "phalanx", "doctor", "--json"]
+    done = nodes.run(
+        "n0",
+        [*doctor, "--hosts", "n0,n1,10.77.0.99"],
+        environment=INSTALLED,
+        timeout_s=100 * PATIENCE,
+    )
+    assert done.returncode == 1, done.stdout
+    found = {each["name"]: each for each in json.loads(done.stdout)}
+    assert found["ranks"]["detail"].startswith("2 started")  # on this machine
+    assert found["n1"]["status"] == "ok"
+    assert f"Python {sys.version.split()[0]}, torch " in found["n1"]["detail"]
+    assert "eth0 10.77.0.2" in found["n1"]["detail"]
+    assert found["10.77.0.99"]["status"] == "problem"
+
+
+def test_one_doctor_of_all_ranks(nodes: Nodes) -> None:
+    doctor = [sys.executable, "-m", "phalanx", "doctor", "--json"]
+    done = nodes.run(
+        "n0",
+        nodes.mpiexec(doctor, local_ranks=2),
+        environment=INSTALLED,
+        timeout_s=100 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout
+    findings = json.loads(done.stdout[done.stdout.index("[\n") :])
+    found = {each["name"]: each["detail"] for each in findings}
+    assert len(found) == len(findings)
+    assert found["ranks"].startswith("4 found each other over ")
+    assert found["ranks"].endswith(": 2 on n0, 2 on n1")
+    assert found["links"].startswith("n0–n1 ")
+    assert found["folders"] == "runs is not shared"

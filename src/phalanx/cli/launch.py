@@ -97,6 +97,7 @@ def launch(
             Console(stderr=True, soft_wrap=True, highlight=False),
             folders=[folder],
             files=[Path(words[0])] if words[0].endswith(".py") else [],
+            prefix="phalanx: ",
         )
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
         launch_program(

@@ -33,11 +33,12 @@ def preflight_nodes(
     folders: Iterable[Path | None] = (),
     files: Iterable[Path | None] = (),
     data: Iterable[Path | None] = (),
+    prefix: str = "",
 ) -> None:
     """Examine the nodes that `ranks` ranks of MPI are started on; nothing on this machine alone.
 
     console: takes a line on them, and one on each warning. folders: to write to; files: of the
-    program; data: to read. None: none.
+    program; data: to read. None: none. prefix: of each line.
     Raises: UserError naming each node that cannot run them, and the mend.
     """
     if not allocation(os.environ).nodes:
@@ -51,4 +52,4 @@ def preflight_nodes(
     )
     if needs_preflight(plan):
         for line in examine_nodes(plan, mpi).lines():
-            console.print(line, markup=False)
+            console.print(f"{prefix}{line}", markup=False)
