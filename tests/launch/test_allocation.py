@@ -14,6 +14,7 @@ from phalanx.launch.allocation import (
     allocation,
     check_ranks,
     describe_unread_host_file,
+    describe_unused_nodes,
     expand_names,
     is_this_machine,
     max_local_ranks,
@@ -154,3 +155,21 @@ def test_names_and_addresses_of_this_machine() -> None:
     assert is_this_machine(socket.gethostname())
     assert not is_this_machine("192.0.2.7")  # of documentation
     assert not is_this_machine("elsewhere.invalid")
+
+
+def test_ranks_that_are_all_on_one_of_several_nodes(tmp_path: Path) -> None:
+    file = tmp_path / "nodes"
+    file.write_text("a\nb\n")
+    pbs = {"PBS_NODEFILE": str(file), "PBS_JOBID": "7"}
+    text = describe_unused_nodes(1, 2, pbs)
+    assert text is not None
+    assert text.startswith("PBS job 7 names 2 nodes for 2 ranks, but all are on one")
+    assert text.endswith("mpirun -H a:1,b:1; or unset PBS_NODEFILE")
+    assert describe_unused_nodes(2, 2, pbs) is None
+    assert describe_unused_nodes(1, 1, pbs) is None
+    named = describe_unused_nodes(1, 3, {HOSTS: "elsewhere.invalid:2,b:1"})
+    assert named is not None
+    assert named.startswith("--hosts names 2 nodes for 3 ranks")
+    slurm = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "a,b"}
+    assert describe_unused_nodes(1, 2, slurm) is None
+    assert describe_unused_nodes(1, 2, {HOSTS: "localhost:1,127.0.0.1:1"}) is None

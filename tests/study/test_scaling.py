@@ -5,18 +5,22 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.launch.allocation import THIS_MACHINE, Allocation, Node
+from phalanx.study.planned import environment_of
 from phalanx.study.scaling import (
     ScalingConfig,
     larger_study_hint,
     layouts,
     plan,
+    spread,
 )
+from phalanx.train.run import complete, setting_of
 
 
 def test_the_layouts_on_two_cores() -> None:
     quick = [("sequential", 1, 1), ("sequential", 1, 2), ("mpi", 2, 1), ("gloo", 2, 1)]
-    assert list(layouts(ScalingConfig(), cores=2)) == quick
-    assert list(layouts(ScalingConfig(full=True), cores=2)) == [
+    assert [one[:3] for one in layouts(ScalingConfig(), cores=2)] == quick
+    assert [one[:3] for one in layouts(ScalingConfig(full=True), cores=2)] == [
         ("sequential", 1, 1),
         ("sequential", 1, 2),
         ("mpi", 1, 1),
@@ -30,7 +34,7 @@ def test_the_layouts_on_two_cores() -> None:
 
 @pytest.mark.parametrize(("cores", "ranks"), [(1, [2]), (2, [2]), (8, [2, 8])])
 def test_a_quick_study_stays_small_on_any_machine(cores: int, ranks: list[int]) -> None:
-    found = list(layouts(ScalingConfig(), cores))
+    found = [one[:3] for one in layouts(ScalingConfig(), cores)]
     assert [number for strategy, number, _ in found if strategy == "mpi"] == ranks
     assert len(plan(ScalingConfig(), cores)) <= 2 * 3 * (2 + 2 * len(ranks))
 
@@ -88,3 +92,32 @@ def test_bad_lists(options: dict[str, Any], message: str) -> None:
 def test_a_batch_that_the_ranks_cannot_share_is_refused_before_anything_runs() -> None:
     with pytest.raises(UserError, match="a global batch of 2 cannot be split over 4 ranks"):
         plan(ScalingConfig(full=True, batch_sizes=(2,)), cores=2)
+
+
+def test_ranks_are_spread_over_nodes() -> None:
+    granted = Allocation((Node("a", 2), Node("b", 2), Node("c", 3)), "--hosts")
+    assert spread(None, (1, 2, 3), granted) == [
+        (2, "a:2"),
+        (2, "a:1,b:1"),
+        (4, "a:2,b:2"),
+        (6, "a:2,b:2,c:2"),
+    ]
+    assert spread((2,), (2,), granted) == [(2, "a:1,b:1")]
+    with pytest.raises(UserError, match="--nodes 4: 3 are named"):
+        spread(None, (1, 4), granted)
+    with pytest.raises(UserError, match="--ranks 5: no run would have it"):
+        spread((2, 5), (1, 2), granted)
+    with pytest.raises(UserError, match="--nodes 3: no run would have it"):
+        spread((2,), (1, 3), granted)
+    with pytest.raises(UserError, match=r"--nodes 2: 1 is named .this machine."):
+        spread(None, (2,), THIS_MACHINE)
+
+
+def test_a_run_on_nodes_is_named_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_HOSTS", "a:1,b:1")
+    study = ScalingConfig(models=("mlp",), seeds=(0,), nodes=(2,), strategies=("sequential", "mpi"))
+    alone, first, *_ = plan(study, cores=1)
+    assert (alone.environment, first.environment) == ({}, {"PHALANX_HOSTS": "a:1,b:1"})
+    assert first.name == "mlp-mpi-2x1-2n-b128-s0"
+    with environment_of(first.environment):
+        assert setting_of(complete(first.config, None)[0]).nodes == 2

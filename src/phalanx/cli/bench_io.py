@@ -12,6 +12,7 @@ from phalanx.bench.io.scaling import profile_text
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
 from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.preflight import Preflight, preflight_nodes
+from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.summary import as_json, show
@@ -52,7 +53,10 @@ def io(
         print(profile_text(config.profile), end="")
         return
     console = new_console(json_)
-    take_hosts(hosts, hostfile, console, max(config.ranks))
+    if max(config.ranks) == 1 and (hosts is not None or hostfile is not None):
+        raise UserError("the nodes that are named are for several ranks: add --ranks 1 2 4")
+    if max(config.ranks) > 1:
+        take_hosts(hosts, hostfile, console, max(config.ranks))
     folder = config.output or new_folder(config)
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
     if preflight and max(config.ranks) > 1:

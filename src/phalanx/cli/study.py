@@ -14,6 +14,7 @@ from rich.console import Console
 from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
 from phalanx.cli.console import Json, new_console
+from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.lazy import add_command
 from phalanx.cli.preflight import Preflight
 from phalanx.cli.study_runs import run_study
@@ -63,6 +64,8 @@ def scaling(
     epoch_pattern: str | None = None,
     preflight: Preflight = True,
     json_: Json = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
 ) -> None:
     """Is it worth spreading the training over ranks, with what, how far, at what accuracy?
 
@@ -79,6 +82,8 @@ def scaling(
 
         phalanx study scaling --ranks 1 2 4 --program my_train.py --epochs 6
 
+        phalanx study scaling --hosts n0:4,n1:4 --nodes 1 2
+
     Parameters
     ----------
     program
@@ -90,6 +95,7 @@ def scaling(
         Steps are not known then.
     """
     console = new_console(json_)
+    take_hosts(hosts, hostfile, console)
     if program is not None:
         study_of_program(config, program, epoch_pattern, console, preflight=preflight, json_=json_)
         return
@@ -142,6 +148,8 @@ def compression(
     config: Annotated[CompressionConfig, OPTIONS] = CompressionConfig(),  # noqa: B008  # frozen
     preflight: Preflight = True,
     json_: Json = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
 ) -> None:
     """Compare gradient compressors: below which bandwidth each pays, and at what accuracy.
 
@@ -157,11 +165,13 @@ def compression(
 
         phalanx study compression --links 10Gbit/s 1Gbit/s,1ms --ranks 4 --epochs 5
     """
+    console = new_console(json_)
+    take_hosts(hosts, hostfile, console)
     choice = resolve(config.dataset, config.data_root)
     run_study(
         study_folder(config, COMPRESSION, found=[choice.name]),
         compression_study.plan(config),
-        new_console(json_),
+        console,
         compression_summary,
         kind=COMPRESSION,
         reasons=[choice.reason],
@@ -177,6 +187,8 @@ def large_batch(
     config: Annotated[LargeBatchConfig, OPTIONS] = LargeBatchConfig(),  # noqa: B008  # frozen
     preflight: Preflight = True,
     json_: Json = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
 ) -> None:
     """Find how large a batch may be, its cost in accuracy, and the remedies that help.
 
@@ -192,11 +204,13 @@ def large_batch(
 
         phalanx study large-batch --batch-sizes 128 4096 --remedies plain linear-warmup --seeds 0 1
     """
+    console = new_console(json_)
+    take_hosts(hosts, hostfile, console)
     choice = resolve(config.dataset, config.data_root)
     run_study(
         study_folder(config, LARGE_BATCH, choice.name),
         large_batch_study.plan(config, NUM_TRAIN_SAMPLES),
-        new_console(json_),
+        console,
         large_batch_summary,
         kind=LARGE_BATCH,
         reasons=[choice.reason],
@@ -222,6 +236,8 @@ def parallelism(
     config: Annotated[ParallelismConfig, OPTIONS] = ParallelismConfig(),  # noqa: B008  # frozen
     preflight: Preflight = True,
     json_: Json = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
 ) -> None:
     """Compare strategies of parallel training: speed, cost, and agreement with theory.
 
@@ -238,6 +254,8 @@ def parallelism(
 
         phalanx study parallelism --schemes sequential ring zero-3 --ranks 4 --no-scratch
     """
+    console = new_console(json_)
+    take_hosts(hosts, hostfile, console)
     choices = {model: resolve(_data_of(model, config), config.data_root) for model in config.models}
     planned = parallelism_study.plan(config, {model: c.shape for model, c in choices.items()})
     if config.scratch:
@@ -253,7 +271,7 @@ def parallelism(
     run_study(
         study_folder(config, "parallelism", found=names),
         planned.runs,
-        new_console(json_),
+        console,
         parallelism_summary,
         kind="parallelism",
         reasons=[

@@ -16,7 +16,7 @@ from phalanx.errors import RunFailedError
 from phalanx.jobs.record import this_command
 from phalanx.report.page import write_report
 from phalanx.study.execute import execute, is_done, open_study
-from phalanx.study.planned import PlannedRun
+from phalanx.study.planned import PlannedRun, named_hosts
 
 AnyRun = TypeVar("AnyRun", bound=PlannedRun)
 
@@ -47,6 +47,7 @@ def run_study(
     if preflight and todo:
         preflight_nodes(max(run.mpi_ranks for run in todo), console, folders=[folder])
     command = shlex.join(this_command())
+    data = [*data, *named_hosts()]
     open_study(folder, planned, kind=kind, command=command, data=data, left_out=left_out)
     for line in (*reasons, f"{len(planned)} runs in {folder}{where}"):
         console.print(line, markup=False)

@@ -12,7 +12,7 @@ from phalanx.comm.link import Link
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World, check_thread_level
 from phalanx.errors import UserError
-from phalanx.launch.allocation import describe_unread_host_file
+from phalanx.launch.allocation import describe_unread_host_file, describe_unused_nodes
 from phalanx.launch.binding import bound_cores, describe_binding, launcher_cores
 from phalanx.launch.detect import detect, detect_mpi, how_to_start
 
@@ -70,9 +70,10 @@ def join_communicator(communicator: Any, *, timeout_s: float) -> World:
 
 
 def check_hosts(world: World) -> None:
-    """Raises: UserError when the launcher has not read the hostfile that it was given."""
+    """Raises: UserError when the launcher has not used the nodes that it was given."""
     num_nodes = len(set(world.group.nodes))
     text = describe_unread_host_file(num_nodes, world.size, world.library, os.environ)
+    text = text or describe_unused_nodes(num_nodes, world.size, os.environ)
     if text is not None:
         raise UserError(text)
 

@@ -59,9 +59,13 @@ class Allocation:
     def reaches_user_nodes(self) -> bool:
         return self.is_named and self.has_others
 
-    def first(self, count: int) -> Allocation:
-        """Return the first `count` nodes, as named by the user."""
-        return replace(self, nodes=self.nodes[:count], is_named=True, needs_flags=True)
+    def spread(self, ranks: int, count: int) -> Allocation | None:
+        """Return the first `count` nodes with equal shares of `ranks`; None if they do not fit."""
+        share = ranks // count
+        used = self.nodes[:count]
+        if len(used) < count or ranks % count or share > min(node.slots for node in used):
+            return None
+        return replace(self, nodes=tuple(Node(node.name, share) for node in used))
 
     def hosts(self) -> str:
         """Return the nodes as `--hosts` takes them: "n0:4,n1:4"."""
@@ -203,6 +207,27 @@ def describe_unread_host_file(
         f"{FORMER_HOST_FILE} names {len(slots)} hosts, but the {ranks} ranks are on {num_nodes}: "
         f"{library} does not read it; set {HOST_FILE} to the same file and PRTE_MCA_plm_ssh_agent "
         "to what OMPI_MCA_plm_rsh_agent says, or unset it"
+    )
+
+
+def describe_unused_nodes(num_nodes: int, ranks: int, environ: Mapping[str, str]) -> str | None:
+    """Return a warning if all ranks are on one node though several are named for them, else None.
+
+    num_nodes: on which the ranks are. Slurm tells its launchers itself, and who asks it for fewer
+    nodes means it.
+    """
+    nodes = allocation(environ)
+    wanted = sum(map(bool, nodes.placed(ranks))) if nodes.nodes else 0
+    if num_nodes > 1 or wanted < 2 or not nodes.needs_flags:
+        return None
+    text = f"{nodes.source} names {wanted} nodes for {ranks} ranks, but all are on one: the "
+    if nodes.is_named:
+        return text + f"launcher was told otherwise; name them to it, or unset {HOSTS}"
+    variable = "PBS_NODEFILE" if environ.get("PBS_NODEFILE") else "LSB_MCPU_HOSTS"
+    hosts = ",".join(f"{node.name}:{node.slots}" for node in nodes.nodes[:8])
+    return text + (
+        f"launcher does not read {variable}; start with `phalanx launch`, or mpirun -H {hosts}; or "
+        f"unset {variable}"
     )
 
 

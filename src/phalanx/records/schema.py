@@ -36,6 +36,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     dtype: str
     mesh: dict[str, int] = {}  # axes of more than one rank, e.g. {"dp": 2, "tp": 2}
+    nodes: int = 1  # on which the ranks that Phalanx starts run
     options: dict[str, str | int | float | bool] = {}  # further options of the strategy or model
 
 

@@ -49,6 +49,7 @@ class ParallelLayout:
     batch_size: int  # global, or of each rank
     batch_per_rank: bool
     others: Options = ()  # further options of the layout
+    nodes: int = 1
 
     @property
     def workers(self) -> int:
@@ -77,7 +78,9 @@ class ParallelLayout:
     def span(self) -> str:
         """4 ranks, or 2 ranks × 4 threads."""
         ranks = counted(self.ranks, "rank")
-        return ranks if self.threads == 1 else f"{ranks} {TIMES} {counted(self.threads, 'thread')}"
+        if self.threads > 1:
+            ranks += f" {TIMES} {counted(self.threads, 'thread')}"
+        return ranks if self.nodes == 1 else f"{ranks} over {self.nodes} nodes"
 
     @property
     def batch_label(self) -> str:
@@ -195,7 +198,17 @@ def layout_of(run: Run) -> ParallelLayout:
         batch_size=int(str(per_rank)) if own else setting.global_batch_size,
         batch_per_rank=own,
         others=layout_options(run),
+        nodes=setting.nodes,
     )
+
+
+def on_fewest_nodes(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells without those that spread the same ranks over more nodes than others do."""
+    fewest: dict[ParallelLayout, int] = {}
+    for layout in (cell.layout for cell in cells):
+        key = replace(layout, nodes=1)
+        fewest[key] = min(layout.nodes, fewest.get(key, layout.nodes))
+    return [c for c in cells if c.layout.nodes == fewest[replace(c.layout, nodes=1)]]
 
 
 def sequential_reference(cell: Cell, cells: Iterable[Cell]) -> Cell | None:

@@ -64,6 +64,7 @@ def processor_columns(times_of: Callable[[T], tuple[float, float] | None]) -> li
 
 
 LAYOUT: list[Column[Cell]] = layout_columns(lambda cell: cell.layout)
+NODES = Column[Cell]("nodes", lambda cell: cell.layout.nodes)
 EPOCH = Column[Cell]("epoch (s)", lambda cell: cell.epoch_s, fixed)
 RATE = Column[Cell]("samples/s", lambda cell: cell.images_per_s, grouped)
 SPEED_UP = Column[Cell]("speed-up", lambda cell: speed_up_words(cell))
@@ -90,6 +91,11 @@ def _model(cells: Sequence[Cell]) -> Column[Cell]:
     return words("model", lambda cell: labels[cell.workload])
 
 
+def _nodes(cells: Sequence[Cell]) -> list[Column[Cell]]:
+    """Return the column of nodes, where any run has several."""
+    return [NODES] if any(cell.layout.nodes > 1 for cell in cells) else []
+
+
 def baselines(cells: Sequence[Cell]) -> Table:
     """The sequential program with different numbers of threads."""
     _, _, threads, batch = LAYOUT
@@ -109,7 +115,7 @@ def configurations(cells: Sequence[Cell]) -> Table:
         "and seeds, with the fastest and the slowest epoch; a speed-up has its interval of 95 %; "
         "accuracy is the mean over seeds, "
         "with the worst and the best.",
-        [_model(cells), *LAYOUT, *MEASURES],
+        [_model(cells), *LAYOUT, *_nodes(cells), *MEASURES],
         _by_batch(cells),
     )
 

@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Console
 
 from phalanx.jobs.record import RUNS
+from phalanx.launch.allocation import HOSTS
 from phalanx.records.configuration import RecordedOptions
 from phalanx.records.schema import JobRecord, Run
 from phalanx.train.config import DEFAULTS, TrainConfig
@@ -76,12 +77,13 @@ class TrainingRun(PlannedRun):
         return {**super().options, **self.environment}
 
     def check(self) -> None:
-        complete(self.config, None)
+        with environment_of(self.environment):
+            complete(self.config, None)
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
-        config, _ = complete(self.config, None)
         command = command_words("train", self.config.as_record(), DEFAULTS)
         with environment_of(self.environment):
+            config, _ = complete(self.config, None)
             run_job(config, folder, study=study, command=command, console=console, label=label)
 
 
@@ -112,6 +114,11 @@ def own_command(name: str, config: RecordedOptions) -> list[str]:
     return command_words(name, config.as_record(), type(config)().as_record())
 
 
+def named_hosts() -> list[str]:
+    """Return what the records of a study depend on besides its options: nodes that are named."""
+    return [os.environ[HOSTS]] if os.environ.get(HOSTS) else []
+
+
 def study_folder(config: Any, *words: str, found: Sequence[str] = ()) -> Path:
     """Return `--study-dir`, or a folder under runs/ that is the same for the same options.
 
@@ -120,6 +127,7 @@ def study_folder(config: Any, *words: str, found: Sequence[str] = ()) -> Path:
     if config.study_dir is not None:
         return Path(config.study_dir)
     texts = {name: str(value) for name, value in asdict(config).items()}
+    found = [*found, *named_hosts()]
     encoded = msgspec.json.encode([texts, *found] if found else texts, order="sorted")
     return RUNS / "-".join([*words, hashlib.sha256(encoded).hexdigest()[:6]])
 

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from phalanx.records.files import record_file
 from phalanx.records.schema import Run
 from phalanx.run.defaults import RUN_DIR, SEED, STRATEGY
 from phalanx.study.epoch_lines import EpochLines, compiled_pattern
-from phalanx.study.planned import PlannedRun
+from phalanx.study.planned import PlannedRun, environment_of
 from phalanx.study.scaling import ScalingConfig, layouts
 
 OF_BUILT_IN_MODELS = (
@@ -55,6 +55,11 @@ class ProgramTraining(PlannedRun):
     """A run of a user's program."""
 
     config: ProgramConfig
+    environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, besides ours
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        return {**super().options, **self.environment}
 
     def check(self) -> None:
         program_words(self.config.words)
@@ -70,7 +75,7 @@ class ProgramTraining(PlannedRun):
             SEED: str(config.seed),
             **dict.fromkeys(THREAD_POOLS, str(config.threads)),
         }
-        with LiveLine(console, label) as live:
+        with environment_of(self.environment), LiveLine(console, label) as live:
             lines.on_line = live.draw
             launch_program(
                 folder,
@@ -108,18 +113,19 @@ def plan_program(
     name = Path(program[1] if program[0] == "-m" and len(program) > 1 else program[0]).stem
     return [
         ProgramTraining(
-            name=f"{_plain(name)}-{strategy}-{_width(strategy, ranks, threads)}-s{seed}",
+            name=f"{_plain(name)}-{layout.strategy}-{layout.label}-s{seed}",
+            environment=layout.environment,
             config=ProgramConfig(
                 words=program,
-                strategy=strategy,
-                ranks=ranks,
-                threads=threads,
+                strategy=layout.strategy,
+                ranks=layout.ranks,
+                threads=layout.threads,
                 seed=seed,
                 epoch_pattern=epoch_pattern,
             ),
         )
         for seed in study.seeds
-        for strategy, ranks, threads in layouts(study, cores)
+        for layout in layouts(study, cores)
     ]
 
 
@@ -146,7 +152,3 @@ def _refuse_others(study: ScalingConfig) -> None:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^\w.]+", "-", name) or "program"
-
-
-def _width(strategy: str, ranks: int, threads: int) -> str:
-    return f"{threads}t" if strategy == "sequential" else f"{ranks}x{threads}"

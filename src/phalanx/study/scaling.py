@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from phalanx.errors import UserError
+from phalanx.launch.allocation import HOSTS, Allocation, allocation
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_values
 from phalanx.study.planned import TrainingRun
@@ -42,6 +46,11 @@ class ScalingConfig:
     ranks: tuple[int, ...] | None = None
     """Numbers of ranks for mpi, shared and gloo. Default: 2 and as many as there are cores; with
     --full 1, 2, 4 … up to twice the cores."""
+
+    nodes: tuple[int, ...] | None = None
+    """Numbers of nodes, of those that --hosts or the allocation names: the ranks are spread evenly
+    over the first 1, 2, 3 … of them, as far as these have slots. --ranks is then by default as many
+    as the slots of each number of nodes. Default: as many nodes as the ranks fill."""
 
     threads: tuple[int, ...] | None = None
     """Numbers of threads for sequential. Default: 1 and as many as there are cores; with --full
@@ -87,7 +96,8 @@ class ScalingConfig:
     """A run whose ranks have waited this long for each other has failed."""
 
     def __post_init__(self) -> None:
-        check_values(self, "models", "strategies", "ranks", "threads", "batch_sizes", "seeds")
+        values = ("models", "strategies", "ranks", "nodes", "threads", "batch_sizes", "seeds")
+        check_values(self, *values)
 
 
 def plan(study: ScalingConfig, cores: int) -> list[TrainingRun]:
@@ -98,11 +108,11 @@ def plan(study: ScalingConfig, cores: int) -> list[TrainingRun]:
     Raises: UserError when an option does not fit (a batch smaller than the ranks).
     """
     return [
-        _planned(study, model, strategy, ranks, threads, batch_size, seed)
+        _planned(study, model, layout, batch_size, seed)
         for seed in study.seeds
         for model in models_of(study)
         for batch_size in study.batch_sizes
-        for strategy, ranks, threads in layouts(study, cores)
+        for layout in layouts(study, cores)
     ]
 
 
@@ -110,17 +120,80 @@ def models_of(study: ScalingConfig) -> tuple[ModelName, ...]:
     return study.models or (FULL_MODELS if study.full else QUICK_MODELS)
 
 
-def layouts(study: ScalingConfig, cores: int) -> Iterator[tuple[StrategyName, int, int]]:
-    """(strategy, ranks, threads of each rank)."""
+class Layout(NamedTuple):
+    """How a run is spread."""
+
+    strategy: StrategyName
+    ranks: int
+    threads: int
+    """Of each rank."""
+    hosts: str | None = None
+    """Nodes of this run, as `--hosts` has them; None: those that its ranks fill."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {} if self.hosts is None else {HOSTS: self.hosts}
+
+    @property
+    def label(self) -> str:
+        """In the name of a run: 2t, 4x1, 4x1-2n."""
+        if self.strategy == "sequential":
+            return f"{self.threads}t"
+        nodes = "" if self.hosts is None else f"-{self.hosts.count(',') + 1}n"
+        return f"{self.ranks}x{self.threads}{nodes}"
+
+
+def layouts(study: ScalingConfig, cores: int) -> Iterator[Layout]:
+    """Yield the layouts of every model and batch size.
+
+    Raises: UserError for nodes that there are not.
+    """
     threads_of_one = powers_of_two(cores) if study.full else sorted({1, cores})
     ranks_of_many = powers_of_two(2 * cores) if study.full else sorted({2, max(2, cores)})
     for strategy in study.strategies:
         if strategy == "sequential":
             for threads in study.threads or threads_of_one:
-                yield strategy, 1, threads
+                yield Layout(strategy, 1, threads)
+        elif study.nodes:
+            for ranks, hosts in spread(study.ranks, study.nodes, allocation(os.environ)):
+                yield Layout(strategy, ranks, study.threads_per_rank, hosts)
         else:
             for ranks in study.ranks or ranks_of_many:
-                yield strategy, ranks, study.threads_per_rank
+                yield Layout(strategy, ranks, study.threads_per_rank)
+
+
+def spread(
+    ranks: Sequence[int] | None, nodes: Sequence[int], granted: Allocation
+) -> list[tuple[int, str]]:
+    """Return numbers of ranks and the nodes of each, for all that can be spread evenly. Pure.
+
+    Raises: UserError for a number of ranks or of nodes that no run would have.
+    """
+    there = len(granted.nodes) or 1
+    if max(nodes) > there or not granted.nodes:
+        raise UserError(
+            f"--nodes {max(nodes)}: {there} {'is' if there == 1 else 'are'} named "
+            f"({granted.source}): name them by --hosts n0:4,n1:4"
+        )
+    most = min(granted.slots)
+    wanted = ranks or sorted({most * count for count in nodes})
+    fit = {
+        (number, count): found.hosts()
+        for number in wanted
+        for count in nodes
+        if (found := granted.spread(number, count)) is not None
+    }
+    for option, numbers, used in (
+        ("--ranks", wanted, {number for number, _ in fit}),
+        ("--nodes", nodes, {count for _, count in fit}),
+    ):
+        unused = [number for number in numbers if number not in used]
+        if unused:
+            raise UserError(
+                f"{option} {unused[0]}: no run would have it: ranks are spread evenly over the "
+                f"nodes, and these have {', '.join(map(str, granted.slots))} slots"
+            )
+    return [(number, hosts) for (number, _), hosts in fit.items()]
 
 
 def larger_study_hint(study: ScalingConfig, cores: int) -> str:
@@ -146,9 +219,7 @@ def powers_of_two(largest: int) -> list[int]:
 def _planned(
     study: ScalingConfig,
     model: ModelName,
-    strategy: StrategyName,
-    ranks: int,
-    threads: int,
+    layout: Layout,
     batch_size: int,
     seed: int,
 ) -> TrainingRun:
@@ -157,9 +228,9 @@ def _planned(
         model=model,
         dataset=study.dataset,
         data_root=study.data_root,
-        strategy=strategy,
-        ranks=ranks,
-        threads=threads,
+        strategy=layout.strategy,
+        ranks=layout.ranks,
+        threads=layout.threads,
         epochs=study.epochs,
         batch_size=batch_size,
         lr=study.lr,
@@ -169,6 +240,9 @@ def _planned(
         or (None if study.full else QUICK_VALIDATION_SAMPLES),
         timeout_s=study.timeout_s,
     )
-    config.global_batch_size(ranks)
-    layout = f"{threads}t" if strategy == "sequential" else f"{ranks}x{threads}"
-    return TrainingRun(name=f"{model}-{strategy}-{layout}-b{batch_size}-s{seed}", config=config)
+    config.global_batch_size(layout.ranks)
+    return TrainingRun(
+        name=f"{model}-{layout.strategy}-{layout.label}-b{batch_size}-s{seed}",
+        config=config,
+        environment=layout.environment,
+    )

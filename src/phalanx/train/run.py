@@ -205,6 +205,7 @@ def setting_of(config: TrainConfig) -> Setting:
         seed=config.seed,
         dtype=config.dtype,
         mesh=_axes(config, config.ranks),
+        nodes=num_nodes(config),
         options=_options(config),
     )
 
@@ -266,6 +267,14 @@ def begin_run(
         **opening_fields(command, mpi),
     )
     begin_record(folder, run)
+
+
+def num_nodes(config: TrainConfig) -> int:
+    """Return on how many nodes the ranks of a complete `config` are started."""
+    assert config.ranks is not None, "complete() comes first"
+    nodes = allocation(os.environ)
+    placed = nodes.placed(config.ranks) if nodes.nodes and has_launcher(config) else []
+    return max(1, sum(map(bool, placed)))
 
 
 def where(config: TrainConfig) -> list[str]:

@@ -11,6 +11,7 @@ from phalanx.report.comparison import (
     Cell,
     TrainingWorkload,
     main_batch,
+    on_fewest_nodes,
     sequential_reference,
     speed_up,
     workload_labels,
@@ -155,7 +156,7 @@ def _workload_data(
     others = {r.name for cell in cells if cell.layout.batch_size != batch for r in cell.runs}
     return WorkloadData(
         label=label,
-        cells=tuple(cell for cell in cells if cell.layout.batch_size == batch),
+        cells=tuple(on_fewest_nodes([c for c in cells if c.layout.batch_size == batch])),
         every_batch=cells,
         runs=tuple(measure for measure in runs if measure.name not in others),
     )
