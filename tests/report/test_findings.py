@@ -11,7 +11,7 @@ import pytest
 from phalanx.records.files import read_run, write_record
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome, Probe
-from phalanx.report.comparison import Cell
+from phalanx.report.comparison import Cell, on_fewest_nodes
 from phalanx.report.disturbance import disturbance_topic
 from phalanx.report.findings import Fastest, Speed
 from phalanx.report.folder import read_folder
@@ -25,8 +25,10 @@ from phalanx.report.scaling.findings import (
     findings,
     headline,
     mpi_or_gloo,
+    network_cost,
 )
 from phalanx.report.scaling.page import WorkloadData, key_figure
+from phalanx.report.tables import configurations
 from tests.report.made_study import Job, make_study
 from tests.report.test_comparison import cells, compare, measured
 
@@ -283,3 +285,33 @@ def test_a_run_whose_process_is_gone_runs_no_more(tmp_path: Path) -> None:
         write_record(folder / job.name, msgspec.structs.replace(run, owner=owner))
         (found,) = read_folder(folder).runs
         assert found.status == status
+
+
+def test_where_the_network_begins_to_cost() -> None:
+    """The same ranks on two nodes, by the share of communication that these add."""
+    found = []
+    for nodes, epoch_s, share in ((1, 1.0, 0.1), (2, 2.0, 0.4)):
+        for seed, factor in enumerate((0.99, 1.0, 1.01)):
+            run = measured(Job("mlp", "mpi", ranks=2, seed=seed), epoch_s * factor)
+            assert run.run is not None
+            setting = msgspec.structs.replace(run.run.setting, nodes=nodes)
+            found.append(
+                replace(
+                    run,
+                    run=msgspec.structs.replace(run.run, setting=setting),
+                    communication_share=share * factor,
+                )
+            )
+    one, two = compare(found)
+    assert (one.layout.span, two.layout.span) == ("2 ranks", "2 ranks over 2 nodes")
+    assert on_fewest_nodes([one, two]) == [one]
+    text = network_cost([two, one])
+    assert text is not None
+    assert text.startswith("MPI on 2 ranks over 2 nodes costs time against 1 node (0.50")
+    assert "memory takes 10 % of the training time, the network adds 30 % (" in text.replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    assert network_cost([one]) is None
+    assert communication_wall([one, two]) is None
+    assert "nodes" in configurations([one, two]).columns
+    assert "nodes" not in configurations([one]).columns
