@@ -121,7 +121,7 @@ def models_of(study: ScalingConfig) -> tuple[ModelName, ...]:
 
 
 class Layout(NamedTuple):
-    """How a run is spread."""
+    """Spread of a run over ranks, threads and nodes."""
 
     strategy: StrategyName
     ranks: int
@@ -136,7 +136,7 @@ class Layout(NamedTuple):
 
     @property
     def label(self) -> str:
-        """In the name of a run: 2t, 4x1, 4x1-2n."""
+        """Word of a run's name: 2t, 4x1, 4x1-2n."""
         if self.strategy == "sequential":
             return f"{self.threads}t"
         nodes = "" if self.hosts is None else f"-{self.hosts.count(',') + 1}n"
