@@ -1,6 +1,7 @@
 """Under a real Slurm: srun by each type of MPI, ranks in an allocation, a requeued job."""
 
 import json
+import re
 import sys
 import time
 
@@ -22,7 +23,9 @@ TYPES = {"openmpi": ("pmix",), "mpich": ("pmi2",), "impi": ("pmi2", "pmix")}
 
 
 @pytest.mark.parametrize("kind", ["pmix", "pmi2", "none"])
-def test_srun_starts_ranks_or_the_right_type_is_named(slurm: Slurm, kind: str) -> None:
+def test_srun_starts_ranks_or_the_right_type_is_named(
+    slurm: Slurm, request: pytest.FixtureRequest, kind: str
+) -> None:
     folder = slurm.shared / f"srun-{kind}"
     words = (*PHALANX, *TRAINING, "--epochs", "1", "--run-dir", str(folder))
     command = ["srun", "--nodes=2", "--ntasks=2", f"--mpi={kind}", *words]
@@ -33,6 +36,9 @@ def test_srun_starts_ranks_or_the_right_type_is_named(slurm: Slurm, kind: str) -
         assert json.loads((folder / "run.json").read_text())["outcome"]["status"] == "completed"
     else:
         assert done.returncode != 0, done.stdout
+        if (slurm.mpi.vendor, kind) == ("mpich", "pmix"):
+            reason = "MPICH ends a process of --mpi=pmix before it could say what to type"
+            request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
         assert f"srun --mpi={TYPES[slurm.mpi.vendor][0]}" in done.stdout
 
 
@@ -53,11 +59,14 @@ def test_a_requeued_job_ends_with_the_parameters_of_an_undisturbed_one(slurm: Sl
     """The job is requeued in mid-run, and resumes from its last checkpoint."""
     slow = "--slow-rank 0:0.2"
     script = f"""#!/bin/bash
+cd $1
 ls $1/epoch-*/manifest.json > /dev/null 2>&1 && resume="--resume $1"
 exec srun --mpi={TYPES[slurm.mpi.vendor][0]} {" ".join([*PHALANX, *TRAINING])} {slow} \\
   --epochs 12 --checkpoint-dir $1 $resume
 """
     once, again = slurm.shared / "once", slurm.shared / "again"
+    once.mkdir()
+    again.mkdir()
     jobs = {
         folder: slurm.submit(script.replace("$1", str(folder)), "--nodes=2", "--requeue")
         for folder in (again, once)
@@ -70,7 +79,9 @@ exec srun --mpi={TYPES[slurm.mpi.vendor][0]} {" ".join([*PHALANX, *TRAINING])} {
         time.sleep(0.2)
     for job in jobs.values():
         assert slurm.wait_until_ended(job, 240) == "COMPLETED", slurm.output_of(job)
-    assert "epoch 12/12" in slurm.output_of(jobs[again])
+    second_life = slurm.output_of(jobs[again])
+    assert "epoch 12/12" in second_life
+    assert not re.search(r"epoch +1/12", second_life), second_life
     found, expected = (
         load_file(folder / "epoch-0012" / "model.safetensors") for folder in (again, once)
     )
