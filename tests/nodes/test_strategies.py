@@ -96,7 +96,12 @@ def trained(nodes: Nodes) -> Trained:
 
 
 @pytest.mark.parametrize(
-    ("layout", "name"), [(layout, name) for layout in LAYOUTS for name in cases_of(layout)]
+    ("layout", "name"),
+    [
+        pytest.param(layout, name, id=f"{layout[0]}x{layout[1]}-{name}")
+        for layout in LAYOUTS
+        for name in cases_of(layout)
+    ],
 )
 def test_nodes_train_what_one_node_and_one_process_train(
     trained: Trained, nodes: Nodes, request: pytest.FixtureRequest, layout: Layout, name: str
