@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -41,6 +42,25 @@ from phalanx.records.schema import (
 )
 
 
+class RankNodes(NamedTuple):
+    """Ranks on several nodes, as far as the launching node knows of them."""
+
+    hosts: Mapping[int, str] = MappingProxyType({})
+    """Of every rank; empty where all are on one node."""
+    ends: Mapping[int, int] = MappingProxyType({})
+    """Exit codes of ranks of other nodes, negative for a signal, the first first."""
+    lost: Mapping[str, str] = MappingProxyType({})
+    """Nodes that did not answer when the job had ended, with the reason."""
+
+    def name(self, rank: int) -> str:
+        """Return a rank with its host: `1 (n1)`."""
+        return f"{rank} ({self.hosts[rank]})" if rank in self.hosts else str(rank)
+
+    def list(self, ranks: Sequence[int]) -> str:
+        """Return ranks with their hosts: `rank 0 (n0), 1 (n1)`."""
+        return f"rank {', '.join(map(self.name, ranks))}"
+
+
 class JobExit(NamedTuple):
     """Exit of a run's processes, as their parent saw it."""
 
@@ -50,7 +70,8 @@ class JobExit(NamedTuple):
     rank: int | None = None
     """Whose exit code it is; None: the launcher's."""
     silent_s: float = 0.0
-    """Seconds of silence after which they were ended."""
+    """Seconds of silence after which they were ended; 0: a rank had failed."""
+    nodes: RankNodes = RankNodes()
 
 
 def determine_outcome(
@@ -69,10 +90,10 @@ def determine_outcome(
     failure = records.failure
     if outcome.status == "completed" or (failure is not None and failure.mendable):
         return outcome
+    lost = (f"{node} does not answer: {why}" for node, why in ending.nodes.lost.items())
     where = describe_stuck_ranks(read_last_collectives(folder))
-    if where is None:
-        return outcome
-    return msgspec.structs.replace(outcome, error=f"{outcome.error}\n  {where}")
+    lines = [outcome.error or outcome.status, *lost, *([] if where is None else [where])]
+    return msgspec.structs.replace(outcome, error="\n  ".join(lines))
 
 
 def was_stopped(exit_code: int | None) -> bool:
@@ -91,9 +112,12 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     if outcome.status == "interrupted":
         raise RunStoppedError(outcome.error)
     error = outcome.error or outcome.status
-    failure = _failure(folder)
+    failure, host = _failure(folder), ""
     if failure is not None and not error.startswith(failure.message):
         failure = None  # another rank is to blame
+    elif failure is not None and error.startswith(failure.message + _on_host(failure)):
+        host = f" ({failure.hostname})"
+        error = failure.message + error.removeprefix(failure.message + _on_host(failure))
     last = (
         f"\n  what ranks did last: {last_collectives_file(folder, '*')}"
         if read_last_collectives(folder)
@@ -102,9 +126,9 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     if failure is None:
         raise RunFailedError(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
     if failure.mendable:
-        raise UserError(failure.message)
+        raise UserError(failure.message + (_on_host(failure) if host else ""))
     raise RunFailedError(
-        f"rank {failure.rank} failed: {error}\n  its traceback: {folder / 'error.json'}{last}"
+        f"rank {failure.rank}{host} failed: {error}\n  its traceback: {folder / 'error.json'}{last}"
     )
 
 
@@ -136,6 +160,11 @@ class _Records:
             return
 
 
+def _on_host(failure: Failure) -> str:
+    """Return what follows the message of a failure, of ranks on several nodes."""
+    return f" (on {failure.hostname})"
+
+
 def _failure(folder: Path) -> Failure | None:
     try:
         return read_failure(folder)
@@ -147,7 +176,8 @@ def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
     failure = records.failure
     is_about_peer = failure is not None and _PEER_IS_GONE.search(failure.message) is not None
     if failure is not None and not is_about_peer:
-        return Outcome(status="failed", error=failure.message, rank=failure.rank)
+        error = failure.message + (_on_host(failure) if ending.nodes.hosts else "")
+        return Outcome(status="failed", error=error, rank=failure.rank)
     unfinished = [rank for rank in range(ranks) if not records.has_finished(rank)]
     if not unfinished and failure is None:
         return Outcome(status="completed")
@@ -155,11 +185,11 @@ def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
     if found is not None:
         return found
     if failure is not None:
-        return _lost_peer(failure)
+        return _lost_peer(failure, ending.nodes)
     return Outcome(
         status="failed",
-        error=f"ranks ended without a word ({_code(ending.exit_code)}); "
-        f"unfinished: {_named(unfinished)}. {explain_silence(records.folder, ending.exit_code)}",
+        error=f"ranks ended without a word ({_code(ending.exit_code)}); unfinished: "
+        f"{ending.nodes.list(unfinished)}. {explain_silence(records.folder, ending.exit_code)}",
     )
 
 
@@ -170,27 +200,34 @@ _PEER_IS_GONE = re.compile(
 )
 
 
-def _lost_peer(failure: Failure) -> Outcome:
+def _lost_peer(failure: Failure, nodes: RankNodes) -> Outcome:
     """A rank noticed that another one is gone, which is all that is known of that one."""
     found = _PEER_IS_GONE.search(failure.message)
     peer = found["peer"] if found else None
     if found is None or peer is None:
-        error = f"{failure.message}: another rank is gone, as rank {failure.rank} noticed"
+        error = (
+            f"{failure.message}: another rank is gone, as rank {nodes.name(failure.rank)} noticed"
+        )
         return Outcome(status="failed", error=error)
-    error = f"{failure.message[found.start() :]}, as rank {failure.rank} noticed"
+    named = f"rank {nodes.name(int(peer))}{failure.message[found.end('peer') :]}"
+    error = f"{named}, as rank {nodes.name(failure.rank)} noticed"
     return Outcome(status="failed", error=error, rank=int(peer))
 
 
 def _cause(records: _Records, unfinished: Sequence[int], ending: JobExit) -> Outcome | None:
     """Why ranks ended that wrote no error down, where anything tells."""
-    code, folder = ending.exit_code, records.folder
-    if code is None:
-        error = f"no progress for {ending.silent_s:g} s; unfinished: {_named(unfinished)}"
+    code, folder, named = ending.exit_code, records.folder, ending.nodes.list
+    there = [rank for rank in unfinished if ending.nodes.hosts.get(rank) in ending.nodes.lost]
+    if there:
+        error = f"{named(there)} ended without a word: its node is gone, or cannot be reached"
+        return Outcome(status="failed", error=error, rank=there[0])
+    if code is None and ending.silent_s:
+        error = f"no progress for {ending.silent_s:g} s; unfinished: {named(unfinished)}"
         if records.first(0) is None:  # rank 0's records show the progress
             waiting = [rank for rank in unfinished if records.first(rank) is None]
-            error = f"not begun after {ending.silent_s:g} s: {_named(waiting)}"
+            error = f"not begun after {ending.silent_s:g} s: {named(waiting)}"
         return Outcome(status="failed", error=error)
-    if code < 0 and ending.rank is None:
+    if code is not None and code < 0 and ending.rank is None:
         error = f"the launcher was killed ({_code(code)}), and its ranks with it"
         return Outcome(status="failed", error=error)
     witness = records.failure.rank if records.failure else None  # it was alive to write its error
@@ -202,13 +239,13 @@ def _cause(records: _Records, unfinished: Sequence[int], ending: JobExit) -> Out
     if rank is None:
         return None
     role = getattr(records.first(rank), "role", None)
-    who = f"rank {rank}, a {role}," if role else f"rank {rank}"
+    who = f"{named([rank])}, a {role}," if role else named([rank])
     why = explain_silence(folder, code, of_a_rank=True, besides=witness)
     error = f"{who} ended without a word ({_code(code)}): {why}"
     return Outcome(status="failed", error=error, rank=rank)
 
 
-def _unwritable(folder: Path, code: int, *, besides: int | None) -> str:
+def _unwritable(folder: Path, code: int | None, *, besides: int | None) -> str:
     """A sentence: a rank failed and could not write down why."""
     words = last_lines(folder, besides=besides)
     said = f". The first error in {LAUNCHER_LOG}: {words}" if words else ""
@@ -229,6 +266,9 @@ def _first_to_end(records: _Records, suspects: Sequence[int], ending: JobExit) -
     """
     if ending.rank is not None:
         return ending.rank if ending.rank in suspects else None
+    for rank, code in ending.nodes.ends.items():
+        if rank in suspects and code not in _ASKED_TO_END:
+            return rank
     began = {getattr(records.first(rank), "process_id", None): rank for rank in suspects}
     for process in named_processes(records.folder):
         if process.is_killed_by_hydra and len(suspects) > 1:
@@ -240,6 +280,9 @@ def _first_to_end(records: _Records, suspects: Sequence[int], ending: JobExit) -
     return None
 
 
+_ASKED_TO_END = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+
+
 def _code(exit_code: int | None) -> str:
     """Return the exit code in words."""
     if exit_code is None or exit_code >= 0:
@@ -248,7 +291,3 @@ def _code(exit_code: int | None) -> str:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank {', '.join(map(str, ranks))}"

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
-from phalanx.jobs.outcome import JobExit, determine_outcome
+from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.launch.binding import thread_variables
 from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
+from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
 from phalanx.records.files import EventTail, rank_file
@@ -28,6 +29,10 @@ from phalanx.records.schema import Event, FinishedEvent, Outcome
 POLL_INTERVAL_S = 0.1
 START_S = 600.0
 """Minimum time for ranks to start: imports alone may take minutes on a slow network file system."""
+FAILED_S = 4.0
+"""For a launcher to end by itself after a rank has failed."""
+LOST_GRACE_S = 1.0
+"""For the processes of a launcher that does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +80,33 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
         show(events)
         return bool(events)
 
-    has_launcher = job.mpi is not None
     files = list(job.folder.glob("*.json"))
-    with started(job.commands(), job.folder, job.nodes, files) as (processes, _):
-        ending = watch(processes, update, silent_s=job.silent_s, has_launcher=has_launcher)
-    return determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
+    with started(job.commands(), job.folder, job.nodes, files) as (processes, collector):
+        ending = watch(
+            processes,
+            update,
+            silent_s=job.silent_s,
+            has_launcher=job.mpi is not None,
+            has_failed=(job.folder / "error.json").exists if collector else None,
+        )
+        if ending.exit_code is None and collector:
+            processes.end(LOST_GRACE_S)
+    outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
+    if collector is None or outcome.status == "completed":
+        return outcome
+    known = ending._replace(nodes=rank_nodes(job, collector, processes))
+    return determine_outcome(job.folder, job.ranks, known, last=job.last_event)
+
+
+def rank_nodes(job: RankJob, collector: Collector, processes: Job) -> RankNodes:
+    """End what a failed job has left on other nodes, and return what is known of its ranks."""
+    placed = zip(job.nodes.nodes, job.nodes.placed(job.ranks), strict=True)
+    names = [node.name for node, here in placed for _ in range(here)]
+    return RankNodes(
+        hosts=dict(enumerate(names)),
+        ends={rank: end.exit_code for rank, end in collector.ends.items()},
+        lost=end_elsewhere(job.nodes, processes.token),
+    )
 
 
 @contextlib.contextmanager
@@ -91,33 +118,54 @@ def started(
     files: that ranks read there. The collector: None where all ranks are on this machine.
     """
     if not nodes.has_others:
-        with Job.start(commands, folder / LAUNCHER_LOG) as job:
-            yield job, None
+        with Job.start(commands, folder / LAUNCHER_LOG) as local:
+            yield local, None
         return
     collector = Collector(folder)
+    job: Job | None = None
     try:
         with marked(folder, files) as variables:
             there = [replace(c, environment={**c.environment, **variables}) for c in commands]
-            with Job.start(there, folder / LAUNCHER_LOG, output=collector.output) as job:
+            with Job.start(there, folder / LAUNCHER_LOG, output=collector.output) as running:
+                job = running
                 collector.release()
                 yield job, collector
+    except BaseException:
+        if job is not None:
+            end_elsewhere(nodes, job.token)
+        raise
     finally:
         collector.wait()
 
 
-def watch(job: Job, update: Callable[[], bool], *, silent_s: float, has_launcher: bool) -> JobExit:
+def watch(
+    job: Job,
+    update: Callable[[], bool],
+    *,
+    silent_s: float,
+    has_launcher: bool,
+    has_failed: Callable[[], bool] | None = None,
+) -> JobExit:
     """Wait until the job has ended, or its ranks have written no records for too long.
 
     update: shows new records, and returns whether there were any.
     silent_s: timeout without records, once the ranks have started.
     has_launcher: the job is a launcher and its ranks, else every process is a rank.
+    has_failed: returns whether a rank has failed; its launcher then has `FAILED_S` to end, which
+    it never does without the connection to a node.
     """
     heard_at, limit_s = time.monotonic(), max(silent_s, START_S)
+    failed_at: float | None = None
     while (exit_code := job.poll()) is None:
+        now = time.monotonic()
         if update():
-            heard_at, limit_s = time.monotonic(), silent_s
-        elif time.monotonic() - heard_at > limit_s:
+            heard_at, limit_s = now, silent_s
+        elif now - heard_at > limit_s:
             return JobExit(None, None, limit_s)
+        if failed_at is None and has_failed is not None and has_failed():
+            failed_at = now
+        if failed_at is not None and now > failed_at + FAILED_S:
+            return JobExit(None, None)
         time.sleep(POLL_INTERVAL_S)
     with contextlib.suppress(OSError, ValueError):  # a rank that died may have torn its records
         update()

@@ -48,7 +48,8 @@ class Job:
 
     def __init__(self, processes: list[subprocess.Popen[bytes]], token: str) -> None:
         self._processes = processes
-        self._token = token
+        self.token = token
+        """In the environment of all its processes, on every node."""
         self._exit_code: int | None = None  # of the first process that failed
         self.first_failed: int | None = None
         """Index of the command whose process failed first."""
@@ -151,10 +152,10 @@ class Job:
         step = termination_step(time.monotonic() - self._ending_since, self._grace_s)
         started = {process.pid for process in self._running()}
         if step == "kill ranks":
-            mine = processes_with(self._token)
+            mine = processes_with(self.token)
             kill(pid for pid in mine if pid not in started and not is_daemon(pid))
         elif step == "kill all":
-            kill([*started, *processes_with(self._token)])
+            kill([*started, *processes_with(self.token)])
 
     def _record_leftovers(self, *, now: bool = False) -> None:
         """Record the files of the ranks while they live; /proc does not list them afterwards.
@@ -167,14 +168,14 @@ class Job:
         ]
         if unknown or now:
             launchers = {process.pid for process in self._processes}
-            self._leftovers |= leftovers.leftovers_of(processes_with(self._token), launchers)
+            self._leftovers |= leftovers.leftovers_of(processes_with(self.token), launchers)
             self._num_checks.update(unknown)
             self._num_checks.update({path.name: _MAX_CHECKS for path in self._leftovers})
 
     def _finish(self) -> None:
         """Kill the descendants of the ended processes, and remove their files."""
         until = time.monotonic() + _KILLED_WITHIN_S
-        while survivors := processes_with(self._token):
+        while survivors := processes_with(self.token):
             self._record_leftovers(now=True)
             kill(survivors)
             if time.monotonic() > until:

@@ -3,6 +3,9 @@
 Open MPI keeps its segments under /dev/shm until `mpiexec` removes them, together with a session
 folder `ompi.<process id of mpiexec>`; MPICH keeps one until a rank exits normally. Intel MPI
 unlinks its files at once.
+
+Run as a program, `leftovers.py <token>` ends the processes of a job on this node and removes their
+files. It needs the standard library only, so that a node gets it through standard input.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import os
 import re
 import shutil
 import signal
+import sys
+import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -141,3 +146,22 @@ def _is_ours(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return path.stat().st_uid == os.geteuid()
     return False
+
+
+END_WITHIN_S = 5.0
+
+
+def end_all(token: str) -> list[int]:
+    """Kill the processes with `token` in their environment and remove their files; return the ids
+    of those that cannot be killed."""
+    until, files = time.monotonic() + END_WITHIN_S, set[Path]()
+    while (pids := processes_with(token)) and time.monotonic() < until:
+        files |= leftovers_of(pids, pids)
+        kill(pids)
+        time.sleep(0.02)
+    remove(files)
+    return pids
+
+
+if __name__ == "__main__":
+    print(*end_all(sys.argv[1]))

@@ -31,6 +31,7 @@ def failure_of(error: BaseException, rank: int) -> Failure:
         mendable=mendable,
         message=message,
         traceback="".join(traceback.format_exception(error)),
+        hostname=socket.gethostname(),
     )
 
 

@@ -296,3 +296,4 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     mendable: bool  # by the user; shown without traceback, with exit code 2
     message: str
     traceback: str
+    hostname: str | None = None  # of the node of the rank; None in records of an older Phalanx
