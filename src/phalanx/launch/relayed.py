@@ -15,6 +15,15 @@ ACKNOWLEDGED = b"\n"
 FLUSH_TIMEOUT_S = 2.0
 
 
+def local_folder(folder: Path) -> Path | None:
+    """Return the folder of this node whose files are sent to `folder`; None where none is."""
+    text = os.environ.get(RELAYED)
+    if text is None:
+        return None
+    there, here = json.loads(text)
+    return Path(here) if str(folder.absolute()) == there else None
+
+
 def flush() -> None:
     """Have everything sent that this rank has written; for ranks that are about to end the others,
     and with them whoever sends. Does nothing where the records are not sent, and never raises."""

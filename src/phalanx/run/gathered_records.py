@@ -1,0 +1,108 @@
+"""Records of ranks whose nodes lack the run's folder, gathered on rank 0 while the ranks talk.
+
+For ranks that the user's own launcher started: those of Phalanx's launchers need it not, their
+output brings them home (`launch/relay.py`), also when they fail.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from phalanx.jobs.collector import Files
+from phalanx.launch import relayed
+from phalanx.launch.frames import Frame
+from phalanx.parallel.run_group import RunGroup
+from phalanx.records.files import rank_file
+from phalanx.records.spans import spans_file
+
+_BYTES_OF_A_NUMBER = 6
+"""Which a float64 holds exactly."""
+
+
+def gather_bytes(group: RunGroup, data: bytes) -> list[bytes] | None:
+    """Return every rank's bytes on rank 0, None elsewhere. Collective."""
+    sizes = np.zeros(group.size)
+    sizes[group.rank] = len(data)
+    sizes = np.array(group.sum(sizes.tolist()), dtype=np.int64)
+    length = -(-int(sizes.max()) // _BYTES_OF_A_NUMBER)
+    if not length:
+        return None if group.rank else [b""] * group.size
+    padded = np.zeros((length, 8), np.uint8)
+    content = data.ljust(length * _BYTES_OF_A_NUMBER, b"\0")
+    padded[:, :_BYTES_OF_A_NUMBER] = np.frombuffer(content, np.uint8).reshape(length, -1)
+    rows = group.gather(padded.view("<u8").ravel().astype(np.float64).tolist())
+    if rows is None:
+        return None
+    numbers = [np.array(row).astype("<u8").view(np.uint8).reshape(length, 8) for row in rows]
+    whole = [number[:, :_BYTES_OF_A_NUMBER].tobytes() for number in numbers]
+    return [text[:size] for text, size in zip(whole, sizes, strict=True)]
+
+
+class GatheredRecords:
+    """This rank's part in gathering the records of one run."""
+
+    def __init__(self, group: RunGroup, folder: Path, absent: list[int]) -> None:
+        """absent: ranks that do not see rank 0's `folder`."""
+        self._group, self._folder, self._absent = group, folder, absent
+        self._sent: dict[Path, int] = {}
+        self._files = Files(folder)
+
+    @classmethod
+    def begin(cls, group: RunGroup, folder: Path) -> Self:
+        """Find out which ranks do not see what rank 0 has made. Collective."""
+        if not group.sum([float(group.node)])[0]:  # all on the first node
+            return cls(group, folder, [])
+        name = f".here-{secrets.token_hex(8)}" if group.rank == 0 else ""
+        path = folder / group.share(name)
+        if group.rank == 0:
+            path.touch()
+        group.barrier()
+        seen = [0.0] * group.size
+        seen[group.rank] = float(path.exists() or relayed.local_folder(folder) is not None)
+        seen = group.sum(seen)
+        if group.rank == 0:
+            path.unlink(missing_ok=True)
+        return cls(group, folder, [rank for rank, sees in enumerate(seen) if not sees])
+
+    @property
+    def kept_at(self) -> str | None:
+        """Return where this rank's records are if rank 0's folder lacks their end: `n1:/path`."""
+        if self._group.rank not in self._absent:
+            return None
+        return f"{socket.gethostname()}:{self._folder.absolute()}"
+
+    def bring(self) -> None:
+        """Append what the ranks have written since the last call to the files in rank 0's folder.
+        Collective; nothing is sent where all ranks see the folder."""
+        if not self._absent:
+            return
+        parts, data = [], b""
+        rank = self._group.rank
+        if rank in self._absent:
+            for path in (rank_file(self._folder, rank), spans_file(self._folder, rank)):
+                new = self._new(path)
+                if new:
+                    parts.append((path.name, self._sent[path] - len(new), len(new)))
+                    data += new
+        gathered = gather_bytes(self._group, json.dumps(parts).encode() + b"\n" + data)
+        for number, text in enumerate(gathered or ()):
+            head, _, content = text.partition(b"\n")
+            for name, offset, size in json.loads(head):
+                chunk, content = content[:size], content[size:]
+                self._files.take(Frame(number, name, 0, offset, chunk, True))
+
+    def _new(self, path: Path) -> bytes:
+        """Return what a file of this rank has got since the last call."""
+        if not path.exists():
+            return b""
+        with path.open("rb") as file:
+            file.seek(self._sent.setdefault(path, 0))
+            new = file.read()
+        self._sent[path] += len(new)
+        return new
