@@ -81,7 +81,8 @@ def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) 
     assert started.wait(30) == 0
     collector.wait()
     assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
-    assert collector.hosts == {}
+    assert collector.hosts == {3: os.uname().nodename}
+    assert collector.ends == {}  # the launcher tells
 
 
 def test_a_request_to_end_reaches_the_program(tmp_path: Path) -> None:

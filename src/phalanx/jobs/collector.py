@@ -61,8 +61,8 @@ class Files:
 class Collector:
     """Reads the output of a launcher in a thread of its own.
 
-    hosts: of the ranks that lack the folder, by rank. ends: how their processes ended, the first
-    first.
+    hosts: of all ranks, by rank. ends: how their processes ended, the first first; of ranks that
+    see the folder only where they say so.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -15,15 +15,16 @@ from types import MappingProxyType
 from typing import Protocol
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
-from phalanx.jobs.collector import RELAY_WORDS
+from phalanx.jobs.collector import RELAY_WORDS, Collector
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
-from phalanx.jobs.outcome import was_stopped
-from phalanx.jobs.runtime import POLL_INTERVAL_S, started
+from phalanx.jobs.outcome import ONE_NODE, RankNodes, was_stopped
+from phalanx.jobs.runtime import FAILED_S, LOST_GRACE_S, POLL_INTERVAL_S, started
 from phalanx.launch import run_python
-from phalanx.launch.allocation import THIS_MACHINE, allocation
+from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.launch.binding import OWN_POOLS, THREAD_POOLS, thread_variables
 from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
+from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.rank_log import RankFailure, log_file, read_failures
 from phalanx.records.failures import EXIT_BAD_INPUT
@@ -89,18 +90,47 @@ def launch_program(
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     command = replace(command, environment={**command.environment, **added, **environment})
     shown = 0
-    with started([command], folder, nodes, []) as (job, _):
+    failed_at: float | None = None
+    with started([command], folder, nodes, []) as (job, collector):
         while (code := job.poll()) is None:
             shown = _copy(log_file(folder, 0), shown, output)
+            if collector and failed_at is None and read_failures(folder):
+                failed_at = time.monotonic()
+            if failed_at is not None and time.monotonic() > failed_at + FAILED_S:
+                job.end(LOST_GRACE_S)
             time.sleep(POLL_INTERVAL_S)
     _copy(log_file(folder, 0), shown, output)
     if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
-    if code:
-        failures = read_failures(folder)
-        is_mendable = bool(failures) and failures[0].exit_code == EXIT_BAD_INPUT
-        why = _why(folder, code, failures)
-        raise UserError(why) if is_mendable else RunFailedError(why)
+    if collector is not None:
+        _check_nodes(folder, code, nodes, job.token, collector, ranks=ranks)
+    elif code:
+        raise _failure(folder, _why(folder, code))
+
+
+def _failure(folder: Path, why: str) -> UserError | RunFailedError:
+    """Return the error of a program whose ranks have failed."""
+    failures = read_failures(folder)
+    is_mendable = bool(failures) and failures[0].exit_code == EXIT_BAD_INPUT
+    return UserError(why) if is_mendable else RunFailedError(why)
+
+
+def _check_nodes(
+    folder: Path, code: int, nodes: Allocation, token: str, collector: Collector, *, ranks: int
+) -> None:
+    """Raise RunFailedError unless all ranks on several nodes have come to a good end: a launcher
+    that has lost a node may report success. What is left on the nodes is ended."""
+    ends = {rank: end.exit_code for rank, end in collector.ends.items()}
+    silent = [rank for rank in range(ranks) if rank not in ends]
+    if not (code or silent or any(ends.values())):
+        return
+    lost = end_elsewhere(nodes, token)
+    known = RankNodes(hosts=collector.hosts, ends=ends, lost=lost)
+    lines = [_why(folder, code, known)]
+    if silent:
+        lines.append(f"{known.list(silent)} ended without a word")
+    lines += [f"{node} does not answer: {why}" for node, why in lost.items()]
+    raise _failure(folder, "\n  ".join(lines))
 
 
 def _copy(source: Path, shown: int, output: Output) -> int:
@@ -115,8 +145,9 @@ def _copy(source: Path, shown: int, output: Output) -> int:
     return shown + len(new)
 
 
-def _why(folder: Path, code: int, failures: Sequence[RankFailure]) -> str:
+def _why(folder: Path, code: int, nodes: RankNodes = ONE_NODE) -> str:
     """Return which rank failed first, and the end of what it said."""
+    failures = read_failures(folder)
     if not failures:
         said = last_lines(folder)
         words = f": {said}" if said else ""
@@ -125,7 +156,7 @@ def _why(folder: Path, code: int, failures: Sequence[RankFailure]) -> str:
     with log_file(folder, first.rank).open(errors="replace") as file:
         lines = deque(file, SHOWN_LINES) if first.rank else ()
     shown = "".join(f"  | {line.rstrip()}\n" for line in lines)
-    return f"rank {first.rank} failed first ({_ended(first)})\n{shown}  {_logs(folder)}"
+    return f"rank {nodes.name(first.rank)} failed first ({_ended(first)})\n{shown}  {_logs(folder)}"
 
 
 def _ended(failure: RankFailure) -> str:

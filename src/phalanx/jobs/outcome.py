@@ -61,6 +61,9 @@ class RankNodes(NamedTuple):
         return f"rank {', '.join(map(self.name, ranks))}"
 
 
+ONE_NODE = RankNodes()
+
+
 class JobExit(NamedTuple):
     """Exit of a run's processes, as their parent saw it."""
 
@@ -71,7 +74,7 @@ class JobExit(NamedTuple):
     """Whose exit code it is; None: the launcher's."""
     silent_s: float = 0.0
     """Seconds of silence after which they were ended; 0: a rank had failed."""
-    nodes: RankNodes = RankNodes()
+    nodes: RankNodes = ONE_NODE
 
 
 def determine_outcome(

@@ -6,6 +6,7 @@ WORLD_SIZE and the like, as under torchrun.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import NamedTuple
 from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
+from phalanx.launch.relay import TELLS_END, end_frame
 from phalanx.launch.variables import set_variables
 
 _EXIT_NOT_FOUND = 127
@@ -56,6 +58,7 @@ def read_failures(folder: Path) -> list[RankFailure]:
 
 
 def _run(folder: Path, words: list[str]) -> int:
+    is_waited_for = os.environ.pop(TELLS_END, None) is not None
     launched = detect(os.environ)
     rank = launched.rank if launched else 0
     use_own_cores(os.environ)
@@ -80,6 +83,9 @@ def _run(folder: Path, words: list[str]) -> int:
     code = process.wait()
     if code not in (0, EXIT_STOPPED):
         note(folder, RankFailure(rank, code, time.time()))
+    if is_waited_for:
+        with contextlib.suppress(OSError):
+            os.write(1, end_frame(rank, code))
     return code if code >= 0 else 128 - code
 
 

@@ -34,6 +34,8 @@ OUTPUT = ".output"
 """Name of the program's own output among the files."""
 ENDED = "ended"
 HELLO = "hello"
+TELLS_END = "PHALANX_TELLS_END"
+"""Set for a program that sends the frame of its own end, as nobody stands beside it."""
 _EXIT_NOT_FOUND = 127
 _SCAN_EVERY_S = 0.25
 _WRITE_BYTES = 4096
@@ -66,6 +68,11 @@ class RankEnd(NamedTuple):
     """Negative for a signal."""
 
 
+def end_frame(rank: int, exit_code: int) -> bytes:
+    """Return the line that tells how a rank's process ended."""
+    return b"".join(frames_of(rank, ENDED, 0, 0, json.dumps(RankEnd(exit_code)).encode()))
+
+
 class _Sent(NamedTuple):
     """State of a file that was sent."""
 
@@ -78,7 +85,7 @@ class _Sender:
     """Sends what is new in a folder."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self._rank = folder, rank
+        self._folder, self.rank = folder, rank
         self._sent: dict[str, _Sent] = {}
         self._output_bytes = 0
 
@@ -111,7 +118,7 @@ class _Sender:
 
     def send(self, name: str, data: bytes, *, version: int = 0, offset: int = 0) -> None:
         """Send a chunk of a file, or a file of its own."""
-        lines = b"".join(frames_of(self._rank, name, version, offset, data))
+        lines = b"".join(frames_of(self.rank, name, version, offset, data))
         for start in range(0, len(lines), _WRITE_BYTES):
             _write(lines[start : start + _WRITE_BYTES])
 
@@ -177,9 +184,7 @@ class _Program:
 
 def _relay(order: Order, words: list[str], local: Path) -> int:
     """Run the program with `local` in place of the folder; return its exit code."""
-    launched = detect(os.environ)
-    sender = _Sender(local, launched.rank if launched else 0)
-    sender.send(HELLO, socket.gethostname().encode())
+    sender = _Sender(local, _rank())
     for name, text in order.files.items():
         (local / name).write_text(text)
         sender.know(name)
@@ -221,19 +226,28 @@ def _send_while_running(program: _Program, sender: _Sender) -> None:
     if output := program.rest():
         sender.send_output(output)
     sender.send_new()
-    sender.send(ENDED, json.dumps(RankEnd(program.process.returncode)).encode())
+    _write(end_frame(sender.rank, program.process.returncode))
+
+
+def _rank() -> int:
+    launched = detect(os.environ)
+    return launched.rank if launched else 0
 
 
 def main(words: list[str]) -> int:
     """Run `words`; does not return where the folder of the records is on this node."""
     text = os.environ.pop(ORDER, None)
     order = None if text is None else Order.decode(text)
+    if order is not None:
+        _write(b"".join(frames_of(_rank(), HELLO, 0, 0, socket.gethostname().encode())))
+        os.environ[TELLS_END] = "1"
     if order is None or (Path(order.folder) / order.word).exists():
         try:
             os.execvp(words[0], words)
         except OSError as error:
             print(f"phalanx: cannot start {words[0]}: {error.strerror}", file=sys.stderr)
             return _EXIT_NOT_FOUND
+    del os.environ[TELLS_END]
     end_with_parent()
     with job_folder() as local:
         code = _relay(order, words, local)

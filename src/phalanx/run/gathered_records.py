@@ -6,9 +6,11 @@ output brings them home (`launch/relay.py`), also when they fail.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
+import sys
 from pathlib import Path
 from typing import Self
 
@@ -27,10 +29,9 @@ _BYTES_OF_A_NUMBER = 6
 
 def gather_bytes(group: RunGroup, data: bytes) -> list[bytes] | None:
     """Return every rank's bytes on rank 0, None elsewhere. Collective."""
-    sizes = np.zeros(group.size)
-    sizes[group.rank] = len(data)
-    sizes = np.array(group.sum(sizes.tolist()), dtype=np.int64)
-    length = -(-int(sizes.max()) // _BYTES_OF_A_NUMBER)
+    own = [float(len(data) * (rank == group.rank)) for rank in range(group.size)]
+    sizes = list(map(int, group.sum(own)))
+    length = -(-max(sizes) // _BYTES_OF_A_NUMBER)
     if not length:
         return None if group.rank else [b""] * group.size
     padded = np.zeros((length, 8), np.uint8)
@@ -70,12 +71,14 @@ class GatheredRecords:
             path.unlink(missing_ok=True)
         return cls(group, folder, [rank for rank, sees in enumerate(seen) if not sees])
 
-    @property
-    def kept_at(self) -> str | None:
-        """Return where this rank's records are if rank 0's folder lacks their end: `n1:/path`."""
-        if self._group.rank not in self._absent:
-            return None
-        return f"{socket.gethostname()}:{self._folder.absolute()}"
+    def tell_where(self) -> None:
+        """Print where the records of a rank that fails are, if rank 0's folder lacks their end. Not
+        collective."""
+        rank = self._group.rank
+        if rank in self._absent:
+            here = f"{socket.gethostname()}:{self._folder.absolute()}"
+            with contextlib.suppress(OSError, ValueError):
+                print(f"phalanx: rank {rank} keeps its records in {here}", file=sys.stderr)
 
     def bring(self) -> None:
         """Append what the ranks have written since the last call to the files in rank 0's folder.

@@ -26,6 +26,7 @@ from phalanx.records.schema import (
     StartedEvent,
     StoppedEvent,
 )
+from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import resident_bytes
 from phalanx.run.step_record import step_record
 
@@ -67,6 +68,8 @@ class RunRecorder:
         self._counts_samples = strategy.counts_samples
         self._first_correct = 0 if counts_correct else None
         self._epoch_began = began_at
+        self.gathered: GatheredRecords | None = None
+        """Brings this rank's file to rank 0's folder after each epoch."""
 
     def start(
         self,
@@ -183,6 +186,9 @@ class RunRecorder:
                 system_s=used.system_s,
             )
         )
+        if self.gathered is not None:
+            self.writer.flush()
+            self.gathered.bring()
 
     def add_memory(self) -> None:
         """Record the bytes of the state between two steps."""

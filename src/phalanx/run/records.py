@@ -24,6 +24,7 @@ from phalanx.jobs.record import (
     this_command,
     unused_folder,
 )
+from phalanx.launch.relayed import local_folder
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
@@ -31,6 +32,7 @@ from phalanx.records.failures import failure_of
 from phalanx.records.files import EventWriter, rank_file, write_failure
 from phalanx.records.schema import NoticeEvent, Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
+from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
 from phalanx.run.recording import RunRecorder
 from phalanx.run.stop import Stopped, outcome_of
@@ -93,6 +95,7 @@ class ProgramRecords:
             gets one of its own beside it.
         Raises: UserError on rank 0 when it holds another run's records or cannot be written.
         """
+        gathered: GatheredRecords | None = None
         is_new = run_dir is not None and options.start == BEGINNING
         named = os.environ.get(RUN_DIR) if run_dir is None else run_dir
         folder = None if named is None else Path(named)
@@ -112,8 +115,10 @@ class ProgramRecords:
                 except UserError as error:
                     raise UserError(str(error).replace("--run-dir ", "run_dir=")) from error
             strategy.group.barrier()
+            gathered = GatheredRecords.begin(strategy.group, folder)
+            folder = local_folder(folder) or folder
             dump_into(folder)
-        return cls(
+        records = cls(
             strategy,
             folder,
             on_metrics=on_metrics,
@@ -121,6 +126,8 @@ class ProgramRecords:
             num_samples=num_samples,
             trace=trace,
         )
+        records.recorder.gathered = gathered
+        return records
 
     def log(self, position: Position, metrics: Mapping[str, float | Tensor]) -> None:
         """Record metrics of the program after the last step, on rank 0.
@@ -176,6 +183,8 @@ class ProgramRecords:
             self.recorder.finish(parameters_sha256(strategy.model))
         else:
             self.recorder.stop(stopped.steps)
+        if self.recorder.gathered is not None:
+            self.recorder.gathered.bring()
         strategy.group.barrier()
         if self._rank == 0:
             end_record(self.folder, Run, outcome_of(stopped))
@@ -196,6 +205,8 @@ class ProgramRecords:
                     end_record(self.folder, Run, Outcome(status="interrupted"))
                 return
             failure = failure_of(error, self._rank)
+            if self.recorder.gathered is not None:
+                self.recorder.gathered.tell_where()
             if write_failure(self.folder, failure):
                 outcome = Outcome(status="failed", error=failure.message, rank=self._rank)
                 end_record(self.folder, Run, outcome)

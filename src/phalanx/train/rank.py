@@ -138,6 +138,8 @@ def _fail(error: BaseException, rank: int, output: RunOutput) -> NoReturn:
     try:
         _attempt(lambda: output.dump(f"{type(error).__name__}: {error}"))
         _attempt(output.close)
+        if output.gathered:
+            output.gathered.tell_where()
         if output.folder is None and rank > 0:
             time.sleep(ECHO_DELAY_S)
     finally:

@@ -24,6 +24,7 @@ from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.schema import NoticeEvent, Run
 from phalanx.records.totals import RankTotals, summarize
+from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import keep_freed_memory, resident_bytes
 from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
@@ -57,6 +58,7 @@ class RunOutput:
     writer: EventWriter | None = None
     group: RunGroup | None = None
     tracing: Tracing | None = None
+    gathered: GatheredRecords | None = None
     keeps_run: bool = False  # the ranks themselves keep `run.json`: no parent does
 
     def close(self) -> None:
@@ -93,6 +95,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
             )
             print("\n".join([*lines, *_first_lines(config, launched)]), flush=True)
         group.barrier()
+        output.gathered = GatheredRecords.begin(group, output.folder)
     assert output.folder is not None, "named by the parent or by rank 0"
     output.group = group
     dump_into(output.folder)
@@ -102,6 +105,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     with named_host(launched):
         context, saver, num_parameters = _prepare(config, strategy, start, output.writer, began_at)
     training = Training(context)
+    training.loop.recorder.gathered = output.gathered
     _start(training, context, num_parameters)
     stopped = None
     try:
@@ -118,6 +122,8 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     else:
         training.loop.recorder.stop(stopped.steps)
     output.close()
+    if output.gathered:
+        output.gathered.bring()
     group.barrier()
     if output.keeps_run and group.rank == 0:
         end_record(output.folder, Run, outcome_of(stopped))
