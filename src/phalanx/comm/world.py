@@ -39,8 +39,8 @@ from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import COUNT, TrafficCounter
 from phalanx.comm.wait import WaitPolicy
 from phalanx.errors import UserError
-from phalanx.launch import relayed
 from phalanx.launch.detect import detect, how_to_start
+from phalanx.launch.rank_log import note_abort
 from phalanx.launch.variables import parent_processes
 
 Object = TypeVar("Object")
@@ -356,7 +356,7 @@ def _library_of(mpi: Any) -> str:
 def abort(exit_code: int) -> NoReturn:
     """End all ranks at once: the way out when one has failed, which the others, waiting for it in
     a collective, would never learn. Only this process when MPI is not in use, or knows no other."""
-    relayed.flush()
+    note_abort(exit_code)
     library = sys.modules.get("mpi4py.MPI")
     is_in_use = library and library.Is_initialized() and not library.Is_finalized()
     if library and is_in_use and library.COMM_WORLD.Get_size() > 1:

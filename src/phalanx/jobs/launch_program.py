@@ -127,7 +127,7 @@ def _check_nodes(
     lost = end_elsewhere(nodes, token)
     known = RankNodes(hosts=collector.hosts, ends=ends, lost=lost)
     lines = [_why(folder, code, known)]
-    if silent:
+    if silent and not read_failures(folder):
         lines.append(f"{known.list(silent)} ended without a word")
     lines += [f"{node} does not answer: {why}" for node, why in lost.items()]
     raise _failure(folder, "\n  ".join(lines))

@@ -21,6 +21,7 @@ from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
 from phalanx.launch.relay import TELLS_END, end_frame
+from phalanx.launch.relayed import flush
 from phalanx.launch.variables import set_variables
 
 _EXIT_NOT_FOUND = 127
@@ -96,6 +97,17 @@ def note(folder: Path, failure: RankFailure) -> None:
     temporary = folder / f".failed-{failure.rank}"
     temporary.write_text(json.dumps(failure._asdict()))
     temporary.replace(folder / f"failed-{failure.rank}.json")
+
+
+def note_abort(exit_code: int) -> None:
+    """Write down that this rank is about to end all ranks, and have it sent where the folder is on
+    another node. Never raises."""
+    with contextlib.suppress(OSError, ValueError):
+        launched = detect(os.environ)
+        if NOTES in os.environ and launched is not None:
+            failure = RankFailure(launched.rank, exit_code, time.time())
+            note(Path(os.environ[NOTES]), failure)
+    flush()
 
 
 if __name__ == "__main__":
