@@ -52,7 +52,7 @@ CASES: dict[str, Options] = {
 }
 PYTHON = (sys.executable, "-m", "mpi4py")  # ends all ranks where one fails
 LAYOUTS: list[Layout] = [(2, 1), (3, 1), (2, 2)]
-BY_LANES = {"mpi", "overlap", "local", "zero1", "text", "tensor"}
+BY_LANES = {"mpi", "overlap", "local", "zero1", "zero2", "zero3", "text", "tensor"}
 """Sum within nodes first where a node has several ranks: the order of sums is another."""
 BY_LIBRARY = {"library"}
 """Sums in an order of the MPI library's own."""

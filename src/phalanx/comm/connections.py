@@ -121,7 +121,12 @@ class Connections:
         )
         mine.free()
         joined = communicator.allgather(shm is not None or len(local) == 1)
-        return shm if all(joined) else None
+        if shm is None or not all(joined):
+            return None
+        # Of a collective by lanes a rank waits in memory for one that waits for a message, which
+        # may be one that this rank has yet to send.
+        shm.keep_messages_moving()
+        return shm
 
     def subset(
         self, members: Sequence[int], *, name: str, tag: int, policy: WaitPolicy | None
