@@ -1,5 +1,6 @@
 """Mistakes in a program get one or two lines that say what, which value, and what to do."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,34 @@ def test_optimizers_hold_each_parameter_once() -> None:
     ]:
         with pytest.raises(phalanx.UserError, match=text):
             phalanx.start(model, optimizer, data, batch_size=4)  # type: ignore[arg-type]
+
+
+def test_steps_alternate_between_optimizers_by_their_names() -> None:
+    model = nn.Linear(4, 2)
+    optimizers = {"w": SGD([model.weight], lr=0.1), "b": SGD([model.bias], lr=0.1)}
+
+    def start(alternate: object, **options: Any) -> ProgramRun:
+        data = (INPUTS, TARGETS)
+        return phalanx.start(model, optimizers, data, batch_size=4, alternate=alternate, **options)
+
+    for alternate, text in [
+        ("w", "alternate='w' is no sequence of names"),
+        (["w", "x"], "alternate: 'x' is none of the optimizers 'w', 'b'"),
+        (["w"], "never trains 'b': name each"),
+    ]:
+        with pytest.raises(phalanx.UserError, match=re.escape(text)):
+            start(alternate)
+    with pytest.raises(phalanx.UserError, match="do not go together"):
+        start(["w", "b"], compress="fp16")
+    run = start(["w", "b"])
+    for batch in run:
+        before = model.weight.clone(), model.bias.clone()
+        if batch.step == 1:
+            with pytest.raises(phalanx.UserError, match="'w', and step 1 trains 'b': give each"):
+                run.backward(loss_of(run, batch), optimizer="w")
+        run.backward(loss_of(run, batch))
+        assert model.bias.equal(before[1]) == (batch.optimizer == "w")
+        assert model.weight.equal(before[0]) == (batch.optimizer == "b")
 
 
 def test_a_micro_batch_has_one_loss_for_each_optimizer() -> None:

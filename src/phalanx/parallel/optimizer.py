@@ -16,7 +16,8 @@ OptimizerSource = OptimizerConfig | Optimizer
 
 
 class JointOptimizer(Optimizer):
-    """Several optimizers of different parameters that step together."""
+    """Several optimizers of different parameters that step together; one none of whose parameters
+    has a gradient does not."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         # Not the base's: it would make groups of its own, with defaults.
@@ -41,7 +42,8 @@ class JointOptimizer(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None, "gradients are computed before"
         for optimizer in self.optimizers:
-            optimizer.step()
+            if any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
+                optimizer.step()
 
 
 def rule_of(source: OptimizerSource) -> OptimizerConfig | None:

@@ -37,6 +37,8 @@ class MicroBatch:
     """The last one of this rank in an epoch; true once an epoch on every rank."""
     global_samples: int
     """Of its global batch, over all ranks."""
+    optimizer: str | None = None
+    """Name of the only one that its step trains, where `phalanx.start` was given `alternate`."""
 
     @property
     def inputs(self) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from phalanx.data.sampler import epoch_order
@@ -28,6 +29,25 @@ class Feed(Protocol):
         seen: samples of it, over all ranks, that were computed before. step: number in the run of
         the first update. max_steps: updates after which the epoch ends, whatever is left.
         """
+
+
+class AlternatingFeed:
+    """The feed of a run whose steps train one of several optimizers each, in turn."""
+
+    def __init__(self, feed: Feed, alternate: Sequence[str]) -> None:
+        """alternate: names of the optimizers of the first steps, and of those after them again."""
+        self._feed, self._alternate = feed, alternate
+        self.num_samples, self.num_damaged = feed.num_samples, feed.num_damaged
+
+    def micro_batches(
+        self, epoch: int, *, seen: int, step: int, max_steps: int
+    ) -> Iterator[MicroBatch]:
+        """Yield as the feed does."""
+        feed = self._feed
+        for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=max_steps):
+            self.num_damaged = feed.num_damaged
+            yield replace(batch, optimizer=self._alternate[batch.step % len(self._alternate)])
+        self.num_samples = feed.num_samples
 
 
 class IndexedFeed:

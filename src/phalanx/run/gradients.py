@@ -48,6 +48,9 @@ class StepGradients:
         random numbers of micro-batches. batch_norm: of the model's layers, where it has some."""
         self._strategy, self._seed, self._batch_norm = strategy, seed, batch_norm
         self._parameters = {name: trained_by(optimizer) for name, optimizer in optimizers.items()}
+        self._optimizers = optimizers
+        self._due = set(optimizers)
+        """Those that the step trains."""
         self._until_backward = ExitStack()
         self._is_first_step = True
         self._missing: set[str] = set()
@@ -67,7 +70,8 @@ class StepGradients:
 
     def begin(self, batch: MicroBatch) -> None:
         """Begin a micro-batch, before its forward pass."""
-        self._missing, self._batch_weight = set(self._parameters), None
+        self._due = set(self._parameters) if batch.optimizer is None else {batch.optimizer}
+        self._missing, self._batch_weight = set(self._due), None
         if not batch.ends_step:
             self._until_backward.enter_context(self._strategy.no_sync())
         if self._batch_norm is not None:
@@ -84,7 +88,7 @@ class StepGradients:
         """Raises: UserError when the micro-batch has not had every backward pass."""
         if self._missing:
             call = "run.backward"
-            if len(self._missing) < len(self._parameters):
+            if len(self._missing) < len(self._parameters) and batch.optimizer is None:
                 call += f"(loss, optimizer={min(self._missing)!r})"
             raise UserError(
                 f"{call} was not called for micro-batch {batch.number} of step {batch.step}: call "
@@ -104,13 +108,13 @@ class StepGradients:
         self._check_accumulated()
         if self._is_first_step and weight is None and not self._weight:
             check_mean(loss, batch.num_samples, warns=self._strategy.rank == 0)
-        names = self._names_for(optimizer)
+        names = self._names_for(optimizer, batch)
         own = self._weight_of(batch, weight)
         factor = own
         if self._strategy.sums_gradients:
             global_weight = 1 if weight is not None else self._global_samples
             factor *= self._strategy.loss_weight(describe(batch, global_weight))
-        inputs = None if optimizer is None else self._parameters[optimizer]
+        inputs = None if names == set(self._parameters) else self._parameters[next(iter(names))]
         value = loss.item()
         if not own and not math.isfinite(value) and self._batch_norm is None:
             # Such as a mean over no tokens: what counts nothing adds nothing, not 0 · nan.
@@ -168,7 +172,12 @@ class StepGradients:
             scale = 1 / total if total else 0.0
         global_weight = 0 if self._has_own_weights else self._global_samples
         self._untrained.check()
-        complete(itertools.chain(*self._parameters.values()))
+        for name, parameters in self._parameters.items():
+            if name in self._due:
+                complete(parameters)
+            else:  # sums of nothing
+                for parameter in parameters:
+                    parameter.grad = None
         self._is_applying = True
         result = self._strategy.apply_gradients(
             describe(batch, global_weight), result, scale=scale, own_weight=self._weight
@@ -197,7 +206,11 @@ class StepGradients:
                 "it out, run.backward steps when the global batch is full"
             )
 
-    def _names_for(self, optimizer: str | None) -> set[str]:
+    def has_updated(self, optimizer: Optimizer) -> bool:
+        """Return whether the last step was one of this optimizer's."""
+        return any(self._optimizers[name] is optimizer for name in self._due)
+
+    def _names_for(self, optimizer: str | None, batch: MicroBatch) -> set[str]:
         """Return the optimizers whose gradients a loss is for."""
         given = ", ".join(map(repr, self._parameters))
         if optimizer is not None and optimizer not in self._parameters:
@@ -207,7 +220,12 @@ class StepGradients:
                 else f"run.backward: optimizer={optimizer!r}, and phalanx.start was given one "
                 "optimizer without a name: leave it out, or give a mapping of names to optimizers"
             )
-        names = set(self._parameters) if optimizer is None else {optimizer}
+        names = set(self._due) if optimizer is None else {optimizer}
+        if not names <= self._due:
+            raise UserError(
+                f"run.backward: optimizer={optimizer!r}, and step {batch.step} trains "
+                f"{batch.optimizer!r}: give each step the loss of batch.optimizer"
+            )
         if not names <= self._missing:
             raise UserError(
                 "run.backward is called once for each micro-batch of the run's loop"
@@ -223,7 +241,7 @@ class StepGradients:
             check_weight(weight)
         if self._has_own_weights not in (None, weight is not None):
             raise UserError("run.backward: give weight= for every micro-batch, or for none")
-        is_first = len(self._missing) == len(self._parameters)
+        is_first = self._missing == self._due
         if not is_first and weight != self._batch_weight:
             raise UserError(
                 f"run.backward: weight={weight} after weight={self._batch_weight} for the same "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
@@ -43,6 +43,28 @@ def check_optimizers(model: nn.Module, optimizers: Mapping[str, Optimizer]) -> N
             f"the optimizer does not hold {missing[0]}{more}: give it all "
             "parameters that require a gradient, or freeze the others by requires_grad_(False)"
         )
+
+
+def check_alternate(
+    optimizers: Mapping[str, Optimizer], alternate: Sequence[str], compress: str
+) -> tuple[str, ...]:
+    """Return the names of the optimizers that the steps train in turn; none: each step all.
+
+    Raises: UserError where they are not those of several optimizers, or a compressor would carry
+            what is left of one's gradients into the step of another.
+    """
+    if isinstance(alternate, str) or not all(isinstance(name, str) for name in alternate):
+        raise UserError(f"alternate={alternate!r} is no sequence of names of optimizers")
+    if not alternate:
+        return ()
+    given = ", ".join(map(repr, optimizers))
+    if unknown := [name for name in alternate if name not in optimizers]:
+        raise UserError(f"alternate: {unknown[0]!r} is none of the optimizers {given}")
+    if never := [name for name in optimizers if name not in alternate]:
+        raise UserError(f"alternate={tuple(alternate)!r} never trains {never[0]!r}: name each")
+    if compress != "none":
+        raise UserError(f'alternate= and compress="{compress}" do not go together: leave one out')
+    return tuple(alternate)
 
 
 def _check_kind(name: str, optimizer: object) -> None:

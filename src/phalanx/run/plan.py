@@ -29,7 +29,7 @@ from phalanx.run.agreement import check_alike
 from phalanx.run.autocast import Autocast
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.device import CPU, FeedOnDevice, choose_device, move_model
-from phalanx.run.feed import Feed
+from phalanx.run.feed import AlternatingFeed, Feed
 from phalanx.run.loop import LoopOptions
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.program import ProgramOptions
@@ -84,6 +84,8 @@ class RunPlan:
     schedulers: Sequence[LRScheduler]
     batches: BatchPlan
     setup: Setup
+    alternate: Sequence[str]
+    """Names of the optimizers that the steps train in turn; none: each step trains all."""
 
     def manifest(self) -> Manifest:
         """Return the manifest of checkpoints at the first step. Not collective."""
@@ -100,6 +102,7 @@ class RunPlan:
                 "micro_batches": batches.micro_batches,
                 "clip_norm": setup.step.clip_norm,
                 "autocast": None if setup.step.autocast is None else "bf16",
+                **({"alternate": " ".join(self.alternate)} if self.alternate else {}),
                 **identity_of(batches.source),
             },
         )
@@ -202,7 +205,7 @@ class RunPlan:
     def make_feed(self, strategy: Strategy) -> Feed:
         """Return this rank's feed."""
         batches, device = self.batches, self.setup.device
-        feed = make_feed(
+        feed: Feed = make_feed(
             batches.source,
             strategy.group,
             batch_size=batches.batch_size,
@@ -211,6 +214,8 @@ class RunPlan:
             loading=batches.loading,
             has_fixed_cut=batches.micro_batches is not None,
         )
+        if self.alternate:
+            feed = AlternatingFeed(feed, self.alternate)
         return feed if device == CPU else FeedOnDevice(feed, device)
 
     def change_model(self, strategy: Strategy) -> ProgramOptions:

@@ -173,7 +173,7 @@ class ProgramRun:
             for none. The gradient is that of Σ weight · loss ÷ Σ weight over the global batch.
         optimizer: name of the one whose parameters alone get the gradient, where
             `phalanx.start` was given several; a micro-batch is done when each has had a loss, and
-            all step together. None: all of them.
+            all step together. None: all of them; with `alternate`, that of the step.
 
         Raises: UserError for a loss that is no scalar or has no graph, and when gradients are not
                 finite, naming the step, the ranks and a parameter.
@@ -195,7 +195,8 @@ class ProgramRun:
             self._departure.cancel()  # the error says why
             raise
         for scheduler in self._options.schedulers:
-            scheduler.step()
+            if self._gradients.has_updated(scheduler.optimizer):
+                scheduler.step()
         loop.end_step(result, self._gradients.num_samples)
         self._records.show(loop.position)
         self._checkpoints.check(loop.position.step)

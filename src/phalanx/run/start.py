@@ -24,7 +24,7 @@ from phalanx.run.defaults import seed_of, strategy_of
 from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import check_number
-from phalanx.run.optimizers import check_optimizers
+from phalanx.run.optimizers import check_alternate, check_optimizers
 from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of
 from phalanx.run.program import ProgramRun
 from phalanx.run.records import Metrics
@@ -44,6 +44,7 @@ def start(
     steps: int | None = None,
     micro_batches: int | None = None,
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
+    alternate: Sequence[str] = (),
     sharded: bool = False,
     strategy: StrategyName = "auto",
     strategy_options: Mapping[str, Any] = MappingProxyType({}),
@@ -77,6 +78,7 @@ def start(
     model: any module; frozen and unused parameters are fine.
     optimizer: any, of its parameters; or several by name, each of parameters of its own
         (`run.backward(loss, optimizer=name)`), all of which step at the end of a global batch.
+    alternate: names of optimizers; each step trains one of them, in turn: `batch.optimizer`.
     data: tensors or NumPy arrays, a tuple or dictionary of them, an Arrow table, a folder of
         `phalanx data pack`, a map-style `Dataset`, or a `DataLoader`
         of one, which brings its batch size and reading with it. An iterable of samples: every rank
@@ -154,7 +156,12 @@ def start(
     )
     schedulers = schedulers_of(scheduler, optimizers)
     plan = RunPlan(
-        model=model, optimizers=optimizers, schedulers=schedulers, batches=batches, setup=setup
+        model=model,
+        optimizers=optimizers,
+        schedulers=schedulers,
+        batches=batches,
+        setup=setup,
+        alternate=check_alternate(optimizers, alternate, compress),
     )
     checkpoints = ProgramCheckpoints(saving, plan.manifest())
     chosen = plan.join()

@@ -194,6 +194,40 @@ def adversaries(overlap: Literal["on", "off"] = "off") -> nn.Module:
     return model
 
 
+def alternating() -> nn.Module:
+    """Two steps of the critic for each of the generator, whose rate changes with its own."""
+    data = torch.randn(SAMPLES, 6)
+    model = Adversaries()
+    optimizers = {
+        "generator": AdamW(model.generator.parameters(), lr=0.05, weight_decay=0.1),
+        "critic": SGD(model.critic.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1),
+    }
+    run = phalanx.start(
+        model,
+        optimizers,
+        data,
+        batch_size=BATCH,
+        epochs=13,
+        steps=STEPS,
+        clip_norm=0.3,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizers["generator"], 5, 0.5),
+        alternate=("critic", "critic", "generator"),
+    )
+    for batch in run:
+        assert batch.optimizer == ("generator" if batch.step % 3 == 2 else "critic")
+        made = model.generator(batch.data[:, :4])
+        fake = model.critic(made)
+        loss = F.softplus(-fake).mean()
+        if batch.optimizer == "critic":
+            loss = F.softplus(fake).mean() + F.softplus(-model.critic(batch.data)).mean()
+        before = [p.clone() for p in model.parameters()]
+        run.backward(loss, optimizer=batch.optimizer)
+        changed = [not p.equal(old) for p, old in zip(model.parameters(), before, strict=True)]
+        is_generator = batch.optimizer == "generator"
+        assert changed == [is_generator] * 4 + [not is_generator] * 4
+    return model
+
+
 def with_strategy(
     strategy: str, kind: type[Optimizer], options: dict[str, float], **given: Any
 ) -> Callable[[], nn.Module]:
@@ -332,7 +366,7 @@ def squared_error(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 CASES: dict[str, Callable[[], nn.Module]] = {
     "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
     "adversaries": adversaries, "overlapping": lambda: adversaries("on"),
-    "packed": packed,
+    "alternating": alternating, "packed": packed,
     "stream": stream, "generated": generated, "sharded": sharded,
     "spectrum": spectrum, "batch_norm": batch_norm, "synchronized": synchronized,
     "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, overlap="on"),
