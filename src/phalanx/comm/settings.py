@@ -8,6 +8,7 @@ rank sends what it sees once, and all derive the same `Settings` from all of it,
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -16,6 +17,7 @@ from phalanx.comm import kernels
 from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.gpu import is_gpu_aware
 from phalanx.comm.link import LINK, Link
+from phalanx.comm.rank_labels import RankLabels, hosts_to_name
 from phalanx.comm.select import VARIABLE, requested_algorithm
 from phalanx.errors import UserError
 from phalanx.launch.cores import (
@@ -34,6 +36,8 @@ VERSION = phalanx.__version__
 class RankSettings:
     """One rank's own, read from its surroundings."""
 
+    host: str
+    """The name of its host."""
     version: str
     protocol: int | None
     """Of the memory that the C kernels share; None without kernels."""
@@ -79,6 +83,7 @@ def read_settings(
     except ValueError as error:  # told to all ranks, since they wait for this one
         problem = str(error)
     return RankSettings(
+        host=socket.gethostname(),
         version=VERSION,
         protocol=getattr(module, "PROTOCOL", 0) if module is not None else None,
         affinity=affinity(),
@@ -101,14 +106,15 @@ def exchange(own: RankSettings, gather: Callable[[str], Sequence[str]]) -> list[
     Raises: UserError, on every rank, when the ranks run different versions.
     """
     texts = [json.loads(text) for text in gather(json.dumps(asdict(own)))]
+    name_of = _labels([text.get("host", "?") for text in texts]).short
     builds = [(text.get("version"), text.get("protocol")) for text in texts]
     if len({version for version, _ in builds}) > 1:
-        described = _who_has([f"{version}" for version, _ in builds])
+        described = _who_has([f"{version}" for version, _ in builds], name_of)
         raise UserError(f"the ranks run different versions of Phalanx: {described}")
     protocols = {protocol for _, protocol in builds if protocol is not None}
     if len(protocols) > 1:
         described = _who_has(
-            [f"{'none' if protocol is None else protocol}" for _, protocol in builds]
+            [f"{'none' if protocol is None else protocol}" for _, protocol in builds], name_of
         )
         raise UserError(
             f"the ranks have C kernels of different builds of Phalanx (protocol: {described}): "
@@ -124,11 +130,12 @@ def agree(ranks: Sequence[RankSettings]) -> Settings:
 
     Raises: UserError, on every rank, with the values of the ranks that disagree.
     """
+    name_of = _labels([own.host for own in ranks]).short
     for rank, own in enumerate(ranks):
         if own.problem is not None:
-            raise UserError(f"on rank {rank} {own.problem}")
-    _check_same(LINK, [own.link for own in ranks])
-    _check_same(VARIABLE, [own.all_reduce for own in ranks])
+            raise UserError(f"on rank {name_of(rank)} {own.problem}")
+    _check_same(LINK, [own.link for own in ranks], name_of)
+    _check_same(VARIABLE, [own.all_reduce for own in ranks], name_of)
     try:
         all_reduce = requested_algorithm({VARIABLE: ranks[0].all_reduce or ""})
     except ValueError as error:
@@ -146,24 +153,29 @@ def cores_of(ranks: Sequence[RankSettings]) -> int:
     return shared_cores([own.affinity for own in ranks], [own.quota for own in ranks])
 
 
-def _check_same(name: str, values: Sequence[str | None]) -> None:
+def _labels(hosts: Sequence[str]) -> RankLabels:
+    return RankLabels(members=tuple(range(len(hosts))), hosts=hosts_to_name(hosts))
+
+
+def _check_same(name: str, values: Sequence[str | None], name_of: Callable[[int], str]) -> None:
     if len(set(values)) > 1:
-        described = _who_has(["not set" if value is None else repr(value) for value in values])
+        shown = ["not set" if value is None else repr(value) for value in values]
+        described = _who_has(shown, name_of)
         raise UserError(
             f"{name} differs among the ranks: {described}; set it for all ranks alike "
             "(Open MPI passes variables on with -x, MPICH and Intel MPI with -genvlist)"
         )
 
 
-def _who_has(values: Sequence[str]) -> str:
+def _who_has(values: Sequence[str], name_of: Callable[[int], str]) -> str:
     """The ranks of each value, as "'ring' on rank 0, not set on ranks 1, 2, 3 and 12 others"."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return ", ".join(f"{value} on {_rank_labels(some)}" for value, some in ranks.items())
+    return ", ".join(f"{value} on {_listed(some, name_of)}" for value, some in ranks.items())
 
 
-def _rank_labels(ranks: Sequence[int], most: int = 8) -> str:
-    listed = ", ".join(str(rank) for rank in ranks[:most])
+def _listed(ranks: Sequence[int], name_of: Callable[[int], str], most: int = 8) -> str:
+    listed = ", ".join(name_of(rank) for rank in ranks[:most])
     more = f" and {len(ranks) - most} others" if len(ranks) > most else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"

@@ -116,7 +116,7 @@ class World:
         self.local_rank: int = self.node.Get_rank()
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
-        nodes, hosts = self._nodes_and_hosts(set_up)
+        nodes = self._nodes(set_up)
         detector.close()
         on_this_node = [ranks[peer] for peer in range(self.size) if nodes[peer] == nodes[self.rank]]
         self.settings: Settings = replace(settings, cores=cores_of(on_this_node))
@@ -127,6 +127,7 @@ class World:
         self.recorder = FlightRecorder(self.rank)
         self.step_groups: weakref.WeakSet[ShmGroup] = weakref.WeakSet()
         """Groups whose calls are steps of a training, and nothing else."""
+        hosts = hosts_to_name([own.host for own in ranks])
         self.group = self._make_group(nodes, hosts, settings)
 
     @classmethod
@@ -258,7 +259,7 @@ class World:
             name="world",
             members=tuple(range(self.size)),
             nodes=nodes,
-            hosts=hosts_to_name(hosts),
+            hosts=hosts,
             policy=self.policy,
             timeout_s=self.timeout_s,
             link_emulator=self._link_emulator,
@@ -284,15 +285,11 @@ class World:
         )
         return exchange(own, set_up.allgather)
 
-    def _nodes_and_hosts(
-        self, set_up: SetupCommunicator
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The number of each rank's node, in the order of their first ranks, and its host name."""
-        rows = set_up.allgather((self.node.bcast(self.rank), self.hostname))
-        leaders = [leader for leader, _ in rows]
+    def _nodes(self, set_up: SetupCommunicator) -> tuple[int, ...]:
+        """The number of each rank's node, in the order of their first ranks."""
+        leaders = set_up.allgather(self.node.bcast(self.rank))
         numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}
-        nodes = tuple(numbers[leader] for leader in leaders)
-        return nodes, tuple(hostname for _, hostname in rows)
+        return tuple(numbers[leader] for leader in leaders)
 
 
 def _is_worker(rank: str) -> bool:
