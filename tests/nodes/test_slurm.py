@@ -23,9 +23,7 @@ TYPES = {"openmpi": ("pmix",), "mpich": ("pmi2",), "impi": ("pmi2", "pmix")}
 
 
 @pytest.mark.parametrize("kind", ["pmix", "pmi2", "none"])
-def test_srun_starts_ranks_or_the_right_type_is_named(
-    slurm: Slurm, request: pytest.FixtureRequest, kind: str
-) -> None:
+def test_srun_starts_ranks_or_the_right_type_is_named(slurm: Slurm, kind: str) -> None:
     folder = slurm.shared / f"srun-{kind}"
     words = (*PHALANX, *TRAINING, "--epochs", "1", "--run-dir", str(folder))
     command = ["srun", "--nodes=2", "--ntasks=2", f"--mpi={kind}", *words]
@@ -36,9 +34,6 @@ def test_srun_starts_ranks_or_the_right_type_is_named(
         assert json.loads((folder / "run.json").read_text())["outcome"]["status"] == "completed"
     else:
         assert done.returncode != 0, done.stdout
-        if (slurm.mpi.vendor, kind) == ("mpich", "pmix"):
-            reason = "MPICH ends a process of --mpi=pmix before it could say what to type"
-            request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
         assert f"srun --mpi={TYPES[slurm.mpi.vendor][0]}" in done.stdout
     assert "Sorry!" not in done.stdout  # of Open MPI, where it does not find its files
     assert "MPI_ABORT" not in done.stdout

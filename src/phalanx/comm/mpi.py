@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from phalanx.launch.srun import prepare_tasks
+from phalanx.launch.transport import choose_transport
 
 _stand_in: Any = None
 """One for the process, as MPI itself is: whatever talks to other ranks must find the same."""
@@ -21,6 +22,7 @@ def mpi() -> Any:
         return _stand_in
     if "mpi4py.MPI" not in sys.modules:
         prepare_tasks(os.environ)
+        choose_transport(os.environ)
     from mpi4py import MPI
 
     return MPI

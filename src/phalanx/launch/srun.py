@@ -8,7 +8,7 @@ from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.launch.installation import MpiInstallation, find_wheel
 
-_LIBRARY_CHOICES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
+LIBRARY_CHOICES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
 """With these mpi4py may load another library than that of the wheel."""
 
 
@@ -17,7 +17,7 @@ def prepare_tasks(environ: MutableMapping[str, str]) -> None:
 
     Raises: UserError where `srun` offers an interface with which that MPI would abort.
     """
-    if "SLURM_STEP_ID" not in environ or any(name in environ for name in _LIBRARY_CHOICES):
+    if "SLURM_STEP_ID" not in environ or any(name in environ for name in LIBRARY_CHOICES):
         return
     launched = detect(environ)
     if launched is None or launched.launcher != "slurm":
