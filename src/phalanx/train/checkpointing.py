@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+import msgspec
+
 from phalanx import __version__
 from phalanx.checkpoints.load import agreed_manifest
 from phalanx.checkpoints.manifest import Manifest
@@ -26,12 +28,19 @@ class StartingPoint:
 
 
 def starting_point(config: TrainConfig, group: RunGroup) -> StartingPoint:
-    """Read it from the manifest of `config.resume`. A run keeps its id while its recipe stays.
-    Collective.
+    """Return rank 0's starting point, by the manifest of `config.resume`. A run keeps its id while
+    its recipe stays. Collective.
 
     Raises: UserError when this rank cannot read it, or ranks see different checkpoints.
     """
     manifest = agreed_manifest(config.resume, group)
+    # The recipe names data, which other nodes may lack.
+    start = _starting_point(config, manifest) if group.rank == 0 else StartingPoint(run="")
+    text = group.share(msgspec.json.encode(start).decode())
+    return msgspec.json.decode(text, type=StartingPoint)
+
+
+def _starting_point(config: TrainConfig, manifest: Manifest | None) -> StartingPoint:
     run = uuid.uuid4().hex
     if manifest is None:
         return StartingPoint(run=run)
@@ -44,11 +53,16 @@ def starting_point(config: TrainConfig, group: RunGroup) -> StartingPoint:
     )
 
 
-def manifest_of(config: TrainConfig, source: Source, start: StartingPoint, size: int) -> Manifest:
-    """Return the manifest of a run's checkpoints, at its first step.
+def manifest_of(
+    config: TrainConfig, source: Source, start: StartingPoint, group: RunGroup
+) -> Manifest:
+    """Return the manifest of a run's checkpoints at its first step, as rank 0 has it. Collective."""
+    manifest = _manifest(config, source, start, group.size) if group.rank == 0 else None
+    text = group.share("" if manifest is None else msgspec.json.encode(manifest).decode())
+    return msgspec.json.decode(text, type=Manifest)
 
-    size: number of ranks.
-    """
+
+def _manifest(config: TrainConfig, source: Source, start: StartingPoint, size: int) -> Manifest:
     options = completed(config.model, config.model_options)
     return Manifest(
         phalanx=__version__,

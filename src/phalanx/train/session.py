@@ -223,7 +223,7 @@ def _prepare(
         saver = CheckpointWriter(
             folder=config.checkpoint_dir,
             strategy=strategy,
-            manifest=manifest_of(config, source, start, strategy.size),
+            manifest=manifest_of(config, source, start, strategy.group),
             writer=writer,
             began_at=began_at,
             shapes=shapes,
