@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from phalanx.errors import UserError
+from phalanx.launch.detect import Launched
 
 MAX_NAMED_HOSTS = 8
 """Hosts that a line names."""
@@ -81,3 +85,16 @@ def by_host(ranks: Iterable[RankOnHost]) -> str:
     ]
     more = len(words) - MAX_NAMED_HOSTS
     return ", ".join(words[:MAX_NAMED_HOSTS]) + (f" and {more} more" if more > 0 else "")
+
+
+@contextmanager
+def named_host(launched: Launched | None) -> Iterator[None]:
+    """Name rank and host in errors of the block, where one of several nodes may lack what the
+    others have."""
+    try:
+        yield
+    except UserError as error:
+        host = socket.gethostname()
+        if launched is None or not launched.may_span_nodes or host in str(error):
+            raise
+        raise UserError(f"{error} (rank {launched.rank} on {host})") from error

@@ -36,6 +36,11 @@ class Launched:
                 "unset the variables of an older launcher, or start again in a new shell"
             )
 
+    @property
+    def may_span_nodes(self) -> bool:
+        """Return whether the ranks may be on several nodes: the launcher reports it, or nothing."""
+        return self.local_world_size != self.world_size > 1
+
 
 def detect(environ: Mapping[str, str]) -> Launched | None:
     """Return the innermost launcher of this process; None without one.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from phalanx.comm.shared_folder import RankOnHost, by_host, gather_text
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 
@@ -32,6 +34,21 @@ def check_alike(group: RunGroup, model: nn.Module, arguments: Mapping[str, float
     text = "" if rows is None else _describe(rows, own, len(arguments))
     if text := group.share(text):
         raise UserError(text)
+
+
+def check_same_pack(group: RunGroup, fingerprint: str) -> None:
+    """Raise UserError, on every rank, where a rank reads another pack than rank 0. Collective.
+
+    fingerprint: of this rank's; empty for other data.
+    """
+    texts = gather_text(group, f"{fingerprint} {socket.gethostname()}")
+    packs, hosts = zip(*(text.split(" ", 1) for text in texts), strict=True)
+    others = [RankOnHost(rank, hosts[rank]) for rank, pack in enumerate(packs) if pack != packs[0]]
+    if others:
+        raise UserError(
+            f"data: {by_host(others)} has another pack at the same path than rank 0 ({hosts[0]}): "
+            "copy one of them to all nodes, or name a folder that they share"
+        )
 
 
 def check_together(group: RunGroup, flag: bool, words: str) -> None:

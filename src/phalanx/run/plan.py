@@ -25,7 +25,7 @@ from phalanx.parallel.option_groups import default_options
 from phalanx.parallel.replica_options import MpiOptions
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.agreement import check_alike
+from phalanx.run.agreement import check_alike, check_same_pack
 from phalanx.run.autocast import Autocast
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.device import CPU, FeedOnDevice, choose_device, move_model
@@ -120,6 +120,8 @@ class RunPlan:
             strategy = make_strategy(setup.choice, setup.ranks, seed=setup.seed, step=setup.step)
             try:
                 check_alike(strategy.group, self.model, self._agreed())
+                identity = identity_of(self.batches.source)
+                check_same_pack(strategy.group, identity.get("pack", ""))
                 self._prepare(strategy)
             except ValueError:  # every rank finds the same
                 strategy.close()

@@ -13,8 +13,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.checkpoints.program import ProgramState
+from phalanx.comm.shared_folder import named_host
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
+from phalanx.launch.detect import detect
 from phalanx.parallel.replica_options import Compression, Overlap
 from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.check_model import check_model
@@ -202,7 +204,9 @@ def _plan_batches(
     if batch_size is None:
         raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
     check_workers(data, loading, num_ranks=num_ranks)
-    source = source_of(data, loading, sharded=sharded, epochs=epochs or 1, steps=steps)
+    is_folder = isinstance(data, (str, os.PathLike))
+    with named_host(detect(os.environ) if is_folder else None):  # which nodes may lack
+        source = source_of(data, loading, sharded=sharded, epochs=epochs or 1, steps=steps)
     check_loading(given, source)
     num_samples = len(source) if isinstance(source, Sized) else None
     if num_samples == 0:

@@ -7,20 +7,16 @@ nodes that lack files get them later, and none decides by other files than rank 
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
-from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
 from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
 
 
 def may_span_nodes(launched: Launched | None) -> bool:
-    """Return whether the ranks may be on several nodes: the launcher says so, or nothing."""
-    return launched is not None and launched.local_world_size != launched.world_size > 1
+    """Return whether a launcher has started ranks that may be on several nodes."""
+    return launched is not None and launched.may_span_nodes
 
 
 def follows_first_rank(launched: Launched | None) -> bool:
@@ -39,16 +35,3 @@ def share_completed(
     if not text:
         return None
     return replace(TrainConfig.from_record(json.loads(text)), threads=own.threads)
-
-
-@contextmanager
-def named_host(launched: Launched | None) -> Iterator[None]:
-    """Name rank and host in errors of the block, where one of several nodes may lack what the
-    others have."""
-    try:
-        yield
-    except UserError as error:
-        host = socket.gethostname()
-        if launched is None or not may_span_nodes(launched) or host in str(error):
-            raise
-        raise UserError(f"{error} (rank {launched.rank} on {host})") from error

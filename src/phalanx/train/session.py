@@ -12,6 +12,7 @@ from phalanx.checkpoints.checkpoint import parameters_sha256
 from phalanx.checkpoints.find import check_order
 from phalanx.checkpoints.load import agreed_manifest, load, readable_everywhere
 from phalanx.checkpoints.writer import CheckpointWriter
+from phalanx.comm.shared_folder import named_host
 from phalanx.data.sources.source import Source
 from phalanx.jobs.record import end_record, this_command
 from phalanx.launch.detect import Launched
@@ -39,7 +40,6 @@ from phalanx.train.optimizer import update_rule
 from phalanx.train.over_nodes import (
     follows_first_rank,
     may_span_nodes,
-    named_host,
     share_completed,
 )
 from phalanx.train.own_model import check_same_model, make_loss
