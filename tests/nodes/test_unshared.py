@@ -40,3 +40,36 @@ def test_a_run_resumes_from_a_checkpoint_of_one_node(
     assert f"on n0, a folder that n1 (rank{'s 2, 3' if ranks == 4 else ' 1'}) does not" in printed
     left = nodes.run("n1", ["sh", "-c", f"ls -d {folder}/*/*/saved /tmp/phalanx-job-*"])
     assert left.stdout.count("No such file") == 2, left.stdout
+
+
+def test_a_program_resumes_from_a_checkpoint_of_one_node(
+    nodes: Nodes, programs: Callable[[str], Path]
+) -> None:
+    """And is refused where a node has a newer checkpoint than rank 0 sees: it would begin anew."""
+    folder = f"{LOCAL}/program"
+    printed = nodes.run_ranks(programs("unshared_program.py"), folder, local_ranks=2)
+    assert re.findall(r"^case (\w+): (\w+)$", printed, re.MULTILINE) == [
+        ("mpi", "True"),
+        ("zero", "True"),
+    ], printed
+    told = f"checkpoints in {folder}/{{}}: rank 2 (n1) sees epoch-0002, and rank 0 (n0) {{}}: start"
+    for name, first in (("moved", "epoch-0001"), ("left", "none")):
+        for host in ("n0", "n1"):
+            line = f"{name} {host}: {told.format(name, first)} the run with n1 as its first node"
+            assert printed.count(line) == 2, printed
+
+
+def test_nodes_train_on_data_that_one_of_them_has(
+    nodes: Nodes, programs: Callable[[str], Path]
+) -> None:
+    folder, shared = f"{LOCAL}/data", nodes.shared / "data"
+    shared.mkdir()
+    printed = nodes.run_ranks(programs("unshared_data.py"), folder, str(shared), local_ranks=2)
+    assert "same {'pack': True, 'fashion': True}" in printed
+    lacks = f"--data {folder}/pack: n1 (ranks 2, 3) has no such folder, n0 (rank 0) has: "
+    for host in ("n0", "n1"):
+        assert printed.count(f"refused {host}: {lacks}--stage DIR sends it to DIR on the") == 2
+        assert printed.count(f"too small {host}: {lacks}a node that lacks it needs all of it") == 2
+    assert f"n1 (ranks 2, 3) had no such folder, and has got a copy in --stage {folder}" in printed
+    left = nodes.run("n1", ["sh", "-c", f"ls {folder}/stage; ls -d /tmp/phalanx-job-*"])
+    assert left.stdout.count("phalanx-") == left.stdout.count("cannot access"), left.stdout

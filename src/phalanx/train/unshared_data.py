@@ -40,7 +40,10 @@ def dataset_folder(config: TrainConfig, group: RunGroup) -> Iterator[Path | None
     if file_set is None:  # embedded data
         yield config.data_root
         return
-    folder, files = find_folder(search_roots(config.data_root), file_set), {}
+    root = config.data_root
+    # A root that this node lacks is an error on rank 0 alone.
+    roots = [] if group.rank > 0 and root is not None and not root.is_dir() else search_roots(root)
+    folder, files = find_folder(roots, file_set), {}
     if folder is not None and group.rank == 0:
         found = [find_file(folder, file) for file in file_set.files]
         files = {path.name: path for path in found if path is not None}

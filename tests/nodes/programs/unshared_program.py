@@ -60,7 +60,7 @@ def refused(words: str, folder: str, **options: Any) -> None:
         print(f"{words} {HOST}: {error}", flush=True)
 
 
-for name in ("mpi", "zero", "gloo"):
+for name in ("mpi", "zero"):
     rank = train(f"{name}-whole", name)
     if rank == 0:
         shutil.copytree(FOLDER / f"{name}-whole/epoch-0001", FOLDER / f"{name}/epoch-0001")
