@@ -7,7 +7,7 @@ import pytest
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
-from phalanx.jobs.outcome import JobExit, determine_outcome, raise_failure
+from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome, raise_failure
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
 from phalanx.records.schema import Failure, FinishedEvent, Outcome, StartedEvent
 
@@ -285,3 +285,47 @@ def test_torn_records_are_no_obstacle(tmp_path: Path) -> None:
         raise_failure(tmp_path, outcome)
     with pytest.raises(UserError, match=r"error\.json is damaged"):
         read_failure(tmp_path)
+
+
+HOSTS = {0: "n0", 1: "n1", 2: "n2"}
+
+
+@pytest.mark.parametrize("code", [0, 255, None])
+def test_ranks_of_a_node_that_does_not_answer_are_lost_whatever_the_launcher_says(
+    tmp_path: Path, code: int | None
+) -> None:
+    for rank in range(3):
+        write_rank(tmp_path, rank, finished=False)
+    nodes = RankNodes(hosts=HOSTS, lost={"n1": "ssh: no route to host"})
+    outcome = determine_outcome(tmp_path, 3, JobExit(code, nodes=nodes))
+    assert (outcome.status, outcome.rank) == ("failed", 1)
+    assert outcome.error == (
+        "rank 1 (n1) ended without a word: its node is gone, or cannot be reached\n"
+        "  n1 does not answer: ssh: no route to host"
+    )
+
+
+def test_a_rank_of_another_node_that_died_first_is_named_with_its_host(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_rank(tmp_path, rank, finished=False)
+    nodes = RankNodes(hosts=HOSTS, ends={0: -15, 2: -9, 1: -11})
+    outcome = determine_outcome(tmp_path, 3, JobExit(0, nodes=nodes))
+    assert outcome.rank == 2
+    assert (outcome.error or "").startswith("rank 2 (n2), a worker, ended without a word")
+
+
+def test_an_error_on_several_nodes_names_rank_and_host(tmp_path: Path) -> None:
+    failure = Failure(rank=1, mendable=False, message="no good", traceback="", hostname="n1")
+    write_failure(tmp_path, failure)
+    nodes = RankNodes(hosts=HOSTS, lost={"n2": "no answer"})
+    outcome = determine_outcome(tmp_path, 3, JobExit(1, nodes=nodes))
+    assert outcome.error == "no good (on n1)\n  n2 does not answer: no answer"
+    with pytest.raises(RunFailedError, match=r"^rank 1 \(n1\) failed: no good\n  n2 does not"):
+        raise_failure(tmp_path, outcome)
+
+
+def test_a_launcher_that_outlives_a_failed_rank_does_not_hide_its_error(tmp_path: Path) -> None:
+    write_rank(tmp_path, 0, finished=False)
+    nodes = RankNodes(hosts=HOSTS)
+    error = determine_outcome(tmp_path, 2, JobExit(None, nodes=nodes)).error or ""
+    assert "unfinished: rank 0 (n0), 1 (n1)" in error

@@ -123,3 +123,17 @@ def test_of_several_runs_into_one_folder_one_begins(tmp_path: Path) -> None:
         assert run.owner.process_id == begun[int(run.command)].pid
         assert is_alive(run.owner) is False
         assert [path.name for path in (tmp_path / str(attempt)).iterdir()] == ["run.json"]
+
+
+def test_of_an_owner_on_another_machine_the_age_of_the_records_tells(tmp_path: Path) -> None:
+    away = msgspec.structs.replace(this_process(), hostname="elsewhere")
+    running = msgspec.structs.replace(RUN, owner=away, config={"timeout_s": 600})
+    record = tmp_path / "rank-0.jsonl"
+    record.touch()
+    assert not has_died(running, tmp_path)
+    now = record.stat().st_mtime
+    os.utime(record, (now, now - 1100))
+    assert not has_died(running, tmp_path)  # within twice the timeout
+    os.utime(record, (now, now - 1300))
+    assert has_died(running, tmp_path)
+    assert not has_died(running)

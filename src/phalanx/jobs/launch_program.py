@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,7 +18,8 @@ from typing import Protocol
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import RELAY_WORDS, Collector
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
-from phalanx.jobs.outcome import ONE_NODE, RankNodes, was_stopped
+from phalanx.jobs.outcome import ONE_NODE, RankNodes, on_host, was_stopped
+from phalanx.jobs.record import end_record
 from phalanx.jobs.runtime import FAILED_S, LOST_GRACE_S, POLL_INTERVAL_S, started
 from phalanx.launch import run_python
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
@@ -28,6 +30,8 @@ from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.rank_log import RankFailure, log_file, read_failures
 from phalanx.records.failures import EXIT_BAD_INPUT
+from phalanx.records.files import read_failure, read_run, record_file
+from phalanx.records.schema import Outcome, Run
 
 SHOWN_LINES = 20
 """Of the log of the rank that failed first."""
@@ -126,11 +130,25 @@ def _check_nodes(
         return
     lost = end_elsewhere(nodes, token)
     known = RankNodes(hosts=collector.hosts, ends=ends, lost=lost)
+    _close_run(folder)
     lines = [_why(folder, code, known)]
     if silent and not read_failures(folder):
         lines.append(f"{known.list(silent)} ended without a word")
     lines += [f"{node} does not answer: {why}" for node, why in lost.items()]
     raise _failure(folder, "\n  ".join(lines))
+
+
+def _close_run(folder: Path) -> None:
+    """Write how a program's run ended, where no rank could: rank 0 is gone, or another one failed
+    on a node that lacks the folder."""
+    with contextlib.suppress(OSError, ValueError, RunFailedError):
+        if record_file(folder, Run).exists() and read_run(folder).outcome.status == "running":
+            failure = read_failure(folder)
+            outcome = Outcome(status="failed", error="ranks ended without a word")
+            if failure is not None:
+                error = failure.message + on_host(failure)
+                outcome = Outcome(status="failed", error=error, rank=failure.rank)
+            end_record(folder, Run, outcome)
 
 
 def _copy(source: Path, shown: int, output: Output) -> int:

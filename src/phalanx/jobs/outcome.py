@@ -118,9 +118,9 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     failure, host = _failure(folder), ""
     if failure is not None and not error.startswith(failure.message):
         failure = None  # another rank is to blame
-    elif failure is not None and error.startswith(failure.message + _on_host(failure)):
+    elif failure is not None and error.startswith(failure.message + on_host(failure)):
         host = f" ({failure.hostname})"
-        error = failure.message + error.removeprefix(failure.message + _on_host(failure))
+        error = failure.message + error.removeprefix(failure.message + on_host(failure))
     last = (
         f"\n  what ranks did last: {last_collectives_file(folder, '*')}"
         if read_last_collectives(folder)
@@ -129,7 +129,7 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     if failure is None:
         raise RunFailedError(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
     if failure.mendable:
-        raise UserError(failure.message + (_on_host(failure) if host else ""))
+        raise UserError(failure.message + (on_host(failure) if host else ""))
     raise RunFailedError(
         f"rank {failure.rank}{host} failed: {error}\n  its traceback: {folder / 'error.json'}{last}"
     )
@@ -163,7 +163,7 @@ class _Records:
             return
 
 
-def _on_host(failure: Failure) -> str:
+def on_host(failure: Failure) -> str:
     """Return what follows the message of a failure, of ranks on several nodes."""
     return f" (on {failure.hostname})"
 
@@ -179,7 +179,7 @@ def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
     failure = records.failure
     is_about_peer = failure is not None and _PEER_IS_GONE.search(failure.message) is not None
     if failure is not None and not is_about_peer:
-        error = failure.message + (_on_host(failure) if ending.nodes.hosts else "")
+        error = failure.message + (on_host(failure) if ending.nodes.hosts else "")
         return Outcome(status="failed", error=error, rank=failure.rank)
     unfinished = [rank for rank in range(ranks) if not records.has_finished(rank)]
     if not unfinished and failure is None:

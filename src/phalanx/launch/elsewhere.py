@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from phalanx.launch import leftovers
-from phalanx.launch.allocation import Allocation
+from phalanx.launch.allocation import Allocation, granted, is_this_machine
 
 CONNECT_S = 5
 ANSWER_S = 9.0
@@ -28,21 +27,19 @@ def end_elsewhere(
     token: of the job, in the environment of its processes.
     Returns: the nodes that did not answer, or could not end them, each with the reason.
     """
-    names = [node.name for node in nodes.nodes if node.name != socket.gethostname()]
+    names = [node.name for node in nodes.nodes if not is_this_machine(node.name)]
     if not names:
         return {}
     with ThreadPoolExecutor(min(len(names), _MAX_NODES_AT_ONCE)) as threads:
-        reasons = threads.map(lambda name: _end_on(name, token, nodes, environ), names)
+        reasons = threads.map(lambda name: _end_on(name, token, environ), names)
         return {
             name: reason for name, reason in zip(names, reasons, strict=True) if reason is not None
         }
 
 
-def reach(
-    name: str, words: Iterable[str], nodes: Allocation, environ: Mapping[str, str]
-) -> list[str]:
+def reach(name: str, words: Iterable[str], environ: Mapping[str, str]) -> list[str]:
     """Return the command line that runs `words` on a node, as the launcher reaches it."""
-    if not nodes.is_named and "SLURM_JOB_ID" in environ:
+    if "SLURM_JOB_ID" in environ and name in {node.name for node in granted(environ).nodes}:
         alone = ("--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", "--input=all")
         return ["srun", *alone, f"--nodelist={name}", *words]
     agent = environ.get("PRTE_MCA_plm_ssh_agent") or environ.get("OMPI_MCA_plm_rsh_agent")
@@ -51,9 +48,9 @@ def reach(
     return [*shlex.split(agent), name.strip("[]"), shlex.join(words)]
 
 
-def _end_on(name: str, token: str, nodes: Allocation, environ: Mapping[str, str]) -> str | None:
+def _end_on(name: str, token: str, environ: Mapping[str, str]) -> str | None:
     """Return why a node may still run processes of the job; None if it does not."""
-    command = reach(name, [sys.executable, "-I", "-S", "-", token], nodes, environ)
+    command = reach(name, [sys.executable, "-I", "-S", "-", token], environ)
     source = Path(leftovers.__file__).read_text()
     try:
         done = subprocess.run(

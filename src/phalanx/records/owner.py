@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 from phalanx.records.schema import JobRecord, Owner
 
+SILENT_S = 900.0
+"""Age of records, at least, at which a run is taken as ended: ranks may take minutes to start."""
 _PROCESSES = Path("/proc")
 
 
@@ -21,12 +24,26 @@ def this_process() -> Owner:
     )
 
 
-def has_died(run: JobRecord) -> bool:
+def has_died(run: JobRecord, folder: Path | None = None) -> bool:
     """Return whether `run` says that it is running although its owner is gone.
 
-    False wherever that cannot be told: on another machine, or in another container.
+    Of an owner on another machine, or in another container, the age of the records in `folder`
+    tells: those of a run that lives are never older than its ranks wait for each other.
     """
-    return run.outcome.status == "running" and is_alive(run.owner) is False
+    if run.outcome.status != "running":
+        return False
+    alive = is_alive(run.owner)
+    if alive is not None or folder is None:
+        return alive is False
+    timeout_s = run.config.get("timeout_s")
+    limit_s = max(SILENT_S, 2 * timeout_s if isinstance(timeout_s, int | float) else 0.0)
+    return _silent_s(folder) > limit_s
+
+
+def _silent_s(folder: Path) -> float:
+    """Return the seconds since a record was written."""
+    times = [path.stat().st_mtime for path in folder.glob("*.json*")]
+    return time.time() - max(times, default=time.time())
 
 
 def is_alive(owner: Owner | None) -> bool | None:

@@ -114,7 +114,7 @@ def _run_of_study(folder: Path, *, is_alone: bool = False, keeps_steps: bool = F
     except (ValueError, OSError) as error:
         return RunMeasure(name=folder.name, status="damaged", error=str(error))
     measure = replace(measure_run(run, ranks, unseen=unseen), is_traced=is_traced(folder))
-    return replace(measure, status="interrupted", error=DIED) if has_died(run) else measure
+    return replace(measure, status="interrupted", error=DIED) if has_died(run, folder) else measure
 
 
 def _has_summaries(ranks: Mapping[int, RankMeasure]) -> bool:

@@ -48,4 +48,6 @@ def _read(folder: Path) -> BenchMeasure:
     except (ValueError, OSError) as error:
         return BenchMeasure(name=folder.name, status="damaged", error=str(error))
     measure = measure_bench(bench, list(ranks.values()))
-    return replace(measure, status="interrupted", error=DIED) if has_died(bench) else measure
+    return (
+        replace(measure, status="interrupted", error=DIED) if has_died(bench, folder) else measure
+    )

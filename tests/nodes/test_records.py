@@ -1,0 +1,79 @@
+"""Records of ranks on nodes that share no folder: all are where the run was started."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PATIENCE
+from tests.nodes.conftest import Nodes
+from tests.nodes.mpi_nodes import INSTALLED
+
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(400)]
+
+LOCAL = "/mnt/scratch"
+"""A folder that each node has for itself."""
+PHALANX = [sys.executable, "-m", "phalanx"]
+HOSTS = ["--hosts", "n0:1,n1:1"]
+
+
+def on_n0(nodes: Nodes, *words: str) -> tuple[int, str]:
+    done = nodes.run("n0", list(words), environment=INSTALLED, timeout_s=100 * PATIENCE)
+    return done.returncode, done.stdout
+
+
+def files_in(nodes: Nodes, folder: str) -> set[str]:
+    return set(on_n0(nodes, "ls", folder)[1].split())
+
+
+def outcome_in(nodes: Nodes, folder: str) -> dict[str, object]:
+    outcome: dict[str, object] = json.loads(on_n0(nodes, "cat", f"{folder}/run.json")[1])["outcome"]
+    return outcome
+
+
+def test_records_and_spans_of_a_training_come_home(nodes: Nodes) -> None:
+    """And a report draws them; nothing is left on the other node."""
+    folder = f"{LOCAL}/trained"
+    options = ["--strategy", "mpi", "--dataset", "digits", "--train-samples", "240", "--trace"]
+    options += ["--batch-size", "60", "--epochs", "2", "--threads", "1", "--run-dir", folder]
+    code, said = on_n0(nodes, *PHALANX, "train", *HOSTS, *options)
+    assert code == 0, said
+    assert files_in(nodes, folder) >= {
+        *("run.json", "rank-0.jsonl", "rank-1.jsonl", "spans-0.jsonl", "spans-1.jsonl"),
+    }
+    assert outcome_in(nodes, folder)["status"] == "completed"
+    last = on_n0(nodes, "tail", "-n1", f"{folder}/rank-1.jsonl")[1]
+    assert json.loads(last)["event"] == "finished"
+    assert "trace of 2 ranks" in said
+    assert on_n0(nodes, *PHALANX, "report", folder)[0] == 0
+    left = nodes.run("n1", ["sh", "-c", f"ls -d {folder} /tmp/phalanx-job-*"])
+    assert left.stdout.count("No such file") == 2, left.stdout
+
+
+def test_the_failure_of_a_program_names_its_host(
+    nodes: Nodes, programs: Callable[[str], Path]
+) -> None:
+    folder = f"{LOCAL}/failed"
+    program = [str(programs("own_loop.py")), "", "raise ValueError('no good')"]
+    code, said = on_n0(nodes, *PHALANX, "launch", *HOSTS, "--log-dir", folder, *program)
+    assert code == 1, said
+    assert "rank 1 (n1) failed first" in said
+    assert "ValueError: no good" in said
+    assert files_in(nodes, folder) >= {"rank-0.log", "rank-1.log", "failed-1.json", "rank-1.jsonl"}
+    outcome = outcome_in(nodes, folder)
+    assert outcome["status"] == "failed"
+    assert "no good" in str(outcome["error"])
+
+
+def test_ranks_of_the_users_own_launcher_gather_their_records(
+    nodes: Nodes, programs: Callable[[str], Path]
+) -> None:
+    folder = f"{LOCAL}/own"
+    nodes.run_ranks(programs("own_loop.py"), folder, "")
+    assert outcome_in(nodes, folder)["status"] == "completed"
+    gathered = on_n0(nodes, "cat", f"{folder}/rank-1.jsonl")[1]
+    assert nodes.run("n1", ["cat", f"{folder}/rank-1.jsonl"]).stdout == gathered
+    events = [json.loads(line)["event"] for line in gathered.splitlines()]
+    assert (events[0], events[-1]) == ("started", "finished")
