@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from phalanx.errors import UserError
-from phalanx.launch.allocation import max_local_ranks, slots_per_node
+from phalanx.launch.allocation import allocation, max_local_ranks, slots_per_node
 from phalanx.launch.cores import usable_cores
 from phalanx.records.configuration import RecordedOptions, check_at_least, check_positive
 from phalanx.scratch.partition import partition_layers
@@ -142,7 +142,9 @@ def _split(config: ScratchConfig) -> ScratchConfig:
     """Return `config` with the number of ranks and servers filled in."""
     if config.scheme == "alone":
         return replace(config, ranks=1)
-    ranks = config.ranks or max(2, usable_cores())
+    nodes = allocation(os.environ)
+    slots = sum(nodes.slots) if nodes.is_named else max(2, usable_cores())
+    ranks = config.ranks or slots
     workers = ranks
     if config.scheme == "server":
         servers = config.servers or 1

@@ -15,7 +15,7 @@ from rich.console import Console
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
 from phalanx.jobs.runtime import RankJob, run_ranks
-from phalanx.launch.allocation import check_ranks
+from phalanx.launch.allocation import allocation, check_ranks
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.temporary import job_folder
 from phalanx.records.schema import Outcome, Run, Setting
@@ -64,7 +64,7 @@ def run_scratch(
                 ranks=ranks,
                 program=[*program, str(folder), str(images)],
                 mpi=mpi,
-                threads=config.threads,
+                threads=None if allocation(os.environ).has_others else config.threads,
                 silent_s=2 * config.timeout_s,
             )
             return run_ranks(job, lambda events: line.show(progress, events))

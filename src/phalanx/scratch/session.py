@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.launch.detect import Launched
+from phalanx.launch.temporary import job_folder
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file, read_run
 from phalanx.records.processor_time import peak_memory_bytes
@@ -19,7 +20,7 @@ from phalanx.records.totals import RankTotals, summarize
 from phalanx.scratch.build import build_scheme
 from phalanx.scratch.config import ScratchConfig
 from phalanx.scratch.expected import expected_of, num_parameters
-from phalanx.scratch.images import map_images, unlink_images
+from phalanx.scratch.images import Samples, map_images, unlink_images
 from phalanx.scratch.loop import LoopContext, run_epoch
 from phalanx.scratch.world import OneProcess, WorldProtocol
 
@@ -52,10 +53,21 @@ def _join(config: ScratchConfig, launched: Launched | None) -> WorldProtocol:
     )
 
 
+def _map_samples(config: ScratchConfig, images: Path) -> tuple[Samples, Samples]:
+    """Map the samples, which lie in `images` on the launching machine; other nodes read them."""
+    if images.is_dir():
+        return map_images(images, config.dtype)
+    from phalanx.scratch.job import write_samples  # one machine needs nothing of it
+
+    with job_folder() as own:
+        write_samples(config, own)
+        return map_images(own, config.dtype)
+
+
 def _prepare(
     config: ScratchConfig, world: WorldProtocol, images: Path, writer: EventWriter, began_at: float
 ) -> LoopContext:
-    train, validation = map_images(images, config.dtype)
+    train, validation = _map_samples(config, images)
     scheme = build_scheme(config, world.group)
     context = LoopContext(
         scheme=scheme,
@@ -68,7 +80,7 @@ def _prepare(
         began_at=began_at,
     )
     world.barrier("samples mapped")
-    if world.rank == 0:
+    if world.rank == 0 and images.is_dir():
         unlink_images(images)
     if world.group is not None:
         world.group.traffic = context.traffic

@@ -17,8 +17,11 @@ from phalanx.report.scaling.findings import findings, headline
 from phalanx.report.tables import SAYS, layout_columns
 from phalanx.report.terminal import print_findings, terminal_table
 
-TOLD = ("Best configuration", "MPI against Gloo", "Disturbance", "Not made alike", "Not completed")
-ONLY_WHEN_VARIED = ("batch", "seed")
+TOLD = (
+    *("Best configuration", "Network", "MPI against Gloo"),
+    *("Disturbance", "Not made alike", "Not completed"),
+)
+ONLY_WHEN_VARIED = ("nodes", "batch", "seed")
 
 
 def show_summary(folder: Path, console: Console) -> None:
@@ -48,6 +51,7 @@ def runs_in_short(measures: StudyMeasures) -> Table:
     columns: list[Column[RunMeasure]] = [
         words("model", lambda run: run.run.setting.model if run.run else run.name),
         *layout_columns(lambda run: run.run and layout_of(run.run)),
+        Column("nodes", lambda run: run.setting and run.setting.nodes),
         Column("seed", lambda run: run.setting and run.setting.seed),
         Column("epoch s", lambda run: run.epoch_s, fixed),
         Column("samples/s", lambda run: run.images_per_s, grouped),
