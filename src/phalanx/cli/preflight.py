@@ -11,8 +11,11 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.hosts import NODES
+from phalanx.data.datasets.catalog import DatasetChoice
+from phalanx.data.sources.pack_description import PackDescription
 from phalanx.launch.allocation import allocation
 from phalanx.launch.installation import find_mpi
+from phalanx.train.config import TrainConfig
 
 Preflight = Annotated[
     bool,
@@ -53,3 +56,23 @@ def preflight_nodes(
     if needs_preflight(plan):
         for line in examine_nodes(plan, mpi).lines():
             console.print(f"{prefix}{line}", markup=False)
+
+
+def preflight_training(
+    config: TrainConfig, choice: DatasetChoice | PackDescription, folder: Path, console: Console
+) -> None:
+    """Examine the nodes of a training; nothing where it needs no MPI. folder: of its records.
+
+    Raises: UserError as `preflight_nodes`.
+    """
+    if not config.uses_mpi or config.ranks is None:
+        return
+    names = (config.model, config.loss or "", str(config.options().get("tensor_plan") or ""))
+    places = [name.rpartition(":")[0] for name in names]
+    preflight_nodes(
+        config.ranks,
+        console,
+        folders=[folder, config.checkpoint_dir],
+        files=[Path(place) for place in places if place.endswith(".py")],
+        data=[config.data, choice.folder if isinstance(choice, DatasetChoice) else None],
+    )

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from phalanx.cli.console import new_console
 from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
+from phalanx.cli.preflight import Preflight, preflight_training
 from phalanx.cli.train_options import OPTIONS, Options
 from phalanx.jobs.record import this_command
 from phalanx.launch.allocation import use_hosts
@@ -25,6 +26,7 @@ def trace(
     options: Options = OPTIONS,
     hosts: Hosts = None,
     hostfile: HostFile = None,
+    preflight: Preflight = True,
 ) -> None:
     """Make a few steps of a training run and show what every rank does when.
 
@@ -61,6 +63,8 @@ def trace(
         return
     folder = config.run_dir or new_folder(config)
     console.print("\n".join([*where(config), choice.reason, title(config)]), markup=False)
+    if preflight:
+        preflight_training(config, choice, folder, console)
     try:
         run_job(config, folder, study="trace", command=this_command(), console=console)
     finally:

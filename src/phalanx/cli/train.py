@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from phalanx.cli.as_json import printed_run
 from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
-from phalanx.cli.preflight import Preflight, preflight_nodes
+from phalanx.cli.preflight import Preflight, preflight_training
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
-from phalanx.data.datasets.catalog import DatasetChoice
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
 from phalanx.launch.allocation import use_hosts
 from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.report.trace.show import show_trace
-from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import complete, folder_of, title, where
@@ -76,14 +73,8 @@ def train(
     folder = folder_of(config)
     lines = [*where(config), choice.reason, *notices, title(config)]
     console.print("\n".join(lines), markup=False)
-    if preflight and config.uses_mpi and config.ranks:
-        preflight_nodes(
-            config.ranks,
-            console,
-            folders=[folder, config.checkpoint_dir],
-            files=_own_files(config),
-            data=[config.data, choice.folder if isinstance(choice, DatasetChoice) else None],
-        )
+    if preflight:
+        preflight_training(config, choice, folder, console)
     try:
         with (
             interruption_noted(console, f"records kept in {folder}"),
@@ -94,10 +85,3 @@ def train(
         if config.trace:
             show_trace(folder, console)
     console.print(f"records in {folder}; `phalanx report {folder}` draws them", markup=False)
-
-
-def _own_files(config: TrainConfig) -> list[Path]:
-    """Return the files of the user's own model, loss and plan."""
-    names = (config.model, config.loss or "", str(config.options().get("tensor_plan") or ""))
-    places = [name.rpartition(":")[0] for name in names]
-    return [Path(place) for place in places if place.endswith(".py")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from phalanx.doctor.nodes.reach import (
     seen_folders,
     words_in,
 )
-from phalanx.doctor.nodes.survey import PairSpeed, Survey
+from phalanx.doctor.nodes.survey import FAILED, PairSpeed, Survey
 from phalanx.errors import UserError
 from phalanx.launch.allocation import HOSTS
 from phalanx.launch.command import mpi_job
@@ -130,12 +131,24 @@ def run_survey(
             code = job.wait(SURVEY_S)
         output = log.read_text(errors="replace")
     answers = parse_answers(output)
+    said = describe_output(output)
     if code is None:
         detail = f"ranks on {', '.join(hosts[:8])} do not reach each other within {SURVEY_S:g} s"
-        return problem("MPI", f"{detail}: {reason(output)}", _FIREWALL)
+        return problem("MPI", f"{detail}: {said}", _FIREWALL)
     if code or not answers:
-        return problem("MPI", f"{mpi} starts no ranks there: {reason(output)}", _FIREWALL)
+        return problem("MPI", f"{mpi} does not connect the nodes: {said}", _FIREWALL)
     return Survey.parse(answers[0])
+
+
+def describe_output(output: str) -> str:
+    """Return the launcher's first sentence, between lines of dashes, what a rank said, or the first
+    line of an error."""
+    parts = re.split(r"^-{20,}\n", output, flags=re.MULTILINE)
+    if len(parts) > 2:
+        return " ".join(parts[1].split()).partition(". ")[0]
+    lines = [line for line in output.splitlines() if "setpgid(" not in line]  # harmless
+    said = next((line for line in lines if line.startswith(FAILED)), None)
+    return said.removeprefix(FAILED) if said else reason("\n".join(lines))
 
 
 def _texts(findings: Sequence[Finding]) -> list[str]:

@@ -7,6 +7,7 @@ rank 0. QUESTION: JSON as `facts.answer` takes it, or null where ssh has answere
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -19,6 +20,8 @@ from phalanx.comm.pairs import measure_pairs
 from phalanx.doctor.nodes import facts
 from phalanx.launch.orphan import end_with_parent
 
+FAILED = "phalanx-survey "
+"""Begins the line of a rank that fails."""
 _READINGS = 4  # of each clock
 
 
@@ -154,7 +157,12 @@ def _read_clock(leaders: Any) -> tuple[float, float]:
 def main() -> None:
     """Survey the nodes on each rank."""
     end_with_parent()
-    found = survey(mpi(), json.loads(sys.argv[1]))
+    try:
+        found = survey(mpi(), json.loads(sys.argv[1]))
+    except (ImportError, RuntimeError) as error:  # of MPI, too
+        text = f"{FAILED}{socket.gethostname()}: {' '.join(str(error).split())}"
+        print(text, file=sys.stderr, flush=True)
+        os._exit(1)  # MPI would wait for the other ranks
     if found is not None:
         print(json.dumps(found), flush=True)
 
