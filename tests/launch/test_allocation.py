@@ -1,5 +1,6 @@
 """What batch systems say of their nodes."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -147,6 +148,9 @@ def test_hostfiles_in_every_dialect(tmp_path: Path) -> None:
     file.write_text("# nothing\n")
     with pytest.raises(UserError, match="names no host"):
         read_host_file(file)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(UserError, match="fifo is no regular file"):
+        read_host_file(tmp_path / "fifo")
 
 
 def test_names_and_addresses_of_this_machine() -> None:

@@ -298,6 +298,8 @@ def read_host_file(path: Path) -> tuple[Node, ...]:
     Raises: UserError, which names the line that is none.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # it may have no end
+            raise UserError(f"--hostfile {path} is no regular file: write the hosts into one")
         lines = path.read_text().splitlines()
     except OSError as error:
         raise UserError(f"--hostfile {path}: {error.strerror}") from None
