@@ -18,6 +18,7 @@ from phalanx.comm.collectives import (
     recursive_halving,
     ring,
     segments,
+    stages,
     tree,
 )
 from phalanx.comm.dtypes import ReduceOp
@@ -217,13 +218,13 @@ def test_lanes_of_any_parts_in_chunks(
 
 @given(num_chunks=st.integers(1, 40), num_stages=st.integers(1, 3))
 def test_chunks_go_through_all_stages_in_order(num_chunks: int, num_stages: int) -> None:
-    order = list(lanes.stages(num_chunks, num_stages))
+    order = list(stages.stages(num_chunks, num_stages))
     assert sorted(order) == [(s, c) for s in range(num_stages) for c in range(num_chunks)]
     place = {step: number for number, step in enumerate(order)}
     for stage, chunk in order:
         assert stage == 0 or place[stage - 1, chunk] < place[stage, chunk]
         assert chunk == 0 or place[stage, chunk - 1] < place[stage, chunk]
-        if stage and (reused := (stage - 1, chunk + lanes.DEPTH + 1)) in place:
+        if stage and (reused := (stage - 1, chunk + stages.DEPTH + 1)) in place:
             assert place[reused] > place[stage, chunk], "its memory is used again too early"
 
 

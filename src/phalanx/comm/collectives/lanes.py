@@ -9,14 +9,15 @@ ranks of a node reduce the next ones and hand out the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import pairwise
 from phalanx.comm.collectives.accumulate import accumulator_dtype, accumulator_of, store_result
-from phalanx.comm.dtypes import DType, ReduceOp
+from phalanx.comm.collectives.stages import places_for, stages
+from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import widen
 from phalanx.comm.transport import PendingExchange, SubTransport, Transport
 
@@ -25,7 +26,6 @@ RunOnNode = Callable[[Collective], None]
 CHUNK_BYTES = 256 * 1024  # in a message between two nodes, at least
 MAX_CHUNKS = 16  # unless they become longer than LARGEST_BYTES, which bounds the memory
 LARGEST_BYTES = 4 * 2**20
-DEPTH = 3  # chunks between two stages: so many are on the network at the same time
 
 
 class Lanes:
@@ -105,7 +105,7 @@ def all_reduce(
     totals = [lanes.slices_of(chunk) for chunk in pairwise.shares_of(total, num_chunks)]
     results = [lanes.slices_of(chunk) for chunk in pairwise.shares_of(buffer, num_chunks)]
     longest = -(-max(slices[own].count for slices in totals) // num_nodes)
-    arriving = _places(transport, num_chunks, num_nodes, longest, total.dtype)
+    arriving = places_for(transport, num_chunks, num_nodes, longest, total.dtype)
     sums: list[tuple[PendingExchange, list[Buffer]]] = []
     gathers: list[PendingExchange] = []
     for stage, chunk in stages(num_chunks, 3):
@@ -152,8 +152,8 @@ def reduce_scatter(
     cuts = _cut_all(parts)
     outputs = pairwise.shares_of(output, len(cuts))
     longest = max(-(-part.count // len(cuts)) for part in parts)
-    node_sums = _places(transport, len(cuts), lane.size, longest, wide)
-    arriving = _places(transport, len(cuts), lane.size, longest, wide)
+    node_sums = places_for(transport, len(cuts), lane.size, longest, wide)
+    arriving = places_for(transport, len(cuts), lane.size, longest, wide)
     widened = [transport.scratch(longest, wide) for _ in range(lanes.local_size)]
     begun: list[tuple[PendingExchange, list[Buffer]]] = []
     for stage, chunk in stages(len(cuts), 2):
@@ -205,16 +205,6 @@ def all_gather(lanes: Lanes, outputs: Sequence[Buffer], part: Buffer) -> None:
                 lanes.run_on_node(Collective("all_gather", (here[own],), here))
 
 
-def stages(num_chunks: int, num_stages: int) -> Iterator[tuple[int, int]]:
-    """Yield (stage, chunk): each chunk goes through all stages, the same order on every rank; a
-    stage of a chunk comes DEPTH chunks behind the one before, which has been under way so long."""
-    for step in range(num_chunks + DEPTH * (num_stages - 1)):
-        for stage in range(num_stages):
-            chunk = step - DEPTH * stage
-            if 0 <= chunk < num_chunks:
-                yield stage, chunk
-
-
 def num_chunks_of(num_bytes: int) -> int:
     """Return the number of chunks in which a lane sends `num_bytes` to each of its peers."""
     return max(1, min(MAX_CHUNKS, num_bytes // CHUNK_BYTES), -(-num_bytes // LARGEST_BYTES))
@@ -225,16 +215,6 @@ def _cut_all(parts: Sequence[Buffer]) -> list[list[Buffer]]:
     num_chunks = num_chunks_of(max(part.num_bytes for part in parts))
     by_rank = [pairwise.shares_of(part, num_chunks) for part in parts]
     return [list(chunk) for chunk in zip(*by_rank, strict=True)]
-
-
-def _places(
-    transport: Transport, num_chunks: int, num_places: int, count: int, dtype: DType
-) -> list[list[Buffer]]:
-    """Return memory that chunks take in turn: for each that is under way a place a node."""
-    num_under_way = min(num_chunks, DEPTH + 1)
-    return [
-        [transport.scratch(count, dtype) for _ in range(num_places)] for _ in range(num_under_way)
-    ]
 
 
 def _widened(part: Buffer, memory: Buffer) -> Buffer:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
+from phalanx.comm.collectives.stages import places_for, stages
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.layout import chunks, share_of
 from phalanx.comm.transport import PendingExchange, Transport
@@ -68,21 +69,29 @@ def all_reduce_in_chunks(
           of the last piece. Where a message travels no longer than it takes to send it (within a
           node) that is a loss.
     """
-    own = transport.rank
-    for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // buffer.dtype.itemsize)):
-        whole = buffer.part(segment.start, segment.stop)
-        pieces = [
-            [whole.part(part.start, part.stop) for part in parts]
-            for parts in chunked_shares(whole.count, buffer.dtype.itemsize, transport.size)
-        ]
-        coming = [begin_reduce_scatter(transport, parts[own], parts) for parts in pieces]
-        handed = []
-        for parts, (exchange, terms) in zip(pieces, coming, strict=True):
+    own, itemsize = transport.rank, buffer.dtype.itemsize
+    pieces = [
+        [whole.part(part.start, part.stop) for part in parts]
+        for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // itemsize))
+        for whole in (buffer.part(segment.start, segment.stop),)
+        for parts in chunked_shares(whole.count, itemsize, transport.size)
+    ]
+    longest = max((parts[own].count for parts in pieces), default=0)
+    arriving = places_for(transport, len(pieces), transport.size, longest, buffer.dtype)
+    sums: list[tuple[PendingExchange, list[Buffer]]] = []
+    gathers: list[PendingExchange] = []
+    for stage, number in stages(len(pieces), 3):
+        parts = pieces[number]
+        if stage == 0:
+            spare = arriving[number % len(arriving)]
+            sums.append(begin_reduce_scatter(transport, parts[own], parts, spare))
+        elif stage == 1:
+            exchange, terms = sums[number]
             exchange.finish()
             transport.reduce_terms(terms, parts[own], op, divisor)
-            handed.append(begin_all_gather(transport, parts, parts[own]))
-        for exchange in handed:
-            exchange.finish()
+            gathers.append(begin_all_gather(transport, parts, parts[own]))
+        else:
+            gathers[number].finish()
 
 
 def all_to_all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
