@@ -22,7 +22,7 @@ print("hello from", folder == pathlib.Path(os.environ["PHALANX_RUN_DIR"]), flush
 with (folder / "rank-3.jsonl").open("a") as file:
     file.write("more")
 (folder / ".hidden").write_text("x")
-(folder / ".new").write_text("whole")
+(folder / ".new").write_text(f"whole, see {folder}/x")
 (folder / ".new").rename(folder / "error.json")
 relayed.flush()
 exec(sys.argv[2])
@@ -55,7 +55,7 @@ def test_files_output_and_end_come_home(tmp_path: Path, ending: str, code: int) 
     assert started.wait(30) == code
     collector.wait()
     assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
-    assert (tmp_path / "error.json").read_text() == "whole"
+    assert (tmp_path / "error.json").read_text() == f"whole, see {tmp_path}/x"
     assert (tmp_path / "launcher.log").read_text() == "hello from True\n"
     assert {path.name for path in tmp_path.iterdir()} == {
         *("rank-3.jsonl", "error.json", "launcher.log"),
@@ -70,7 +70,7 @@ def test_flushed_files_are_here_although_the_sender_is_killed(tmp_path: Path) ->
     started = relay(tmp_path, order, "os.kill(os.getppid(), 9); os._exit(0)", collector)
     assert started.wait(30) == -signal.SIGKILL
     collector.wait()
-    assert (tmp_path / "error.json").read_text() == "whole"
+    assert (tmp_path / "error.json").read_text() == f"whole, see {tmp_path}/x"
 
 
 def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) -> None:

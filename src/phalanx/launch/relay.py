@@ -32,6 +32,7 @@ from phalanx.launch.temporary import job_folder
 ORDER = "PHALANX_RELAY"
 OUTPUT = ".output"
 """Name of the program's own output among the files."""
+ERROR = "error.json"
 ENDED = "ended"
 HELLO = "hello"
 TELLS_END = "PHALANX_TELLS_END"
@@ -84,8 +85,9 @@ class _Sent(NamedTuple):
 class _Sender:
     """Sends what is new in a folder."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self.rank = folder, rank
+    def __init__(self, folder: Path, rank: int, *, home: str) -> None:
+        """home: the folder on the launching node, which is named in place of `folder`."""
+        self._folder, self.rank, self._home = folder, rank, home
         self._sent: dict[str, _Sent] = {}
         self._output_bytes = 0
 
@@ -113,8 +115,10 @@ class _Sender:
                 return
             file.seek(sent.num_bytes)
             data = file.read()
-        self.send(path.name, data, version=sent.version, offset=sent.num_bytes)
         self._sent[path.name] = sent._replace(num_bytes=sent.num_bytes + len(data))
+        if path.name == ERROR:  # written whole
+            data = data.replace(str(self._folder).encode(), self._home.encode())
+        self.send(path.name, data, version=sent.version, offset=sent.num_bytes)
 
     def send(self, name: str, data: bytes, *, version: int = 0, offset: int = 0) -> None:
         """Send a chunk of a file, or a file of its own."""
@@ -184,7 +188,7 @@ class _Program:
 
 def _relay(order: Order, words: list[str], local: Path) -> int:
     """Run the program with `local` in place of the folder; return its exit code."""
-    sender = _Sender(local, _rank())
+    sender = _Sender(local, _rank(), home=order.folder)
     for name, text in order.files.items():
         (local / name).write_text(text)
         sender.know(name)
