@@ -104,7 +104,11 @@ def _merge(rows: list[dict[str, LocalBox]]) -> GatherPlan:
     for name, spec in plan.specs.items():
         boxes = list(by_offsets.get(name, {}).values())
         if sum(box.num_elements for box in boxes) != spec.num_elements:
-            raise RuntimeError(f"the ranks' parts of {name} do not make up {list(spec.shape)}")
+            sent = ", ".join(f"{list(box.sizes)} of rank {box.rank}" for box in boxes) or "none"
+            raise RuntimeError(
+                f"the parts of {name} that {len(rows)} ranks sent ({sent}) do not make up "
+                f"{list(spec.shape)}"
+            )
         plan.boxes[name] = boxes
     return plan
 

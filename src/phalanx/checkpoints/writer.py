@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, lock, remove
 from phalanx.checkpoints.load import check_written_folder
 from phalanx.checkpoints.manifest import Manifest, read_manifest
 from phalanx.checkpoints.rank_state import Write, gather_rank_state
+from phalanx.comm.shared_folder import named_host
 from phalanx.errors import UserError
+from phalanx.launch.detect import detect
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter
 from phalanx.records.schema import SavedEvent
@@ -93,7 +96,15 @@ class CheckpointWriter:
 
     def _save(self, epoch: int, position: tuple[int, int]) -> Path | None:
         """Write the checkpoint; return its path on rank 0."""
-        began, strategy = time.perf_counter(), self.strategy
+        began = time.perf_counter()
+        with named_host(detect(os.environ)):
+            path = self._write(position)
+        if path is not None:
+            self._record(epoch, path, time.perf_counter() - began)
+        return path
+
+    def _write(self, position: tuple[int, int]) -> Path | None:
+        strategy = self.strategy
         manifest = msgspec.structs.replace(
             self.manifest,
             epochs_done=position[0],
@@ -114,10 +125,7 @@ class CheckpointWriter:
                 path = save_checkpoint(
                     self.folder, *parts, manifest, also=further, names=self.names
                 )
-        if strategy.rank > 0:
-            return None
-        self._record(epoch, path, time.perf_counter() - began)
-        return path
+        return path if strategy.rank == 0 else None
 
     def _record(self, epoch: int, path: Path, save_s: float) -> None:
         if self.writer is None:

@@ -109,7 +109,8 @@ def _lack_of_room(ranks: TalkingRanks, folder: Path, num_bytes: int) -> str:
         return ""
     return (
         f"rank {ranks.rank} ({socket.gethostname()}): {folder} has room for {free / 1e6:,.1f} MB, "
-        f"and the copies need {num_bytes / 1e6:,.1f} MB: free some space, or name another folder"
+        f"and the copies need {num_bytes / 1e6:,.1f} MB: free some space, or name another folder "
+        "(--stage for packs, else $TMPDIR)"
     )
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,8 @@ from typing import NamedTuple, Protocol
 
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
+
+NAMES_RANK = re.compile(r"\branks? \d")
 
 MAX_NAMED_HOSTS = 8
 """Hosts that a line names."""
@@ -89,12 +92,12 @@ def by_host(ranks: Iterable[RankOnHost]) -> str:
 
 @contextmanager
 def named_host(launched: Launched | None) -> Iterator[None]:
-    """Name rank and host in errors of the block, where one of several nodes may lack what the
-    others have."""
+    """Name rank and host in errors of the block that name none, where one of several nodes may
+    lack what the others have."""
     try:
         yield
     except UserError as error:
         host = socket.gethostname()
-        if launched is None or not launched.may_span_nodes or host in str(error):
+        if launched is None or not launched.may_span_nodes or NAMES_RANK.search(str(error)):
             raise
         raise UserError(f"{error} (rank {launched.rank} on {host})") from error
