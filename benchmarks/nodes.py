@@ -1,6 +1,6 @@
 """Collectives between nodes against the wire, the MPI library's own and Gloo, on limited links.
 
-    python benchmarks/nodes.py                     # 1 Gbit/s, as root; four minutes
+    python benchmarks/nodes.py                     # 1 Gbit/s, as root; six minutes
     python benchmarks/nodes.py --rates 10gbit      # other links, as `tc` names them
     python benchmarks/nodes.py --quick             # one small layout, a few seconds
     python benchmarks/nodes.py --layouts 2x1 3x4 --sizes 1048576 --engines phalanx gloo
@@ -43,6 +43,7 @@ import numpy as np
 import phalanx
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.layout import share_of
+from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
@@ -158,6 +159,8 @@ def timed(world: World, call: Callable[[], None]) -> float:
 
 def rank_main(out: Path, address: str, sizes: list[int], engines: list[str]) -> None:
     world = World.create(timeout_s=120)
+    if world.size > usable_cores():  # those of the machine, which a node takes for its own
+        world.group.set_wait_policy(WaitPolicy.for_node(world.size, usable_cores()))
     if "gloo" in engines:
         join_gloo(world, address)
     seconds: Seconds = {}
