@@ -88,11 +88,13 @@ def lose(nodes: Nodes, fault: Fault, victim: str, delay_s: float, log: Path) -> 
         assert wait_for(lambda: epochs_of(log) > 0, START_S * PATIENCE), log.read_text()
         time.sleep(delay_s)
         fault(nodes, victim)
+        lost_at = time.monotonic()
         ended = wait_for(lambda: run.poll() is not None, END_S * PATIENCE)
         said = log.read_text()
         assert ended, f"the command runs on\n{said}"
     alive = [node for node in nodes.nodes if nodes.is_alive(node)]
-    left = wait_for(lambda: not any(nodes.processes(node) for node in alive), 2 * PATIENCE)
+    rest_s = END_S * PATIENCE - (time.monotonic() - lost_at)
+    left = wait_for(lambda: not any(nodes.processes(node) for node in alive), rest_s)
     assert left, {node: nodes.processes(node) for node in alive}
     assert run.returncode != 0, said
     outcome = outcome_of(nodes)
