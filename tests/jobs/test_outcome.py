@@ -305,10 +305,19 @@ def test_ranks_of_a_node_that_does_not_answer_are_lost_whatever_the_launcher_say
     )
 
 
-def test_a_rank_of_another_node_that_died_first_is_named_with_its_host(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {0: -15, 2: -9, 1: -11},
+        {0: -15, 1: 14, 2: -9},  # Open MPI ended rank 1, as rank 2 was gone
+    ],
+)
+def test_a_rank_of_another_node_that_died_first_is_named_with_its_host(
+    tmp_path: Path, ends: dict[int, int]
+) -> None:
     for rank in range(3):
         write_rank(tmp_path, rank, finished=False)
-    nodes = RankNodes(hosts=HOSTS, ends={0: -15, 2: -9, 1: -11})
+    nodes = RankNodes(hosts=HOSTS, ends=ends)
     outcome = determine_outcome(tmp_path, 3, JobExit(0, nodes=nodes))
     assert outcome.rank == 2
     assert (outcome.error or "").startswith("rank 2 (n2), a worker, ended without a word")

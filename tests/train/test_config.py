@@ -60,14 +60,14 @@ def test_options_survive_the_record() -> None:
 @pytest.mark.parametrize(
     ("strategy", "launched", "threads"),
     [
-        ("mpi", None, 8),  # a rank a node
+        ("mpi", None, None),  # each rank counts the cores of its own node
         ("gloo", None, 4),  # processes of this node
         ("gloo", Launched(launcher="slurm", rank=0, world_size=2), 8),
         ("mpi", Launched(launcher="slurm", rank=0, world_size=2, local_world_size=1), 8),
     ],
 )
 def test_threads_in_an_allocation_of_two_nodes(
-    monkeypatch: pytest.MonkeyPatch, strategy: Any, launched: Launched | None, threads: int
+    monkeypatch: pytest.MonkeyPatch, strategy: Any, launched: Launched | None, threads: int | None
 ) -> None:
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
     monkeypatch.setattr("phalanx.train.run.usable_cores", lambda: 8)

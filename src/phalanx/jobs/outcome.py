@@ -269,8 +269,10 @@ def _first_to_end(records: _Records, suspects: Sequence[int], ending: JobExit) -
     """
     if ending.rank is not None:
         return ending.rank if ending.rank in suspects else None
-    for rank, code in ending.nodes.ends.items():
-        if rank in suspects and code not in _ASKED_TO_END:
+    own = [rank for rank, code in ending.nodes.ends.items() if code not in _ASKED_TO_END]
+    own.sort(key=lambda rank: ending.nodes.ends[rank] == _PEER_DISCONNECTED)  # stable
+    for rank in own:
+        if rank in suspects:
             return rank
     began = {getattr(records.first(rank), "process_id", None): rank for rank in suspects}
     for process in named_processes(records.folder):
@@ -283,6 +285,8 @@ def _first_to_end(records: _Records, suspects: Sequence[int], ending: JobExit) -
     return None
 
 
+_PEER_DISCONNECTED = 14
+"""Exit code with which Open MPI ends a rank when the process of another is gone."""
 _ASKED_TO_END = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
