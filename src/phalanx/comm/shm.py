@@ -24,7 +24,7 @@ from phalanx.comm.errors import (
 )
 from phalanx.comm.flight_recorder import KernelLog
 from phalanx.comm.memory import SharedMemory, allocate_shared, warn_no_shared_memory
-from phalanx.comm.mpi import mpi
+from phalanx.comm.progress import poke_mpi
 from phalanx.comm.wait import WaitPolicy
 
 _KINDS, _STATUSES = kernel_names("KINDS"), kernel_names("STATUSES")
@@ -191,7 +191,7 @@ class ShmGroup:
         while it is called, and a rank may wait here for one that waits for a message."""
         if not self._moves_messages:
             self._moves_messages = True
-            self._module.set_progress_hook(_poke_mpi)
+            self._module.set_progress_hook(poke_mpi)
 
     def is_dead(self, rank: int) -> bool:
         """Return whether the process of `rank`, which had joined, has ended."""
@@ -321,12 +321,6 @@ def describe_call(fingerprint: int, count: int) -> str:
     if name in ("reduce", "broadcast", "gather", "scatter"):
         words.append(f"root {root}")
     return f"{name}({', '.join(words)})"
-
-
-def _poke_mpi() -> None:
-    library = mpi()
-    if library.Is_initialized() and not library.Is_finalized():
-        library.COMM_WORLD.Iprobe()  # MPICH moves nothing else on for COMM_SELF
 
 
 def _unexport(module: Any, handle: Any, number: int, keep: object) -> None:

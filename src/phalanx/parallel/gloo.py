@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from phalanx.comm.clock import machine
+from phalanx.comm.progress import messages_moving
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.spans import ClockReading, now_ns
 
@@ -24,9 +25,11 @@ class GlooGroup(RunGroup):
     ) -> None:
         super().__init__(rank=rank, size=size, local_rank=local_rank)
         self._store, self._num_shared = store, 0
-        dist.init_process_group(
-            "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
-        )
+        timeout = timedelta(seconds=timeout_s)
+        with messages_moving():
+            dist.init_process_group(
+                "gloo", store=store, rank=rank, world_size=size, timeout=timeout
+            )
 
     def synchronize_buffers(self, model: nn.Module) -> None:
         """Broadcast the buffers of rank 0, as DDP does before every step."""

@@ -16,6 +16,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.clock import estimate_offset
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
+from phalanx.comm.progress import messages_moving
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
 from phalanx.parallel.run_group import RunGroup
@@ -148,9 +149,10 @@ def _init_torch(world: World, backend: Backend) -> None:
         return
     timeout = timedelta(seconds=world.timeout_s)
     store = open_store(world, timeout)
-    dist.init_process_group(
-        backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout
-    )
+    with messages_moving():
+        dist.init_process_group(
+            backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout
+        )
 
 
 def _count() -> TrafficCounter:

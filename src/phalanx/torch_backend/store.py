@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
+from phalanx.comm.progress import messages_moving
 from phalanx.comm.world import World
 from phalanx.torch_backend.interfaces import (
     LOOPBACK,
@@ -63,7 +64,7 @@ def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -
         else:
             listener.close()
     # It looks up the names of addresses, for its log alone, and complains where there are none.
-    with hide_cpp_warnings():
+    with hide_cpp_warnings(), messages_moving():
         return TCPStore(
             host,
             port,
@@ -84,14 +85,14 @@ def gloo_interface(store: Store) -> Iterator[None]:
     store: with none of TCP, or one that was opened by a host's name, nothing is done.
     """
     interface = None if GLOO_INTERFACE in os.environ else _interface_to_server(store)
-    if interface is None:
-        yield
-        return
-    os.environ[GLOO_INTERFACE] = interface
+    if interface is not None:
+        os.environ[GLOO_INTERFACE] = interface
     try:
-        yield
+        with messages_moving():
+            yield
     finally:
-        del os.environ[GLOO_INTERFACE]
+        if interface is not None:
+            del os.environ[GLOO_INTERFACE]
 
 
 def _interface_to_server(store: Store) -> str | None:

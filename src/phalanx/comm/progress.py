@@ -1,0 +1,40 @@
+"""Progress of MPI's messages while a rank waits for something else than MPI.
+
+A message counts as sent once MPI has taken it, and MPI moves it only while it is called: MPICH over
+libfabric keeps what it has taken until then. A rank that waits elsewhere for a peer which waits for
+that message waits for ever.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_INTERVAL_S = 1e-3
+
+
+def poke_mpi() -> None:
+    """Let MPI move messages, where this process uses it."""
+    library = sys.modules.get("mpi4py.MPI")
+    if library is not None and library.Is_initialized() and not library.Is_finalized():
+        library.COMM_WORLD.Iprobe()  # MPICH moves nothing else on for COMM_SELF
+
+
+@contextmanager
+def messages_moving() -> Iterator[None]:
+    """Have a thread move messages, every millisecond, while the body waits outside of MPI."""
+    is_over = threading.Event()
+
+    def move() -> None:
+        while not is_over.wait(_INTERVAL_S):
+            poke_mpi()
+
+    thread = threading.Thread(target=move, name="phalanx-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
