@@ -54,13 +54,16 @@ def test_what_is_asked_of_slurm_and_pbs(tmp_path: Path) -> None:
     slurm = job_file("slurm", job(tmp_path, time_s=5400, directives=["--partition=long"]))
     for line in (
         *("--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=3", "--time=01:30:00"),
-        *("--requeue", "--signal=B:USR1@120", "--partition=long", "--job-name=Net 1"),
+        *("--requeue", "--signal=B:USR1@120", "--partition=long", "--job-name=Net-1"),
     ):
         assert f"#SBATCH {line}\n" in slurm
     pbs = job_file("pbs", job(tmp_path, time_s=5400))
     for line in ("-l select=2:ncpus=6:mpiprocs=2", "-l walltime=01:30:00", "-r y"):
         assert f"#PBS {line}\n" in pbs
     assert "sleep 5280" in pbs
+    assert "#PBS -N Net-1\n" in pbs, "a blank would end the directive"
+    with pytest.raises(UserError, match="--nodes 0"):
+        job(tmp_path, nodes=0)
     with pytest.raises(UserError, match="--ranks 3 on --nodes 2"):
         job(tmp_path, ranks=3)
     with pytest.raises(UserError, match="--notice 60"):
@@ -114,3 +117,24 @@ def test_a_stopped_job_is_queued_again(
     assert (tmp_path / "queued").exists() == again
     if again:
         assert (tmp_path / "queued").read_text() == "requeue 8\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "2"], "--nodes is for a job file"),
+        (["--go"], "--go is for a job file"),
+        (["--submit", "slurm", "--hosts", "n0"], "--hosts: a job file leaves"),
+        (["--submit", "slurm", "--image", "a"], "--image is for Kubernetes"),
+        (["--submit", "slurm", "-n", "2", "--nodes", "0"], "--nodes 0 must be"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
+    command = [sys.executable, "-m", "phalanx", "launch", *words, "a.py"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["a.py"]

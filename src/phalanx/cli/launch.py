@@ -14,7 +14,7 @@ from rich.console import Console
 from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.preflight import Preflight, preflight_nodes
-from phalanx.cli.submit import LOCALLY, Submit, write_job
+from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.record import default_folder
@@ -81,8 +81,12 @@ def launch(
     is_second = words[0] in ("-m", "phalanx") and len(words) > 1
     name = words[1] if is_second else Path(words[0]).stem
     if batch.submit is not None:
+        for option, value in (("--hosts", hosts), ("--hostfile", hostfile), ("--log-dir", log_dir)):
+            if value is not None:
+                raise UserError(f"{option}: a job file leaves that to the job; leave it out")
         write_job(batch, words, name=name, ranks=ranks, threads=threads)
         return
+    check_used(batch)
     check_ranks(ranks, os.environ)
     if threads is None and not nodes.has_others:
         threads = max(1, cores // max_local_ranks(ranks, nodes.slots))

@@ -67,6 +67,14 @@ Submit = Annotated[SubmitOptions, Parameter(name="*", group=BATCH)]
 LOCALLY = SubmitOptions()
 
 
+def check_used(options: SubmitOptions) -> None:
+    """Raises: UserError for options of a job file where none is written."""
+    for name, value in vars(options).items():
+        if value != getattr(LOCALLY, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} is for a job file: add --submit, or leave it out")
+
+
 def write_job(
     options: SubmitOptions, words: Sequence[str], *, name: str, ranks: int, threads: int | None
 ) -> None:
@@ -94,6 +102,8 @@ def write_job(
     )
     if cloud and options.directive:
         raise UserError("--directive is for Slurm and PBS: edit the YAML that is written")
+    if options.image is not None and not cloud:
+        raise UserError(f"--image is for Kubernetes: leave it out for --submit {system}")
     submission = [*SUBMIT[system], str(path)]
     if options.go and shutil.which(submission[0]) is None:
         raise UserError(f"--go: there is no {submission[0]} here: submit from where there is one")

@@ -62,6 +62,8 @@ class BatchJob:
     """ClusterTrainingRuntime of a TrainJob: one with an `mpi` policy, as this one of Trainer."""
 
     def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise UserError(f"--nodes {self.nodes} must be at least 1")
         if self.ranks % self.nodes:
             raise UserError(
                 f"--ranks {self.ranks} on --nodes {self.nodes}: batch systems grant each node the "
@@ -114,7 +116,7 @@ def job_file(system: System, job: BatchJob) -> str:
 
 def _slurm(job: BatchJob) -> str:
     directives = [
-        f"--job-name={job.name}",
+        f"--job-name={_word(job.name)}",
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.ranks_per_node}",
         f"--cpus-per-task={job.threads}",
@@ -132,7 +134,7 @@ def _slurm(job: BatchJob) -> str:
 def _pbs(job: BatchJob) -> str:
     cores = job.ranks_per_node * job.threads
     directives = [
-        f"-N {job.name[:15]}",
+        f"-N {_word(job.name)[:15]}",
         f"-l select={job.nodes}:ncpus={cores}:mpiprocs={job.ranks_per_node}",
         f"-l walltime={_clock(job.time_s)}",
         "-j oe",
@@ -171,6 +173,11 @@ def _run_and_wait(job: BatchJob) -> str:
         "wait $command; code=$?  # a signal ends the wait\n"
         "while kill -0 $command 2>/dev/null; do wait $command; code=$?; done\n"
     )
+
+
+def _word(name: str) -> str:
+    """Return a name as one word: a directive would end at a blank."""
+    return re.sub(r"[^\w.-]+", "-", name)
 
 
 def _clock(seconds: int) -> str:
