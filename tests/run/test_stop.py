@@ -81,5 +81,8 @@ def test_ranks_ask_each_other_about_once_a_second(monkeypatch: pytest.MonkeyPatc
         assert not request.agree(step)
         step = 101
         assert request.agree(step)
+        later = StopRequest(Group())  # of the program's next run: it once heard nothing
+        signal.raise_signal(stop.STOP_SIGNAL)
+        assert later.agree(step, now=True)
     finally:
         signal.signal(stop.STOP_SIGNAL, former)

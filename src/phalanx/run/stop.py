@@ -50,10 +50,11 @@ class StopRequest:
         self._is_asked = False
         self._due = self._asked_step = 0
         self._asked_at = time.perf_counter()
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(STOP_SIGNAL) is signal.SIG_DFL
-        ):
+        handler = signal.getsignal(STOP_SIGNAL)
+        is_free = handler is signal.SIG_DFL or isinstance(
+            getattr(handler, "__self__", None), StopRequest
+        )  # that of an earlier run of the program
+        if is_free and threading.current_thread() is threading.main_thread():
             signal.signal(STOP_SIGNAL, self._note)
 
     def agree(self, step: int, *, now: bool = False) -> bool:
