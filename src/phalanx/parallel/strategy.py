@@ -78,6 +78,8 @@ class Strategy(ABC):
     """Over the ranks; else gradients are those of this rank's samples."""
     makes_optimizer: bool = False
     """Of its own, whatever a program gives."""
+    num_blocks: int | None = None
+    """Blocks of samples to evaluate; None: one a rank. Where fixed, numbers are summed exactly."""
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
@@ -199,6 +201,12 @@ class Strategy(ABC):
     def micro_batches(self, batch: Batch) -> list[Batch]:
         """Return the micro-batches of `batch`, one forward pass each."""
         return split_micro_batches(batch, self.options.accumulate)
+
+    def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:  # noqa: B027
+        """Begin a program's micro-batch, by its number in the global batch; 0 samples: padding."""
+
+    def end_micro_batch(self) -> None:  # noqa: B027
+        """End one after its backward passes, unless it is the rank's last of a step."""
 
     def loss_weight(self, batch: Batch) -> float:
         """Return the factor of a rank's loss sum before its backward pass."""

@@ -9,10 +9,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from phalanx.comm.layout import share_of
 from phalanx.data.sampler import evaluation_shard
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.run.samples import IndexedSamples
 
 Reduction = Literal["mean", "sum"]
@@ -40,16 +42,21 @@ def evaluate(
         raise UserError(f"run.evaluate: batch_size={batch_size!r} is no whole number from 1")
     if not len(samples):
         raise UserError("run.evaluate: data has no samples")
-    # From the last rank on: rank 0, which names the results, always has samples.
-    own = evaluation_shard(len(samples), strategy.size - 1 - strategy.rank, strategy.size)
+    # From the last block on: rank 0, which names the results, always has samples.
+    number = strategy.num_blocks or strategy.size
+    blocks = [
+        evaluation_shard(len(samples), number - 1 - block, number)
+        for block in share_of(strategy.rank, strategy.size, number)
+    ]
     indices = [
         torch.arange(start, min(start + batch_size, own.stop))
+        for own in blocks
         for start in range(own.start, own.stop, batch_size)
     ]
     model = strategy.model
     modes = [(module, module.training) for module in model.modules()]
     strategy.synchronize_buffers()
-    sums: dict[str, float] = {}
+    sums: dict[str, ExactSum] = {}
     is_mapping = False
     model.eval()
     try:
@@ -60,7 +67,7 @@ def evaluate(
                 weight = len(chosen) if reduction == "mean" else 1
                 named = values if isinstance(values, Mapping) else {"": values}
                 for name, value in named.items():
-                    sums[name] = sums.get(name, 0.0) + weight * _number(name, value)
+                    sums.setdefault(name, ExactSum()).add([weight * _number(name, value)])
     finally:
         for module, is_training in modes:
             module.training = is_training
@@ -80,9 +87,11 @@ def _number(name: str, value: object) -> float:
         ) from error
 
 
-def _over_ranks(group: RunGroup, sums: dict[str, float], divisor: int, *, is_mapping: bool) -> Any:
+def _over_ranks(
+    group: RunGroup, sums: dict[str, ExactSum], divisor: int, *, is_mapping: bool
+) -> Any:
     """Add up the sums of the ranks, of which some may have had no samples."""
     is_mapping, names = json.loads(group.share(json.dumps([is_mapping, list(sums)])))
-    totals = group.sum([sums.get(name, 0.0) for name in names])
+    totals = sum_over_ranks(group, [sums.get(name, ExactSum()) for name in names])
     values = {name: total / divisor for name, total in zip(names, totals, strict=True)}
     return values if is_mapping else values[""]

@@ -7,6 +7,9 @@ from typing import NamedTuple
 from phalanx.comm.layout import share_of
 from phalanx.errors import UserError
 
+BITWISE_MICRO_BATCHES = 8
+"""Of a global batch whose results have the same bits on any number of ranks, by default."""
+
 
 class MicroBatchSlice(NamedTuple):
     """Samples of a global batch that are computed together."""

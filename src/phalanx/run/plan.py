@@ -37,7 +37,7 @@ from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
 from phalanx.run.source import Source, identity_of, make_feed
 from phalanx.run.strategy import StrategyChoice, as_arguments, choose_strategy, make_strategy
-from phalanx.torch_backend.threads import share_cores
+from phalanx.torch_backend.threads import compute_bitwise, share_cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,7 @@ class RunPlan:
                 "micro_batches": batches.micro_batches,
                 "clip_norm": setup.step.clip_norm,
                 "autocast": None if setup.step.autocast is None else "bf16",
+                **({"bitwise": True} if setup.choice.bitwise_micro_batches else {}),
                 **({"alternate": " ".join(self.alternate)} if self.alternate else {}),
                 **identity_of(batches.source),
             },
@@ -114,7 +115,9 @@ class RunPlan:
         """
         setup = self.setup
         self._check_compression()
-        if setup.ranks.launched is not None:
+        if setup.choice.bitwise_micro_batches is not None:
+            compute_bitwise()
+        elif setup.ranks.launched is not None:
             share_cores(setup.ranks.launched.local_world_size or 1)
         with as_arguments():
             strategy = make_strategy(setup.choice, setup.ranks, seed=setup.seed, step=setup.step)
@@ -161,6 +164,7 @@ class RunPlan:
             "epochs": batches.epochs,
             "steps": batches.steps,
             "seed": self.setup.seed,
+            "bitwise": self.setup.choice.bitwise_micro_batches,
             "the number of samples": None if batches.is_sharded else batches.num_samples,
         }
 
@@ -253,6 +257,7 @@ def make_setup(
     device: str,
     seed: int,
     timeout_s: float,
+    bitwise_micro_batches: int | None,
 ) -> Setup:
     """Return the setup that `phalanx.start` was asked for; a model for a GPU is moved there.
 
@@ -275,6 +280,7 @@ def make_setup(
         num_optimizers=len(optimizers),
         clips=clip_norm is not None,
         is_on_gpu=place != CPU,
+        bitwise_micro_batches=bitwise_micro_batches,
     )
     step = StepOptions(
         clip_norm=clip_norm,

@@ -25,6 +25,7 @@ from phalanx.run.departure import MEND, Departure, leaves_by_break
 from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
+from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
@@ -197,6 +198,8 @@ class ProgramRun:
         for scheduler in self._options.schedulers:
             if self._gradients.has_updated(scheduler.optimizer):
                 scheduler.step()
+        if not result.is_skipped:
+            self._records.recorder.counts.exact_loss.add(self._gradients.loss_terms)
         loop.end_step(result, self._gradients.num_samples)
         self._records.show(loop.position)
         self._checkpoints.check(loop.position.step)
@@ -251,7 +254,9 @@ class ProgramRun:
         of the whole epoch, before the next begins. As `backward` weighs it. Collective."""
         self._departure.agree()
         counts = self._records.recorder.counts
-        loss_sum, samples = self._group.sum([counts.loss_sum, counts.samples])
+        loss_sum, samples = sum_over_ranks(
+            self._group, [counts.exact_loss, ExactSum([counts.samples])]
+        )
         return loss_sum / samples if samples else math.nan
 
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:

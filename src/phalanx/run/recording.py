@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -26,6 +26,7 @@ from phalanx.records.schema import (
     StartedEvent,
     StoppedEvent,
 )
+from phalanx.run.exact_sum import ExactSum
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import resident_bytes
 from phalanx.run.step_record import step_record
@@ -37,6 +38,8 @@ class EpochCounts:
 
     samples: int = 0
     loss_sum: float = 0.0
+    exact_loss: ExactSum = field(default_factory=ExactSum)
+    """The same before it was rounded, of a program's run."""
     correct: int | None = None
     """Right predictions; None where nobody counts them."""
     communication_s: float = 0.0

@@ -25,7 +25,7 @@ from phalanx.run.data_loader import unwrap_loader
 from phalanx.run.defaults import seed_of, strategy_of
 from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
-from phalanx.run.micro_batches import check_number
+from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.optimizers import check_alternate, check_optimizers
 from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of
 from phalanx.run.program import ProgramRun
@@ -45,6 +45,7 @@ def start(
     epochs: int | None = None,
     steps: int | None = None,
     micro_batches: int | None = None,
+    bitwise: bool = False,
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
     alternate: Sequence[str] = (),
     sharded: bool = False,
@@ -94,6 +95,9 @@ def start(
         epochs as they need.
     micro_batches: into which every global batch is cut, whatever the number of ranks; each has
         random numbers of its own, so that dropout agrees, too. None: one a rank.
+    bitwise: the trained model has the same bits on any number of ranks up to `micro_batches`, 8
+        where none are given: gradients of micro-batches are computed on one thread, and summed in
+        a fixed order.
     scheduler: of the learning rate, or several; each makes a step after every update.
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
         and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
@@ -134,6 +138,7 @@ def start(
         data,
         batch_size=batch_size,
         micro_batches=micro_batches,
+        bitwise=bitwise,
         epochs=epochs,
         steps=steps,
         checkpoint_steps=checkpoint_steps,
@@ -155,6 +160,7 @@ def start(
         device=device,
         seed=seed_of(seed),
         timeout_s=timeout_s,
+        bitwise_micro_batches=batches.number if bitwise else None,
     )
     schedulers = schedulers_of(scheduler, optimizers)
     plan = RunPlan(
@@ -182,6 +188,7 @@ def _plan_batches(
     *,
     batch_size: int | None,
     micro_batches: int | None,
+    bitwise: bool,
     epochs: int | None,
     steps: int | None,
     checkpoint_steps: int | None,
@@ -212,6 +219,13 @@ def _plan_batches(
     if num_samples == 0:
         raise UserError("data has no samples")
     batch_size = min(batch_size, num_samples or batch_size)
+    if bitwise:
+        micro_batches = micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
+        if sharded:
+            raise UserError(
+                "bitwise=True needs data whose cut does not depend on the ranks: leave "
+                "sharded=True out"
+            )
     return BatchPlan(
         data=data,
         source=source,

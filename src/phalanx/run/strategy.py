@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch.distributed as dist
 
 from phalanx.errors import UserError
+from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.make import JobRanks, make_gloo, make_local, make_mpi, make_on_gpus
 from phalanx.parallel.option_groups import GivenOptions, default_options
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
@@ -40,6 +41,8 @@ class StrategyChoice:
     mpi: MpiOptions
     local: LocalOptions
     is_on_gpu: bool = False
+    bitwise_micro_batches: int | None = None
+    """Of a global batch, where results must not depend on the number of ranks to the bit."""
 
 
 def choose_strategy(
@@ -50,6 +53,7 @@ def choose_strategy(
     num_optimizers: int,
     clips: bool,
     is_on_gpu: bool = False,
+    bitwise_micro_batches: int | None = None,
 ) -> StrategyChoice:
     """Return the strategy of a run of `num_ranks` ranks, and its options. One rank, which has
     nothing to send, takes `sequential` for all but `local`.
@@ -91,6 +95,8 @@ def choose_strategy(
         local = given.take_if(chosen == "local", LocalOptions, 'strategy="local"')
     if is_on_gpu and (num_ranks > 1 or chosen == "local"):
         _check_on_gpu(chosen, options, num_optimizers)
+    if bitwise_micro_batches is not None:
+        check_bitwise(chosen, options, is_on_gpu=is_on_gpu)
     label = "sequential" if name == "auto" and num_ranks == 1 else chosen
     if num_ranks == 1 and chosen != "local":  # the same numbers, without MPI
         chosen = "sequential"
@@ -100,6 +106,7 @@ def choose_strategy(
         mpi=mpi or MpiOptions(),
         local=local or LocalOptions(),
         is_on_gpu=is_on_gpu,
+        bitwise_micro_batches=bitwise_micro_batches,
     )
 
 
@@ -115,6 +122,9 @@ def make_strategy(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
             'program has made one: take strategy="mpi", which lives beside it'
         )
+    if (number := choice.bitwise_micro_batches) is not None:
+        world = ranks.join() if choice.name == "mpi" else None
+        return Bitwise(world, micro_batches=number, step_options=step)
     match choice.name:
         case "mpi" if choice.is_on_gpu:
             return make_on_gpus(ranks, step=step)
@@ -132,6 +142,19 @@ def make_strategy(
             return ZeroOne(ranks.join(), step_options=step)
         case _:
             return Sequential(step)
+
+
+def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) -> None:
+    """Raises: UserError for what makes results depend on the number of ranks."""
+    if name not in ("mpi", "sequential"):
+        raise UserError(
+            f'strategy="{name}" does not sum the gradients of micro-batches in a fixed order, as '
+            'bitwise=True does: take strategy="mpi"'
+        )
+    if is_on_gpu:
+        raise UserError("bitwise=True is for the CPU: leave device= out")
+    if options:
+        raise UserError(f"bitwise=True has an order of sums of its own: leave {min(options)} out")
 
 
 def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int) -> None:

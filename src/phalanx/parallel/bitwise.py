@@ -1,0 +1,104 @@
+"""Data parallelism whose results have the same bits on any number of ranks.
+
+The global batch is cut into a fixed number of micro-batches. The gradient of each is computed by
+itself, from the same parameters and buffers, and they are summed in the order of a fixed tree
+(`gradients/summation_tree.py`), whichever rank has computed them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.layout import share_of
+from phalanx.comm.world import World
+from phalanx.gradients.reducer import ReduceTimes, dense_gradient
+from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.parallel.formulas import data_parallel_costs
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.step import StepOptions, backward
+from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
+from phalanx.records.schema import ExpectedCosts
+
+
+class Bitwise(Strategy):
+    """Replicas that sum the gradients of micro-batches in a fixed order; also a single process.
+
+    Each micro-batch of a step begins with the buffers of the step before. Those of floating point,
+    such as running statistics, become the mean over the micro-batches; others, such as the number
+    of updates, what one micro-batch makes of them.
+    """
+
+    collective = "tree"
+
+    def __init__(
+        self, world: World | None, *, micro_batches: int, step_options: StepOptions | None = None
+    ) -> None:
+        """world: None for a single process. micro_batches: of a full global batch."""
+        super().__init__(SingleProcessGroup() if world is None else WorldGroup(world), step_options)
+        self._world, self._num_micro_batches, self.num_blocks = world, micro_batches, micro_batches
+        self._owners = [share_of(rank, self.size, micro_batches) for rank in range(self.size)]
+        self.coordinates = {"dp": self.rank}
+        self._is_in_step = False
+
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
+        super().prepare(model, rule)
+        if self._world is not None:
+            broadcast_tensors(self._world.group, self._parameters)
+            broadcast_untrained(self._world.group, model)
+            self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
+        buffers = list(model.buffers())
+        self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
+        self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
+        self._reducer = TreeReducer(
+            [*self._parameters, *self._buffers],
+            self._num_micro_batches,
+            None if self._world is None else self._world.group,
+        )
+        self.optimizer = torch_optimizer(rule, self._parameters)
+
+    def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:
+        if not self._is_in_step:
+            whole = self._num_micro_batches
+            leaves = [leaf for leaf in range(whole) if share_of(leaf, whole, of_samples)]
+            self._reducer.begin(self._owners, leaves)
+            self._before = [(b, b.clone()) for b in (*self._buffers, *self._counters)]
+            self._is_in_step = True
+        else:
+            for buffer, before in self._before:
+                buffer.copy_(before)
+        self._micro_batch, self._num_samples = number, samples
+        self._global_samples = of_samples
+
+    @torch.no_grad()
+    def end_micro_batch(self) -> None:
+        gradients = [dense_gradient(parameter) for parameter in self._parameters]
+        self.clear_gradients()
+        if self._num_samples:  # else padding, of a rank without samples
+            share = self._num_samples / self._global_samples
+            buffers = torch._foreach_mul(self._buffers, share) if self._buffers else ()
+            self._reducer.add(self._micro_batch, [*gradients, *buffers])
+
+    def backward_and_reduce(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
+        backward(loss_sum, weight, inputs)
+        began = time.perf_counter()
+        self.end_micro_batch()
+        sums, self._is_in_step = self._reducer.reduce(), False
+        for parameter, total in zip(self._parameters, sums, strict=False):
+            parameter.grad = total
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, sums[len(self._parameters) :])
+        return ReduceTimes(time.perf_counter() - began if self.size > 1 else 0.0)
+
+    def synchronize_buffers(self) -> None:
+        """Do nothing: they are the same after every step."""
+
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
+        return data_parallel_costs(self._rule, self._parameters)

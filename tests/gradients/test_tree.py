@@ -1,0 +1,89 @@
+"""Sums in the order of a fixed tree do not depend on who adds what."""
+
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.comm.layout import share_of
+from phalanx.gradients.summation_tree import SummationTree
+from phalanx.gradients.tree_reducer import TreeReducer, evaluate, plan_exchange
+from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.run.exact_sum import ExactSum, sum_over_ranks
+
+
+@st.composite
+def divisions(draw) -> tuple[int, list[int], list[list[int]]]:
+    """Number of leaves, those with samples, and the leaves of each rank, in any order."""
+    num_leaves = draw(st.integers(1, 40))
+    leaves = sorted(draw(st.sets(st.integers(0, num_leaves - 1), min_size=1)))
+    num_ranks = draw(st.integers(1, num_leaves))
+    if draw(st.booleans()):
+        owners = [list(share_of(rank, num_ranks, num_leaves)) for rank in range(num_ranks)]
+    else:  # as after the loss of ranks
+        owners = [[] for _ in range(num_ranks)]
+        for leaf in draw(st.permutations(range(num_leaves))):
+            owners[draw(st.integers(0, num_ranks - 1))].append(leaf)
+    return num_leaves, leaves, owners
+
+
+@given(divisions(), st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+def test_the_sum_does_not_depend_on_the_ranks(division, dtype: torch.dtype) -> None:
+    num_leaves, leaves, owners = division
+    torch.manual_seed(num_leaves)
+    values = {
+        leaf: torch.randn(7).to(dtype) * 10 ** random.Random(leaf).uniform(-3, 3) for leaf in leaves
+    }
+
+    def partial(own: list[int]) -> dict:
+        reducer = TreeReducer([torch.zeros(7, dtype=dtype)], num_leaves, None)
+        reducer.begin([range(num_leaves)], leaves)
+        for leaf in own:
+            if leaf in values:
+                reducer.add(leaf, [values[leaf].clone()])
+        return reducer._sums
+
+    exchange = plan_exchange(tuple(map(tuple, owners)), frozenset(leaves), num_leaves)
+    terms = []
+    for own, nodes in zip(owners, exchange.nodes, strict=True):
+        sums = partial(own)
+        assert sorted(sums) == sorted(nodes), "the plan is what is held"
+        terms += [sums[node][0] for node in nodes]
+    (whole,) = partial(leaves).values()
+    assert torch.equal(evaluate(terms, exchange.expression), whole[0])
+
+
+def test_the_tree_of_six_is_that_of_four_and_two() -> None:
+    tree = SummationTree(range(6), 6)
+    nodes = tree.subtrees([0, 1, 2, 3]), tree.subtrees([4, 5])
+    assert [len(own) for own in nodes] == [1, 1]
+    assert tree.expression([*nodes[0], *nodes[1]]) == [0, 1, -1]
+    assert [node.level for node in tree.subtrees([1, 2, 3])] == [0, 1]
+
+
+@pytest.mark.parametrize("owners", [[[0, 1]], [[0, 1, 2], [2, 3]]])
+def test_nodes_that_miss_or_repeat_a_leaf_are_refused(owners: list[list[int]]) -> None:
+    tree = SummationTree(range(4), 4)
+    with pytest.raises(ValueError, match="cover"):
+        tree.expression([node for own in owners for node in tree.subtrees(own)])
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32)), st.randoms())
+def test_an_exact_sum_has_no_order(values: list[float], shuffled: random.Random) -> None:
+    other = list(values)
+    shuffled.shuffle(other)
+    expected = float(sum(map(Fraction, values), Fraction(0)))
+    assert float(ExactSum(values)) == float(ExactSum(other)) == expected
+    cut = shuffled.randint(0, len(values))
+    both = ExactSum(other[:cut])
+    both.add(other[cut:])
+    assert sum_over_ranks(SingleProcessGroup(), [both, ExactSum()]) == [expected, 0.0]
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
+def test_an_exact_sum_keeps_what_is_not_finite(bad: float) -> None:
+    found = float(ExactSum([1.0, bad, 2.0]))
+    assert str(found) == str(bad)

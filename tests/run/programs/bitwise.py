@@ -1,0 +1,152 @@
+"""Programs whose trained parameters have the same bits on any number of ranks.
+
+Words: a folder for the hashes; names of programs, all without any.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+import phalanx
+
+SAMPLES, BATCH, MICRO_BATCHES = 53, 16, 8  # the last global batch has 5 samples
+
+
+def train(model: nn.Module, optimizer: Optimizer, data: Any, **options: Any) -> None:
+    options = {"epochs": 3, "micro_batches": MICRO_BATCHES, **options}
+    run = phalanx.start(model, optimizer, data, batch_size=BATCH, bitwise=True, seed=7, **options)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    for batch in run:
+        outputs = run.model(batch.inputs).flatten(0, -2)
+        run.backward(F.cross_entropy(outputs, batch.targets.flatten()))
+        if batch.ends_epoch:
+            scheduler.step(run.evaluate(error, data) + run.training_loss())
+
+
+def error(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    inputs, targets = batch
+    return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+
+def classified(*shape: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(SAMPLES, *shape), torch.randint(10, (SAMPLES,))
+
+
+def mlp() -> Mapping[str, Any]:
+    """Dropout, momentum and a norm over all ranks."""
+    model = nn.Sequential(nn.Linear(20, 33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 10))
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    train(model, optimizer, classified(20), clip_norm=0.5)
+    return state(model, optimizer)
+
+
+def cnn() -> Mapping[str, Any]:
+    """Batch normalization, whose running statistics belong to the result."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(54, 10),
+    )
+    optimizer = Adam(model.parameters(), lr=0.01)
+    train(model, optimizer, classified(1, 8, 8))
+    return state(model, optimizer)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.rnn = nn.Embedding(10, 12), nn.LSTM(12, 17, batch_first=True)
+        self.head = nn.Linear(17, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.rnn(self.embedding(tokens))[0])
+
+
+def rnn() -> Mapping[str, Any]:
+    model = Recurrent()
+    optimizer = AdamW(model.parameters(), lr=0.01)
+    tokens = torch.randint(10, (SAMPLES, 9))
+    train(model, optimizer, (tokens[:, :-1], tokens[:, 1:]))
+    return state(model, optimizer)
+
+
+class Attentive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.layers, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(16, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.head(self.layers(self.embedding(tokens), mask=mask, is_causal=True))
+
+
+def gpt() -> Mapping[str, Any]:
+    """Steps that are left out, too."""
+    model = Attentive()
+    optimizer = AdamW(model.parameters(), lr=0.01)
+    tokens = torch.randint(10, (SAMPLES, 9))
+    train(model, optimizer, (tokens[:, :-1], tokens[:, 1:]), bad_gradients="skip")
+    return state(model, optimizer)
+
+
+def weighted() -> Mapping[str, Any]:
+    """Losses count by numbers that no binary fraction is."""
+    model = nn.Linear(20, 10)
+    optimizer = SGD(model.parameters(), lr=0.3)
+    run = phalanx.start(
+        model, optimizer, classified(20), batch_size=BATCH, bitwise=True, epochs=3, seed=3
+    )
+    for batch in run:
+        loss = F.cross_entropy(run.model(batch.inputs), batch.targets)
+        run.backward(loss, weight=0.1 * (1 + batch.number))
+    return state(model, optimizer)
+
+
+def state(model: nn.Module, optimizer: Optimizer) -> Mapping[str, Any]:
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
+
+
+CASES: tuple[Callable[[], Mapping[str, Any]], ...] = (mlp, cnn, rnn, gpt, weighted)
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of all tensors."""
+    hashed = hashlib.sha256()
+
+    def add(item: Any) -> None:
+        if isinstance(item, Tensor):
+            hashed.update(item.detach().contiguous().numpy().tobytes())
+        elif isinstance(item, Mapping):
+            for key in sorted(item, key=str):
+                add(item[key])
+
+    add(value)
+    return hashed.hexdigest()
+
+
+def trained(case: Callable[[], Mapping[str, Any]]) -> str:
+    torch.manual_seed(5)
+    return digest(case())
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[2:]
+    found = {
+        case.__name__: trained(case) for case in CASES if case.__name__ in wanted or not wanted
+    }
+    rank = os.environ.get("RANK", "0")
+    (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(found))
