@@ -10,7 +10,6 @@ from tests.run.programs.truth import CASES, trained
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
 
-ON_ONE_NODE = {"shared"}
 LAYOUT = {"num_nodes": 2, "local_ranks": 2}
 
 
@@ -23,13 +22,12 @@ def test_ddp_trains_what_one_process_trains(nodes: Nodes) -> None:
 
 def test_programs_train_what_one_process_trains(nodes: Nodes) -> None:
     program = ROOT / "tests" / "run" / "programs" / "truth.py"
-    names = [name for name in CASES if name not in ON_ONE_NODE]
     folder: Path = nodes.shared
-    nodes.run_ranks(program, str(folder), *names, **LAYOUT, timeout_s=250)
-    truth = {name: trained(name) for name in names}
+    nodes.run_ranks(program, str(folder), *CASES, **LAYOUT, timeout_s=250)
+    truth = {name: trained(name) for name in CASES}
     for rank in range(4):
         results = torch.load(folder / f"{rank}.pt")
-        for name in names:
+        for name in CASES:
             for key, value in truth[name].items():
                 if key == "scores" or value.is_floating_point() or value.is_complex():
                     distance = (results[name][key] - value).abs().max()

@@ -35,6 +35,7 @@ CASES: dict[str, Options] = {
     "ring": SMALL | {"strategy": "mpi", "all_reduce": "ring", "overlap": "off"},
     "direct": SMALL | {"strategy": "mpi", "all_reduce": "direct", "overlap": "off"},
     "overlap": SMALL | {"strategy": "mpi", "overlap": "on", "accumulate": 2},
+    "shared": SMALL | {"strategy": "shared"},
     "gloo": SMALL | {"strategy": "gloo"},
     "local": SMALL | {"strategy": "local", "local_steps": 2},
     "zero1": SMALL | {"strategy": "zero", "zero_stage": 1},
@@ -52,7 +53,7 @@ CASES: dict[str, Options] = {
 }
 PYTHON = (sys.executable, "-m", "mpi4py")  # ends all ranks where one fails
 LAYOUTS: list[Layout] = [(2, 1), (3, 1), (2, 2)]
-BY_LANES = {"mpi", "overlap", "local", "zero1", "zero2", "zero3", "text", "tensor"}
+BY_LANES = {"mpi", "shared", "overlap", "local", "zero1", "zero2", "zero3", "text", "tensor"}
 """Sum within nodes first where a node has several ranks: the order of sums is another."""
 BY_LIBRARY = {"library"}
 """Sums in an order of the MPI library's own."""

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.nodes
 
 LOCAL = "/mnt/scratch"
 """A folder that each node has for itself."""
-EVERYWHERE = ("mpi", "local", "zero1", "zero2", "zero3", "tensor", "pipeline")
+EVERYWHERE = ("mpi", "shared", "local", "zero1", "zero2", "zero3", "tensor", "pipeline")
 COMPRESSED = ("topk", "int8", "powersgd")
 
 
 @pytest.mark.parametrize(
     ("local_ranks", "cases"),
     [
-        (2, ("zero3", "topk", "mesh")),
+        (2, ("shared", "zero3", "topk", "mesh")),
         long(1, (*EVERYWHERE, *COMPRESSED, "gloo", "server")),
         long(2, (*EVERYWHERE, *COMPRESSED, "mesh")),
     ],

@@ -14,13 +14,25 @@ from phalanx.parallel.shared import Shared
 from tests.conftest import Ranks, long
 
 
-def test_ranks_of_several_nodes_are_refused() -> None:
-    facts = {"rank": 0, "size": 4, "local_rank": 0, "local_size": 2}
-    world: Any = SimpleNamespace(**facts, library="", on_one_node=False, hostname="here")
+def test_nodes_with_different_numbers_of_ranks_are_refused() -> None:
+    group = SimpleNamespace(nodes=(0, 0, 1))
+    world: Any = SimpleNamespace(rank=0, size=3, local_rank=0, library="", group=group)
     with pytest.raises(
-        UserError, match="shared needs all ranks on one node, but 2 of 4 are on here"
+        UserError, match="shared needs as many ranks on every node, and these have 2 and 1: start"
     ):
         Shared(world)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("count", [3, long(2)])
+def test_nodes_sum_their_shares_by_lanes(
+    ranks: Ranks, programs: Callable[[str], Path], count: int
+) -> None:
+    """Of one rank each: over an emulated link. Nodes of several are in tests/nodes."""
+    output = ranks.mpi(count, programs("shared_over_nodes.py"), "10Gbit/s")
+    assert sorted(re.findall(r"rank (\d) of \d is done", output)) == [str(r) for r in range(count)]
+    assert "adam, 100: fused lanes, (m−1) · 8Ψ/k" in output
+    assert "adam, 100000: fused lanes, 2(m−1)/m · 8Ψ/k" in output
 
 
 @pytest.mark.mpi

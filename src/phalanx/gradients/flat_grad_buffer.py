@@ -5,13 +5,15 @@ The work is done by `csrc/grad_buffer.c` and `csrc/fused.c`; here are the memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
+from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import (
     MismatchError,
@@ -19,6 +21,7 @@ from phalanx.comm.errors import (
     PeerDiedError,
     PeerFailedError,
     WaitTimeoutError,
+    encodable,
 )
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, collective_detail, kernel_calls
@@ -36,7 +39,8 @@ NAME = "parts"
 
 
 class FlatGradBuffer:
-    """Gradients of one rank, as parts of a flat vector that is reduced in shared memory.
+    """Gradients of one rank, as parts of a flat vector that the ranks of its node reduce in shared
+    memory.
 
     Each round is one collective call. Nothing is left behind, however the ranks end.
     Memory: a window of the vector's length for each rank, of which its local share is never
@@ -58,6 +62,7 @@ class FlatGradBuffer:
     ) -> None:
         self.num_parts = len(sizes)
         self._world, self._shm, self._module = world, shm, module
+        self._members = node_members(world)
         self._code = DTYPES[dtype.name].code
         self.spans: SpanRecorder | None = None
         """Where every round adds its span, in a run that is traced."""
@@ -83,9 +88,11 @@ class FlatGradBuffer:
             self._code,
             guarded,
         )
-        local = range(*module.local_share(self._buffer))
-        share_bytes = dtype.itemsize * elements_in(local, starts, sizes)
-        self.traffic = sharded_all_reduce_traffic(self._num_bytes, share_bytes, world.size)
+        self.local_share = range(*module.local_share(self._buffer))
+        """Elements of the vector that this rank reduces; those of its peers begin and end at the
+        same places on nodes of as many ranks."""
+        share_bytes = dtype.itemsize * elements_in(self.local_share, starts, sizes)
+        self.traffic = sharded_all_reduce_traffic(self._num_bytes, share_bytes, world.local_size)
         """Of this rank in one round; added to `world.traffic`, if there is one, in each."""
 
     @classmethod
@@ -101,16 +108,14 @@ class FlatGradBuffer:
         guarded: bool = False,
     ) -> FlatGradBuffer | None:
         """Make a buffer for parts of `sizes` elements that begin at `starts` in a vector of
-        `num_elements`, and `num_vectors` vectors that all ranks share. guarded: parts are checked
-        as they are copied, and not used if any value is not finite. None, on all ranks, where
-        they are not on one node, cannot share memory or have no kernels. Collective.
+        `num_elements`, and `num_vectors` vectors that the ranks of this node share. guarded: parts
+        are checked as they are copied, and not used if any value is not finite. None, on all ranks
+        of this node, where they cannot share memory or have no kernels. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come.
         """
         module = kernels.compiled()
-        if not world.on_one_node:
-            return None
-        members = tuple(range(world.size))
+        members = node_members(world)
         detector = FailureDetector(
             world.node, group=NAME, members=members, policy=world.policy, timeout_s=world.timeout_s
         )
@@ -118,10 +123,19 @@ class FlatGradBuffer:
         if not all(set_up.allgather(module is not None)):
             return None
         shm = None
-        if world.size > 1:
-            shm = ShmGroup.join(set_up, policy=world.policy, name=NAME, timeout_s=world.timeout_s)
+        if len(members) > 1:
+            shm = ShmGroup.join(
+                set_up,
+                policy=world.policy,
+                name=NAME,
+                timeout_s=world.timeout_s,
+                group_ranks=members,
+                label=world.group.labels.short,
+            )
             if shm is None:
                 return None
+            if not world.on_one_node:  # peers on other nodes may wait for messages of this rank
+                shm.keep_messages_moving()
         dtype = np.dtype(dtype)
         num_rows = world.local_size + num_vectors
         memory = allocate_shared(set_up, max(1, num_rows * stride_bytes(num_elements, dtype)))
@@ -185,11 +199,31 @@ class FlatGradBuffer:
         self._end_round("fused_step", began_ns)
         return float(used_s) if is_finite else None
 
+    def is_true_for_all(self, is_true: bool, name: str) -> bool:
+        """Return whether `is_true` on every rank of this node. name: of the call in errors.
+        Raises: as `all_reduce`."""
+        if self._shm is None:
+            return is_true
+        num_against = np.array([not is_true], np.int32)
+        with self._errors_of(name):
+            self._shm.all_reduce(Buffer.of(num_against))
+        return not num_against[0]
+
+    def barrier(self, name: str) -> None:
+        """Wait for the ranks of this node. name: of the call in errors. Raises: as `all_reduce`."""
+        if self._shm is not None:
+            with self._errors_of(name):
+                self._shm.barrier()
+
+    def fail(self, reason: str) -> None:
+        """Report to the ranks of this node that this one has failed."""
+        if self._shm is not None:
+            self._shm.fail(encodable(reason))
+
     def last_calls(self) -> GroupCalls:
         """Return the last rounds of this rank."""
         notes = EMPTY_LOG if self._shm is None else self._shm.logged_calls()
-        members = list(range(self._world.size))
-        return GroupCalls(group=NAME, members=members, calls=kernel_calls(notes))
+        return GroupCalls(group=NAME, members=list(self._members), calls=kernel_calls(notes))
 
     def close(self) -> None:
         """Arrays of `vectors` that are still in use keep the memory."""
@@ -203,14 +237,20 @@ class FlatGradBuffer:
     def _end_round(self, name: str, began_ns: int) -> None:
         self._num_rounds += 1
         if self.spans is not None and began_ns and self._shm is not None:
-            members, number = range(self._world.size), self._num_rounds
-            detail = collective_detail(NAME, members, number, self._num_bytes)
+            number = self._num_rounds
+            detail = collective_detail(NAME, self._members, number, self._num_bytes)
             self.spans.add(f"{name} {number}", NETWORK, began_ns, now_ns(), detail)
 
     def _check(self, status: int, name: str) -> None:
         assert self._shm is not None, "one rank waits for nobody"
-        try:
+        with self._errors_of(name):
             self._shm.check(status)
+
+    @contextmanager
+    def _errors_of(self, name: str) -> Iterator[None]:
+        """Let errors of shared memory say that they were met in call `name`."""
+        try:
+            yield
         except WaitTimeoutError as error:
             raise WaitTimeoutError(
                 f"rank {self._world.rank} waited {self._world.timeout_s:g} s in {name} for {error}"
@@ -226,6 +266,12 @@ class FlatGradBuffer:
     def _written(self, reason: str) -> str:
         path = self._world.recorder.write(reason)
         return f" (its last collectives: {path})" if path else ""
+
+
+def node_members(world: World) -> tuple[int, ...]:
+    """Return the ranks on this node, by their numbers in the world."""
+    nodes = world.group.nodes
+    return tuple(rank for rank, node in enumerate(nodes) if node == nodes[world.rank])
 
 
 def stride_bytes(num_elements: int, dtype: np.dtype[Any]) -> int:

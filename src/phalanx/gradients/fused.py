@@ -8,12 +8,13 @@ of once per rank. The memory is released however the ranks end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of
+from phalanx.comm.traffic import Traffic
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
@@ -22,9 +23,11 @@ Array = NDArray[Any]
 
 
 class FusedOptimizerStep:
-    """Parameters of fixed sizes, in memory that all ranks of the node see."""
+    """Parameters of fixed sizes, in memory that all ranks see, which are on one node."""
 
     name = "fused"
+    num_scratch_vectors = 0
+    """Vectors of the buffer before that of the parameters."""
 
     def __init__(
         self,
@@ -33,17 +36,14 @@ class FusedOptimizerStep:
         sizes: Sequence[int],
         dtype: DTypeLike,
     ) -> None:
-        """buffer: with a vector for the parameters and one for each state."""
+        """buffer: with the scratch vectors, one for the parameters and one for each state."""
         self.rule, self.sizes, self.dtype = rule, tuple(sizes), np.dtype(dtype)
         self.num_bytes = sum(sizes) * self.dtype.itemsize
-        self.traffic_per_call = buffer.traffic
-        """What this rank sends (gradients of peers' shares, parameters of its own) and receives in
-        a step."""
         self._buffer = buffer
         starts = _starts(sizes, self.dtype)
         quantities = [
             [vector[start : start + size] for start, size in zip(starts, sizes, strict=False)]
-            for vector in buffer.vectors
+            for vector in buffer.vectors[self.num_scratch_vectors :]
         ]
         self.parameters: list[Array] = quantities[0]
         """(sizes[i],) each; zeros at first. Each begins on a cache line."""
@@ -55,20 +55,39 @@ class FusedOptimizerStep:
     @classmethod
     def join(
         cls, world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
-    ) -> FusedOptimizerStep | None:
-        """None, on all ranks, where they are on several nodes, have no memory to share or no
-        kernels. dtype: float32 or float64. Collective."""
+    ) -> Self | None:
+        """None, on all ranks, where they have no memory to share or no kernels. dtype: float32 or
+        float64. Collective."""
+        buffer = cls._join_buffer(world, rule, sizes, dtype)
+        return None if buffer is None else cls(buffer, rule, sizes, dtype)
+
+    @classmethod
+    def _join_buffer(
+        cls, world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
+    ) -> FlatGradBuffer | None:
+        """Return the memory of this node. None: on all its ranks."""
         starts = _starts(sizes, np.dtype(dtype))
-        buffer = FlatGradBuffer.join(
+        return FlatGradBuffer.join(
             world,
             sizes,
             dtype,
             starts=starts[:-1],
             num_elements=starts[-1],
-            num_vectors=1 + len(STATE_NAMES[rule.kind]),
+            num_vectors=cls.num_scratch_vectors + 1 + len(STATE_NAMES[rule.kind]),
             guarded=True,
         )
-        return None if buffer is None else cls(buffer, rule, sizes, dtype)
+
+    def traffic_formula(self) -> str:
+        """Return the formula of what a rank sends and receives in a step, to be read."""
+        return f"2(p−1)/p · {self.dtype.itemsize}Ψ"
+
+    def expected_traffic(self) -> Traffic | None:
+        """Return what this rank sends and receives in a step: gradients of peers' shares,
+        parameters of its own; None where nothing is known of it."""
+        return self._buffer.traffic
+
+    def broadcast_parameters(self) -> None:
+        """Give other nodes the parameters of rank 0. By the first rank of each node."""
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         """Update all parameters by the sums of the gradients over the ranks, in rank order.

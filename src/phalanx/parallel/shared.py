@@ -1,10 +1,11 @@
-"""Data parallelism within a node, with parameters and optimizer state that exist once.
+"""Data parallelism with parameters and optimizer state that exist once a node.
 
 Every rank computes the gradients of its part of each global batch. A rank owns a slice of the
-parameters: it adds up the gradients of its slice and updates it at once, where all ranks see it.
-Compared with `mpi` no sums are written and read again, the optimizer's work is divided among the
-ranks, and parameters and state take p times less memory. The trajectory is the same but for
-rounding.
+parameters of its node: it adds up the gradients of its slice and updates it at once, where all
+ranks of the node see it. With several nodes the owners of a slice exchange their sums in between.
+Compared with `mpi` the optimizer's work is divided among the ranks of a node, parameters and state
+take so many times less memory, and on one node no sums are written and read again. The trajectory
+is the same but for rounding.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from torch.optim import Optimizer
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.fused import FusedOptimizerStep
+from phalanx.gradients.fused_over_nodes import LaneOptimizerStep, uneven_nodes
 from phalanx.gradients.norms import find_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import dense_gradient
-from phalanx.parallel.formulas import all_reduce_formula
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.step import Batch, StateBytes, StepOptions
 from phalanx.parallel.strategy import Strategy
@@ -34,7 +35,7 @@ from phalanx.records.schema import ExpectedCosts
 
 
 class Shared(Strategy):
-    """Strategy whose parameters are views of memory that all ranks of the node see.
+    """Strategy whose parameters are views of memory that all ranks of a node see.
 
     Gradients are each rank's own, and stay those of its part of the batch after the update.
     """
@@ -43,11 +44,11 @@ class Shared(Strategy):
     optimizer: FusedOptimizer
 
     def __init__(self, world: World, *, step_options: StepOptions | None = None) -> None:
-        """Raise UserError when the ranks are on several nodes."""
-        if not world.on_one_node:
+        """Raise UserError when nodes have different numbers of ranks."""
+        if (counts := uneven_nodes(world)) is not None:
             raise UserError(
-                f"--strategy shared needs all ranks on one node, but {world.local_size} of "
-                f"{world.size} are on {world.hostname}: use --strategy mpi"
+                f"--strategy shared needs as many ranks on every node, and these have {counts}: "
+                "start as many on each, or use --strategy mpi"
             )
         super().__init__(WorldGroup(world), step_options)
         self._world = world
@@ -61,7 +62,8 @@ class Shared(Strategy):
         check_one_dtype(self._parameters)
         sizes = [parameter.numel() for parameter in self._parameters]
         dtype = self._parameters[0].detach().numpy().dtype
-        self._step = FusedOptimizerStep.join(self._world, self._rule, sizes, dtype)
+        kind = FusedOptimizerStep if self._world.on_one_node else LaneOptimizerStep
+        self._step = kind.join(self._world, self._rule, sizes, dtype)
         if self._step is None:
             raise UserError(
                 "--strategy shared needs the compiled kernels and shared memory, and these ranks "
@@ -81,6 +83,8 @@ class Shared(Strategy):
         if self.rank == 0:
             for view, parameter in zip(views, self._parameters, strict=True):
                 view.copy_(parameter.detach())
+        if self._world.local_rank == 0:
+            step.broadcast_parameters()
         self._world.barrier("the sharing of parameters")
         for view, parameter in zip(views, self._parameters, strict=True):
             parameter.data = view
@@ -113,25 +117,25 @@ class Shared(Strategy):
         return self._describe_nonfinite(batch, own, own)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        """Return expected costs. Parameters and state exist once: each rank's part of them is
-        1/p."""
+        """Return expected costs. Parameters and state exist once a node: each rank's part of them
+        is 1/k with k ranks on a node, which is 1/p on one."""
         assert self._step is not None, "prepare() comes first"
         step, size = self._step, self._step.dtype.itemsize
+        world, traffic = self._world, step.expected_traffic()
         quantities = len(STATE_NAMES[step.rule.kind])
+        sharers = "p" if world.on_one_node else "k"
         return ExpectedCosts(
-            sent_bytes=step.traffic_per_call.sent_bytes,
-            received_bytes=step.traffic_per_call.received_bytes,
-            traffic_formula=all_reduce_formula(step.name, self.rank, self.size, size),
-            state_bytes=step.num_bytes + (1 + quantities) * step.num_bytes / self.size,
-            state_formula=f"{size}Ψ + {(1 + quantities) * size}Ψ/p",
+            sent_bytes=None if traffic is None else traffic.sent_bytes,
+            received_bytes=None if traffic is None else traffic.received_bytes,
+            traffic_formula=None if traffic is None else step.traffic_formula(),
+            state_bytes=step.num_bytes + (1 + quantities) * step.num_bytes / world.local_size,
+            state_formula=f"{size}Ψ + {(1 + quantities) * size}Ψ/{sharers}",
         )
 
     def state_bytes(self) -> StateBytes:
-        """Return 1/p of the shared memory, and the rank's own gradients."""
-        whole = super().state_bytes()
-        return StateBytes(
-            whole.parameters // self.size, whole.gradients, whole.optimizer // self.size
-        )
+        """Return the rank's part of the node's shared memory, and its own gradients."""
+        whole, sharers = super().state_bytes(), self._world.local_size
+        return StateBytes(whole.parameters // sharers, whole.gradients, whole.optimizer // sharers)
 
     def close(self) -> None:
         if self._step is not None:
@@ -147,9 +151,9 @@ class FusedOptimizer(Optimizer):
     """SGD, Adam or AdamW whose `step()` is collective and takes each rank's own gradients.
 
     `param_groups[0]["lr"]` is read in every step, the other constants are those of the rule. The
-    state has torch.optim's names; all ranks see one copy of it, but for the count of steps. A
-    parameter without a gradient is updated as if it were zero, as the `mpi` strategy does and
-    unlike torch.optim, which passes it over.
+    state has torch.optim's names; all ranks of a node see one copy of it, but for the count of
+    steps. A parameter without a gradient is updated as if it were zero, as the `mpi` strategy does
+    and unlike torch.optim, which passes it over.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], step: FusedOptimizerStep) -> None:

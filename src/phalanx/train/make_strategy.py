@@ -22,7 +22,7 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
     """Return the strategy of the options, with all its ranks present.
 
     Raises: UserError when MPI sees another number of ranks than its launcher started, or ranks
-            that are to share memory are on several nodes.
+            of `shared` are unevenly many on their nodes.
     """
     step = _step_options(config)
     ranks = JobRanks(launched=launched, timeout_s=config.timeout_s)

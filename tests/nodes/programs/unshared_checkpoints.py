@@ -26,6 +26,7 @@ GPT = MLP | {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "mpi": MLP | {"strategy": "mpi"},
+    "shared": MLP | {"strategy": "shared"},
     "gloo": MLP | {"strategy": "gloo"},
     "server": MLP | {"strategy": "server"},
     "local": MLP | {"strategy": "local"},
