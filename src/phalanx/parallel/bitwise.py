@@ -20,7 +20,7 @@ from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.parallel.formulas import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import SingleProcessGroup
-from phalanx.parallel.step import StepOptions, backward
+from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
 from phalanx.records.schema import ExpectedCosts
@@ -55,8 +55,9 @@ class Bitwise(Strategy):
         buffers = list(model.buffers())
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
         self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
+        self._losses = torch.zeros(2, dtype=torch.float64)  # weighted losses, weights
         self._reducer = TreeReducer(
-            [*self._parameters, *self._buffers],
+            [self._losses, *self._parameters, *self._buffers],
             self._num_micro_batches,
             None if self._world is None else self._world.group,
         )
@@ -72,8 +73,12 @@ class Bitwise(Strategy):
         else:
             for buffer, before in self._before:
                 buffer.copy_(before)
+        self._losses.zero_()
         self._micro_batch, self._num_samples = number, samples
         self._global_samples = of_samples
+
+    def note_loss(self, weighted_loss: float, weight: float) -> None:
+        self._losses += torch.tensor([weighted_loss, weight], dtype=torch.float64)
 
     @torch.no_grad()
     def end_micro_batch(self) -> None:
@@ -82,7 +87,7 @@ class Bitwise(Strategy):
         if self._num_samples:  # else padding, of a rank without samples
             share = self._num_samples / self._global_samples
             buffers = torch._foreach_mul(self._buffers, share) if self._buffers else ()
-            self._reducer.add(self._micro_batch, [*gradients, *buffers])
+            self._reducer.add(self._micro_batch, [self._losses.clone(), *gradients, *buffers])
 
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
@@ -90,7 +95,8 @@ class Bitwise(Strategy):
         backward(loss_sum, weight, inputs)
         began = time.perf_counter()
         self.end_micro_batch()
-        sums, self._is_in_step = self._reducer.reduce(), False
+        losses, *sums = self._reducer.reduce()
+        self._is_in_step, self.summed = False, SummedLoss(*losses.tolist())
         for parameter, total in zip(self._parameters, sums, strict=False):
             parameter.grad = total
         if self._buffers:

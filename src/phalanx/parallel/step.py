@@ -79,6 +79,13 @@ class StepResult(NamedTuple):
         return bool(self.why_skipped)
 
 
+class SummedLoss(NamedTuple):
+    """Loss of a global batch: loss ÷ weight is its mean."""
+
+    loss: float
+    weight: float
+
+
 class TimedAction(NamedTuple):
     """A timed action of a pipeline's step, as `records.schema.ActionEvent` has it."""
 

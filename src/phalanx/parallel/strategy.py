@@ -37,6 +37,7 @@ from phalanx.parallel.step import (
     StateBytes,
     StepOptions,
     StepResult,
+    SummedLoss,
     TimedAction,
     backward,
     split_micro_batches,
@@ -78,6 +79,8 @@ class Strategy(ABC):
     """Over the ranks; else gradients are those of this rank's samples."""
     makes_optimizer: bool = False
     """Of its own, whatever a program gives."""
+    summed: SummedLoss | None = None
+    """Losses and weights over the ranks in the last step, where gradients are summed with them."""
     num_blocks: int | None = None
     """Blocks of samples to evaluate; None: one a rank. Where fixed, numbers are summed exactly."""
     is_sharded: bool = False
@@ -204,6 +207,9 @@ class Strategy(ABC):
 
     def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:  # noqa: B027
         """Begin a program's micro-batch, by its number in the global batch; 0 samples: padding."""
+
+    def note_loss(self, weighted_loss: float, weight: float) -> None:  # noqa: B027
+        """Note a loss of the micro-batch, times its weight, before its backward pass."""
 
     def end_micro_batch(self) -> None:  # noqa: B027
         """End one after its backward passes, unless it is the rank's last of a step."""

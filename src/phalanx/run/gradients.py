@@ -20,7 +20,6 @@ from phalanx.run.agreement import check_together
 from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.check_loss import check_loss, check_mean, check_weight
-from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
 from phalanx.run.randomness import seed_micro_batch
 
@@ -36,8 +35,6 @@ class StepGradients:
 
     num_samples: int
     """Of this rank, so far in the step."""
-    loss_terms: list[float]
-    """This rank's part of the loss over the samples of the step, once it is applied."""
 
     def __init__(
         self,
@@ -54,8 +51,6 @@ class StepGradients:
         self._optimizers = optimizers
         self._due = set(optimizers)
         """Those that the step trains."""
-        self._losses: list[tuple[float, float]] = []
-        """Weight and loss of each loss of the step."""
         self._until_backward = ExitStack()
         self._is_first_step = True
         self._missing: set[str] = set()
@@ -71,7 +66,6 @@ class StepGradients:
         self._global_samples = batch.global_samples
         self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
         self._weight, self.num_samples, self._accumulated = 0.0, 0, None
-        self._losses, self.loss_terms = [], []
         self._has_own_weights: bool | None = None  # None: no micro-batch of the step has told
 
     def begin(self, batch: MicroBatch) -> None:
@@ -116,6 +110,7 @@ class StepGradients:
         if self._is_first_step and weight is None and not self._weight:
             check_mean(loss, batch.num_samples, warns=self._strategy.rank == 0)
         names = self._names_for(optimizer, batch)
+        is_first = self._missing == self._due
         own = self._weight_of(batch, weight)
         factor = own
         if self._strategy.sums_gradients:
@@ -127,7 +122,7 @@ class StepGradients:
             # Such as a mean over no tokens: what counts nothing adds nothing, not 0 · nan.
             loss, value = nothing_of(itertools.chain(*self._parameters.values())), 0.0
         self._missing -= names
-        self._losses.append((own, value))
+        self._strategy.note_loss(own * value, own if is_first else 0.0)
         hidden_s, last_bucket_s, exposed_s = None, None, 0.0
         if batch.ends_step and not self._missing:
             try:
@@ -166,7 +161,7 @@ class StepGradients:
 
         Raises: UserError when gradients are not finite, naming the step, the ranks and a parameter.
         """
-        scale, result, loss_factor = 1.0, self._result, 1.0
+        scale, result = 1.0, self._result
         if self._is_first_step:
             self._is_first_step = False
             check_dense(self._strategy.model)
@@ -175,11 +170,10 @@ class StepGradients:
             )
         total, sums_gradients = self._weight, self._strategy.sums_gradients
         if self._has_own_weights and sums_gradients:
-            total = self._sum_weights()
+            summed = self._strategy.summed
+            total = summed.weight if summed else self._strategy.group.sum([total])[0]
             # So that the sum over the ranks, divided by the samples, is the weighted mean.
-            loss_factor = self._global_samples / (total or 1)
-            result = result._replace(loss_sum=result.loss_sum * loss_factor)
-        self.loss_terms = [weight * value * loss_factor for weight, value in self._losses]
+            result = result._replace(loss_sum=result.loss_sum / (total or 1) * self._global_samples)
         if self._has_own_weights or not sums_gradients:
             scale = 1 / total if total else 0.0
         global_weight = 0 if self._has_own_weights else self._global_samples
@@ -196,13 +190,6 @@ class StepGradients:
         )
         self._is_applying = False
         return result
-
-    def _sum_weights(self) -> float:
-        """Return the sum over the ranks of the weights of their micro-batches. Collective."""
-        group = self._strategy.group
-        if self._strategy.num_blocks is None:
-            return group.sum([self._weight])[0]
-        return sum_over_ranks(group, [ExactSum(weight for weight, _ in self._losses)])[0]
 
     def release(self) -> None:
         """Leave model and optimizers to the program, after the loop."""

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from phalanx.comm.errors import PeerDepartedError
 from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
+from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
@@ -25,7 +26,6 @@ from phalanx.run.departure import MEND, Departure, leaves_by_break
 from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
-from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
@@ -198,11 +198,17 @@ class ProgramRun:
         for scheduler in self._options.schedulers:
             if self._gradients.has_updated(scheduler.optimizer):
                 scheduler.step()
-        if not result.is_skipped:
-            self._records.recorder.counts.exact_loss.add(self._gradients.loss_terms)
+        self._count_loss(batch, result)
         loop.end_step(result, self._gradients.num_samples)
         self._records.show(loop.position)
         self._checkpoints.check(loop.position.step)
+
+    def _count_loss(self, batch: MicroBatch, result: StepResult) -> None:
+        """Add the loss of a step's samples over all ranks, where the strategy sums it."""
+        summed, counts = self._strategy.summed, self._records.recorder.counts
+        if summed is not None and not result.is_skipped:
+            counts.summed_loss += summed.loss / (summed.weight or 1) * batch.global_samples
+            counts.summed_samples += batch.global_samples
 
     def _follow_optimizer(self) -> None:
         """Take the learning rate of the program's optimizer where the strategy has one of its own.
@@ -254,9 +260,10 @@ class ProgramRun:
         of the whole epoch, before the next begins. As `backward` weighs it. Collective."""
         self._departure.agree()
         counts = self._records.recorder.counts
-        loss_sum, samples = sum_over_ranks(
-            self._group, [counts.exact_loss, ExactSum([counts.samples])]
-        )
+        if self._strategy.summed is not None:
+            loss_sum, samples = counts.summed_loss, float(counts.summed_samples)
+        else:
+            loss_sum, samples = self._group.sum([counts.loss_sum, counts.samples])
         return loss_sum / samples if samples else math.nan
 
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:

@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -26,7 +26,6 @@ from phalanx.records.schema import (
     StartedEvent,
     StoppedEvent,
 )
-from phalanx.run.exact_sum import ExactSum
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import resident_bytes
 from phalanx.run.step_record import step_record
@@ -38,8 +37,9 @@ class EpochCounts:
 
     samples: int = 0
     loss_sum: float = 0.0
-    exact_loss: ExactSum = field(default_factory=ExactSum)
-    """The same before it was rounded, of a program's run."""
+    summed_loss: float = 0.0
+    summed_samples: int = 0
+    """The same over all ranks, where the strategy sums losses."""
     correct: int | None = None
     """Right predictions; None where nobody counts them."""
     communication_s: float = 0.0
