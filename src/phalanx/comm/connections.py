@@ -59,13 +59,14 @@ class Connections:
         self.name, self.members, self.nodes, self.policy = name, members, nodes, policy
         self.link_emulator = link_emulator
         self._still_open = OpenCommunicators() if still_open is None else still_open
+        waits = policy.between_nodes() if len(set(nodes)) > 1 else policy
 
         def detect_failures(communicator: Any, tag: int = 0) -> FailureDetector:
             return FailureDetector(
                 communicator,
                 group=name,
                 members=members,
-                policy=policy,
+                policy=waits,
                 timeout_s=timeout_s,
                 parent=parent,
                 tag=tag,

@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Yields end after this time too: then the first nap adds a hundredth to the wait. Counted in polls
 # alone they lasted as long as a poll was slow: a seventh of a wait of 2 s on a busy machine.
 YIELDING_S = 0.05
 YIELDS = 200  # divided by the square of the ranks per core: each has all others run before it
+# The messages of other nodes come through the system: beside a rank that spins on its core its work
+# waits for the end of a slice, 4 ms. A poll of MPI takes some 2 µs, a yield to nobody less.
+SPINS_BETWEEN_NODES = 20
 NAP_S_PER_RANK = 25e-6  # with this many ranks per core, polls of some 5 µs take a fifth of it
 NAP_SHARE = 1 / 100  # a nap, of the wait so far
 # Over a network short waits are many, a compressor's above all; long ones overlap compute.
@@ -55,6 +58,10 @@ class WaitPolicy:
                 nap_s=max(100e-6, NAP_S_PER_RANK * ranks_a_core),
             )
         return cls(spins=2_000, yields=20_000, nap_s=100e-6)
+
+    def between_nodes(self) -> WaitPolicy:
+        """Return this policy for waits for other nodes: it yields to what moves the messages."""
+        return replace(self, spins=min(self.spins, SPINS_BETWEEN_NODES))
 
     @classmethod
     def for_network(cls) -> WaitPolicy:

@@ -131,7 +131,10 @@ class BucketedGradReducer(GradReducer):
                 continue
             count, dtype = self._values_of(numbers)
             algorithm = self._algorithm_of(count, dtype)
-            known = expected_traffic_if_known(algorithm, count, dtype.itemsize, rank, size)
+            nodes = self._group.topology.num_nodes
+            known = expected_traffic_if_known(
+                algorithm, count, dtype.itemsize, rank, size, num_nodes=nodes
+            )
             if known is None:
                 return None
             traffic.append(known)

@@ -134,7 +134,10 @@ class MessageVector:
         count, itemsize = len(self.total), self.total.itemsize
         if algorithm is not None:
             self._chunks = [self.total]
-            self.traffic = expected_traffic(algorithm, count, itemsize, world.rank, world.size)
+            nodes = world.group.topology.num_nodes
+            self.traffic = expected_traffic(
+                algorithm, count, itemsize, world.rank, world.size, num_nodes=nodes
+            )
             return
         self._chunks = [self.total[cut] for cut in chunks(count, LIBRARY_CHUNK_BYTES // itemsize)]
         self.traffic = sum_traffic(

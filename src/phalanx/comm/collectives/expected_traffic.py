@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from phalanx.comm.collectives import naive, pairwise, recursive_halving, segments, tree
+from phalanx.comm.collectives import lanes, naive, pairwise, recursive_halving, segments, tree
 from phalanx.comm.layout import chunks, share_of
 from phalanx.comm.select import Algorithm
 from phalanx.comm.traffic import Traffic, all_gather_traffic, all_reduce_traffic, sum_traffic
@@ -17,14 +17,16 @@ P2PAlgorithm = Literal["naive", "direct", "ring", "tree", "halving"]
 
 
 def expected_traffic(
-    algorithm: P2PAlgorithm, count: int, itemsize: int, rank: int, size: int
+    algorithm: P2PAlgorithm, count: int, itemsize: int, rank: int, size: int, *, num_nodes: int = 1
 ) -> Traffic:
     """Return the traffic of `rank` of `size` ranks, for `count` elements of `itemsize` bytes."""
+    if algorithm == "direct" and num_nodes > 1:
+        return _by_direct_between_nodes(count, itemsize, rank, size)
     return _FORMULAS[algorithm](count, itemsize, rank, size)
 
 
 def expected_traffic_if_known(
-    algorithm: Algorithm, count: int, itemsize: int, rank: int, size: int
+    algorithm: Algorithm, count: int, itemsize: int, rank: int, size: int, *, num_nodes: int = 1
 ) -> Traffic | None:
     """Return the traffic of any algorithm that may be selected; None where no formula exists."""
     match algorithm:
@@ -35,7 +37,7 @@ def expected_traffic_if_known(
         case "lanes":
             return None
         case _:
-            return expected_traffic(algorithm, count, itemsize, rank, size)
+            return expected_traffic(algorithm, count, itemsize, rank, size, num_nodes=num_nodes)
 
 
 def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Traffic:
@@ -44,11 +46,19 @@ def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Traffic:
 
 
 def _by_direct(count: int, itemsize: int, rank: int, size: int) -> Traffic:
-    """Between nodes the same bytes go in up to `pairwise.MAX_CHUNKS` times as many messages."""
     cuts = chunks(count, max(1, pairwise.SEGMENT_BYTES // itemsize))
     return sum_traffic(
         [all_reduce_traffic(cut.stop - cut.start, itemsize, rank, size) for cut in cuts]
     )
+
+
+def _by_direct_between_nodes(count: int, itemsize: int, rank: int, size: int) -> Traffic:
+    num_chunks = lanes.num_chunks_of_all_reduce(count * itemsize, 1, size)
+    counts = [len(share_of(number, num_chunks, count)) for number in range(num_chunks)]
+    if lanes.num_rounds_of(size) == 1:
+        vectors = ([chunk * itemsize] * size for chunk in counts)
+        return sum_traffic([all_gather_traffic(vector, rank) for vector in vectors])
+    return sum_traffic([all_reduce_traffic(chunk, itemsize, rank, size) for chunk in counts])
 
 
 def _by_ring(count: int, itemsize: int, rank: int, size: int) -> Traffic:

@@ -5,21 +5,23 @@ slice on different nodes are a lane; they reduce it among themselves, all lanes 
 What has come from other nodes the ranks of a node hand each other. So each byte crosses the network
 once for a node, not once for a rank. Long vectors go in chunks: while one is on the network, the
 ranks of a node reduce the next ones and hand out the last.
+
+Sums of half types are made in float32 and rounded twice: that of a node before it leaves, divided
+by then, so that a mean overflows no earlier than the values themselves; and that of the nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import pairwise
-from phalanx.comm.collectives.accumulate import accumulator_dtype, accumulator_of, store_result
-from phalanx.comm.collectives.stages import places_for, stages
-from phalanx.comm.dtypes import ReduceOp
-from phalanx.comm.kernels import widen
-from phalanx.comm.transport import PendingExchange, SubTransport, Transport
+from phalanx.comm.collectives.accumulate import accumulator_dtype
+from phalanx.comm.collectives.stages import places_for, run_in_stages
+from phalanx.comm.dtypes import DType, ReduceOp
+from phalanx.comm.transport import SubTransport, Transport
 
 RunOnNode = Callable[[Collective], None]
 
@@ -91,43 +93,37 @@ def all_reduce(
     """Reduce `buffer` over all ranks, in place; every rank ends with the same bytes.
 
     buffer: (n,), the same n and dtype on every rank.
-    Cost:   for m nodes of k ranks, 4 rounds: on the node 2(k-1)/k · bytes, between the nodes
-            2(m-1)/m · bytes/k through each of the k lanes; beside each other but for the first and
-            last chunk.
+    Cost:   for m nodes of k ranks, on the node 2 rounds of (k-1)/k · bytes, nothing where k is 1;
+            between the nodes 2(m-1)/m · bytes/k through each of the k lanes, in one round where m
+            is 2 and in two else; beside each other but for the first and last chunk.
     Order:  of the ranks on each node, then of the nodes.
     Source: Träff & Hunold 2019, "Decomposing collectives for exploiting multi-lane
             communication", arXiv:1910.13373.
     """
-    total = accumulator_of(transport, buffer, op)
     lane, own, num_nodes = lanes.lane, lanes.local_rank, len(lanes.by_node)
-    size = num_nodes * lanes.num_lanes
-    num_chunks = num_chunks_of(-(-total.num_bytes // size))
-    totals = [lanes.slices_of(chunk) for chunk in pairwise.shares_of(total, num_chunks)]
-    results = [lanes.slices_of(chunk) for chunk in pairwise.shares_of(buffer, num_chunks)]
-    longest = -(-max(slices[own].count for slices in totals) // num_nodes)
-    arriving = places_for(transport, num_chunks, num_nodes, longest, total.dtype)
-    sums: list[tuple[PendingExchange, list[Buffer]]] = []
-    gathers: list[PendingExchange] = []
-    for stage, chunk in stages(num_chunks, 3):
-        mine = totals[chunk][own]
-        if stage == 0:
-            lanes.run_on_node(Collective("reduce_scatter", totals[chunk], (mine,), op))
-        if lane is not None:
-            shares = pairwise.shares_of(mine, num_nodes)
-            if stage == 0:
-                spare = arriving[chunk % len(arriving)]
-                begun = pairwise.begin_reduce_scatter(lane, shares[lane.rank], shares, spare)
-                sums.append(begun)
-            elif stage == 1:
-                exchange, terms = sums[chunk]
-                exchange.finish()
-                lane.reduce_terms(terms, shares[lane.rank], op, 1.0)
-                gathers.append(pairwise.begin_all_gather(lane, shares, shares[lane.rank]))
-            else:
-                gathers[chunk].finish()
-                store_result(mine, results[chunk][own], op, divisor)
-        if stage == 2:
-            lanes.run_on_node(Collective("all_gather", (results[chunk][own],), results[chunk]))
+    num_rounds = num_rounds_of(num_nodes)
+    reduction = pairwise.reduce_in_one_round if num_rounds == 1 else pairwise.reduce_in_two_rounds
+    num_chunks = num_chunks_of_all_reduce(buffer.num_bytes, lanes.num_lanes, num_nodes)
+    chunks = [lanes.slices_of(chunk) for chunk in pairwise.shares_of(buffer, num_chunks)]
+    longest = max(slices[own].count for slices in chunks)
+    longest = longest if num_rounds == 1 else -(-longest // num_nodes)
+    arriving = places_for(transport, num_chunks, num_nodes - 1, longest, buffer.dtype)
+    several = transport.size > num_nodes
+    on_node, between = _divisors(buffer.dtype, op, divisor) if several else (1.0, divisor)
+
+    def steps(number: int) -> Iterator[None]:
+        slices = chunks[number]
+        mine = slices[own]
+        if several:
+            lanes.run_on_node(Collective("reduce_scatter", slices, (mine,), op, on_node))
+        if lane is None:
+            yield from [None] * num_rounds
+        else:
+            yield from reduction(lane, mine, arriving[number % len(arriving)], op, between)
+        if several:
+            lanes.run_on_node(Collective("all_gather", (mine,), slices))
+
+    run_in_stages([steps(number) for number in range(num_chunks)], num_rounds + 1)
 
 
 def reduce_scatter(
@@ -147,34 +143,27 @@ def reduce_scatter(
     Order: of the ranks on each node, then of the nodes.
     """
     assert lanes.lane is not None, "the nodes have the same number of ranks"
-    lane, by_node = lanes.lane, lanes.by_node
-    wide = accumulator_dtype(output.dtype, op)
-    cuts = _cut_all(parts)
-    outputs = pairwise.shares_of(output, len(cuts))
-    longest = max(-(-part.count // len(cuts)) for part in parts)
-    node_sums = places_for(transport, len(cuts), lane.size, longest, wide)
-    arriving = places_for(transport, len(cuts), lane.size, longest, wide)
-    widened = [transport.scratch(longest, wide) for _ in range(lanes.local_size)]
-    begun: list[tuple[PendingExchange, list[Buffer]]] = []
-    for stage, chunk in stages(len(cuts), 2):
-        if stage == 1:
-            exchange, terms = begun[chunk]
-            exchange.finish()
-            if wide == output.dtype:
-                lane.reduce_terms(terms, outputs[chunk], op, divisor)
-            else:
-                lane.reduce_terms(terms, terms[lane.rank], op, 1.0)
-                store_result(terms[lane.rank], outputs[chunk], op, divisor)
-            continue
+    lane, own, dtype = lanes.lane, lanes.local_rank, output.dtype
+    chunks = _cut_all(parts)
+    outputs = pairwise.shares_of(output, len(chunks))
+    longest = max(-(-part.count // len(chunks)) for part in parts)
+    node_sums = places_for(transport, len(chunks), lane.size, longest, dtype)
+    arriving = places_for(transport, len(chunks), lane.size - 1, longest, dtype)
+    on_node, between = _divisors(dtype, op, divisor)
+
+    def steps(number: int) -> Iterator[None]:
+        place, result = number % len(node_sums), outputs[number]
         sums = []
-        for ranks, place in zip(by_node, node_sums[chunk % len(node_sums)], strict=True):
-            local = [cuts[chunk][rank] for rank in ranks]
-            if wide != output.dtype:
-                local = [_widened(part, to) for part, to in zip(local, widened, strict=True)]
-            sums.append(place.part(0, local[lanes.local_rank].count))
-            lanes.run_on_node(Collective("reduce_scatter", local, (sums[-1],), op))
-        spare = arriving[chunk % len(arriving)]
-        begun.append(pairwise.begin_reduce_scatter(lane, sums[lane.rank], sums, spare))
+        for ranks, memory in zip(lanes.by_node, node_sums[place], strict=True):
+            local = [chunks[number][rank] for rank in ranks]
+            sums.append(memory.part(0, local[own].count))
+            lanes.run_on_node(Collective("reduce_scatter", local, (sums[-1],), op, on_node))
+        exchange, terms = pairwise.begin_reduce_scatter(lane, sums, arriving[place])
+        yield
+        exchange.finish()
+        lane.reduce_terms(terms, result, op, between)
+
+    run_in_stages([steps(number) for number in range(len(chunks))], 2)
 
 
 def all_gather(lanes: Lanes, outputs: Sequence[Buffer], part: Buffer) -> None:
@@ -187,22 +176,23 @@ def all_gather(lanes: Lanes, outputs: Sequence[Buffer], part: Buffer) -> None:
     """
     assert lanes.lane is not None, "the nodes have the same number of ranks"
     lane, own, by_node = lanes.lane, lanes.local_rank, lanes.by_node
-    cuts = _cut_all(outputs)
-    sent = pairwise.shares_of(part, len(cuts))
-    begun: list[PendingExchange] = []
-    for stage, chunk in stages(len(cuts), 2):
-        if stage == 0:
-            arriving = [cuts[chunk][ranks[own]] for ranks in by_node]
-            begun.append(pairwise.begin_all_gather(lane, arriving, sent[chunk]))
-            if chunk == 0:  # while it is on its way
-                here = [outputs[rank] for rank in by_node[lane.rank]]
-                lanes.run_on_node(Collective("all_gather", (part,), here))
-            continue
-        begun[chunk].finish()
+    chunks = _cut_all(outputs)
+    sent = pairwise.shares_of(part, len(chunks))
+
+    def steps(number: int) -> Iterator[None]:
+        arriving = [chunks[number][ranks[own]] for ranks in by_node]
+        exchange = pairwise.begin_all_gather(lane, arriving, sent[number])
+        if number == 0:  # while it is on its way
+            here = [outputs[rank] for rank in by_node[lane.rank]]
+            lanes.run_on_node(Collective("all_gather", (part,), here))
+        yield
+        exchange.finish()
         for node, ranks in enumerate(by_node):
             if node != lane.rank:
-                here = [cuts[chunk][rank] for rank in ranks]
+                here = [chunks[number][rank] for rank in ranks]
                 lanes.run_on_node(Collective("all_gather", (here[own],), here))
+
+    run_in_stages([steps(number) for number in range(len(chunks))], 2)
 
 
 def num_chunks_of(num_bytes: int) -> int:
@@ -210,15 +200,26 @@ def num_chunks_of(num_bytes: int) -> int:
     return max(1, min(MAX_CHUNKS, num_bytes // CHUNK_BYTES), -(-num_bytes // LARGEST_BYTES))
 
 
+def num_rounds_of(num_nodes: int) -> int:
+    """Return the rounds of messages of an all-reduce among so many nodes: two nodes that send each
+    other all they have send no more than if each reduced a half."""
+    return 1 if num_nodes <= 2 else 2
+
+
+def num_chunks_of_all_reduce(num_bytes: int, num_lanes: int, num_nodes: int) -> int:
+    """Return the number of chunks in which a vector of `num_bytes` is reduced."""
+    messages_a_slice = 1 if num_rounds_of(num_nodes) == 1 else num_nodes
+    return num_chunks_of(-(-num_bytes // (num_lanes * messages_a_slice)))
+
+
+def _divisors(dtype: DType, op: ReduceOp, divisor: float) -> tuple[float, float]:
+    """Return the divisors of the sums of a node and of the sums of all nodes."""
+    is_rounded = accumulator_dtype(dtype, op) != dtype
+    return (divisor, 1.0) if is_rounded and op is ReduceOp.SUM else (1.0, divisor)
+
+
 def _cut_all(parts: Sequence[Buffer]) -> list[list[Buffer]]:
     """Cut each rank's part into as many chunks; indexed by chunk, then rank."""
     num_chunks = num_chunks_of(max(part.num_bytes for part in parts))
     by_rank = [pairwise.shares_of(part, num_chunks) for part in parts]
     return [list(chunk) for chunk in zip(*by_rank, strict=True)]
-
-
-def _widened(part: Buffer, memory: Buffer) -> Buffer:
-    """`part` in the type of the totals, in `memory`."""
-    wide = memory.part(0, part.count)
-    widen(part, wide)
-    return wide

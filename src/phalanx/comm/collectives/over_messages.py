@@ -55,6 +55,6 @@ def run(
     else:
         buffer, op, divisor = collective.outputs[0], collective.reduction, collective.divisor
         if route == "direct" and len(set(nodes)) > 1:
-            pairwise.all_reduce_in_chunks(transport, buffer, op, divisor)
+            lanes.run(transport, collective, nodes=range(transport.size))
         else:
             _ALL_REDUCES[route](transport, buffer, op, divisor)

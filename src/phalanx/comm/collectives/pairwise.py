@@ -6,20 +6,15 @@ give, on every rank and in every run. `PHALANX_ALL_REDUCE` calls this `direct`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
-from phalanx.comm.collectives.stages import places_for, stages
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.layout import chunks, share_of
 from phalanx.comm.transport import PendingExchange, Transport
 
 SEGMENT_BYTES = 64 * 2**20  # bounds the memory that a long vector needs beside itself
-
-
-CHUNK_BYTES = 512 * 1024  # of a share, at least: on 10 Gbit/s many times what a message costs
-MAX_CHUNKS = 8  # only the last one's sum is not made while another travels
 
 
 def run(transport: Transport, collective: Collective) -> None:
@@ -59,41 +54,6 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
         all_gather(transport, shares, shares[transport.rank])
 
 
-def all_reduce_in_chunks(
-    transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float
-) -> None:
-    """Reduce `buffer` over all ranks in place, with the same bits as `all_reduce`, in chunks: while
-    a chunk of a share is reduced and sent out, the next ones arrive.
-
-    Cost: as many bytes in up to MAX_CHUNKS times as many messages, and no wait for a sum but that
-          of the last piece. Where a message travels no longer than it takes to send it (within a
-          node) that is a loss.
-    """
-    own, itemsize = transport.rank, buffer.dtype.itemsize
-    pieces = [
-        [whole.part(part.start, part.stop) for part in parts]
-        for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // itemsize))
-        for whole in (buffer.part(segment.start, segment.stop),)
-        for parts in chunked_shares(whole.count, itemsize, transport.size)
-    ]
-    longest = max((parts[own].count for parts in pieces), default=0)
-    arriving = places_for(transport, len(pieces), transport.size, longest, buffer.dtype)
-    sums: list[tuple[PendingExchange, list[Buffer]]] = []
-    gathers: list[PendingExchange] = []
-    for stage, number in stages(len(pieces), 3):
-        parts = pieces[number]
-        if stage == 0:
-            spare = arriving[number % len(arriving)]
-            sums.append(begin_reduce_scatter(transport, parts[own], parts, spare))
-        elif stage == 1:
-            exchange, terms = sums[number]
-            exchange.finish()
-            transport.reduce_terms(terms, parts[own], op, divisor)
-            gathers.append(begin_all_gather(transport, parts, parts[own]))
-        else:
-            gathers[number].finish()
-
-
 def all_to_all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
     """Reduce `buffer` over all ranks, in place: every rank gets all vectors and reduces them.
 
@@ -101,9 +61,41 @@ def all_to_all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, diviso
     Cost:   1 round of p-1 messages of n elements: latency + (p-1) · bytes/bandwidth, p·n elements
             reduced by each rank.
     """
-    terms = [transport.scratch(buffer.count, buffer.dtype) for _ in range(transport.size)]
-    all_gather(transport, terms, buffer)
+    arriving = [transport.scratch(buffer.count, buffer.dtype) for _ in range(transport.size - 1)]
+    for _ in reduce_in_one_round(transport, buffer, arriving, op, divisor):
+        """Nothing else is to be done while the messages travel."""
+
+
+def reduce_in_one_round(
+    transport: Transport, buffer: Buffer, arriving: Sequence[Buffer], op: ReduceOp, divisor: float
+) -> Iterator[None]:
+    """Reduce `buffer` as `all_to_all_reduce`; yields while the messages travel.
+
+    arriving: memory for each peer's vector.
+    """
+    terms = _terms(transport, buffer, arriving)
+    exchange = begin_all_gather(transport, terms, buffer)
+    yield
+    exchange.finish()
     transport.reduce_terms(terms, buffer, op, divisor)
+
+
+def reduce_in_two_rounds(
+    transport: Transport, buffer: Buffer, arriving: Sequence[Buffer], op: ReduceOp, divisor: float
+) -> Iterator[None]:
+    """Reduce `buffer` as `all_reduce`; yields while the messages of each round travel.
+
+    arriving: memory for a share from each peer.
+    """
+    shares = shares_of(buffer, transport.size)
+    own = shares[transport.rank]
+    exchange, terms = begin_reduce_scatter(transport, shares, arriving)
+    yield
+    exchange.finish()
+    transport.reduce_terms(terms, own, op, divisor)
+    exchange = begin_all_gather(transport, shares, own)
+    yield
+    exchange.finish()
 
 
 def reduce(
@@ -139,7 +131,8 @@ def reduce_scatter(
            parts[own rank], is written.
     Cost:  p-1 messages at the same time: latency + (p-1)/p · bytes/bandwidth.
     """
-    exchange, terms = begin_reduce_scatter(transport, output, parts)
+    arriving = [transport.scratch(output.count, output.dtype) for _ in range(transport.size - 1)]
+    exchange, terms = begin_reduce_scatter(transport, parts, arriving)
     exchange.finish()
     transport.reduce_terms(terms, output, op, divisor)
 
@@ -194,40 +187,18 @@ def shares_of(buffer: Buffer, size: int) -> list[Buffer]:
     return [buffer.part(share.start, share.stop) for share in shares]
 
 
-def chunked_shares(count: int, itemsize: int, size: int) -> list[list[range]]:
-    """Cut each rank's share of [0, count) into chunks; indexed by chunk, then rank."""
-    shares = [share_of(rank, size, count) for rank in range(size)]
-    num_pieces = min(MAX_CHUNKS, max(1, len(shares[-1]) * itemsize // CHUNK_BYTES))
-    cuts = [[share_of(n, num_pieces, len(share)) for share in shares] for n in range(num_pieces)]
-    return [
-        [
-            range(s.start + cut.start, s.start + cut.stop)
-            for s, cut in zip(shares, some, strict=True)
-        ]
-        for some in cuts
-    ]
-
-
 def begin_reduce_scatter(
-    transport: Transport,
-    output: Buffer,
-    parts: Sequence[Buffer],
-    spare: Sequence[Buffer] | None = None,
+    transport: Transport, parts: Sequence[Buffer], arriving: Sequence[Buffer]
 ) -> tuple[PendingExchange, list[Buffer]]:
-    """Start the messages; return them and the terms to reduce into `output` once they have arrived.
+    """Start the messages; return them and the terms of this rank's sum once they have arrived.
 
     Empty parts need no message: every rank knows that they are empty.
-    spare: memory for what arrives, one a rank, no shorter than `output`; None: new memory.
+    arriving: memory for what each peer sends, no shorter than parts[own rank].
     """
-    own, count = transport.rank, output.count
-    terms = [
-        parts[own]
-        if rank == own
-        else (spare[rank].part(0, count) if spare else transport.scratch(count, output.dtype))
-        for rank in range(transport.size)
-    ]
+    own = parts[transport.rank]
+    terms = _terms(transport, own, arriving)
     sends = [(part, rank) for part, rank in _with_peers(transport, parts) if part.count]
-    receives = _with_peers(transport, terms) if output.count else []
+    receives = _with_peers(transport, terms) if own.count else []
     return transport.start(sends, receives), terms
 
 
@@ -239,6 +210,15 @@ def begin_all_gather(
     receives = [(output, rank) for output, rank in _with_peers(transport, outputs) if output.count]
     sends = [(part, rank) for rank in range(transport.size) if rank != own and part.count]
     return transport.start(sends, receives)
+
+
+def _terms(transport: Transport, own: Buffer, arriving: Sequence[Buffer]) -> list[Buffer]:
+    """Return a term a rank, in their order: `own`, and what the peers send into `arriving`."""
+    memory = iter(arriving)
+    return [
+        own if rank == transport.rank else next(memory).part(0, own.count)
+        for rank in range(transport.size)
+    ]
 
 
 def _with_peers(transport: Transport, buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:

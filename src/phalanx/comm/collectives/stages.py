@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DType
@@ -19,6 +19,12 @@ def stages(num_chunks: int, num_stages: int) -> Iterator[tuple[int, int]]:
             chunk = step - DEPTH * stage
             if 0 <= chunk < num_chunks:
                 yield stage, chunk
+
+
+def run_in_stages(chunks: Sequence[Iterator[None]], num_stages: int) -> None:
+    """Run all chunks, each of which yields between its `num_stages` stages."""
+    for _, chunk in stages(len(chunks), num_stages):
+        next(chunks[chunk], None)
 
 
 def places_for(
