@@ -194,9 +194,60 @@ def test_a_difference_holds_what_came_between() -> None:
     counted.collective("all_reduce", 200, Traffic(30, 40, 2))
     counted.begin("receive", 5)
     assert counted - before == TrafficCounter(
-        30, 40, 2, {"all_reduce": Count(1, 200), "receive": Count(1, 5)}
+        30, 40, 2, payload={"all_reduce": Count(1, 200), "receive": Count(1, 5)}
     )
-    assert before == TrafficCounter(10, 20, 1, {"all_reduce": Count(1, 100), "send": Count(1, 3)})
+    assert before == TrafficCounter(
+        10, 20, 1, payload={"all_reduce": Count(1, 100), "send": Count(1, 3)}
+    )
+
+
+@pytest.mark.parametrize("nodes", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 1, 2), (0, 1, 0, 1)])
+def test_what_leaves_a_node_arrives_at_others(nodes: tuple[int, ...]) -> None:
+    parts = [5, 0, 1000, 33]
+    num_remote = [sum(node != own for node in nodes) for own in nodes]
+
+    def moved(formula: Callable[..., Traffic], *words: object) -> list[Traffic]:
+        return [formula(*words, *place, nodes) for place in places]
+
+    places: list[tuple[int, ...]] = [(rank,) for rank in range(4)]
+    scattered = moved(traffic.reduce_scatter_traffic, parts)
+    gathered = moved(traffic.all_gather_traffic, parts)
+    assert [m.network_received_bytes for m in scattered] == [
+        part * remote for part, remote in zip(parts, num_remote, strict=True)
+    ]
+    assert [m.network_sent_bytes for m in gathered] == [m.network_received_bytes for m in scattered]
+    places = [(rank, 4) for rank in range(4)]
+    reduced = moved(traffic.all_reduce_traffic, 400, 4)
+    assert [m.network_sent_bytes for m in reduced] == [2 * 400 * n for n in num_remote]
+    for root in range(4):
+        places = [(rank, root) for rank in range(4)]
+        there, back = (
+            moved(formula, parts) for formula in (traffic.scatter_traffic, traffic.gather_traffic)
+        )
+        for sent, received in zip(there, back, strict=True):
+            assert sent.network_sent_bytes == received.network_received_bytes
+            assert sent.network_received_bytes == received.network_sent_bytes
+        for moves in (scattered, gathered, reduced, there, back):
+            sent_bytes = sum(m.network_sent_bytes for m in moves)
+            assert sent_bytes == sum(m.network_received_bytes for m in moves)
+
+
+def test_times_are_told_apart_and_are_no_part_of_a_comparison() -> None:
+    counted = TrafficCounter()
+    counted.add_time(2.0, is_network=True)
+    before = counted.snapshot()
+    counted.add_time(0.5, is_network=False)
+    counted.add_time(0.25, is_network=True)
+    between = counted - before
+    assert (between.node_s, between.network_s) == (0.5, 0.25)
+    assert counted == TrafficCounter()
+
+
+def test_bytes_by_formula_are_marked() -> None:
+    counted = TrafficCounter()
+    counted.add(Traffic(10, 20, 1, 4, 8), is_formula=True)
+    counted.add(Traffic(1, 2, 1))
+    assert counted == TrafficCounter(11, 22, 2, 4, 8, formula_bytes=10)
 
 
 @pytest.mark.mpi

@@ -102,10 +102,21 @@ class CallMonitor:
         if self.traffic is not None and call.dtype is not None:
             self.traffic.begin(call.name, payload_bytes(call, self._peers.rank))
 
-    def count_scheme(self, collective: Collective, rank: int, size: int) -> None:
-        """Count the traffic of a collective that sent no messages of ours."""
+    def count_in_memory(
+        self, collective: Collective, rank: int, size: int, elapsed_s: float
+    ) -> None:
+        """Count a collective of ranks that share memory, which sent no messages."""
         if self.traffic is not None:
             self.traffic.add(scheme_traffic(collective, rank, size))
+            self.traffic.add_time(elapsed_s, is_network=False)
+
+    def count_of_library(self, collective: Collective) -> None:
+        """Count a collective of the MPI library by a formula: it does not say what it sent, where
+        to, or when."""
+        peers = self._peers
+        if self.traffic is not None:
+            moved = scheme_traffic(collective, peers.rank, peers.size, peers.nodes)
+            self.traffic.add(moved, is_formula=True)
 
     def last_calls(self, number: int) -> GroupCalls:
         """Return the last collectives of this rank; none in a group of one. number: so far."""

@@ -187,6 +187,7 @@ class Connections:
             self._in_flight,
             traffic,
             self.link_emulator,
+            is_remote=self.transport.is_remote,
         )
         request.spans = spans
         self._in_flight.add(request)

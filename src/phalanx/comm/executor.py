@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,8 +47,7 @@ class CollectiveExecutor:
         elif route == "library":
             peers.transport.begin(timeout_s)
             library.run(peers.transport, collective)
-            # MPI does not say what it sent.
-            self._monitor.count_scheme(collective, peers.rank, peers.size)
+            self._monitor.count_of_library(collective)
         else:
             peers.transport.begin(timeout_s)
             shm = peers.intra_node
@@ -75,5 +75,7 @@ class CollectiveExecutor:
     def _run_in_memory(
         self, ranks: ShmGroup | SingleRank, timeout_s: float | None, collective: Collective
     ) -> None:
+        began = time.perf_counter()
         ranks.run(collective, timeout_s)
-        self._monitor.count_scheme(collective, ranks.rank, ranks.size)
+        elapsed_s = time.perf_counter() - began
+        self._monitor.count_in_memory(collective, ranks.rank, ranks.size, elapsed_s)

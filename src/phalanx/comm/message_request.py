@@ -36,9 +36,13 @@ class MessageRequest:
         in_flight: InFlight,
         traffic: TrafficCounter | None = None,
         link_emulator: LinkEmulator | None = None,
+        *,
+        is_remote: Sequence[bool],
     ) -> None:
+        """is_remote: whether each rank is on another node."""
         self._detector, self._communicator, self._tag = detector, communicator, tag
-        self._traffic, self._moved = traffic, Traffic(0, 0, 0)
+        self._traffic, self._is_remote = traffic, is_remote
+        self._moved, self._dest = Traffic(0, 0, 0), -1
         self._pending, self._in_flight = PendingMessages(detector, link_emulator), in_flight
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
@@ -57,7 +61,7 @@ class MessageRequest:
         self._whom = f"rank {self._detector.labels.full(dest)}"
         self._activity = f"send to {self._whom}, tag {self._tag},"
         self._pending.send(self._communicator, buffer, dest, FIRST_USER_TAG + self._tag)
-        self._moved = moved_by([(buffer, dest)], [])
+        self._moved, self._dest = moved_by([(buffer, dest)], [], self._is_remote), dest
         ring_for(self._detector, [(buffer, dest)])
 
     def receive(self, buffer: Buffer, source: int | None) -> None:
@@ -134,13 +138,22 @@ class MessageRequest:
         """Once, however often somebody asks whether it is done."""
         self._is_over = True
         if self._traffic is not None:
+            if self._is_network:
+                self._moved = self._moved._replace(
+                    network_received_bytes=self._moved.received_bytes
+                )
             self._traffic.add(self._moved)
         if self.source is not None and self._detector.bell is not None:
             self._detector.bell.ring(self.source)
 
+    @property
+    def _is_network(self) -> bool:
+        """Return whether the peer, once it is known, is on another node."""
+        return self._is_remote[self._dest if self.source is None else self.source]
+
     def wait(self, timeout_s: float | None = None) -> None:
         """Raises: WaitTimeoutError naming the peer; PeerFailedError; MismatchError."""
-        began_ns = 0 if self.spans is None else now_ns()
+        began_ns = now_ns()
         before, self._detector.activity = self._detector.activity, self._activity
         try:
             self._detector.until(
@@ -151,6 +164,8 @@ class MessageRequest:
                 raise
         finally:
             self._detector.activity = before
+        if self._traffic is not None:
+            self._traffic.add_time((now_ns() - began_ns) / 1e9, is_network=self._is_network)
         if self.spans is not None:
             self._add_span(self.spans, began_ns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -50,10 +51,9 @@ class MessageTransport(HostMemoryOps):
         self.communicator, self.detector, self.link_emulator = communicator, detector, link_emulator
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
-        own = nodes[self.rank] if nodes else 0
-        self.max_bytes = [
-            MAX_BYTES if node == own else MAX_NETWORK_BYTES for node in nodes or [own] * self.size
-        ]
+        self.is_remote = remote_ranks(nodes, self.rank, self.size)
+        """Whether each rank is on another node."""
+        self.max_bytes = [MAX_NETWORK_BYTES if far else MAX_BYTES for far in self.is_remote]
         """Of a message to or from each rank: longer buffers go in several."""
         self.tag = 0
         self.timeout_s: float | None = None
@@ -95,14 +95,16 @@ class MessageTransport(HostMemoryOps):
         self._started.remove(exchange)
         if self.traffic is not None:
             self.traffic.add(exchange.moved)
+            self.traffic.add_time(exchange.elapsed_s, is_network=exchange.is_network)
 
 
 class MessageExchange:
     """Messages in flight of one collective."""
 
-    __slots__ = ("_messages", "_transport", "pending")
+    __slots__ = ("_messages", "_transport", "elapsed_s", "pending")
 
     def __init__(self, transport: MessageTransport, sends: Messages, receives: Messages) -> None:
+        began = time.perf_counter()
         self._transport, self._messages = transport, (sends, receives)
         self.pending = pending = PendingMessages(transport.detector, transport.link_emulator)
         tag = transport.first_tag + transport.tag % TAGS
@@ -112,15 +114,25 @@ class MessageExchange:
         for buffer, dest in sends:
             pending.send(transport.communicator, buffer, dest, tag, transport.max_bytes[dest])
         ring_for(transport.detector, sends)
+        self.elapsed_s = time.perf_counter() - began
+        """In `start` and `finish`: what this rank does between is no time of the exchange."""
 
     def finish(self) -> None:
+        began = time.perf_counter()
         self._transport.finish(self.pending)
+        self.elapsed_s += time.perf_counter() - began
         self._transport.finished(self)
         ring_for(self._transport.detector, self._messages[1], at_least=EAGER_BYTES)
 
     @property
     def moved(self) -> Traffic:
-        return moved_by(*self._messages)
+        return moved_by(*self._messages, self._transport.is_remote)
+
+    @property
+    def is_network(self) -> bool:
+        """Return whether ranks of other nodes take part."""
+        is_remote = self._transport.is_remote
+        return any(is_remote[peer] for messages in self._messages for _, peer in messages)
 
 
 class PendingMessages:
@@ -254,11 +266,22 @@ def chunks_of(buffer: Buffer, max_bytes: int = MAX_BYTES) -> Sequence[Buffer]:
     return [whole.part(cut.start, cut.stop) for cut in chunks(whole.count, max_bytes)]
 
 
-def moved_by(sends: Messages, receives: Messages) -> Traffic:
-    """Return the traffic of these messages."""
-    given = [buffer.num_bytes for buffer, _ in sends if buffer.count]
-    taken = [buffer.num_bytes for buffer, _ in receives]
-    return Traffic(sum(given), sum(taken), len(given))
+def moved_by(sends: Messages, receives: Messages, is_remote: Sequence[bool]) -> Traffic:
+    """Return the traffic of these messages. is_remote: whether each rank is on another node."""
+    given = [(buffer.num_bytes, is_remote[dest]) for buffer, dest in sends if buffer.count]
+    taken = [(buffer.num_bytes, is_remote[source]) for buffer, source in receives]
+    return Traffic(
+        sum(num_bytes for num_bytes, _ in given),
+        sum(num_bytes for num_bytes, _ in taken),
+        len(given),
+        sum(num_bytes for num_bytes, is_far in given if is_far),
+        sum(num_bytes for num_bytes, is_far in taken if is_far),
+    )
+
+
+def remote_ranks(nodes: Sequence[int], rank: int, size: int) -> list[bool]:
+    """Return whether each rank is on another node than `rank`. nodes: empty: all are on one."""
+    return [node != nodes[rank] for node in nodes] if nodes else [False] * size
 
 
 def memory_of(buffer: Buffer) -> Any:

@@ -4,13 +4,16 @@ Point-to-point, the bytes of every message are counted when it is sent and when 
 shared memory nothing is sent: a rank reads what its peers wrote. There the count is what the scheme
 moves between ranks: the owner of a share takes that share from all peers, reduces it, and hands
 the result to all. `direct` sends just this in messages.
+
+What goes to other nodes, or comes from them, is told apart by the node of each peer. MPI does not
+say what its own algorithms send: there the bytes of `direct` stand in, and are marked as such.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from phalanx.comm.collective import Call, Collective
@@ -26,6 +29,10 @@ class Traffic(NamedTuple):
     received_bytes: int
     messages: int
     """Sent ones, of a byte or more."""
+    network_sent_bytes: int = 0
+    """Of `sent_bytes`, to other nodes."""
+    network_received_bytes: int = 0
+    """Of `received_bytes`, from other nodes."""
 
 
 @dataclass
@@ -45,19 +52,41 @@ class TrafficCounter:
     received_bytes: int = 0
     messages: int = 0
     """Messages sent, of a byte or more; in shared memory: peers that something was handed to."""
+    network_sent_bytes: int = 0
+    """Of `sent_bytes`, to other nodes."""
+    network_received_bytes: int = 0
+    """Of `received_bytes`, from other nodes."""
     payload: dict[str, Count] = field(default_factory=dict)
     """By collective ("all_reduce", "send" …): calls that were begun, and bytes of the buffers that
     this rank handed in. For `receive` those of the buffer to be filled."""
+    formula_bytes: int = 0
+    """Of `sent_bytes`, those of the MPI library's own algorithms: by the formula of `direct`."""
+    node_s: float = field(default=0.0, compare=False)
+    """Time in which this rank exchanged with peers of its node alone, or waited for them."""
+    network_s: float = field(default=0.0, compare=False)
+    """Time in which it exchanged with peers of other nodes, or waited for them."""
     _guard: threading.Lock = field(
         default_factory=threading.Lock, init=False, repr=False, compare=False
     )
 
-    def add(self, traffic: Traffic) -> None:
-        """Count what has been sent or received."""
+    def add(self, traffic: Traffic, *, is_formula: bool = False) -> None:
+        """Count what has been sent or received. is_formula: by the MPI library's own algorithms."""
         with self._guard:
             self.sent_bytes += traffic.sent_bytes
             self.received_bytes += traffic.received_bytes
             self.messages += traffic.messages
+            self.network_sent_bytes += traffic.network_sent_bytes
+            self.network_received_bytes += traffic.network_received_bytes
+            if is_formula:
+                self.formula_bytes += traffic.sent_bytes
+
+    def add_time(self, elapsed_s: float, *, is_network: bool) -> None:
+        """Add time of collectives and messages. is_network: ranks of other nodes took part."""
+        with self._guard:
+            if is_network:
+                self.network_s += elapsed_s
+            else:
+                self.node_s += elapsed_s
 
     def begin(self, name: str, num_bytes: int) -> None:
         """Count a collective that begins, on buffers of `num_bytes`."""
@@ -74,8 +103,9 @@ class TrafficCounter:
     def snapshot(self) -> TrafficCounter:
         """Return a copy of the current counts; this counter continues."""
         with self._guard:
+            counts = {name: getattr(self, name) for name in _COUNTS}
             payload = {name: Count(c.calls, c.bytes) for name, c in self.payload.items()}
-            return TrafficCounter(self.sent_bytes, self.received_bytes, self.messages, payload)
+        return TrafficCounter(**counts, payload=payload)
 
     def __sub__(self, earlier: TrafficCounter) -> TrafficCounter:
         """Return the traffic since `earlier`, a snapshot of this one. Collectives without a call in
@@ -86,12 +116,11 @@ class TrafficCounter:
             before = earlier.payload.get(name, nothing)
             if count.calls > before.calls:
                 payload[name] = Count(count.calls - before.calls, count.bytes - before.bytes)
-        return TrafficCounter(
-            self.sent_bytes - earlier.sent_bytes,
-            self.received_bytes - earlier.received_bytes,
-            self.messages - earlier.messages,
-            payload,
-        )
+        counts = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTS}
+        return TrafficCounter(**counts, payload=payload)
+
+
+_COUNTS = [each.name for each in fields(TrafficCounter) if each.init and each.name != "payload"]
 
 
 def payload_bytes(call: Call, rank: int) -> int:
@@ -104,85 +133,119 @@ def payload_bytes(call: Call, rank: int) -> int:
     return call.dtype.itemsize * sum(count for count in counts if count is not None)
 
 
-def scheme_traffic(collective: Collective, rank: int, size: int) -> Traffic:
-    """Return the traffic of a collective that sends no messages of ours, by its scheme."""
+def scheme_traffic(
+    collective: Collective, rank: int, size: int, nodes: Sequence[int] = ()
+) -> Traffic:
+    """Return the traffic of a collective that sends no messages of ours, by its scheme.
+
+    nodes: the number of each rank's node; empty: all are on one. So in all formulas.
+    """
     kind, inputs, outputs, _, _, root, *_ = collective
     sent, received = ([buffer.num_bytes for buffer in buffers] for buffers in (inputs, outputs))
     match kind:
         case "all_reduce":
-            return all_reduce_traffic(outputs[0].count, outputs[0].dtype.itemsize, rank, size)
+            count, itemsize = outputs[0].count, outputs[0].dtype.itemsize
+            return all_reduce_traffic(count, itemsize, rank, size, nodes)
         case "reduce" if root is not None:
-            return reduce_traffic(outputs[0].count, outputs[0].dtype.itemsize, rank, size, root)
+            count, itemsize = outputs[0].count, outputs[0].dtype.itemsize
+            return reduce_traffic(count, itemsize, rank, size, root, nodes)
         case "broadcast" if root is not None:
-            return broadcast_traffic(received[0], rank, size, root)
+            return broadcast_traffic(received[0], rank, size, root, nodes)
         case "all_gather":
-            return all_gather_traffic(received, rank)
+            return all_gather_traffic(received, rank, nodes)
         case "reduce_scatter":
-            return reduce_scatter_traffic(sent, rank)
+            return reduce_scatter_traffic(sent, rank, nodes)
         case "all_to_all":
-            return all_to_all_traffic(sent, received, rank)
+            return all_to_all_traffic(sent, received, rank, nodes)
         case "gather" if root is not None:
-            return gather_traffic(received if rank == root else sent * size, rank, root)
+            parts = received if rank == root else sent * size
+            return gather_traffic(parts, rank, root, nodes)
         case "scatter" if root is not None:
-            return scatter_traffic(sent if rank == root else received * size, rank, root)
+            parts = sent if rank == root else received * size
+            return scatter_traffic(parts, rank, root, nodes)
         case _:
             return Traffic(0, 0, 0)
 
 
-def all_reduce_traffic(count: int, itemsize: int, rank: int, size: int) -> Traffic:
+def all_reduce_traffic(
+    count: int, itemsize: int, rank: int, size: int, nodes: Sequence[int] = ()
+) -> Traffic:
     """Return the traffic of an all-reduce as reduce-scatter and all-gather of equal shares.
 
     count: elements of the vector.
     """
     shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
-    return sum_traffic([reduce_scatter_traffic(shares, rank), all_gather_traffic(shares, rank)])
+    both = [reduce_scatter_traffic(shares, rank, nodes), all_gather_traffic(shares, rank, nodes)]
+    return sum_traffic(both)
 
 
 def sharded_all_reduce_traffic(num_bytes: int, own_bytes: int, size: int) -> Traffic:
-    """Return the same of a vector cut into unequal shares, of which this rank owns `own_bytes`."""
+    """Return the same of a vector cut into unequal shares, of which this rank owns `own_bytes`; on
+    one node."""
     moved_bytes = num_bytes - own_bytes + (size - 1) * own_bytes
     rounds = (num_bytes > own_bytes) + (own_bytes > 0)
     return Traffic(moved_bytes, moved_bytes, rounds * (size - 1))
 
 
-def reduce_traffic(count: int, itemsize: int, rank: int, size: int, root: int) -> Traffic:
+def reduce_traffic(
+    count: int, itemsize: int, rank: int, size: int, root: int, nodes: Sequence[int] = ()
+) -> Traffic:
     """Return the traffic of a reduce: reduce-scatter, then gather of the shares to `root`."""
     shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
-    return sum_traffic([reduce_scatter_traffic(shares, rank), gather_traffic(shares, rank, root)])
+    both = [reduce_scatter_traffic(shares, rank, nodes), gather_traffic(shares, rank, root, nodes)]
+    return sum_traffic(both)
 
 
-def reduce_scatter_traffic(parts: Sequence[int], rank: int) -> Traffic:
+def reduce_scatter_traffic(parts: Sequence[int], rank: int, nodes: Sequence[int] = ()) -> Traffic:
     """parts: bytes of each rank's part."""
-    return all_to_all_traffic(parts, [parts[rank]] * len(parts), rank)
+    return all_to_all_traffic(parts, [parts[rank]] * len(parts), rank, nodes)
 
 
-def all_gather_traffic(parts: Sequence[int], rank: int) -> Traffic:
+def all_gather_traffic(parts: Sequence[int], rank: int, nodes: Sequence[int] = ()) -> Traffic:
     """parts: bytes of each rank's part."""
-    return all_to_all_traffic([parts[rank]] * len(parts), parts, rank)
+    return all_to_all_traffic([parts[rank]] * len(parts), parts, rank, nodes)
 
 
-def broadcast_traffic(num_bytes: int, rank: int, size: int, root: int) -> Traffic:
+def broadcast_traffic(
+    num_bytes: int, rank: int, size: int, root: int, nodes: Sequence[int] = ()
+) -> Traffic:
     """Return the traffic of a flat broadcast: all take it from the root (a tree forwards it)."""
-    return scatter_traffic([num_bytes] * size, rank, root)
+    return scatter_traffic([num_bytes] * size, rank, root, nodes)
 
 
-def all_to_all_traffic(sent: Sequence[int], received: Sequence[int], rank: int) -> Traffic:
+def all_to_all_traffic(
+    sent: Sequence[int], received: Sequence[int], rank: int, nodes: Sequence[int] = ()
+) -> Traffic:
     """Return the traffic of an all-to-all. sent, received: bytes to and from each rank."""
     others = _without(sent, rank)
-    return Traffic(sum(others), sum(_without(received, rank)), sum(map(bool, others)))
+    away = [peer for peer, node in enumerate(nodes) if node != nodes[rank]]
+    return Traffic(
+        sum(others),
+        sum(_without(received, rank)),
+        sum(map(bool, others)),
+        sum(sent[peer] for peer in away),
+        sum(received[peer] for peer in away),
+    )
 
 
-def gather_traffic(parts: Sequence[int], rank: int, root: int) -> Traffic:
+def gather_traffic(
+    parts: Sequence[int], rank: int, root: int, nodes: Sequence[int] = ()
+) -> Traffic:
     """parts: bytes of each rank's part; only those that this rank sends or receives count."""
-    sent, received, _ = scatter_traffic(parts, rank, root)  # the other way round
-    return Traffic(received, sent, int(received > 0))
+    if rank == root:
+        return all_to_all_traffic([0] * len(parts), parts, root, nodes)
+    sent = [parts[rank] if peer == root else 0 for peer in range(len(parts))]
+    return all_to_all_traffic(sent, [0] * len(parts), rank, nodes)
 
 
-def scatter_traffic(parts: Sequence[int], rank: int, root: int) -> Traffic:
+def scatter_traffic(
+    parts: Sequence[int], rank: int, root: int, nodes: Sequence[int] = ()
+) -> Traffic:
     """parts: bytes of each rank's part; only those that this rank sends or receives count."""
-    if rank != root:
-        return Traffic(0, parts[rank], 0)
-    return all_to_all_traffic(parts, [0] * len(parts), root)
+    if rank == root:
+        return all_to_all_traffic(parts, [0] * len(parts), root, nodes)
+    received = [parts[rank] if peer == root else 0 for peer in range(len(parts))]
+    return all_to_all_traffic([0] * len(parts), received, rank, nodes)
 
 
 def sum_traffic(moves: Sequence[Traffic]) -> Traffic:

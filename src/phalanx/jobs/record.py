@@ -31,8 +31,11 @@ RUNS = Path("runs")
 
 
 def default_folder(kind: str, name: str) -> Path:
-    """Return the folder of a job that was given none; it is not made yet."""
-    return RUNS / kind / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    """Return the folder of a job that was given none; it is not made yet.
+
+    Names sort by time, and jobs that start in the same second have different ones.
+    """
+    return RUNS / kind / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{name}"
 
 
 def unused_folder(folder: Path) -> Path:

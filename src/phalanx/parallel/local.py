@@ -205,7 +205,7 @@ class Local(Strategy):
         size, whole = self._shared.itemsize, self._shared.nbytes
         outer = whole if self._outer_momentum else 0
         traffic = self._reducer.expected_traffic() if self._reducer else None
-        sent, received, _ = traffic or (0, 0, 0)
+        sent, received = traffic[:2] if traffic else (0, 0)
         state_bytes, formula = data_parallel_state(self._rule, size, whole)
         return ExpectedCosts(
             sent_bytes=sent / self._period,

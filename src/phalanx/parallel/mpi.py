@@ -106,7 +106,7 @@ class MPI(Strategy):
         formula = all_reduce_formula(str(self.collective), self.rank, self.size, size)
         if self.size > 1 and self._compressor.name != "none":
             formula = f"{self._compressor.name} of {formula}"
-        sent, received, _ = traffic or (None, None, None)
+        sent, received = traffic[:2] if traffic else (None, None)
         return data_parallel_costs(self._rule, self._parameters, sent, received, formula)
 
     def rank_local_state(self) -> RankLocalState | None:

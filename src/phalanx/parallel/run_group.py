@@ -11,6 +11,7 @@ from torch import nn
 
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.records.spans import ClockReading, SpanRecorder, now_ns
 
 
@@ -68,9 +69,9 @@ class RunGroup(ABC):
         """Return the offset of this rank's clock from rank 0's."""
         return ClockReading(at_ns=now_ns(), offset_ns=0)
 
-    def traffic(self) -> tuple[int, int] | None:
-        """Return the bytes sent and received for training so far; None: not counted. Not
-        collective."""
+    @property
+    def traffic(self) -> TrafficCounter | None:
+        """Counter of what this rank sends and receives for training; None: not counted."""
         return None
 
     def recorders(self) -> Sequence[FlightRecorder]:
@@ -105,6 +106,7 @@ class SingleProcessGroup(RunGroup):
 
     def __init__(self) -> None:
         super().__init__(rank=0, size=1, local_rank=0)
+        self._traffic = TrafficCounter()
 
     def barrier(self) -> None:
         pass
@@ -124,8 +126,9 @@ class SingleProcessGroup(RunGroup):
     def synchronize_buffers(self, model: nn.Module) -> None:
         pass
 
-    def traffic(self) -> tuple[int, int]:
-        return 0, 0
+    @property
+    def traffic(self) -> TrafficCounter:
+        return self._traffic
 
     def close(self) -> None:
         pass

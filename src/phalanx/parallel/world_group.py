@@ -95,9 +95,9 @@ class WorldGroup(RunGroup):
         others = [buffer for buffer in model.buffers() if id(buffer) not in known]
         broadcast_tensors(self.world.group, others)
 
-    def traffic(self) -> tuple[int, int] | None:
-        counted = self.world.traffic if self._torch_backend is None else self._traffic
-        return None if counted is None else (counted.sent_bytes, counted.received_bytes)
+    @property
+    def traffic(self) -> TrafficCounter | None:
+        return self.world.traffic if self._torch_backend is None else self._traffic
 
     def recorders(self) -> Sequence[FlightRecorder]:
         if self._torch_backend is None:

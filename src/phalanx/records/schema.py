@@ -164,6 +164,10 @@ class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     hidden_s: float | None = None  # communication during backward
     last_bucket_s: float | None = None  # of the last bucket, which cannot be hidden
     is_skipped: bool = False  # a gradient was not finite
+    # Exchanges with ranks of this node alone, and with those of other nodes: waiting for them
+    # included, and what is hidden behind the backward pass. None where not measured.
+    node_s: float | None = None
+    network_s: float | None = None
 
 
 class SkippedEvent(Event, frozen=True, kw_only=True, tag="skipped"):
@@ -185,6 +189,11 @@ class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
     communicated_bytes: int  # gradient bytes passed to all-reduce by this rank
     sent_bytes: int | None = None  # counted; None where not counted
     received_bytes: int | None = None
+    # Of these, to and from other nodes. None where not counted, as in records of an older Phalanx.
+    network_sent_bytes: int | None = None
+    network_received_bytes: int | None = None
+    formula_bytes: int | None = None  # of `sent_bytes`: not counted but by formula, as the MPI
+    # library does not say what its own algorithms send
     staleness: dict[int, int] = {}  # updates by the number of others between read and write
     first_sample: int = 0  # samples of the epoch, over all ranks, that an earlier run trained on
     damaged: int = 0  # samples of this rank left out because they are corrupt

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
@@ -113,10 +114,9 @@ class RunRecorder:
         """Begin to count an epoch; after the barrier with which it begins."""
         strategy = self._strategy
         self.counts = EpochCounts(correct=self._first_correct)
-        self._bytes_before, self._traffic_before = (
-            strategy.communicated_bytes,
-            strategy.group.traffic(),
-        )
+        self._bytes_before, traffic = strategy.communicated_bytes, strategy.group.traffic
+        self._traffic_before = None if traffic is None else traffic.snapshot()
+        self._link_times = link_times(traffic)
         self._staleness_before = strategy.staleness()
         self._epoch_began, self._used_before = time.perf_counter(), ProcessorTime.now()
 
@@ -155,7 +155,10 @@ class RunRecorder:
             writer.note(SkippedEvent(at_s=at_s, epoch=epoch, step=step, reason=reason))
         # Made when it is written, and without the logits, which would stay in memory until then.
         writer.note(
-            (step_record, self.began_at, epoch, step, samples, loss_sum, *times, *result[2:])
+            (
+                *(step_record, self.began_at, epoch, step, samples, loss_sum),
+                *(*times, *result[2:], *self._times_since_last_step()),
+            )
         )
         for action in self._strategy.actions():
             writer.note(ActionEvent(at_s=at_s, **action._asdict()))
@@ -170,7 +173,8 @@ class RunRecorder:
         counts.train_s = ended - self._epoch_began
         if self.writer is None:
             return
-        sent, received = _difference(strategy.group.traffic(), self._traffic_before)
+        traffic, before = strategy.group.traffic, self._traffic_before
+        moved = None if traffic is None or before is None else traffic - before
         self.writer.add(
             EpochEvent(
                 at_s=ended - self.began_at,
@@ -180,8 +184,11 @@ class RunRecorder:
                 loss_sum=counts.loss_sum,
                 correct=counts.correct,
                 communicated_bytes=strategy.communicated_bytes - self._bytes_before,
-                sent_bytes=sent,
-                received_bytes=received,
+                sent_bytes=None if moved is None else moved.sent_bytes,
+                received_bytes=None if moved is None else moved.received_bytes,
+                network_sent_bytes=None if moved is None else moved.network_sent_bytes,
+                network_received_bytes=None if moved is None else moved.network_received_bytes,
+                formula_bytes=None if moved is None else moved.formula_bytes,
                 staleness=dict(strategy.staleness() - self._staleness_before),
                 first_sample=first_sample,
                 damaged=counts.damaged,
@@ -234,6 +241,15 @@ class RunRecorder:
         )
         self.writer.close()
 
+    def _times_since_last_step(self) -> tuple[float | None, float | None]:
+        """Return the seconds of exchanges on the node and between nodes since it was last called;
+        None where they were not measured: the MPI library does not say when it sends where."""
+        traffic, before = self._strategy.group.traffic, self._link_times
+        self._link_times = now = link_times(traffic)
+        if before is None or now is None:
+            return None, None
+        return now[0] - before[0], now[1] - before[1]
+
     def epoch_s(self) -> float:
         """Seconds since the epoch began."""
         return time.perf_counter() - self._epoch_began
@@ -243,10 +259,9 @@ class RunRecorder:
         return time.perf_counter() - self.began_at
 
 
-def _difference(
-    after: tuple[int, int] | None, before: tuple[int, int] | None
-) -> tuple[int | None, int | None]:
-    if after is None:
-        return None, None
-    sent, received = before or (0, 0)
-    return after[0] - sent, after[1] - received
+def link_times(traffic: TrafficCounter | None) -> tuple[float, float] | None:
+    """Return the seconds of exchanges on the node and between nodes so far; None where some were
+    not measured."""
+    if traffic is None or traffic.formula_bytes:
+        return None
+    return traffic.node_s, traffic.network_s

@@ -20,6 +20,8 @@ def step_record(
     hidden_s: float | None,
     last_bucket_s: float | None,
     why_skipped: str,
+    node_s: float | None = None,
+    network_s: float | None = None,
 ) -> StepEvent:
     """origin: what `at_s` counts from. began: when the step before ended; all on one clock."""
     timed_s = forward_s + backward_s + communication_s
@@ -37,4 +39,6 @@ def step_record(
         hidden_s=hidden_s,
         last_bucket_s=last_bucket_s,
         is_skipped=bool(why_skipped),
+        node_s=node_s,
+        network_s=network_s,
     )

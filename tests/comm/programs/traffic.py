@@ -32,14 +32,29 @@ def zeros(count: int) -> Buffer:
 
 
 def check(
-    group: Group, name: str, num_bytes: int, call: Callable[[], object], moved: Traffic
+    group: Group,
+    name: str,
+    num_bytes: int,
+    call: Callable[[], object],
+    moved: Traffic,
+    *,
+    is_formula: bool = False,
 ) -> None:
     assert group.traffic is not None
     before = group.traffic.snapshot()
     call()
     counted = group.traffic - before
-    expected = TrafficCounter(*moved, {name: Count(1, num_bytes)})
+    formula_bytes = moved.sent_bytes if is_formula else 0
+    expected = TrafficCounter(*placed(group, moved), {name: Count(1, num_bytes)}, formula_bytes)
     assert counted == expected, f"{name} in {group.name}: {counted}, not {expected}"
+
+
+def placed(group: Group, moved: Traffic) -> Traffic:
+    """Of ranks that all are on nodes of their own, everything goes to other nodes."""
+    if group.size == 1 or len(set(group.nodes)) < group.size:
+        return moved
+    sent_bytes, received_bytes, *_ = moved
+    return moved._replace(network_sent_bytes=sent_bytes, network_received_bytes=received_bytes)
 
 
 def check_all_reduce(group: Group, algorithm: str | None, count: int) -> None:
@@ -56,6 +71,7 @@ def check_all_reduce(group: Group, algorithm: str | None, count: int) -> None:
         ITEMSIZE * count,
         lambda: group.all_reduce(buffer, algorithm=algorithm),
         moved,
+        is_formula=algorithm == "library",
     )
 
 
@@ -151,7 +167,8 @@ def check_sends(group: Group) -> None:
         assert request.test()
     num_sent, num_received = 4 * (10 + rank), 4 * (10 + (rank - 1) % size)
     assert group.traffic - before == TrafficCounter(
-        num_sent, num_received, 1, {"send": Count(1, num_sent), "receive": Count(1, num_received)}
+        *placed(group, Traffic(num_sent, num_received, 1)),
+        {"send": Count(1, num_sent), "receive": Count(1, num_received)},
     )
 
 
@@ -167,7 +184,9 @@ def check_vectors(world: World) -> None:
         reducer.flush()
         counted = world.traffic - before
         moved = reducer.expected_traffic()
-        assert counted == TrafficCounter(*moved, {"all_reduce": Count(1, num_bytes)}), method
+        formula_bytes = moved.sent_bytes if reducer.name == "library" else 0
+        payload = {"all_reduce": Count(1, num_bytes)}
+        assert counted == TrafficCounter(*moved, payload, formula_bytes), method
         if reducer.name != "halving":  # where ranks are no power of two some send more
             check_sum(world, moved.sent_bytes, moved.received_bytes, num_bytes)
         world.barrier()
@@ -223,23 +242,103 @@ def on_network(world: World, nodes: list[int]) -> Group:
     return Group(connections, traffic=TrafficCounter())
 
 
-def check_lanes(world: World) -> None:
-    """Ranks of a node hand each other slices in memory, which counts as well."""
-    group = on_network(world, [rank // 2 for rank in range(world.size)])
-    count, rank = 1001, world.rank
-    buffer = zeros(count)
-    group.all_reduce(buffer, algorithm="lanes")
+def check_two_nodes(world: World) -> None:
+    """2 nodes of 2 ranks: what stays on the node, and what goes to the other."""
+    nodes = [rank // 2 for rank in range(world.size)]
+    group, rank = on_network(world, nodes), world.rank
+    assert group.traffic is not None
+    for count in (1, 1001):
+        moved = formulas.all_reduce_traffic(count, ITEMSIZE, rank, 4, nodes)
+        buffer, num_bytes = zeros(count), ITEMSIZE * count
+        for algorithm in ("direct", "library"):
+            check(
+                group,
+                "all_reduce",
+                num_bytes,
+                lambda algorithm=algorithm, buffer=buffer: group.all_reduce(
+                    buffer, algorithm=algorithm
+                ),
+                moved,
+                is_formula=algorithm == "library",
+            )
+    parts = [ITEMSIZE * (10 + peer) for peer in range(4)]
+    given, taken = ([zeros(10 + peer) for peer in range(4)] for _ in range(2))
+    for root in range(4):
+        check(
+            group,
+            "scatter",
+            sum(parts) if rank == root else 0,
+            lambda root=root: group.scatter(
+                taken[rank], given if rank == root else None, root=root
+            ),
+            formulas.scatter_traffic(parts, rank, root, nodes),
+        )
+    check_received_from_any(group)
+    check_lanes(group)
+    assert group.traffic.node_s > 0
+    assert group.traffic.network_s > 0
+    group.close()
+
+
+def check_received_from_any(group: Group) -> None:
+    """A message from any source is placed once it is known who sent it."""
+    assert group.traffic is not None
+    before = group.traffic.snapshot()
+    if group.rank:
+        group.send(zeros(group.rank), dest=0).wait()
+    else:
+        for request in [group.receive(zeros(1), source=1)]:
+            request.wait()
+        for _ in range(2):
+            request = group.receive(zeros(5), source=None, tag=1)
+            request.wait()
+    if group.rank > 1:
+        group.send(zeros(5), dest=0, tag=1).wait()
+    elif group.rank == 0:
+        for source in (2, 3):
+            group.receive(zeros(source), source=source).wait()
+    counted = group.traffic - before
+    far = ITEMSIZE * (5 + group.rank) if group.rank > 1 else 0
+    found = (counted.network_sent_bytes, counted.network_received_bytes)
+    assert found == ((0, ITEMSIZE * (2 * 5 + 2 + 3)) if group.rank == 0 else (far, 0)), counted
+    group.barrier()
+
+
+def check_lanes(group: Group) -> None:
+    """Ranks of a node hand each other slices in memory, which counts as well; of n bytes a node
+    sends n in an all-reduce, half of it by each rank, and its own half in an all-gather."""
+    count, rank = 1001, group.rank
     slices = [ITEMSIZE * len(share_of(lane, 2, count)) for lane in range(2)]
     lane = rank % 2
     on_node = sum_traffic(
         [formulas.reduce_scatter_traffic(slices, lane), formulas.all_gather_traffic(slices, lane)]
     )
-    across = formulas.all_gather_traffic([slices[lane]] * 2, rank // 2)
-    expected = TrafficCounter(
-        *sum_traffic([on_node, across]), {"all_reduce": Count(1, ITEMSIZE * count)}
+    across = formulas.all_gather_traffic([slices[lane]] * 2, rank // 2, [0, 1])
+    assert across.network_sent_bytes == across.sent_bytes
+    buffer = zeros(count)
+    check(
+        group,
+        "all_reduce",
+        ITEMSIZE * count,
+        lambda: group.all_reduce(buffer, algorithm="lanes"),
+        sum_traffic([on_node, across]),
     )
-    assert group.traffic == expected, (group.traffic, expected)
-    group.close()
+    own, num_bytes = zeros(count), ITEMSIZE * count
+    outputs = [zeros(count) for _ in range(4)]
+    check(
+        group,
+        "all_gather",
+        num_bytes,
+        lambda: group.all_gather(outputs, own),
+        Traffic(3 * num_bytes, 3 * num_bytes, 3, num_bytes, num_bytes),
+    )
+    check(
+        group,
+        "reduce_scatter",
+        4 * num_bytes,
+        lambda: group.reduce_scatter(own, outputs),
+        Traffic(3 * num_bytes, 3 * num_bytes, 3, num_bytes, num_bytes),
+    )
 
 
 def main() -> None:
@@ -259,7 +358,7 @@ def main() -> None:
     check_sends(network)
     network.close()
     if world.size == 4:
-        check_lanes(world)
+        check_two_nodes(world)
     world.group.traffic = None
     assert world.group._fast is not None, "as fast as before"
     world.close()

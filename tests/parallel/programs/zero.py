@@ -6,7 +6,7 @@ Word: backend.
 import sys
 
 import torch
-from on_mesh import ADAM, cases, compare, trained
+from on_mesh import ADAM, cases, compare, moved_so_far, trained
 
 from phalanx.comm.world import World
 from phalanx.models.build import build_model
@@ -19,10 +19,10 @@ from phalanx.parallel.zero import ZeroOne
 
 def step_of(strategy: Strategy, generator: torch.Generator) -> tuple[int, int] | None:
     """Bytes that one step of the whole MLP sends and receives."""
-    before = strategy.group.traffic()
+    before = moved_so_far(strategy)
     inputs = torch.rand(4, 1, 28, 28, generator=generator)
     strategy.step(Batch(inputs, torch.zeros(4, dtype=torch.int64), 4, 4 * strategy.size, 0))
-    after = strategy.group.traffic()
+    after = moved_so_far(strategy)
     return after and before and (after[0] - before[0], after[1] - before[1])
 
 
