@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.outcome import JobExit, determine_outcome
-from phalanx.jobs.record import end_record, run_recorded
+from phalanx.jobs.record import default_folder, end_record, run_recorded
 from phalanx.records.failures import EXIT_UNWRITABLE, failure_of, report_failure
 from phalanx.records.files import read_failure, read_run, write_record
 from phalanx.records.schema import Outcome, Run
@@ -107,3 +107,9 @@ def test_a_rank_that_could_not_write_is_recognised_by_its_exit_code(tmp_path: Pa
     (tmp_path / "launcher.log").write_text("phalanx: rank 1: OSError: [Errno 28] No space left\n")
     error = determine_outcome(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).error or ""
     assert error.endswith("launcher.log: rank 1: OSError: [Errno 28] No space left")
+
+
+def test_jobs_of_the_same_second_have_folders_of_their_own() -> None:
+    names = [default_folder("train", "mlp-mpi-2").name for _ in range(50)]
+    assert len(set(names)) == len(names)
+    assert names == sorted(names), "the newest is the last"

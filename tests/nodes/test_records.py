@@ -34,19 +34,30 @@ def outcome_in(nodes: Nodes, folder: str) -> dict[str, object]:
 
 
 def test_records_and_spans_of_a_training_come_home(nodes: Nodes) -> None:
-    """And a report draws them; nothing is left on the other node."""
+    """And a report draws them; nothing is left on the other node. What goes between the nodes is
+    what lanes send: of n bytes of gradients a node sends n, half of it by each rank."""
     folder = f"{LOCAL}/trained"
     options = ["--strategy", "mpi", "--dataset", "digits", "--train-samples", "240", "--trace"]
     options += ["--batch-size", "60", "--epochs", "2", "--threads", "1", "--run-dir", folder]
-    code, said = on_n0(nodes, *PHALANX, "train", *HOSTS, *options)
+    code, said = on_n0(nodes, *PHALANX, "train", "--hosts", "n0:2,n1:2", *options)
     assert code == 0, said
-    assert files_in(nodes, folder) >= {
-        *("run.json", "rank-0.jsonl", "rank-1.jsonl", "spans-0.jsonl", "spans-1.jsonl"),
-    }
+    files = {f"{kind}-{rank}.jsonl" for kind in ("rank", "spans") for rank in range(4)}
+    assert files_in(nodes, folder) >= {"run.json", *files}
     assert outcome_in(nodes, folder)["status"] == "completed"
-    last = on_n0(nodes, "tail", "-n1", f"{folder}/rank-1.jsonl")[1]
-    assert json.loads(last)["event"] == "finished"
-    assert "trace of 2 ranks" in said
+    assert "trace of 4 ranks" in said
+    for rank in range(4):
+        lines = on_n0(nodes, "cat", f"{folder}/rank-{rank}.jsonl")[1].splitlines()
+        events = [json.loads(line) for line in lines]
+        assert (events[0]["collective"], events[-1]["event"]) == ("lanes", "finished")
+        epochs = [event for event in events if event["event"] == "epoch"]
+        for epoch in epochs:
+            half = epoch["communicated_bytes"] // 2
+            assert epoch["network_sent_bytes"] == epoch["network_received_bytes"] == half
+            assert epoch["sent_bytes"] - epoch["network_sent_bytes"] == 2 * half  # on the node
+            assert epoch["formula_bytes"] == 0
+        steps = [event for event in events if event["event"] == "step"]
+        assert len(epochs) == 2
+        assert all(step["network_s"] > 0 and step["node_s"] > 0 for step in steps)
     assert on_n0(nodes, *PHALANX, "report", folder)[0] == 0
     left = nodes.run("n1", ["sh", "-c", f"ls -d {folder} /tmp/phalanx-job-*"])
     assert left.stdout.count("No such file") == 2, left.stdout

@@ -15,7 +15,7 @@ from phalanx.records.files import (
     write_atomically,
     write_failure,
 )
-from phalanx.records.schema import EpochEvent, Failure, FinishedEvent
+from phalanx.records.schema import EpochEvent, Failure, FinishedEvent, StepEvent
 from tests.report.made_study import Job, run_of
 
 
@@ -159,3 +159,17 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
         read_run(tmp_path)
     with pytest.raises(ValueError, match="does not exist"):
         read_run(tmp_path / "nowhere")
+
+
+def test_events_of_an_older_phalanx_do_not_say_what_went_between_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    step = '{"event":"step","at_s":1.0,"epoch":0,"step":0,"samples":8,"loss_sum":1.0,"data_s":0.0,'
+    step += '"forward_s":0.1,"backward_s":0.2,"communication_s":0.3,"optimizer_s":0.1}\n'
+    epoch = '{"event":"epoch","at_s":2.0,"epoch":0,"train_s":1.0,"samples":8,"loss_sum":1.0,'
+    epoch += '"correct":3,"communicated_bytes":40,"sent_bytes":60,"received_bytes":60}\n'
+    path.write_text(step + epoch)
+    first, second = read_events(path)
+    assert isinstance(first, StepEvent)
+    assert isinstance(second, EpochEvent)
+    assert (first.node_s, first.network_s) == (None, None)
+    assert (second.sent_bytes, second.network_sent_bytes, second.formula_bytes) == (60, None, None)
