@@ -153,7 +153,7 @@ class FlatGradBuffer:
         Raises:  ValueError for another number of parts; WaitTimeoutError naming the ranks that did
                  not come; MismatchError when their parts are others.
         """
-        began_ns = now_ns() if self.spans is not None else 0
+        began_ns = now_ns()
         status = self._module.grad_buffer_all_reduce(
             self._buffer, addresses, self._addresses[0], ReduceOp.SUM, self._world.timeout_s
         )
@@ -180,7 +180,7 @@ class FlatGradBuffer:
                  guarded and a value of one of them is not finite: nothing has changed.
         Raises:  as `all_reduce`.
         """
-        began_ns = now_ns() if self.spans is not None else 0
+        began_ns = now_ns()
         status, used_s = self._module.fused_step(
             self._buffer,
             addresses,
@@ -236,7 +236,9 @@ class FlatGradBuffer:
 
     def _end_round(self, name: str, began_ns: int) -> None:
         self._num_rounds += 1
-        if self.spans is not None and began_ns and self._shm is not None:
+        if (traffic := self._world.traffic) is not None:
+            traffic.add_time((now_ns() - began_ns) / 1e9, is_network=False)
+        if self.spans is not None and self._shm is not None:
             number = self._num_rounds
             detail = collective_detail(NAME, self._members, number, self._num_bytes)
             self.spans.add(f"{name} {number}", NETWORK, began_ns, now_ns(), detail)

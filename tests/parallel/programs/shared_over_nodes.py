@@ -105,13 +105,11 @@ def train(world: World, rule: OptimizerConfig, width: int) -> None:
     for step in range(NUM_STEPS):
         strategy.clear_gradients()
         strategy.backward_and_reduce(model(inputs(step, strategy.rank)), 1 / 10)
-        before = strategy.group.traffic()
+        before = strategy.group.traffic.snapshot()
         assert strategy.update()
-        after = strategy.group.traffic()
-        assert before is not None
-        assert after is not None
-        moved = (after[0] - before[0], after[1] - before[1])
-        assert moved == (expected.sent_bytes, expected.received_bytes), (moved, expected)
+        moved = strategy.group.traffic - before
+        counted = (moved.sent_bytes, moved.received_bytes)
+        assert counted == (expected.sent_bytes, expected.received_bytes), (counted, expected)
     for found, wanted in zip(model.parameters(), truth(rule, world.size, width), strict=True):
         assert torch.allclose(found, wanted, rtol=0, atol=1e-10), (rule, width)
     check_same(world, list(model.parameters()))
