@@ -1,0 +1,297 @@
+"""Training over nodes with limited links, and what an emulated link predicts of it.
+
+    python benchmarks/training_over_nodes.py                    # 1 Gbit/s, as root; 15 minutes
+    python benchmarks/training_over_nodes.py --quick            # a small model: does it run?
+    python benchmarks/training_over_nodes.py --layouts 2x1 --rates 100mbit --engines mpi shared
+
+The nodes are virtual, as in benchmarks/nodes.py, which also measures the link here, and each has
+its part of the machine's cores. An MLP is trained by Adam, one thread a rank:
+
+    ddp mpi, ddp gloo      PyTorch's DDP with its defaults, on backend mpi and on Gloo
+    fsdp2 mpi, fsdp2 gloo  PyTorch's FSDP2, a unit a layer, resharded after the forward pass
+    mpi, overlap           ours, gradients summed after the backward pass or while it runs
+    shared                 ours, parameters and optimizer state once a node
+    fp16, int8, powersgd, topk   `overlap` with gradients compressed
+
+A layout, nodes x ranks on each, is one job in which the engines take turns. In each round an engine
+is made, makes two steps to warm up and then those that count, whose times are those of rank 0.
+
+Then the same ranks train on one node over an emulated link (`--link`) of the bandwidth that was
+measured: all engines but those on Gloo, which it does not slow. It counts every rank as a node, so
+of several ranks on a node it emulates as many nodes of one. The last column is the emulated step's
+time over the real one's. Raw times, commit and machine go to
+benchmarks/results/training_over_nodes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import phalanx
+from phalanx.comm.link import Link
+from phalanx.comm.world import World
+from phalanx.gradients.compression.make import make_compressor
+from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.jobs.record import describe_environment
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.detect import detect
+from phalanx.launch.installation import find_mpi
+from phalanx.parallel.mpi import MPI
+from phalanx.parallel.shared import Shared
+from phalanx.parallel.step import Batch
+from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.world_group import Backend, WorldGroup
+from phalanx.records.files import write_atomically
+from phalanx.run.memory import keep_freed_memory
+
+HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
+RESULTS = HERE / "results" / "training_over_nodes.json"
+LAYOUTS = ("2x1", "2x2")
+COMPRESSORS = ("fp16", "int8", "powersgd", "topk")
+ENGINES = (
+    *("ddp mpi", "ddp gloo", "fsdp2 mpi", "fsdp2 gloo"),
+    *("mpi", "overlap", "shared", *COMPRESSORS),
+)
+CLASSES, WARM_UP, TIMEOUT_S = 10, 2, 1800
+ADAM = OptimizerConfig(name="adam", learning_rate=1e-3)
+
+Seconds = dict[str, list[list[float]]]  # by engine, round, step
+
+
+class Setting(NamedTuple):
+    """The training: a model of `layers` layers of `width` x `width`, `samples` a rank."""
+
+    width: int = 1024
+    layers: int = 10
+    samples: int = 32
+    rounds: int = 3
+    steps: int = 5
+
+
+def make_model(setting: Setting) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(setting.layers):
+        layers += [nn.Linear(setting.width, setting.width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(setting.width, CLASSES))
+
+
+def make_batch(setting: Setting, rank: int, size: int) -> Batch:
+    generator = torch.Generator().manual_seed(rank)
+    inputs = torch.rand(setting.samples, setting.width, generator=generator)
+    targets = torch.randint(CLASSES, (setting.samples,), generator=generator)
+    return Batch(inputs, targets, setting.samples, size * setting.samples, 0)
+
+
+class Engine(NamedTuple):
+    step: Callable[[], object]
+    close: Callable[[], None]
+    barrier: Callable[[], None]
+
+
+def make_engine(name: str, setting: Setting, link: Link | None) -> Engine:
+    """Collective."""
+    world = World.create(timeout_s=120, link=link)
+    batch = make_batch(setting, world.rank, world.size)
+    if " " in name:
+        kind, backend = name.split()
+        return stock_engine(kind, "mpi" if backend == "mpi" else "gloo", world, setting, batch)
+    strategy: Strategy
+    if name == "shared":
+        strategy = Shared(world)
+    else:
+        compressor = make_compressor(name) if name in COMPRESSORS else None
+        strategy = MPI(world, overlap="off" if name == "mpi" else "on", compressor=compressor)
+    strategy.prepare(make_model(setting), ADAM)
+    return Engine(lambda: strategy.step(batch), strategy.close, strategy.group.barrier)
+
+
+def stock_engine(
+    kind: str, backend: Backend, world: World, setting: Setting, batch: Batch
+) -> Engine:
+    group, model = WorldGroup(world, torch_backend=backend), make_model(setting)
+    module: nn.Module
+    if kind == "ddp":
+        module = DistributedDataParallel(model)
+    else:
+        mesh = init_device_mesh("cpu", (world.size,))
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        module = model
+    optimizer = torch.optim.Adam(module.parameters(), lr=ADAM.learning_rate, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss: Tensor = F.cross_entropy(module(batch.inputs), batch.targets)
+        loss.backward()
+        optimizer.step()
+
+    return Engine(step, group.close, group.barrier)
+
+
+def timed_turn(engine: Engine, num_steps: int) -> list[float]:
+    for _ in range(WARM_UP):
+        engine.step()
+    engine.barrier()
+    times = [time.perf_counter()]
+    for _ in range(num_steps):
+        engine.step()
+        times.append(time.perf_counter())
+    engine.barrier()
+    engine.close()
+    return [after - before for before, after in pairwise(times)]
+
+
+def rank_main(out: Path, words: list[str]) -> None:
+    """words: number of nodes, ranks on each, engines, setting, link or nothing."""
+    num_nodes, local_ranks = int(words[0]), int(words[1])
+    engines, setting = json.loads(words[2]), Setting(*json.loads(words[3]))
+    link = Link.parse(words[4]) if words[4] else None
+    launched = detect(os.environ)
+    assert launched is not None
+    cores = sorted(os.sched_getaffinity(0))
+    node = launched.rank // local_ranks  # in an emulated one, too
+    os.sched_setaffinity(0, cores[node::num_nodes] or {cores[node % len(cores)]})
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    seconds: Seconds = {engine: [] for engine in engines}
+    for _ in range(setting.rounds):
+        for name in engines:
+            seconds[name].append(timed_turn(make_engine(name, setting, link), setting.steps))
+    if launched.rank == 0:
+        out.write_text(json.dumps(seconds))
+
+
+def run_job(
+    cluster: Any, layout: str, setting: Setting, engines: list[str], link: str | None
+) -> Seconds:
+    """link: None: over the nodes; else emulated, all ranks on one node."""
+    num_nodes, local_ranks = (int(word) for word in layout.split("x"))
+    ranks = num_nodes * local_ranks
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if link is None:
+        hosts = [f"{name}:{local_ranks}" for name in cluster.nodes[:num_nodes]]
+        environ["PHALANX_HOSTS"] = ",".join(hosts)
+    if ranks > usable_cores():
+        environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # a node does not see the others
+    out = cluster.shared / "seconds.json"
+    program = [sys.executable, __file__, "rank", str(out), str(num_nodes), str(local_ranks)]
+    program += [json.dumps(engines), json.dumps(setting), link or ""]
+    mpi = find_mpi(os.environ)
+    command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=environ)
+    done = cluster.run(
+        "n0",
+        list(command.words),
+        environment={**environ, **command.environment},
+        timeout_s=TIMEOUT_S,
+    )
+    if done.returncode:
+        sys.exit(f"{layout} failed:\n{done.stdout}")
+    found: Seconds = json.loads(out.read_text())
+    out.unlink()
+    return found
+
+
+def median(rounds: list[list[float]]) -> float:
+    return statistics.median(step for steps in rounds for step in steps)
+
+
+def report(layout: str, real: Seconds, emulated: Seconds) -> None:
+    """Print steps a second, and their range over the rounds."""
+    for engine, rounds in real.items():
+        rates = sorted(1 / statistics.median(steps) for steps in rounds)
+        cells = f"{1 / median(rounds):9.2f}  ({rates[0]:.2f} … {rates[-1]:.2f})"
+        line = f"{layout:6}{engine:12}{cells:28}{1e3 * median(rounds):9.1f}"
+        if engine in emulated:
+            emulated_s = median(emulated[engine])
+            line += f"{1e3 * emulated_s:12.1f}{emulated_s / median(rounds):8.2f}"
+        print(line, flush=True)
+
+
+def main(args: argparse.Namespace) -> None:
+    sys.path.insert(0, str(ROOT))
+    from benchmarks.nodes import measure_link
+    from tests.nodes.cluster import missing, virtual_nodes
+
+    if reason := missing():
+        print(f"not measured: {reason}")
+        return
+    keep, setting, rates = list(dict.fromkeys((Path(sys.prefix), ROOT, HERE))), args.setting, {}
+    imitable = [engine for engine in args.engines if not engine.endswith("gloo")]
+    for rate in args.rates:
+        with (
+            tempfile.TemporaryDirectory(prefix="nodes-", dir="/var/tmp") as name,
+            virtual_nodes(
+                max(int(layout.split("x")[0]) for layout in args.layouts),
+                Path(name) / "state",
+                keep=keep,
+                environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+                rate=rate,
+            ) as cluster,
+        ):
+            before = measure_link(cluster, Path(name))
+            link = f"{8e-9 * statistics.mean(before):.4f}Gbit/s"
+            num_bytes = sum(parameter.nbytes for parameter in make_model(setting).parameters())
+            print(f"\n{rate}, measured {link}; gradients of {num_bytes / 1e6:.1f} MB")
+            print(f"{'':18}{'steps a second':28}{'ms a step':>9}{'emulated':>12}{'ratio':>8}")
+            found = {}
+            for layout in args.layouts:
+                real = run_job(cluster, layout, setting, args.engines, None)
+                emulated = run_job(cluster, layout, setting, imitable, link) if imitable else {}
+                report(layout, real, emulated)
+                found[layout] = {"real": real, "emulated": emulated}
+            after = measure_link(cluster, Path(name))
+        rates[rate] = {"link_bytes_per_s": [before, after], "emulated": link, "seconds": found}
+    document = {
+        "command": f"python benchmarks/training_over_nodes.py {' '.join(sys.argv[1:])}".strip(),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
+        "setting": setting._asdict(),
+        "gradient_bytes": num_bytes,
+        "rates": rates,
+    }
+    write_atomically(args.output, json.dumps(document).encode())
+    print(f"\nraw times: {args.output}")
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Training over virtual nodes.")
+    parser.add_argument("--rates", nargs="+", default=["1gbit"])
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--quick", action="store_true", help="2x1, a small model, one round")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    args = parser.parse_args(words)
+    args.setting = Setting()
+    if args.quick:
+        args.setting, args.layouts = Setting(128, 3, 8, 1, 2), ["2x1"]
+    return args
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(Path(sys.argv[2]), sys.argv[3:])
+    else:
+        main(parse(sys.argv[1:]))
