@@ -205,14 +205,14 @@ class FlatGradBuffer:
         if self._shm is None:
             return is_true
         num_against = np.array([not is_true], np.int32)
-        with self._errors_of(name):
+        with self._timed(name):
             self._shm.all_reduce(Buffer.of(num_against))
         return not num_against[0]
 
     def barrier(self, name: str) -> None:
         """Wait for the ranks of this node. name: of the call in errors. Raises: as `all_reduce`."""
         if self._shm is not None:
-            with self._errors_of(name):
+            with self._timed(name):
                 self._shm.barrier()
 
     def fail(self, reason: str) -> None:
@@ -236,8 +236,7 @@ class FlatGradBuffer:
 
     def _end_round(self, name: str, began_ns: int) -> None:
         self._num_rounds += 1
-        if (traffic := self._world.traffic) is not None:
-            traffic.add_time((now_ns() - began_ns) / 1e9, is_network=False)
+        self._count_time(began_ns)
         if self.spans is not None and self._shm is not None:
             number = self._num_rounds
             detail = collective_detail(NAME, self._members, number, self._num_bytes)
@@ -247,6 +246,17 @@ class FlatGradBuffer:
         assert self._shm is not None, "one rank waits for nobody"
         with self._errors_of(name):
             self._shm.check(status)
+
+    def _count_time(self, began_ns: int) -> None:
+        if (traffic := self._world.traffic) is not None:
+            traffic.add_time((now_ns() - began_ns) / 1e9, is_network=False)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began_ns = now_ns()
+        with self._errors_of(name):
+            yield
+        self._count_time(began_ns)
 
     @contextmanager
     def _errors_of(self, name: str) -> Iterator[None]:

@@ -124,6 +124,7 @@ class LaneOptimizerStep(FusedOptimizerStep):
             self._sums.dtype.itemsize,
             self._lane.rank,
             self._lane.size,
+            num_nodes=self._lane.size,
         )
         return None if lane is None else sum_traffic([self._buffer.traffic, lane])
 
