@@ -25,7 +25,7 @@ from phalanx.comm.transport import SubTransport, Transport
 
 RunOnNode = Callable[[Collective], None]
 
-CHUNK_BYTES = 256 * 1024  # in a message between two nodes, at least
+CHUNK_BYTES = 256 * 1024  # that a rank sends to its peers on other nodes, at least
 MAX_CHUNKS = 16  # unless they become longer than LARGEST_BYTES, which bounds the memory
 LARGEST_BYTES = 4 * 2**20
 
@@ -144,7 +144,7 @@ def reduce_scatter(
     """
     assert lanes.lane is not None, "the nodes have the same number of ranks"
     lane, own, dtype = lanes.lane, lanes.local_rank, output.dtype
-    chunks = _cut_all(parts)
+    chunks = _cut_all(parts, lane.size)
     outputs = pairwise.shares_of(output, len(chunks))
     longest = max(-(-part.count // len(chunks)) for part in parts)
     node_sums = places_for(transport, len(chunks), lane.size, longest, dtype)
@@ -176,7 +176,7 @@ def all_gather(lanes: Lanes, outputs: Sequence[Buffer], part: Buffer) -> None:
     """
     assert lanes.lane is not None, "the nodes have the same number of ranks"
     lane, own, by_node = lanes.lane, lanes.local_rank, lanes.by_node
-    chunks = _cut_all(outputs)
+    chunks = _cut_all(outputs, lane.size)
     sent = pairwise.shares_of(part, len(chunks))
 
     def steps(number: int) -> Iterator[None]:
@@ -196,7 +196,7 @@ def all_gather(lanes: Lanes, outputs: Sequence[Buffer], part: Buffer) -> None:
 
 
 def num_chunks_of(num_bytes: int) -> int:
-    """Return the number of chunks in which a lane sends `num_bytes` to each of its peers."""
+    """Return the number of chunks in which a rank sends `num_bytes` to its peers of a lane."""
     return max(1, min(MAX_CHUNKS, num_bytes // CHUNK_BYTES), -(-num_bytes // LARGEST_BYTES))
 
 
@@ -208,8 +208,8 @@ def num_rounds_of(num_nodes: int) -> int:
 
 def num_chunks_of_all_reduce(num_bytes: int, num_lanes: int, num_nodes: int) -> int:
     """Return the number of chunks in which a vector of `num_bytes` is reduced."""
-    messages_a_slice = 1 if num_rounds_of(num_nodes) == 1 else num_nodes
-    return num_chunks_of(-(-num_bytes // (num_lanes * messages_a_slice)))
+    slice_bytes = -(-num_bytes // num_lanes)
+    return num_chunks_of(slice_bytes * (num_nodes - 1) // (num_nodes if num_nodes > 2 else 1))
 
 
 def _divisors(dtype: DType, op: ReduceOp, divisor: float) -> tuple[float, float]:
@@ -218,8 +218,8 @@ def _divisors(dtype: DType, op: ReduceOp, divisor: float) -> tuple[float, float]
     return (divisor, 1.0) if is_rounded and op is ReduceOp.SUM else (1.0, divisor)
 
 
-def _cut_all(parts: Sequence[Buffer]) -> list[list[Buffer]]:
+def _cut_all(parts: Sequence[Buffer], num_nodes: int) -> list[list[Buffer]]:
     """Cut each rank's part into as many chunks; indexed by chunk, then rank."""
-    num_chunks = num_chunks_of(max(part.num_bytes for part in parts))
+    num_chunks = num_chunks_of((num_nodes - 1) * max(part.num_bytes for part in parts))
     by_rank = [pairwise.shares_of(part, num_chunks) for part in parts]
     return [list(chunk) for chunk in zip(*by_rank, strict=True)]
