@@ -44,7 +44,8 @@ def test_command_lines(vendor, as_root, words):
         ("openmpi", 2, OPENMPI),
         ("openmpi", 3, OPENMPI | {"OMPI_MCA_mpi_yield_when_idle": "1"}),
         ("mpich", 3, {}),
-        ("impi", 3, {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"}),
+        ("impi", 2, {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"}),
+        ("impi", 3, {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "I_MPI_THREAD_YIELD": "2"}),
         ("other", 3, {}),
     ],
 )

@@ -11,7 +11,7 @@ from tests.conftest import ONE_THREAD, PATIENCE
 from tests.nodes.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
-IDLE_RANKS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+IDLE_RANKS = {"OMPI_MCA_mpi_yield_when_idle": "1", "I_MPI_THREAD_YIELD": "2"}
 """Each node believes to have all cores of this machine for itself."""
 INSTALLED = {"PYTHONPATH": str(ROOT / "src"), **ONE_THREAD, **IDLE_RANKS}
 """Variables of every node: Phalanx is found there as an installed package would be."""

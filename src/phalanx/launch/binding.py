@@ -15,8 +15,9 @@ THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Each pool reads its variable once, when it is first used."""
 OWN_POOLS = "PHALANX_THREAD_POOLS"
 """Pools of ranks on other nodes, of whose cores the launching machine knows nothing."""
-YIELD_WHEN_IDLE = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-"""For more ranks than cores: Open MPI counts the machine's cores, not those of a container."""
+OPEN_MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+INTEL_MPI_YIELDS = {"I_MPI_THREAD_YIELD": "2"}
+"""For more ranks than cores: they count the machine's cores, not those of a container."""
 _FLAGS = {  # by the library's name
     "Open MPI": "mpiexec --bind-to none",
     "MPICH": "mpiexec -bind-to none",
@@ -73,7 +74,7 @@ def use_own_cores(environ: MutableMapping[str, str]) -> int | None:
     launched = detect(environ)
     local_ranks = (launched.local_world_size if launched else None) or 1
     if local_ranks > _shared_cores(len(bound_cores()) or os.cpu_count() or 1, environ):
-        environ.update(YIELD_WHEN_IDLE | dict(environ))
+        environ.update(OPEN_MPI_YIELDS | INTEL_MPI_YIELDS | dict(environ))
     pools = environ.pop(OWN_POOLS).split()
     threads = cores_of_rank(local_ranks, environ)
     environ.update(dict.fromkeys(pools, str(threads)))

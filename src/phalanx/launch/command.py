@@ -18,7 +18,7 @@ from phalanx.launch.allocation import (
     granted,
     max_local_ranks,
 )
-from phalanx.launch.binding import YIELD_WHEN_IDLE
+from phalanx.launch.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.launch.installation import MpiInstallation, Vendor
 
 
@@ -222,7 +222,7 @@ _LAUNCHERS: dict[Vendor, _Launcher] = {
             "OMPI_MCA_orte_keep_fqdn_hostnames": "PRTE_MCA_prte_keep_fqdn_hostnames",
         },
         # It counts the machine's cores, not those of the container.
-        oversubscribed=YIELD_WHEN_IDLE,
+        oversubscribed=OPEN_MPI_YIELDS,
     ),
     "mpich": _Launcher(
         death_signal=signal.SIGKILL,
@@ -235,6 +235,7 @@ _LAUNCHERS: dict[Vendor, _Launcher] = {
         death_signal=signal.SIGKILL,
         always={"I_MPI_PIN": "0"},
         on_one_node={"I_MPI_FABRICS": "shm"},
+        oversubscribed=INTEL_MPI_YIELDS,
         by_ssh={"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": _SSH},
         by_user={"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0"},
         past_batch_system={
