@@ -65,7 +65,7 @@ def test_an_allocation_of_several_nodes_needs_a_network(environ):
     """All MPI calls failed there: ranks on two nodes were left with shared memory alone."""
     openmpi = mpi_environment("openmpi", 4, cores=2, environ=environ)
     assert not {"OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mpi_yield_when_idle"} & set(openmpi)
-    assert openmpi["PRTE_MCA_oob_tcp_keepalive_time"] == "5"
+    assert openmpi["PRTE_MCA_oob_tcp_keepalive_time"] == "2"
     assert mpi_environment("impi", 4, cores=2, environ=environ) == {"I_MPI_PIN": "0"}
     crowded = mpi_environment("openmpi", 6, cores=2, environ=environ)
     assert "OMPI_MCA_mpi_yield_when_idle" not in crowded  # each rank knows its node's cores
@@ -144,6 +144,15 @@ def test_nodes_that_the_user_names(vendor, ranks, hosts, expected):
     assert sum("ServerAliveInterval" in value for value in environment.values()) == 1
     assert not {"I_MPI_FABRICS", "OMPI_MCA_btl"} & set(environment) or ranks == 2
     assert ("-x PYTHON*" in words) == (vendor == "openmpi")
+
+
+def test_open_mpi_reaches_all_nodes_itself_as_its_daemons_cannot_take_options_of_ssh():
+    assert "PRTE_MCA_rml_base_radix" not in words_on("openmpi", 64, hosts_named(64))[1]
+    assert words_on("openmpi", 70, hosts_named(70))[1]["PRTE_MCA_rml_base_radix"] == "70"
+
+
+def hosts_named(count):
+    return ",".join(f"node{number}:1" for number in range(count))
 
 
 @pytest.mark.parametrize("hosts", ["localhost:2", "127.0.0.1", socket.gethostname() + ":1"])

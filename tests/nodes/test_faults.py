@@ -20,8 +20,10 @@ from tests.nodes.mpi_nodes import INSTALLED, Nodes
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(400)]
 
 TIMEOUT_S = 8
-END_S = TIMEOUT_S + 15
-"""Seconds after a loss within which nothing of the run is left, on any node."""
+END_S = 15
+"""Seconds after the timeout within which nothing of the run is left, on any node."""
+SHORT_TIMEOUT_S = 3
+"""The ranks give up before the launcher or its daemons notice anything."""
 BLINK_S = 5
 BLINK_TIMEOUT_S = 20
 START_S = 150
@@ -81,19 +83,27 @@ def outcome_of(nodes: Nodes) -> dict[str, str]:
     return outcome
 
 
-def lose(nodes: Nodes, fault: Fault, victim: str, delay_s: float, log: Path) -> None:
+def lose(
+    nodes: Nodes,
+    fault: Fault,
+    victim: str,
+    delay_s: float,
+    log: Path,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> None:
     """Start a run, break the victim, and check how the run ends."""
-    command = training(nodes, 100_000, TIMEOUT_S)
+    command, end_s = training(nodes, 100_000, timeout_s), timeout_s + END_S
     with nodes.start("n0", command, log, environment=INSTALLED) as run:
         assert wait_for(lambda: epochs_of(log) > 0, START_S * PATIENCE), log.read_text()
         time.sleep(delay_s)
         fault(nodes, victim)
         lost_at = time.monotonic()
-        ended = wait_for(lambda: run.poll() is not None, END_S * PATIENCE)
+        ended = wait_for(lambda: run.poll() is not None, end_s * PATIENCE)
         said = log.read_text()
         assert ended, f"the command runs on\n{said}"
     alive = [node for node in nodes.nodes if nodes.is_alive(node)]
-    rest_s = END_S * PATIENCE - (time.monotonic() - lost_at)
+    rest_s = end_s * PATIENCE - (time.monotonic() - lost_at)
     left = wait_for(lambda: not any(nodes.processes(node) for node in alive), rest_s)
     assert left, {node: nodes.processes(node) for node in alive}
     assert run.returncode != 0, said
@@ -109,6 +119,12 @@ def test_a_loss_ends_the_run_everywhere_and_is_told(
 ) -> None:
     with make_nodes(2) as nodes:
         lose(nodes, FAULTS[name], "n1", 0.0, tmp_path / "log")
+
+
+def test_a_node_that_is_cut_off_ends_its_daemon(make_nodes: MakeNodes, tmp_path: Path) -> None:
+    """Ranks that give up early send words through the daemon, which then waits for TCP."""
+    with make_nodes(2) as nodes:
+        lose(nodes, FAULTS["link cut"], "n1", 0.0, tmp_path / "log", timeout_s=SHORT_TIMEOUT_S)
 
 
 @pytest.mark.long

@@ -139,6 +139,8 @@ def mpi_environment(
     wanted |= _translated(vendor, environ)
     if nodes.has_others and starts_by_ssh(vendor, environ):
         wanted |= launcher.by_ssh
+        if vendor == "openmpi" and len(nodes.nodes) > _PRTE_RADIX:
+            wanted["PRTE_MCA_rml_base_radix"] = str(len(nodes.nodes))
     if nodes.is_named:
         is_granted = _are_granted(nodes, granted(environ))
         wanted |= launcher.by_user if is_granted else launcher.past_batch_system
@@ -169,8 +171,12 @@ def _are_granted(nodes: Allocation, batch: Allocation) -> bool:
     return not names or all(node.name in names for node in nodes.nodes)
 
 
-_SSH = "-o ConnectTimeout=10 -o ServerAliveInterval=3 -o ServerAliveCountMax=2"
-"""A node that is gone, or whose link is, is noticed within seconds."""
+_SSH = "-o ConnectTimeout=10 -o ServerAliveInterval=3 -o ServerAliveCountMax=3"
+"""A lost node or link is noticed within 9 to 12 seconds. Not sooner: what TCP sent while a link was
+away for 5 seconds it may send again only 6.2 seconds later, as it doubles its intervals of 0.2."""
+_PRTE_RADIX = 64
+"""Nodes that Open MPI's launcher reaches itself. The others its daemons start, to which it passes
+options of ssh in pieces, so that they fail: with such options it has to reach all."""
 _AGENTS = ("PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
 
 
@@ -210,9 +216,10 @@ _LAUNCHERS: dict[Vendor, _Launcher] = {
         always={"OMPI_MCA_osc": "^ucx"},
         on_one_node={"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
         on_nodes={
-            "PRTE_MCA_oob_tcp_keepalive_time": "5",
+            # Noticed within 8 to 10 seconds: after 2 seconds of silence a probe a second.
+            "PRTE_MCA_oob_tcp_keepalive_time": "2",
             "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
-            "PRTE_MCA_oob_tcp_keepalive_probes": "3",
+            "PRTE_MCA_oob_tcp_keepalive_probes": "8",
         },
         by_ssh={"PRTE_MCA_plm_ssh_args": _SSH},
         past_batch_system={"PRTE_MCA_ras": "^slurm,tm,lsf,gridengine", "PRTE_MCA_plm": "ssh"},

@@ -46,6 +46,25 @@ def is_daemon(pid: int) -> bool:
     return False
 
 
+def parent_of(pid: int) -> int:
+    """Return the id of a process's parent; 0 of one that has ended."""
+    return int(_status_of(pid)[1])
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, though its parent may not know yet."""
+    return _status_of(pid)[0] in "ZX"
+
+
+def _status_of(pid: int) -> tuple[str, str]:
+    """Return state and parent of a process, from `12 (its name) S 7 ...`."""
+    with contextlib.suppress(OSError):
+        text = (_PROCESSES / str(pid) / "stat").read_text()
+        state, parent = text.rpartition(")")[2].split()[:2]
+        return state, parent
+    return "X", "0"
+
+
 def mapped_files(pid: int) -> set[Path]:
     """Return the existing files that a process maps as shared memory."""
     with contextlib.suppress(OSError):

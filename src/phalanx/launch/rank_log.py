@@ -22,6 +22,7 @@ from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
 from phalanx.launch.relay import TELLS_END, end_frame
 from phalanx.launch.relayed import flush
+from phalanx.launch.stray_daemon import end_stray_daemon
 from phalanx.launch.variables import set_variables
 
 _EXIT_NOT_FOUND = 127
@@ -101,13 +102,15 @@ def note(folder: Path, failure: RankFailure) -> None:
 
 def note_abort(exit_code: int) -> None:
     """Write down that this rank is about to end all ranks, and have it sent where the folder is on
-    another node. Never raises."""
+    another node; a daemon that has lost its launcher is ended later. Never raises."""
     with contextlib.suppress(OSError, ValueError):
         launched = detect(os.environ)
         if NOTES in os.environ and launched is not None:
             failure = RankFailure(launched.rank, exit_code, time.time())
             note(Path(os.environ[NOTES]), failure)
     flush()
+    with contextlib.suppress(OSError):
+        end_stray_daemon()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ one. Here MPI aborts, unless it is not in use.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import runpy
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.rank_log import NOTES, RankFailure, note
+from phalanx.launch.stray_daemon import end_stray_daemon
 
 _GRACE_S = 1.0
 """For the peers to notice by themselves who has failed, and to say so."""
@@ -63,6 +65,8 @@ def _abort(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_GRACE_S)
+        with contextlib.suppress(OSError):
+            end_stray_daemon()
         mpi.COMM_WORLD.Abort(code)
 
 

@@ -1,0 +1,92 @@
+"""End the daemon of a launcher on a node that has lost the launcher's.
+
+The launcher of Open MPI starts ranks on another node through a daemon there. Where the link to that
+node dies while the daemon's words are on their way, TCP sends them again and again, and the daemon
+waits for some 15 minutes. A rank that ends all ranks therefore leaves a process behind, which gives
+the daemon some seconds.
+
+Run as a program, `-m phalanx.launch.stray_daemon <token> <daemon>...`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from phalanx.launch.leftovers import (
+    end_all,
+    has_ended,
+    is_daemon,
+    kill,
+    parent_of,
+    processes_with,
+)
+from phalanx.launch.orphan import JOB_VARIABLE
+
+GRACE_S = 5.0
+"""For the launcher to end a job of which a rank has failed."""
+_TERMINATE_S = 1.5
+"""For the daemon to remove its files."""
+_POLL_EVERY_S = 0.1
+
+
+def end_stray_daemon() -> None:
+    """Have the daemon ended that started this rank, unless it ends by itself within `GRACE_S`.
+
+    Does nothing where there is none, or where its launcher is on this node: whoever started that
+    one sees to both. Raises: OSError when no process can be started.
+    """
+    token = os.environ.get(JOB_VARIABLE)
+    daemons = [] if token is None else _remote_daemons(token)
+    if token is not None and daemons:
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, token, *map(str, daemons)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _remote_daemons(token: str) -> list[int]:
+    """Return the daemon above this process and its parents that are daemons too: Open MPI's starts
+    ranks through a fork. Empty if their launcher is on this node."""
+    job = {*processes_with(token)}
+    above = os.getppid()
+    while above in job and not is_daemon(above):
+        above = parent_of(above)
+    daemons: list[int] = []
+    while is_daemon(above):
+        daemons.append(above)
+        above = parent_of(above)
+    return [] if above in job else daemons
+
+
+def _end(token: str, daemons: Sequence[int]) -> None:
+    if _have_ended(daemons, GRACE_S):
+        return
+    for pid in filter(is_daemon, daemons):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    _have_ended(daemons, _TERMINATE_S)
+    kill(filter(is_daemon, daemons))
+    end_all(token)
+
+
+def _have_ended(daemons: Sequence[int], within_s: float) -> bool:
+    """Return whether all have ended in time."""
+    until = time.monotonic() + within_s
+    while not all(map(has_ended, daemons)):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_POLL_EVERY_S)
+    return True
+
+
+if __name__ == "__main__":
+    _end(sys.argv[1], [int(word) for word in sys.argv[2:]])
