@@ -112,11 +112,16 @@ def write_job(
             file.write(job_file(system, job))
     except FileExistsError:
         raise UserError(f"{path} exists: name another file by --job-file, or remove it") from None
-    print(f"{path}: {ranks} ranks on {job.nodes} nodes; submit it: {shlex.join(submission)}")
+    said = f"{path}: {_count(ranks, 'rank')} on {_count(job.nodes, 'node')}"
+    print(said if options.go else f"{said}; submit it: {shlex.join(submission)}", flush=True)
     if options.go:
         done = subprocess.run(submission, check=False)
         if done.returncode:
             raise RunFailedError(f"{submission[0]} refused {path} (exit code {done.returncode})")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _command(

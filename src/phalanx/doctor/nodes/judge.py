@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from phalanx.comm.pairs import SLOW_SHARE
 from phalanx.doctor.examine import Finding, problem, warning
 from phalanx.doctor.nodes.plan import MPI_WHEELS, NodePlan
 from phalanx.doctor.nodes.reach import NodeFacts
@@ -15,8 +16,6 @@ from phalanx.doctor.nodes.survey import PairSpeed, Survey
 
 CLOCK_OFFSET_S = 0.1
 LOW_DISK_BYTES = 1 << 30
-SLOW_SHARE = 1 / 3
-"""Of the median bandwidth."""
 _SAME = "install the same environment there, at the same path, or share the folder"
 
 
