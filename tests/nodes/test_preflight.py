@@ -111,6 +111,23 @@ def test_nodes_that_are_well_are_described_in_a_line(nodes: Nodes) -> None:
     assert [shell(nodes, node, "ls -A /mnt/scratch") for node in ("n0", "n1")] == ["log\n", ""]
 
 
+def test_networks_that_lead_nowhere_are_left_out(nodes: Nodes) -> None:
+    """Every MPI waited for ever, also for Docker's bridge, which has one address everywhere."""
+    for number, node in enumerate(nodes.nodes):
+        for name, address in (("docker9", "172.31.0.1/16"), ("dead9", f"10.78.9.{number + 1}/24")):
+            shell(nodes, node, f"ip link add {name} type bridge && ip link set {name} up")
+            shell(nodes, node, f"ip address add {address} dev {name}")
+    try:
+        code, said = launch(nodes, "n0,n1", "--log-dir", f"{nodes.shared}/nets", "hostname")
+    finally:
+        for node in nodes.nodes:
+            shell(nodes, node, "ip link del docker9; ip link del dead9")
+    assert code == 0, said
+    (line,) = [line for line in said.splitlines() if "does not answer" in line]
+    assert "n0: its dead9 (10.78.9.1, network 10.78.9.0/24) does not answer n1; left out" in line
+    assert "172.31" not in said
+
+
 def test_doctor_examines_the_nodes(nodes: Nodes) -> None:
     doctor = [sys.executable, "-m", "phalanx", "doctor", "--json"]
     done = nodes.run(

@@ -41,7 +41,8 @@ def preflight_nodes(
     """Examine the nodes that `ranks` ranks of MPI are started on; nothing on this machine alone.
 
     console: takes a line on them, and one on each warning. folders: to write to; files: of the
-    program; data: to read. None: none. prefix: of each line.
+    program; data: to read. None: none. prefix: of each line. MPI is kept from networks that do
+    not lead to all nodes, by variables of this process.
     Raises: UserError naming each node that cannot run them, and the mend.
     """
     if not allocation(os.environ).nodes:
@@ -54,8 +55,10 @@ def preflight_nodes(
         ranks, mpi, os.environ, cwd=Path.cwd(), folders=folders, files=files, data=data
     )
     if needs_preflight(plan):
-        for line in examine_nodes(plan, mpi).lines():
+        found = examine_nodes(plan, mpi)
+        for line in found.lines():
             console.print(f"{prefix}{line}", markup=False)
+        os.environ.update(found.variables)
 
 
 def preflight_training(

@@ -53,9 +53,7 @@ def measure_pairs(communicator: Any) -> list[tuple[int, int, float, float]]:
         measured += _measure_round(communicator, pairs)
     found = list(itertools.chain.from_iterable(communicator.gather(measured) or []))
     # Another process may have held a core for the few ms that a pair had.
-    again = [
-        _measure_round(communicator, [pair]) for pair in communicator.bcast(slow_pairs(found))
-    ]
+    again = [_measure_round(communicator, [pair]) for pair in communicator.bcast(slow_pairs(found))]
     for each in communicator.gather(list(itertools.chain.from_iterable(again))) or []:
         found += each
     return best_of_pairs(found)

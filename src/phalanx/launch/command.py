@@ -20,6 +20,7 @@ from phalanx.launch.allocation import (
 )
 from phalanx.launch.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.launch.installation import MpiInstallation, Vendor
+from phalanx.launch.networks import interface_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +142,10 @@ def mpi_environment(
         wanted |= launcher.by_ssh
         if vendor == "openmpi" and len(nodes.nodes) > _PRTE_RADIX:
             wanted["PRTE_MCA_rml_base_radix"] = str(len(nodes.nodes))
+    if vendor == "impi" and nodes.has_others:
+        # Without it `mpiexec` looks up its own name, which may lead nowhere among addresses.
+        interface = interface_for(node.name for node in nodes.nodes)
+        wanted |= {} if interface is None else {"I_MPI_HYDRA_IFACE": interface}
     if nodes.is_named:
         is_granted = _are_granted(nodes, granted(environ))
         wanted |= launcher.by_user if is_granted else launcher.past_batch_system

@@ -32,6 +32,7 @@ FACTS = {
     "free_bytes": {"runs": 9 << 30},
     "contents": {"/data": 3},
     "addresses": {"eth0": "10.0.0.1"},
+    "networks": {"eth0": "10.0.0.1/24"},
     "unresolved": [],
 }
 PLAN = NodePlan(

@@ -24,13 +24,17 @@ from typing import Any
 
 ANSWER = "phalanx-node "
 RESOLVE_S = 2.0
+CONNECT_S = 1.5
+"""For another node's kernel to answer: one lost packet is sent again after a second."""
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
+_GET_MASK = 0x891B  # SIOCGIFNETMASK
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """Answer one question.
 
     {"read": {file: word}}: which of the files hold their words. {"time": True}: the clock.
+    {"reach": addresses, "port": number}: which of the addresses give no answer at all.
     Else all facts. packages: names of distributions; paths: files and folders that must exist;
     folders: paths to write to, by name; data: paths of data; names: of hosts to resolve.
     """
@@ -38,6 +42,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         return {file: _reads(file, word) for file, word in question["read"].items()}
     if "time" in question:
         return {"time_s": time.time()}
+    if "reach" in question:
+        return {"unreachable": _unreachable(question["reach"], question["port"])}
+    networks = _networks()
     return {
         "host": socket.gethostname(),
         "memory_id": memory_id(),
@@ -51,7 +58,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "free_bytes": {name: _free_bytes(path) for name, path in question["folders"].items()},
         "contents": {path: _contents(path) for path in question["data"]},
-        "addresses": _addresses(),
+        "addresses": {name: text.partition("/")[0] for name, text in networks.items()},
+        "networks": networks,
         "unresolved": _unresolved(question["names"]),
     }
 
@@ -145,19 +153,44 @@ def _contents(path: str) -> int | None:
     return zlib.crc32(repr([file for file in files if not file[0].startswith(".")]).encode())
 
 
-def _addresses() -> dict[str, str]:
-    """Return the IPv4 addresses by interface, without loopback."""
+def _networks() -> dict[str, str]:
+    """Return address and width of the network by interface, "10.0.0.7/24"; no loopback, no IPv6."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
+            wanted = struct.pack("256s", name.encode()[:15])
             try:
-                wanted = struct.pack("256s", name.encode()[:15])
-                packed = fcntl.ioctl(asked.fileno(), _GET_ADDRESS, wanted)[20:24]
+                address, mask = (
+                    fcntl.ioctl(asked.fileno(), code, wanted)[20:24]
+                    for code in (_GET_ADDRESS, _GET_MASK)
+                )
             except OSError:
                 continue
-            if packed[0] != 127:
-                found[name] = socket.inet_ntoa(packed)
+            if address[0] != 127:
+                width = int.from_bytes(mask, "big").bit_count()
+                found[name] = f"{socket.inet_ntoa(address)}/{width}"
     return found
+
+
+def _unreachable(addresses: list[str], port: int) -> list[str]:
+    """Return the addresses from which nothing comes back; that nobody listens is an answer."""
+    reached = set()
+
+    def connect(address: str) -> None:
+        try:
+            socket.create_connection((address, port), CONNECT_S).close()
+        except ConnectionRefusedError:
+            pass
+        except OSError:
+            return
+        reached.add(address)
+
+    threads = [threading.Thread(target=connect, args=(it,), daemon=True) for it in addresses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * CONNECT_S)
+    return [address for address in addresses if address not in reached]
 
 
 def _unresolved(names: list[str]) -> list[str]:

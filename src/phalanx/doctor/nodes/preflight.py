@@ -8,14 +8,16 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.mpi import parse_answers, reason
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.judge import describe_nodes, judge_nodes, judge_survey
+from phalanx.doctor.nodes.networks import JudgedNetworks, judge_networks
 from phalanx.doctor.nodes.plan import NodePlan
 from phalanx.doctor.nodes.reach import (
     NodeFacts,
@@ -31,8 +33,11 @@ from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
+from phalanx.launch.networks import network_variables
 
 SURVEY_S = 30.0
+_SURVEY_LOST_S = 6.0
+"""Where nodes do not answer each other in any network."""
 SURVEY_PROGRAM = (sys.executable, "-m", "phalanx.doctor.nodes.survey")
 _FIREWALL = (
     "let the nodes reach each other on all TCP ports; where a node has several networks, name one: "
@@ -52,6 +57,8 @@ class Preflight:
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
     """By host; none where a node could not be asked."""
     pairs: Sequence[PairSpeed] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Keep MPI to the networks that lead to all nodes."""
 
     @property
     def problems(self) -> list[Finding]:
@@ -83,11 +90,37 @@ def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
     found = Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes)
     if found.problems:
         return found
-    survey = run_survey(plan.hosts, mpi, None)
+    networks = judge_networks(
+        {host: node.facts["networks"] for host, node in nodes.items()},
+        {host: node.unreachable for host, node in nodes.items()},
+    )
+    variables = _choose_networks(mpi, networks)
+    findings += with_mend(networks.findings, variables)
+    is_lost = bool(networks.findings) and not networks.usable
+    patience_s = _SURVEY_LOST_S if is_lost else SURVEY_S
+    survey = run_survey(plan.hosts, mpi, None, patience_s=patience_s, variables=variables)
+    found = replace(found, findings=findings, variables=variables)
     if isinstance(survey, Finding):
-        return Preflight(findings=[*findings, survey], mpi=str(mpi), own=own, nodes=nodes)
+        return replace(found, findings=[*findings, survey])
     findings += judge_survey(plan.hosts, survey, len(plan.hosts))
-    return Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes, pairs=survey.pairs)
+    return replace(found, pairs=survey.pairs)
+
+
+def _choose_networks(mpi: MpiInstallation, networks: JudgedNetworks) -> dict[str, str]:
+    """Return the variables that keep MPI from networks that lead nowhere; none where all lead."""
+    if not networks.has_others:
+        return {}
+    cidrs = [network.cidr for network in networks.usable]
+    interfaces = [network.interface for network in networks.usable]
+    return network_variables(mpi.vendor, cidrs, interfaces, os.environ)
+
+
+def with_mend(findings: Sequence[Finding], variables: Mapping[str, str]) -> list[Finding]:
+    """Return the findings on networks. variables: that Phalanx sets to keep MPI from them."""
+    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    if not words:
+        return [replace(it, mend="bring it up, or take its address away") for it in findings]
+    return [replace(it, detail=f"{it.detail}; left out by {words}") for it in findings]
 
 
 def _examine_by_ranks(plan: NodePlan, mpi: MpiInstallation, own: Mapping[str, Any]) -> Preflight:
@@ -119,21 +152,30 @@ def nodes_of(survey: Survey, words: Mapping[str, tuple[str, str]]) -> dict[str, 
 
 
 def run_survey(
-    hosts: Sequence[str], mpi: MpiInstallation, question: Mapping[str, object] | None
+    hosts: Sequence[str],
+    mpi: MpiInstallation,
+    question: Mapping[str, object] | None,
+    *,
+    patience_s: float = SURVEY_S,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Survey | Finding:
-    """Start a rank on each host, and return what they found, or why they did not."""
+    """Start a rank on each host, and return what they found, or why they did not.
+
+    variables: for the launcher and the ranks.
+    """
     environ = {**os.environ, HOSTS: ",".join(f"{host}:1" for host in hosts)}
     program = [*SURVEY_PROGRAM, json.dumps(question)]
     command = mpi_job(mpi, len(hosts), program, cores=usable_cores(), environ=environ)
+    command = replace(command, environment={**command.environment, **variables})
     with tempfile.TemporaryDirectory(prefix="phalanx-doctor-") as folder:
         log = Path(folder) / "ranks.log"
         with Job.start([command], log) as job:
-            code = job.wait(SURVEY_S)
+            code = job.wait(patience_s)
         output = log.read_text(errors="replace")
     answers = parse_answers(output)
     said = describe_output(output)
     if code is None:
-        detail = f"ranks on {', '.join(hosts[:8])} do not reach each other within {SURVEY_S:g} s"
+        detail = f"ranks on {', '.join(hosts[:8])} do not reach each other within {patience_s:g} s"
         return problem("MPI", f"{detail}: {said}", _FIREWALL)
     if code or not answers:
         return problem("MPI", f"{mpi} does not connect the nodes: {said}", _FIREWALL)

@@ -23,6 +23,7 @@ from typing import Any, Protocol, Self
 from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.facts import ANSWER
+from phalanx.doctor.nodes.networks import addresses_to_try
 
 ANSWER_S = 9.0
 """For a node to be reached and to have answered."""
@@ -30,6 +31,8 @@ CONNECT_S = 5
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
 _READINGS = 4  # of each clock
 _MAX_THREADS = 128
+_PORTS = range(40_000, 60_000)
+"""Where ranks listen, and hardly anything else: a kernel answers that nobody does."""
 _NOT_STARTED = (126, 127)  # exit codes of a shell whose command is no program
 _SSH_FAILED = 255
 
@@ -57,6 +60,8 @@ class NodeFacts:
     clock_error_s: float
     sees: Mapping[str, bool]
     """By name of a folder: it is the one that this process sees."""
+    unreachable: Sequence[str] = ()
+    """Addresses of other nodes from which nothing came back."""
 
 
 class NodeSession(Protocol):
@@ -210,6 +215,8 @@ def ask_nodes(
         begun = dict(zip(hosts, pool.map(begin, hosts), strict=True))
         failed = [found for found in begun.values() if isinstance(found, Finding)]
         reached = {host: it for host, it in begun.items() if not isinstance(it, Finding)}
+        tried = addresses_to_try({host: facts["networks"] for host, (_, facts) in reached.items()})
+        port = secrets.choice(_PORTS)
         with words_in({} if failed else question["folders"]) as words:
 
             def finish(host: str) -> NodeFacts:
@@ -220,6 +227,7 @@ def ask_nodes(
                     clock_offset_s=offset_s,
                     clock_error_s=error_s,
                     sees=seen_folders(words, session.ask({"read": dict(words.values())})),
+                    unreachable=session.ask({"reach": tried[host], "port": port})["unreachable"],
                 )
 
             try:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
-from phalanx.torch_backend.interfaces import (
+from phalanx.launch.interfaces import (
     LOOPBACK,
     addresses,
     interface_towards,
