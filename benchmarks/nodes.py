@@ -1,8 +1,8 @@
 """Collectives between nodes against the wire, the MPI library's own and Gloo, on limited links.
 
-    python benchmarks/nodes.py                     # 1 Gbit/s, as root; six minutes
-    python benchmarks/nodes.py --rates 10gbit      # other links, as `tc` names them
-    python benchmarks/nodes.py --quick             # one small layout, a few seconds
+    python benchmarks/nodes.py                         # all layouts and sizes at 1 Gbit/s, as root
+    python benchmarks/nodes.py --rates 1gbit 10gbit    # and at 10 Gbit/s, as `tc` names them
+    python benchmarks/nodes.py --quick                 # 2 nodes, 3 sizes, few calls: a minute
     python benchmarks/nodes.py --layouts 2x1 3x4 --sizes 1048576 --engines phalanx gloo
 
 The nodes are virtual (tests/nodes/cluster.py): own network, memory and processes on one machine,
@@ -14,11 +14,14 @@ is one job in which the engines take turns at every size:
     library   MPI's own: Allreduce, Reduce_scatter_block, Allgather
     gloo      torch.distributed with backend gloo
 
-A call lasts from the first rank's beginning to the last one's end. Per node an all-reduce of n
-bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter or an all-gather n(N-1)/N; the
-table shows medians in ms, and the share of the link's measured bandwidth that this makes. Up to
-some 256 KB the limit's token bucket (128 KB) lets more pass. Raw values, commit and machine go to
-benchmarks/results/nodes.json.
+All ranks sleep until an agreed moment; a call lasts from the last one's beginning to the last one's
+end. Per node an all-reduce of n bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter
+or an all-gather n(N-1)/N. Of these 128 KB pass at once, the limit's token bucket; the rest takes at
+least as long as the link's measured bandwidth says. The table shows medians in ms, the share of the
+wire's limit that they reach (-: no limit), and how many times as long as Phalanx the others take.
+Where the link as measured is slower than its rate, the cores are the limit: they carry TCP too.
+Raw values, medians, ratios, commit and machine go to benchmarks/results/nodes.json, after each
+layout.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.jobs.record import describe_environment
+from phalanx.launch.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -54,19 +58,28 @@ from phalanx.records.files import write_atomically
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
 RESULTS = HERE / "results" / "nodes.json"
 LAYOUTS = ("2x1", "2x2", "2x4", "3x1", "3x2", "3x4")  # nodes x ranks on each
-SIZES = (65_536, 1_048_576, 10_485_760, 104_857_600)
+SIZES = (65_536, 262_144, 1_048_576, 10_485_760, 104_857_600)
 ENGINES = ("phalanx", "library", "gloo")
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 STREAM_S, PORT, GLOO_PORT = 2.0, 5201, 29571
-LAYOUT_TIMEOUT_S = 300
+LAYOUT_TIMEOUT_S = 900
+BURST_BYTES = 128 * 1024  # of the limit's token bucket
+UNITS = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}  # of `tc`, in bytes per second
+START_IN_S = 3e-3
 
 Seconds = dict[str, dict[str, dict[str, list[float]]]]  # by collective, bytes, engine
 Calls = dict[str, Callable[[], None]]
 
 
-def repeats_of(num_bytes: int) -> int:
-    """Calls that are measured; one more before them is not."""
-    return max(3, min(21, 50_000_000 // num_bytes))
+def repeats_of(num_bytes: int, calls: int) -> int:
+    """Calls that are measured, `calls` of short vectors; one more before them is not."""
+    return max(3, min(calls, 50_000_000 // num_bytes))
+
+
+def nominal(rate: str) -> float:
+    """Bytes per second of a rate such as 1gbit."""
+    number = rate.rstrip("kmgbit")
+    return float(number) * UNITS[rate[len(number) :]]
 
 
 def wire_bytes(collective: str, num_bytes: int, num_nodes: int) -> float:
@@ -148,16 +161,19 @@ def join_gloo(world: World, address: str) -> None:
 
 
 def timed(world: World, call: Callable[[], None]) -> float:
-    """Seconds from the first rank's beginning to the last one's end."""
+    """Seconds from the last rank's beginning to the last one's end."""
     world.barrier()
-    began = time.perf_counter()  # of one clock for all nodes, which are of one machine
+    start = np.array([time.perf_counter() + START_IN_S])  # one clock: all nodes are one machine
+    world.broadcast(start)
+    time.sleep(max(0.0, start[0] - time.perf_counter()))
+    began = time.perf_counter()
     call()
     ended = time.perf_counter()
     times = world.gather(np.array([began, ended]))
-    return 0.0 if times is None else float(times[:, 1].max() - times[:, 0].min())
+    return 0.0 if times is None else float(times[:, 1].max() - times[:, 0].max())
 
 
-def rank_main(out: Path, address: str, sizes: list[int], engines: list[str]) -> None:
+def rank_main(out: Path, address: str, sizes: list[int], engines: list[str], calls: int) -> None:
     world = World.create(timeout_s=120)
     if world.size > usable_cores():  # those of the machine, which a node takes for its own
         world.group.set_wait_policy(WaitPolicy.for_node(world.size, usable_cores()))
@@ -167,10 +183,11 @@ def rank_main(out: Path, address: str, sizes: list[int], engines: list[str]) -> 
     for num_bytes in sizes:
         vectors = Vectors(world, num_bytes, engines)
         for collective in COLLECTIVES:
-            calls = vectors.calls(collective)
-            times: dict[str, list[float]] = {engine: [] for engine in calls}
-            for repeat in range(1 + repeats_of(num_bytes)):
-                for engine, call in calls.items():
+            by_engine = list(vectors.calls(collective).items())
+            times: dict[str, list[float]] = {engine: [] for engine in engines}
+            for repeat in range(1 + repeats_of(num_bytes, calls)):
+                by_engine = by_engine[1:] + by_engine[:1]  # none is always behind the same
+                for engine, call in by_engine:
                     vectors.fill()
                     took_s = timed(world, call)
                     if repeat:
@@ -232,15 +249,16 @@ def measure_link(cluster: Any, folder: Path) -> list[float]:
         sys.exit("the link could not be measured:\n" + "\n".join(texts))
 
 
-def run_layout(cluster: Any, layout: str, sizes: list[int], engines: list[str]) -> Seconds:
+def run_layout(cluster: Any, layout: str, args: argparse.Namespace) -> Seconds:
     num_nodes, local_ranks = (int(word) for word in layout.split("x"))
     hosts = ",".join(f"{name}:{local_ranks}" for name in cluster.nodes[:num_nodes])
     environ = {**os.environ, "PHALANX_HOSTS": hosts, "OMP_NUM_THREADS": "1"}
     if (ranks := num_nodes * local_ranks) > usable_cores():
-        environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # a node does not see the others
+        for name, value in (OPEN_MPI_YIELDS | INTEL_MPI_YIELDS).items():
+            environ.setdefault(name, value)  # a node does not see the others
     out = cluster.shared / f"{layout}.json"
     program = [sys.executable, __file__, "rank", str(out), cluster.address("n0")]
-    program += [",".join(map(str, sizes)), ",".join(engines)]
+    program += [",".join(map(str, args.sizes)), ",".join(args.engines), str(args.calls)]
     mpi = find_mpi(os.environ)
     command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=environ)
     done = cluster.run(
@@ -255,55 +273,96 @@ def run_layout(cluster: Any, layout: str, sizes: list[int], engines: list[str]) 
     return found
 
 
-def report(layout: str, bandwidth: float, seconds: Seconds) -> None:
-    """Print medians in ms, and of the wire's limit the share that was reached."""
-    num_nodes = int(layout.split("x")[0])
+def summary(layout: str, bandwidth: float, seconds: Seconds) -> list[dict[str, Any]]:
+    """A row a collective and size: medians, shares of the wire's limit, and ratios to Phalanx."""
+    num_nodes, rows = int(layout.split("x")[0]), []
     for collective, by_size in seconds.items():
         for num_bytes, by_engine in by_size.items():
-            limit_s = wire_bytes(collective, int(num_bytes), num_nodes) / bandwidth
-            cells = ""
-            for times in by_engine.values():
-                share = limit_s / statistics.median(times)
-                cells += f"{1e3 * statistics.median(times):12.2f}{100 * share:5.0f} %"
-            print(f"{layout:6}{collective:16}{int(num_bytes) / 2**20:8.4g} MB{cells}", flush=True)
+            limited = wire_bytes(collective, int(num_bytes), num_nodes) - BURST_BYTES
+            medians = {engine: statistics.median(times) for engine, times in by_engine.items()}
+            ours = medians.get("phalanx")
+            rows.append(
+                {
+                    "layout": layout,
+                    "collective": collective,
+                    "bytes": int(num_bytes),
+                    "median_s": medians,
+                    "share": {
+                        engine: limited / bandwidth / median if limited > 0 else None
+                        for engine, median in medians.items()
+                    },
+                    "ratio": {
+                        engine: median / ours
+                        for engine, median in medians.items()
+                        if ours is not None and engine != "phalanx"
+                    },
+                }
+            )
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        cells = ""
+        for engine, median in row["median_s"].items():
+            share = row["share"][engine]
+            cells += f"{1e3 * median:12.2f}" + ("    - " if share is None else f"{share:6.0%}")
+        cells += "".join(f"{ratio:10.2f} x" for ratio in row["ratio"].values())
+        words = f"{row['layout']:6}{row['collective']:16}{row['bytes'] / 2**20:8.4g} MB"
+        print(words + cells, flush=True)
+
+
+def measure_rate(rate: str, args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Measure all layouts at one rate; `found` grows by each."""
+    from tests.nodes.cluster import virtual_nodes
+
+    keep = list(dict.fromkeys((Path(sys.prefix), ROOT, HERE)))
+    num_nodes = max(int(layout.split("x")[0]) for layout in args.layouts)
+    with (
+        tempfile.TemporaryDirectory(prefix="nodes-", dir="/var/tmp") as name,
+        virtual_nodes(
+            num_nodes,
+            Path(name) / "state",
+            keep=keep,
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+            rate=rate,
+        ) as cluster,
+    ):
+        before = measure_link(cluster, Path(name))
+        here: dict[str, Any] = {"link_bytes_per_s": [before], "seconds": {}, "rows": []}
+        found["rates"][rate] = here
+        bandwidth = statistics.mean(before)
+        print(f"\n{rate}: {', '.join(f'{value / 1e6:.1f}' for value in before)} MB/s each way")
+        if bandwidth < 0.9 * nominal(rate):
+            print(f"of {nominal(rate) / 1e6:.0f}: {usable_cores()} cores move no more by TCP")
+        ratios = "".join(f"{engine:>12}" for engine in args.engines if engine != "phalanx")
+        names = "".join(f"{engine:>18}" for engine in args.engines)
+        print(f"{'ms, of the wire; times as long':33}{names}{ratios}", flush=True)
+        for layout in args.layouts:
+            here["seconds"][layout] = run_layout(cluster, layout, args)
+            rows = summary(layout, bandwidth, here["seconds"][layout])
+            table(rows)
+            here["rows"] += rows
+            write_atomically(args.output, json.dumps(found).encode())
+        here["link_bytes_per_s"].append(measure_link(cluster, Path(name)))
+        write_atomically(args.output, json.dumps(found).encode())
 
 
 def main(args: argparse.Namespace) -> None:
     sys.path.insert(0, str(ROOT))
-    from tests.nodes.cluster import missing, virtual_nodes
+    from tests.nodes.cluster import missing
 
     if reason := missing():
         print(f"not measured: {reason}")
         return
-    keep = list(dict.fromkeys((Path(sys.prefix), ROOT, HERE)))
-    rates = {}
-    for rate in args.rates:
-        with (
-            tempfile.TemporaryDirectory(prefix="nodes-", dir="/var/tmp") as name,
-            virtual_nodes(
-                max(int(layout.split("x")[0]) for layout in args.layouts),
-                Path(name) / "state",
-                keep=keep,
-                environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-                rate=rate,
-            ) as cluster,
-        ):
-            before = measure_link(cluster, Path(name))
-            print(f"\n{rate}: {', '.join(f'{value / 1e6:.1f}' for value in before)} MB/s each way")
-            print(f"{'ms, of the wire':33}" + "".join(f"{engine:>19}" for engine in args.engines))
-            found = {}
-            for layout in args.layouts:
-                found[layout] = run_layout(cluster, layout, args.sizes, args.engines)
-                report(layout, statistics.mean(before), found[layout])
-            after = measure_link(cluster, Path(name))
-        rates[rate] = {"link_bytes_per_s": [before, after], "seconds": found}
-    document = {
+    found: dict[str, Any] = {
         "command": f"python benchmarks/nodes.py {' '.join(sys.argv[1:])}".strip(),
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
-        "rates": rates,
+        "rates": {},
     }
-    write_atomically(args.output, json.dumps(document).encode())
+    for rate in args.rates:
+        measure_rate(rate, args, found)
     print(f"\nraw times: {args.output}")
 
 
@@ -313,18 +372,20 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
-    parser.add_argument("--quick", action="store_true", help="2x2, 64 KB and 1 MB, without Gloo")
+    parser.add_argument("--calls", type=int, default=21, help="of short vectors; 3 of long ones")
+    parser.add_argument("--quick", action="store_true", help="2x1, 2x2; 64 KB, 1, 10 MB; 5 calls")
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args(words)
     if args.quick:
-        args.layouts, args.sizes, args.engines = ["2x2"], [65_536, 1_048_576], list(ENGINES[:2])
+        args.layouts, args.sizes, args.calls = ["2x1", "2x2"], [65_536, 1_048_576, 10_485_760], 5
     return args
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
-        out, address, sizes, engines = sys.argv[2:]
-        rank_main(Path(out), address, [int(n) for n in sizes.split(",")], engines.split(","))
+        out, address, sizes, engines, calls = sys.argv[2:]
+        num_bytes = [int(n) for n in sizes.split(",")]
+        rank_main(Path(out), address, num_bytes, engines.split(","), int(calls))
     elif sys.argv[1:2] == ["stream"]:
         stream_main(sys.argv[2] if sys.argv[2:] else None)
     else:
