@@ -8,11 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.comm import kernels
 from phalanx.comm.layout import share_of
-from phalanx.gradients.summation_tree import SummationTree
-from phalanx.gradients.tree_reducer import TreeReducer, evaluate, plan_exchange
+from phalanx.gradients.summation_tree import SummationTree, plan_exchange
+from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.gradients.tree_vector import evaluate
 from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.run.exact_sum import ExactSum, sum_over_ranks
+from phalanx.torch_backend.tensors import dtype_of
 
 
 @st.composite
@@ -54,6 +57,47 @@ def test_the_sum_does_not_depend_on_the_ranks(division, dtype: torch.dtype) -> N
         terms += [sums[node][0] for node in nodes]
     (whole,) = partial(leaves).values()
     assert torch.equal(evaluate(terms, exchange.expression), whole[0])
+
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.skipif(kernels.compiled() is None, reason="no C kernels were built")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_terms", [1, 2, 7, 12])
+def test_kernels_add_as_torch_does(dtype: torch.dtype, num_terms: int) -> None:
+    """Also denormal numbers, infinities, and sums that round to them."""
+    owners = tuple((leaf,) for leaf in range(num_terms))
+    exchange = plan_exchange(owners, frozenset(range(num_terms)), num_terms)
+    limits, module = torch.finfo(dtype), kernels.compiled()
+    numbers = torch.tensor([0.0, limits.tiny / 8, 1.0, limits.max, -limits.max / 2, torch.inf])
+    torch.manual_seed(num_terms)
+    for count in (1, 63, 9000):
+        draws = numbers[torch.randint(len(numbers), (num_terms, count))]
+        terms = list((torch.randn(num_terms, count, dtype=torch.float64) * draws).to(dtype))
+        found, windows = torch.empty(count, dtype=dtype), torch.empty(num_terms, count, dtype=dtype)
+        arguments = (num_terms, count * dtype.itemsize, count, [0], [count], dtype_of(dtype).code)
+        buffer = module.make_grad_buffer(None, 0, 1, windows.data_ptr(), *arguments, False)
+        expression = [num_terms if item == -1 else item for item in exchange.expression]
+        addresses = [term.data_ptr() for term in terms]
+        arguments = (0, num_terms, num_terms, expression, 1.0)
+        status = module.grad_buffer_sum_in_order(buffer, addresses, found.data_ptr(), *arguments)
+        expected = evaluate(terms, exchange.expression)
+        assert (status != module.NOT_FINITE) == bool(expected.isfinite().all())
+        nan = expected.isnan()
+        assert torch.equal(found.isnan(), nan)
+        assert torch.equal(found[~nan].view(torch.uint8), expected[~nan].view(torch.uint8))
+
+
+@pytest.mark.skipif(kernels.compiled() is None, reason="no C kernels were built")
+@pytest.mark.parametrize("expression", [[], [0, 1], [2], [0, 2], [0, 1, 2, 2], [3], [0] * 99])
+def test_what_is_no_expression_is_refused(expression: list[int]) -> None:
+    module, term = kernels.compiled(), torch.ones(3)
+    buffer = module.make_grad_buffer(None, 0, 1, term.data_ptr(), 2, 12, 3, [0], [3], 0, False)
+    with pytest.raises(ValueError, match="no order of a sum of 2 terms"):
+        module.grad_buffer_sum_in_order(
+            buffer, [term.data_ptr()] * 2, term.data_ptr(), 0, 2, 2, expression, 1.0
+        )
 
 
 def test_the_tree_of_six_is_that_of_four_and_two() -> None:

@@ -179,12 +179,22 @@ def all_reduce_traffic(
     return sum_traffic(both)
 
 
-def sharded_all_reduce_traffic(num_bytes: int, own_bytes: int, size: int) -> Traffic:
+def sharded_all_reduce_traffic(
+    num_bytes: int, own_bytes: int, size: int, *, num_own: int = 1, num_terms: int | None = None
+) -> Traffic:
     """Return the same of a vector cut into unequal shares, of which this rank owns `own_bytes`; on
-    one node."""
-    moved_bytes = num_bytes - own_bytes + (size - 1) * own_bytes
-    rounds = (num_bytes > own_bytes) + (own_bytes > 0)
-    return Traffic(moved_bytes, moved_bytes, rounds * (size - 1))
+    one node.
+
+    num_own: terms of the sum that this rank has, of `num_terms`; None: one a rank.
+    """
+    others = (size if num_terms is None else num_terms) - num_own
+    rest_bytes = num_bytes - own_bytes
+    rounds = (num_own > 0 and rest_bytes > 0) + (own_bytes > 0)
+    return Traffic(
+        num_own * rest_bytes + (size - 1) * own_bytes,
+        others * own_bytes + rest_bytes,
+        rounds * (size - 1),
+    )
 
 
 def reduce_traffic(

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.dtypes import DTYPES, ReduceOp
+from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
 from phalanx.comm.errors import (
     MismatchError,
     PeerDepartedError,
@@ -29,7 +29,7 @@ from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
 from phalanx.comm.memory import SharedMemory, allocate_shared
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.shm import ShmGroup
-from phalanx.comm.traffic import sharded_all_reduce_traffic
+from phalanx.comm.traffic import Traffic, sharded_all_reduce_traffic
 from phalanx.comm.world import World
 from phalanx.records.last_collectives import GroupCalls
 from phalanx.records.spans import SpanRecorder, now_ns
@@ -43,8 +43,8 @@ class FlatGradBuffer:
     memory.
 
     Each round is one collective call. Nothing is left behind, however the ranks end.
-    Memory: a window of the vector's length for each rank, of which its local share is never
-    touched, and the shared vectors.
+    Memory: windows of the vector's length, one for each rank or more, of which its local share is
+    never touched, and the shared vectors.
     """
 
     def __init__(
@@ -56,14 +56,15 @@ class FlatGradBuffer:
         sizes: Sequence[int],
         starts: Sequence[int],
         num_elements: int,
-        dtype: np.dtype[Any],
+        dtype: DType,
         *,
+        num_windows: int,
         guarded: bool,
     ) -> None:
         self.num_parts = len(sizes)
         self._world, self._shm, self._module = world, shm, module
         self._members = node_members(world)
-        self._code = DTYPES[dtype.name].code
+        self._code = dtype.code
         self.spans: SpanRecorder | None = None
         """Where every round adds its span, in a run that is traced."""
         self._num_rounds = 0
@@ -72,8 +73,8 @@ class FlatGradBuffer:
         if shm is not None:
             world.step_groups.add(shm)
         stride = stride_bytes(num_elements, dtype)
-        rows = memory.array().view(dtype).reshape(-1, stride // dtype.itemsize)
-        self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[world.local_size :]]
+        rows = memory.array().view(stored_as(dtype)).reshape(-1, stride // dtype.itemsize)
+        self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[num_windows:]]
         """(num_elements,) each, zeros at first: shared, any rank may write."""
         self._addresses = [vector.ctypes.data for vector in self.vectors]
         self._buffer = module.make_grad_buffer(
@@ -81,6 +82,7 @@ class FlatGradBuffer:
             world.local_rank,
             world.local_size,
             memory.address,
+            num_windows,
             stride,
             num_elements,
             starts,
@@ -91,26 +93,32 @@ class FlatGradBuffer:
         self.local_share = range(*module.local_share(self._buffer))
         """Elements of the vector that this rank reduces; those of its peers begin and end at the
         same places on nodes of as many ranks."""
-        share_bytes = dtype.itemsize * elements_in(self.local_share, starts, sizes)
-        self.traffic = sharded_all_reduce_traffic(self._num_bytes, share_bytes, world.local_size)
-        """Of this rank in one round; added to `world.traffic`, if there is one, in each."""
+        self._share_bytes = dtype.itemsize * elements_in(self.local_share, starts, sizes)
+        self.traffic = sharded_all_reduce_traffic(
+            self._num_bytes, self._share_bytes, world.local_size
+        )
+        """Of this rank in one round of a term a rank; what a round moves is added to
+        `world.traffic`, if there is one."""
 
     @classmethod
     def join(
         cls,
         world: World,
         sizes: Sequence[int],
-        dtype: DTypeLike,
+        dtype: DType | DTypeLike,
         *,
         starts: Sequence[int],
         num_elements: int,
         num_vectors: int,
+        num_windows: int | None = None,
         guarded: bool = False,
     ) -> FlatGradBuffer | None:
         """Make a buffer for parts of `sizes` elements that begin at `starts` in a vector of
-        `num_elements`, and `num_vectors` vectors that the ranks of this node share. guarded: parts
-        are checked as they are copied, and not used if any value is not finite. None, on all ranks
-        of this node, where they cannot share memory or have no kernels. Collective.
+        `num_elements`, and `num_vectors` vectors that the ranks of this node share. dtype: where
+        NumPy has no such type the vectors are of integers of its size. num_windows: the most terms
+        of `sum_in_order`; None: one of each rank. guarded: parts are checked as they are copied,
+        and not used if any value is not finite. None, on all ranks of this node, where they cannot
+        share memory or have no kernels. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come.
         """
@@ -136,13 +144,26 @@ class FlatGradBuffer:
                 return None
             if not world.on_one_node:  # peers on other nodes may wait for messages of this rank
                 shm.keep_messages_moving()
-        dtype = np.dtype(dtype)
-        num_rows = world.local_size + num_vectors
+        if not isinstance(dtype, DType):
+            dtype = DTYPES[np.dtype(dtype).name]
+        num_windows = max(num_windows or 0, world.local_size)
+        num_rows = num_windows + num_vectors
         memory = allocate_shared(set_up, max(1, num_rows * stride_bytes(num_elements, dtype)))
         detector.close()
         if memory is None:
             return None
-        return cls(world, shm, memory, module, sizes, starts, num_elements, dtype, guarded=guarded)
+        return cls(
+            world,
+            shm,
+            memory,
+            module,
+            sizes,
+            starts,
+            num_elements,
+            dtype,
+            num_windows=num_windows,
+            guarded=guarded,
+        )
 
     def all_reduce(self, addresses: Sequence[int]) -> bool:
         """Make the first of `vectors` the sum over the ranks, in their order.
@@ -157,12 +178,46 @@ class FlatGradBuffer:
         status = self._module.grad_buffer_all_reduce(
             self._buffer, addresses, self._addresses[0], ReduceOp.SUM, self._world.timeout_s
         )
-        is_finite: bool = status != self._module.NOT_FINITE
-        if status and is_finite:
-            self._check(status, "the all-reduce of gradients")
-        self._count("all_reduce")
-        self._end_round("all_reduce of parts", began_ns)
-        return is_finite
+        return self._end_sums(status, self.traffic, began_ns)
+
+    def sum_in_order(
+        self,
+        addresses: Sequence[int],
+        *,
+        first: int,
+        num_own: int,
+        num_terms: int,
+        expression: Sequence[int],
+    ) -> bool:
+        """Make the first of `vectors` the sum of any number of terms of each rank, in a given
+        order; half types are rounded after each addition.
+
+        addresses:  of all parts of this rank's terms, term by term, each contiguous.
+        first:      number of its first term; the others follow. num_own: of its terms.
+        expression: postfix, the same on every rank: numbers of terms, and num_terms to add the two
+                    values before.
+        Cost:       as `all_reduce`, copies once for each of this rank's terms.
+        Returns, Raises: as `all_reduce`; ValueError also for more terms than windows.
+        """
+        began_ns = now_ns() if self.spans is not None else 0
+        status = self._module.grad_buffer_sum_in_order(
+            self._buffer,
+            addresses,
+            self._addresses[0],
+            first,
+            num_own,
+            num_terms,
+            expression,
+            self._world.timeout_s,
+        )
+        traffic = sharded_all_reduce_traffic(
+            self._num_bytes,
+            self._share_bytes,
+            self._world.local_size,
+            num_own=num_own,
+            num_terms=num_terms,
+        )
+        return self._end_sums(status, traffic, began_ns)
 
     def fused_step(
         self,
@@ -195,7 +250,7 @@ class FlatGradBuffer:
         if status and is_finite:
             self._check(status, "the fused step")
         if is_finite:
-            self._count("fused_step")
+            self._count("fused_step", self.traffic)
         self._end_round("fused_step", began_ns)
         return float(used_s) if is_finite else None
 
@@ -230,9 +285,17 @@ class FlatGradBuffer:
         self.vectors.clear()
         del self._buffer, self._shm
 
-    def _count(self, name: str) -> None:
-        if (traffic := self._world.traffic) is not None:
-            traffic.collective(name, self._num_bytes, self.traffic)
+    def _end_sums(self, status: int, traffic: Traffic, began_ns: int) -> bool:
+        is_finite: bool = status != self._module.NOT_FINITE
+        if status and is_finite:
+            self._check(status, "the all-reduce of gradients")
+        self._count("all_reduce", traffic)
+        self._end_round("all_reduce of parts", began_ns)
+        return is_finite
+
+    def _count(self, name: str, traffic: Traffic) -> None:
+        if self._world.traffic is not None:
+            self._world.traffic.collective(name, self._num_bytes, traffic)
 
     def _end_round(self, name: str, began_ns: int) -> None:
         self._num_rounds += 1
@@ -286,6 +349,11 @@ def node_members(world: World) -> tuple[int, ...]:
     return tuple(rank for rank, node in enumerate(nodes) if node == nodes[world.rank])
 
 
-def stride_bytes(num_elements: int, dtype: np.dtype[Any]) -> int:
+def stored_as(dtype: DType) -> np.dtype[Any]:
+    """Return NumPy's type of the elements, or of integers of their size where it has none."""
+    return np.dtype(f"u{dtype.itemsize}") if dtype.numpy is None else dtype.numpy
+
+
+def stride_bytes(num_elements: int, dtype: DType) -> int:
     """From one vector of `num_elements` to the next: whole cache lines."""
     return -(-num_elements * dtype.itemsize // CACHE_LINE_BYTES) * CACHE_LINE_BYTES

@@ -10,7 +10,7 @@ nodes are exchanged in place of leaves.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 ADD = -1
@@ -101,3 +101,32 @@ class SummationTree:
             yield from self._visit(half, numbers)
         if len(halves) == 2:
             yield ADD
+
+
+class Exchange(NamedTuple):
+    """Partial sums that each rank has when all micro-batches are computed, and what they make."""
+
+    tree: SummationTree
+    nodes: tuple[tuple[Subtree, ...], ...]
+    """By rank."""
+    expression: tuple[int, ...]
+    """Of the nodes of all ranks, in their order, as `SummationTree.expression`."""
+
+    @property
+    def num_terms(self) -> int:
+        return sum(map(len, self.nodes))
+
+    def first_of(self, rank: int) -> int:
+        """Return the number of the first node of `rank`, or where it would be."""
+        return sum(map(len, self.nodes[:rank]))
+
+
+@lru_cache(maxsize=64)
+def plan_exchange(
+    owners: tuple[tuple[int, ...], ...], leaves: frozenset[int], num_leaves: int
+) -> Exchange:
+    """owners: the leaves of each rank. leaves: those that have samples. Pure."""
+    tree = SummationTree(leaves, num_leaves)
+    nodes = tuple(tuple(tree.subtrees(own)) for own in owners)
+    every = [node for own in nodes for node in own]
+    return Exchange(tree, nodes, tuple(tree.expression(every)))

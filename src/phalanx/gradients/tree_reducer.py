@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from phalanx.comm.group import Group
-from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, share_of
-from phalanx.gradients.summation_tree import ADD, Subtree, SummationTree
-from phalanx.torch_backend.tensors import buffer_of
-
-
-class Exchange(NamedTuple):
-    """Partial sums that each rank has when all micro-batches are computed, and what they make."""
-
-    nodes: tuple[tuple[Subtree, ...], ...]
-    """By rank."""
-    expression: tuple[int, ...]
-    """Of the nodes of all ranks, in their order, as `SummationTree.expression`."""
-
-
-@lru_cache(maxsize=64)
-def plan_exchange(
-    owners: tuple[tuple[int, ...], ...], leaves: frozenset[int], num_leaves: int
-) -> Exchange:
-    """owners: the leaves of each rank. leaves: those that have samples. Pure."""
-    tree = SummationTree(leaves, num_leaves)
-    nodes = tuple(tuple(tree.subtrees(own)) for own in owners)
-    every = [node for own in nodes for node in own]
-    return Exchange(nodes, tuple(tree.expression(every)))
+from phalanx.comm.world import World
+from phalanx.gradients.summation_tree import Exchange, Subtree, plan_exchange
+from phalanx.gradients.tree_vector import TreeLayout, TreeVector, make_tree_vector
 
 
 class TreeReducer:
@@ -44,45 +21,56 @@ class TreeReducer:
         sums = reducer.reduce()
 
     The sums have the same bits on every rank, and on any number of ranks. Half types are rounded
-    after each addition.
+    after each addition. Ranks of one node read the sums from one place, where they must not be
+    changed.
 
     Cost: of a micro-batch an addition in place; a rank keeps at most log₂ of its micro-batches
-    partial sums. Ranks that hold k of them send k slices to each peer and gather the sums: for
+    partial sums. Ranks that hold k of them give k slices to each peer and gather the sums: for
     ranks that share the micro-batches evenly as much as a reduce-scatter and an all-gather.
     """
 
-    def __init__(self, likes: Sequence[Tensor], num_leaves: int, group: Group | None) -> None:
+    is_finite: bool | None = None
+    """Whether the last sums are, the same on every rank; None where they were not checked."""
+
+    def __init__(self, likes: Sequence[Tensor], num_leaves: int, world: World | None) -> None:
         """likes: tensors of the shapes and types of a list. num_leaves: micro-batches of a full
-        global batch. group: None for a single process."""
-        self._num_leaves, self._group = num_leaves, group
-        self._tree = SummationTree((), num_leaves)
+        global batch. world: None for a single process. Collective."""
+        self._num_leaves = num_leaves
+        self._world = world if world is not None and world.size > 1 else None
+        self._exchange: Exchange | None = None
         self._sums: dict[Subtree, list[Tensor]] = {}
+        self._complex = [place for place, like in enumerate(likes) if like.is_complex()]
+        likes = self._as_real(likes)
         places: dict[torch.dtype, list[int]] = {}
         for place, like in enumerate(likes):
             places.setdefault(like.dtype, []).append(place)
-        self._vectors = [
-            TreeVector([likes[place] for place in own], own, group)
-            for own in places.values()
-            if group is not None and group.size > 1
-        ]
+        self._layouts = [TreeLayout([likes[p] for p in own], own) for own in places.values()]
+        self._vectors: list[TreeVector] = []
+        self._num_windows = 0
 
     def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
         """Begin a global batch. owners: the micro-batches of each rank; leaves: those that have
-        samples; the same on all ranks."""
-        self._tree = SummationTree(leaves, self._num_leaves)
-        self._exchange = plan_exchange(
-            tuple(map(tuple, owners)), frozenset(leaves), self._num_leaves
-        )
+        samples; the same on all ranks. Collective where partial sums are more than before."""
+        exchange = plan_exchange(tuple(map(tuple, owners)), frozenset(leaves), self._num_leaves)
+        self._exchange = exchange
         self._sums.clear()
+        if self._world is not None and exchange.num_terms > self._num_windows:
+            self._num_windows = max(self._world.size, exchange.num_terms)
+            self._close_vectors()
+            self._vectors = [
+                make_tree_vector(self._world, layout, self._num_windows) for layout in self._layouts
+            ]
 
     @torch.no_grad()
     def add(self, leaf: int, tensors: list[Tensor]) -> None:
         """Add what micro-batch `leaf` has made, and keep it: the tensors are changed."""
-        node, root = self._tree.climb(Subtree(0, leaf)), self._tree.root
+        assert self._exchange is not None, "begin() comes first"
+        tree, tensors = self._exchange.tree, self._as_real(tensors)
+        node, root = tree.climb(Subtree(0, leaf)), tree.root
         while node != root and node.sibling in self._sums:
             other = self._sums.pop(node.sibling)
             torch._foreach_add_(other, tensors)  # in which order is the same
-            tensors, node = other, self._tree.climb(node.parent)
+            tensors, node = other, tree.climb(node.parent)
         self._sums[node] = tensors
 
     @torch.no_grad()
@@ -91,63 +79,40 @@ class TreeReducer:
 
         Raises: WaitTimeoutError and the like, naming the ranks that did not come.
         """
-        if not self._vectors:
+        assert self._exchange is not None, "begin() comes first"
+        if self._world is None:
             (sums,) = self._sums.values()
-            return sums
-        assert self._group is not None, "which has made the vectors"
-        own = [self._sums[node] for node in self._exchange.nodes[self._group.rank]]
+            return self._as_complex(sums)
+        own = [self._sums[node] for node in self._exchange.nodes[self._world.rank]]
         found: dict[int, Tensor] = {}
+        self.is_finite = True
         for vector in self._vectors:
-            found.update(zip(vector.places, vector.reduce(own, self._exchange), strict=True))
+            sums = vector.reduce(own, self._exchange)
+            found.update(zip(vector.layout.places, sums, strict=True))
+            self.is_finite = vector.is_finite and self.is_finite
         self._sums.clear()
-        return [found[place] for place in sorted(found)]
+        return self._as_complex([found[place] for place in sorted(found)])
 
+    def close(self) -> None:
+        """Drop the memory of the sums. Collective."""
+        self._sums.clear()
+        self._close_vectors()
 
-class TreeVector:
-    """The tensors of one type, as a flat vector of which each rank sums a slice."""
+    def _as_real(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """View complex tensors as real: PyTorch's sum of two complex ones multiplies by one, which
+        changes signs of zeros and infinite parts, where other kernels add."""
+        viewed = list(tensors)
+        for place in self._complex:
+            viewed[place] = torch.view_as_real(viewed[place].detach().resolve_conj())
+        return viewed
 
-    def __init__(self, likes: Sequence[Tensor], places: Sequence[int], group: Group) -> None:
-        """places: of these tensors in the lists."""
-        self.places, self._group = places, group
-        alignment = CACHE_LINE_BYTES // likes[0].itemsize  # as of tensors by themselves
-        starts = aligned_starts_of([like.numel() for like in likes], alignment)
-        self._cuts = [
-            slice(start, start + like.numel()) for start, like in zip(starts, likes, strict=False)
-        ]
-        size = group.size
-        self._slices = [share_of(rank, size, starts[-1]) for rank in range(size)]
-        self._total = torch.zeros(starts[-1], dtype=likes[0].dtype)
-        self._views = [
-            self._total[cut].view(like.shape) for cut, like in zip(self._cuts, likes, strict=True)
-        ]
+    def _as_complex(self, tensors: list[Tensor]) -> list[Tensor]:
+        viewed = list(tensors)
+        for place in self._complex:
+            viewed[place] = torch.view_as_complex(viewed[place])
+        return viewed
 
-    def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
-        """Return the sums. own: the lists of this rank's nodes. Collective."""
-        group, total = self._group, self._total
-        mine = self._slices[group.rank]
-        flat = total.new_zeros(len(own), len(total))
-        for row, tensors in zip(flat, own, strict=True):
-            for cut, place in zip(self._cuts, self.places, strict=True):
-                row[cut] = tensors[place].reshape(-1)
-        parts = [flat[:, cut.start : cut.stop].contiguous() for cut in self._slices]
-        terms = [total.new_empty(len(nodes), len(mine)) for nodes in exchange.nodes]
-        group.all_to_all(list(map(buffer_of, terms)), list(map(buffer_of, parts)))
-        sums = evaluate([term for rows in terms for term in rows], exchange.expression)
-        pieces = [total[cut.start : cut.stop] for cut in self._slices]
-        pieces[group.rank].copy_(sums)
-        outputs = list(map(buffer_of, pieces))
-        group.all_gather(outputs, outputs[group.rank])
-        return self._views
-
-
-def evaluate(terms: Sequence[Tensor], expression: Sequence[int]) -> Tensor:
-    """Return the value of a postfix expression; terms that are added to are changed."""
-    stack: list[Tensor] = []
-    for item in expression:
-        if item == ADD:
-            last = stack.pop()
-            stack[-1] += last
-        else:
-            stack.append(terms[item])
-    (value,) = stack
-    return value
+    def _close_vectors(self) -> None:
+        for vector in self._vectors:
+            vector.close()
+        self._vectors.clear()

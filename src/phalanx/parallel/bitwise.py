@@ -45,6 +45,7 @@ class Bitwise(Strategy):
         self._owners = [share_of(rank, self.size, micro_batches) for rank in range(self.size)]
         self.coordinates = {"dp": self.rank}
         self._is_in_step = False
+        self._tree_reducer: TreeReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)
@@ -56,12 +57,17 @@ class Bitwise(Strategy):
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
         self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
         self._losses = torch.zeros(2, dtype=torch.float64)  # weighted losses, weights
-        self._reducer = TreeReducer(
+        self._tree_reducer = TreeReducer(
             [self._losses, *self._parameters, *self._buffers],
             self._num_micro_batches,
-            None if self._world is None else self._world.group,
+            self._world,
         )
         self.optimizer = torch_optimizer(rule, self._parameters)
+
+    @property
+    def _reducer(self) -> TreeReducer:
+        assert self._tree_reducer is not None, "prepare() comes first"
+        return self._tree_reducer
 
     def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:
         if not self._is_in_step:
@@ -103,8 +109,18 @@ class Bitwise(Strategy):
             torch._foreach_copy_(self._buffers, sums[len(self._parameters) :])
         return ReduceTimes(time.perf_counter() - began if self.size > 1 else 0.0)
 
+    def gradients_are_finite(self) -> bool:
+        return self._reducer.is_finite or super().gradients_are_finite()
+
     def synchronize_buffers(self) -> None:
         """Do nothing: they are the same after every step."""
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         return data_parallel_costs(self._rule, self._parameters)
+
+    def close(self) -> None:
+        if self._tree_reducer is not None:
+            self.clear_gradients()  # which may lie in its memory
+            self._tree_reducer.close()
+            self._tree_reducer = None
+        super().close()

@@ -96,7 +96,7 @@ static int update_slice(void *context, size_t begin, const void *const *terms, i
                         size_t n)
 {
     target *to = context;
-    char sums[GRAD_BLOCK_BYTES] __attribute__((aligned(64)));
+    char sums[BLOCK_BYTES] __attribute__((aligned(64)));
     const void *gradients = terms[0];
     void *states[MAX_STATES] = {NULL}, *output = sums;
     size_t at = begin * ITEMSIZE[to->dtype];
@@ -118,6 +118,6 @@ int fused_step(grad_buffer *gradients, const size_t *addresses, int optimizer,
     target to = {coefficients, parameters, {NULL}, optimizer, dtype};
     for (int k = 0; k < NUM_STATES[optimizer]; k++)
         to.states[k] = states[k];
-    return grad_buffer_reduce(gradients, addresses, FUSED_STEP, optimizer, update_slice, &to, used_s,
-                              timeout_s, check);
+    return grad_buffer_reduce(gradients, addresses, NULL, FUSED_STEP, optimizer, update_slice, &to,
+                              used_s, timeout_s, check);
 }

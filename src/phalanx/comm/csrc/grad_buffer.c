@@ -1,12 +1,13 @@
 /* Flat gradient buffer: gradients of every rank, reduced in shared memory.
  *
- * The flat vector is cut into a share for each rank. A rank copies what belongs to the shares of its
- * peers into its window, which they can read; then it reduces its local share, for which its own
- * terms lie in the gradients and those of the peers in their windows. So two phases suffice: all
- * parts are copied; all shares are done.
+ * The flat vector is cut into a share for each rank. Every rank has some terms of the sum, one unless
+ * a round says otherwise. It copies what belongs to the shares of its peers into a window for each,
+ * which they can read; then it reduces its local share, for which its own terms lie in the gradients
+ * and those of the peers in their windows. So two phases suffice: all parts are copied; all shares
+ * are done.
  *
- * A window may be filled again at once after a round: its readers were done before the second
- * phase. What a round writes for all may be overwritten in the next, after its first phase.
+ * A window may be filled again at once after a round, by any rank: its readers were done before the
+ * second phase. What a round writes for all may be overwritten in the next, after its first phase.
  *
  * Non-finite values are found in the same passes, and reported with these phases: of terms, where
  * parts are guarded, with the first; of results with the second. */
@@ -22,30 +23,34 @@ struct grad_buffer {
     shm_group *shm; /* NULL for one rank by itself */
     int rank, size, dtype, guarded;
     uint32_t report;           /* bits of this round */
-    size_t checked_part;       /* the part that is being checked for non-finite values */
+    size_t checked_part;       /* of all terms; it is being checked for non-finite values */
     size_t num_checked;        /* elements of the local share in it that were checked */
     size_t num_parts, count, itemsize, stride;
     size_t local_begin, local_end; /* elements of the local share */
     uint64_t layout;           /* equal on ranks with equal parts */
-    char *windows;             /* [size][stride] */
+    char *windows;             /* [num_windows][stride] */
+    size_t num_windows;
     size_t *starts, *sizes;    /* elements */
-    const size_t *addresses;   /* of this round's parts */
+    const size_t *addresses;   /* of this round's parts: [round.num_own][num_parts] */
+    grad_terms round;
+    const void *terms[];       /* [num_windows], of the block at hand */
 };
 
 static uint64_t hash_mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211U; }
 
-grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows, size_t stride,
-                              size_t count, size_t num_parts, size_t *starts, size_t *sizes,
-                              int dtype, int guarded)
+grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows,
+                              size_t num_windows, size_t stride, size_t count, size_t num_parts,
+                              size_t *starts, size_t *sizes, int dtype, int guarded)
 {
-    grad_buffer *self = calloc(1, sizeof *self);
+    grad_buffer *self = calloc(1, sizeof *self + num_windows * sizeof self->terms[0]);
     if (!self)
         return NULL;
     *self = (grad_buffer){shm, rank, size, dtype, guarded, 0, 0, 0,
                     num_parts, count, ITEMSIZE[dtype], stride,
                     share_begin(rank, size, count, ITEMSIZE[dtype]),
                     share_begin(rank + 1, size, count, ITEMSIZE[dtype]),
-                    14695981039346656037U, windows, starts, sizes, NULL};
+                    14695981039346656037U, windows, num_windows, starts, sizes, NULL,
+                    {0, 0, 0, 0}};
     for (size_t part = 0; part < num_parts; part++)
         self->layout = hash_mix(hash_mix(self->layout, starts[part]), sizes[part]);
     return self;
@@ -59,6 +64,8 @@ void grad_buffer_free(grad_buffer *self)
 }
 
 size_t grad_buffer_num_parts(const grad_buffer *self) { return self->num_parts; }
+
+size_t grad_buffer_num_windows(const grad_buffer *self) { return self->num_windows; }
 
 void grad_buffer_local_share(const grad_buffer *self, size_t *begin, size_t *end)
 {
@@ -79,52 +86,58 @@ static void local_range(const grad_buffer *self, size_t part, size_t *begin, siz
     *end = clamped(self->local_end, start, stop);
 }
 
-/* Where this rank has element `at` of the vector, which lies in a part of this round. */
-static const char *element_at(const grad_buffer *self, size_t part, size_t at)
+/* Where this rank has element `at` of its term `own`, which lies in a part of this round. */
+static const char *element_at(const grad_buffer *self, size_t own, size_t part, size_t at)
 {
-    return (const char *)self->addresses[part] + (at - self->starts[part]) * self->itemsize;
+    size_t address = self->addresses[own * self->num_parts + part];
+    return (const char *)address + (at - self->starts[part]) * self->itemsize;
+}
+
+static char *window_at(const grad_buffer *self, size_t term, size_t at)
+{
+    return self->windows + term * self->stride + at * self->itemsize;
 }
 
 /* Number of elements of the local share at `*values` that are not checked yet; 0 when none is left. */
 static size_t next_unchecked(grad_buffer *self, const char **values)
 {
     size_t begin, end;
-    for (; self->guarded && self->checked_part < self->num_parts;
+    for (; self->guarded && self->checked_part < self->round.num_own * self->num_parts;
          self->checked_part++, self->num_checked = 0) {
-        local_range(self, self->checked_part, &begin, &end);
+        size_t part = self->checked_part % self->num_parts;
+        local_range(self, part, &begin, &end);
         begin += self->num_checked;
         if (begin >= end)
             continue;
-        *values = element_at(self, self->checked_part, begin);
+        *values = element_at(self, self->checked_part / self->num_parts, part, begin);
         return end - begin;
     }
     return 0;
 }
 
-/* Copy elements [begin, end) of the vector, which lie in one part, into the local window. As many of
- * the local share, which is not copied, are checked in the same loop. */
-static void copy_to_window(grad_buffer *self, size_t part, size_t begin, size_t end)
+/* Copy elements [begin, end) of a term, which lie in one part, into its window. As many of the local
+ * share, which is not copied, are checked in the same loop. */
+static void copy_to_window(grad_buffer *self, size_t own, size_t part, size_t begin, size_t end)
 {
-    char *window = self->windows + (size_t)self->rank * self->stride;
     for (size_t n; begin < end; begin += n) {
-        char *to = window + begin * self->itemsize;
-        const char *values = element_at(self, part, begin), *own = values;
-        size_t num_own = next_unchecked(self, &own);
-        n = num_own ? least(num_own, end - begin) : end - begin;
+        char *to = window_at(self, self->round.first + own, begin);
+        const char *values = element_at(self, own, part, begin), *local = values;
+        size_t num_local = next_unchecked(self, &local);
+        n = num_local ? least(num_local, end - begin) : end - begin;
         if (!self->guarded)
             memcpy(to, values, n * self->itemsize);
-        else if (!copy_finite(to, values, own, n, self->dtype))
+        else if (!copy_finite(to, values, local, n, self->dtype))
             self->report |= NON_FINITE_TERM;
-        self->num_checked += num_own ? n : 0;
+        self->num_checked += num_local ? n : 0;
     }
 }
 
-static void copy_part(grad_buffer *self, size_t part)
+static void copy_part(grad_buffer *self, size_t own, size_t part)
 {
     size_t start = self->starts[part], begin, end;
     local_range(self, part, &begin, &end);
-    copy_to_window(self, part, start, begin);
-    copy_to_window(self, part, end, start + self->sizes[part]);
+    copy_to_window(self, own, part, start, begin);
+    copy_to_window(self, own, part, end, start + self->sizes[part]);
 }
 
 /* Check the remaining local elements, which no copy loop covered. */
@@ -140,14 +153,15 @@ static void check_rest_finite(grad_buffer *self)
 static int visit_part(grad_buffer *self, size_t part, size_t begin, size_t end, share_visitor visit,
                       void *context)
 {
-    const void *terms[MAX_RANKS];
-    size_t block = GRAD_BLOCK_BYTES / self->itemsize;
+    grad_terms round = self->round;
+    size_t block = BLOCK_BYTES / self->itemsize;
     int finite = 1;
     for (size_t at = begin; at < end; at += block) {
-        for (int peer = 0; peer < self->size; peer++)
-            terms[peer] = self->windows + (size_t)peer * self->stride + at * self->itemsize;
-        terms[self->rank] = element_at(self, part, at);
-        finite &= visit(context, at, terms, self->size, least(block, end - at));
+        for (size_t term = 0; term < round.num_terms; term++)
+            self->terms[term] = window_at(self, term, at);
+        for (size_t own = 0; own < round.num_own; own++)
+            self->terms[round.first + own] = element_at(self, own, part, at);
+        finite &= visit(context, at, self->terms, (int)round.num_terms, least(block, end - at));
     }
     return finite;
 }
@@ -183,13 +197,15 @@ static int any_report(grad_buffer *self, uint32_t what)
 /* Copy all parts, and wait until all ranks have. */
 static int barrier_enter(grad_buffer *self, int kind, int op, double timeout_s, interrupted check)
 {
-    for (size_t part = 0; part < self->num_parts; part++)
-        copy_part(self, part);
+    for (size_t own = 0; own < self->round.num_own; own++)
+        for (size_t part = 0; part < self->num_parts; part++)
+            copy_part(self, own, part);
     check_rest_finite(self);
     if (!self->shm)
         return DONE;
-    TRY(shm_begin(self->shm, kind, self->dtype, op, 1.0, 0, self->layout, timeout_s,
-                  check));
+    uint64_t order = self->round.order, layout = self->layout;
+    TRY(shm_begin(self->shm, kind, self->dtype, op, 1.0, 0,
+                  order ? hash_mix(layout, order) : layout, timeout_s, check));
     publish_report(self);
     return shm_enter(self->shm);
 }
@@ -204,11 +220,13 @@ static int barrier_leave(grad_buffer *self)
     return shm_end(self->shm);
 }
 
-int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, int kind, int op,
-                       share_visitor visit, void *context, double *used_s, double timeout_s,
-                       interrupted check)
+int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, const grad_terms *terms,
+                       int kind, int op, share_visitor visit, void *context, double *used_s,
+                       double timeout_s, interrupted check)
 {
     self->addresses = addresses;
+    self->round = terms ? *terms
+                        : (grad_terms){(size_t)self->size, (size_t)self->rank, 1, 0};
     int status = barrier_enter(self, kind, op, timeout_s, check);
     if (!status) {
         double began = now();
@@ -244,6 +262,36 @@ int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *tot
 {
     sums to = {total, self->dtype, op};
     double used_s;
-    return grad_buffer_reduce(self, addresses, ALL_REDUCE_GRADS, op, reduce, &to, &used_s, timeout_s,
-                              check);
+    return grad_buffer_reduce(self, addresses, NULL, ALL_REDUCE_GRADS, op, reduce, &to, &used_s,
+                              timeout_s, check);
+}
+
+/* ---- sum in a given order ---- */
+
+typedef struct {
+    char *total;
+    int dtype;
+    const sum_order *order;
+} ordered_sums;
+
+static int sum_block(void *context, size_t begin, const void *const *terms, int num_terms, size_t n)
+{
+    ordered_sums *to = context;
+    void *output = to->total + begin * ITEMSIZE[to->dtype];
+    (void)num_terms;
+    sum_in_order(output, terms, to->order, n, to->dtype);
+    return are_finite(output, n, to->dtype);
+}
+
+int grad_buffer_sum_in_order(grad_buffer *self, const size_t *addresses, size_t first,
+                             size_t num_own, const sum_order *order, void *total, double timeout_s,
+                             interrupted check)
+{
+    grad_terms terms = {order->num_terms, first, num_own, hash_mix(1, order->num_terms)};
+    ordered_sums to = {total, self->dtype, order};
+    double used_s;
+    for (size_t i = 0; i < order->length; i++)
+        terms.order = hash_mix(terms.order, order->expression[i]);
+    return grad_buffer_reduce(self, addresses, &terms, ALL_REDUCE_GRADS, SUM, sum_block, &to,
+                              &used_s, timeout_s, check);
 }

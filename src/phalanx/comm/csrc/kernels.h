@@ -45,6 +45,24 @@ int has_reduction(int dtype, int op);
 void reduce_terms(void *const *outputs, int num_outputs, const void *const *terms, int num_terms,
                   size_t count, int dtype, int op, double divisor);
 
+/* Order of a sum: a postfix expression of numbers of terms and of `num_terms`, which adds the two
+ * values before. */
+typedef struct {
+    const size_t *expression;
+    size_t length, num_terms;
+    char *blocks; /* BLOCK_BYTES for each value that waits, see `sum_order_depth` */
+} sum_order;
+enum { BLOCK_BYTES = 8192 /* which stay in the nearest cache */, MAX_DEPTH = 64 };
+
+/* Number of values that wait for others at a time; 0 when it is no expression of one value, or more
+ * than MAX_DEPTH wait. */
+size_t sum_order_depth(const size_t *expression, size_t length, size_t num_terms);
+
+/* output[i] = the sum of terms[*][i], of at most BLOCK_BYTES. Half types are rounded after each
+ * addition, as PyTorch adds, and so denormal numbers are taken as the processor is set. */
+void sum_in_order(void *output, const void *const *terms, const sum_order *order, size_t n,
+                  int dtype);
+
 /* Half types: out[i] = in[i] as float32, and out[i] = in[i] / divisor, rounded once; that changes
  * `in` where it divides. Memory must not overlap. */
 void widen_halves(float *out, const void *in, size_t count, int dtype);
@@ -154,32 +172,44 @@ size_t share_begin(int rank, int size, size_t count, size_t itemsize);
 /* Gradients of this rank as parts of a flat vector, reduced over the ranks. */
 typedef struct grad_buffer grad_buffer;
 
-/* shm: NULL for a single rank. windows: `stride` bytes for each rank, seen by all of them.
+/* shm: NULL for a single rank. windows: of `stride` bytes, seen by all ranks, at least one a rank.
  * starts, sizes: of the parts within the vector of `count` elements; they become those of the
  * result, which is NULL without memory. guarded: parts are checked when they are copied, and if a
  * value of any rank is not finite they are not used: the round is NOT_FINITE. */
-grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows, size_t stride,
-                              size_t count, size_t num_parts, size_t *starts, size_t *sizes, int
-                              dtype, int guarded);
+grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows,
+                              size_t num_windows, size_t stride, size_t count, size_t num_parts,
+                              size_t *starts, size_t *sizes, int dtype, int guarded);
 void grad_buffer_free(grad_buffer *self);
 size_t grad_buffer_num_parts(const grad_buffer *self);
+size_t grad_buffer_num_windows(const grad_buffer *self);
 void grad_buffer_local_share(const grad_buffer *self, size_t *begin, size_t *end);
 
 /* Called for `n` elements of the local share that lie at `begin` in the vector, at most
- * GRAD_BLOCK_BYTES; one term a rank. Returns whether its results are finite. */
-enum { GRAD_BLOCK_BYTES = 8192 }; /* which stay in the nearest cache */
+ * BLOCK_BYTES. Returns whether its results are finite. */
 typedef int (*share_visitor)(void *context, size_t begin, const void *const *terms, int num_terms,
                              size_t n);
-/* addresses: of this rank's parts, unchanged until the round is over. Once all parts of all ranks are
- * copied, each rank visits its local share; all wait until all are done. used_s: the time that the local share took. Collective; NOT_FINITE when `visit` has
- * returned 0 on any rank, or when nothing was done. */
-int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, int kind, int op,
-                       share_visitor visit, void *context, double *used_s, double timeout_s,
-                       interrupted check);
+/* Terms of a round: this rank has those from `first` on. order: a number that must be equal on all
+ * ranks; 0 for none. */
+typedef struct {
+    size_t num_terms, first, num_own;
+    uint64_t order;
+} grad_terms;
+/* addresses: of this rank's parts, term by term, unchanged until the round is over. terms: at most one
+ * a window; NULL for one of each rank. Once all parts of all ranks are copied, each rank visits its
+ * local share; all wait until all are done. used_s: the time that the local share took. Collective;
+ * NOT_FINITE when `visit` has returned 0 on any rank, or when nothing was done. */
+int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, const grad_terms *terms,
+                       int kind, int op, share_visitor visit, void *context, double *used_s,
+                       double timeout_s, interrupted check);
 /* total: of the vector's elements, seen by all ranks: the reduction over the ranks, in their
  * order. */
 int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, int op,
                            double timeout_s, interrupted check);
+/* The same of any number of terms a rank, in the given order. This rank has `num_own` from `first`
+ * on. */
+int grad_buffer_sum_in_order(grad_buffer *self, const size_t *addresses, size_t first,
+                             size_t num_own, const sum_order *order, void *total, double timeout_s,
+                             interrupted check);
 
 /* The update of a slice of parameters, and how many vectors of state it keeps. */
 enum optimizer { SGD, SGD_MOMENTUM, ADAM, ADAMW, NUM_OPTIMIZERS };

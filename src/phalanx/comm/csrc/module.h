@@ -19,7 +19,8 @@ typedef PyObject *const *arguments;
     X(barrier) X(all_reduce) X(run) X(export_segment) X(unexport_segment) X(fail) X(progress)   \
     X(peer_status) X(logged_calls) X(ring) X(num_rings) X(sleep_until_rung)                     \
     /* module_grad_buffer.c */                                                                  \
-    X(make_grad_buffer) X(local_share) X(grad_buffer_all_reduce) X(fused_step)
+    X(make_grad_buffer) X(local_share) X(grad_buffer_all_reduce) X(grad_buffer_sum_in_order)     \
+    X(fused_step)
 #define FUNCTION(NAME) PyObject *py_##NAME(PyObject *Py_UNUSED(module), arguments a, Py_ssize_t n)
 #define DECLARE(NAME) FUNCTION(NAME);
 FOR_FUNCTIONS(DECLARE)

@@ -13,16 +13,16 @@ static void leave(PyObject *capsule)
     Py_XDECREF(shm);
 }
 
-/* make_grad_buffer(shm or None, rank, size, windows, stride, count, starts, sizes, dtype,
- * guarded) */
+/* make_grad_buffer(shm or None, rank, size, windows, num_windows, stride, count, starts, sizes,
+ * dtype, guarded) */
 FUNCTION(make_grad_buffer)
 {
     PyObject *group, *starts_, *sizes_;
     int rank, size, dtype, guarded;
     void *windows;
-    size_t stride, count, num_starts = 0, num_sizes = 0;
-    if (!parse(a, n, "oiipnnooii", &group, &rank, &size, &windows, &stride, &count, &starts_, &sizes_,
-               &dtype, &guarded))
+    size_t num_windows, stride, count, num_starts = 0, num_sizes = 0;
+    if (!parse(a, n, "oiipnnnooii", &group, &rank, &size, &windows, &num_windows, &stride, &count,
+               &starts_, &sizes_, &dtype, &guarded))
         return NULL;
     shm_group *shm = group == Py_None ? NULL : PyCapsule_GetPointer(group, SHM_CAPSULE);
     if (PyErr_Occurred())
@@ -32,8 +32,8 @@ FUNCTION(make_grad_buffer)
     if (!PyErr_Occurred() && num_starts != num_sizes)
         PyErr_Format(PyExc_ValueError, "%zu starts, %zu sizes", num_starts, num_sizes);
     if (!PyErr_Occurred()) {
-        self = grad_buffer_make(shm, rank, size, windows, stride, count, num_sizes, starts, sizes,
-                                dtype, guarded);
+        self = grad_buffer_make(shm, rank, size, windows, num_windows, stride, count, num_sizes,
+                                starts, sizes, dtype, guarded);
         if (!self)
             PyErr_NoMemory();
     }
@@ -60,10 +60,10 @@ FUNCTION(local_share)
     return Py_BuildValue("(nn)", (Py_ssize_t)begin, (Py_ssize_t)end);
 }
 
-/* Addresses of all parts, to be freed; NULL with an exception. */
-static size_t *parts_from(const grad_buffer *self, PyObject *addresses)
+/* Addresses of all parts of the terms, to be freed; NULL with an exception. */
+static size_t *parts_from(const grad_buffer *self, size_t num_terms, PyObject *addresses)
 {
-    size_t count = 0, wanted = grad_buffer_num_parts(self);
+    size_t count = 0, wanted = num_terms * grad_buffer_num_parts(self);
     size_t *parts = integers_from(addresses, &count);
     if (!PyErr_Occurred() && count != wanted)
         PyErr_Format(PyExc_ValueError, "%zu parts given, %zu wanted", count, wanted);
@@ -83,10 +83,58 @@ FUNCTION(grad_buffer_all_reduce)
     double timeout_s;
     size_t *parts;
     if (!parse(a, n, "bopid", &self, &addresses, &total, &op, &timeout_s) ||
-        !(parts = parts_from(self, addresses)))
+        !(parts = parts_from(self, 1, addresses)))
         return NULL;
     WITHOUT_GIL(status = grad_buffer_all_reduce(self, parts, total, op, timeout_s, check_interrupts));
     free(parts);
+    return status_result(status);
+}
+
+/* Memory of the order of a sum, which begins with the expression; NULL with an exception. */
+static size_t *order_from(PyObject *expression, size_t num_terms, sum_order *order)
+{
+    size_t *items = integers_from(expression, &order->length);
+    size_t depth = items ? sum_order_depth(items, order->length, num_terms) : 0;
+    if (items && !PyErr_Occurred() && !depth)
+        PyErr_Format(PyExc_ValueError, "no order of a sum of %zu terms", num_terms);
+    if (!PyErr_Occurred() && !(order->blocks = malloc(depth * BLOCK_BYTES)))
+        PyErr_NoMemory();
+    order->expression = items;
+    order->num_terms = num_terms;
+    if (!PyErr_Occurred())
+        return items;
+    free(items);
+    return NULL;
+}
+
+/* grad_buffer_sum_in_order(buffer, addresses, total, first, num_own, num_terms, expression,
+ * timeout_s) -> status */
+FUNCTION(grad_buffer_sum_in_order)
+{
+    grad_buffer *self;
+    PyObject *addresses, *expression;
+    void *total;
+    size_t first, num_own, num_terms, *parts, *items;
+    sum_order order = {NULL, 0, 0, NULL};
+    double timeout_s;
+    int status;
+    if (!parse(a, n, "bopnnnod", &self, &addresses, &total, &first, &num_own, &num_terms,
+               &expression, &timeout_s))
+        return NULL;
+    if (num_terms > grad_buffer_num_windows(self) || first > num_terms || num_own > num_terms - first) {
+        PyErr_Format(PyExc_ValueError, "terms %zu to %zu of %zu, in %zu windows", first,
+                     first + num_own, num_terms, grad_buffer_num_windows(self));
+        return NULL;
+    }
+    if (!(parts = parts_from(self, num_own, addresses)))
+        return NULL;
+    if (!(items = order_from(expression, num_terms, &order))) {
+        free(parts);
+        return NULL;
+    }
+    WITHOUT_GIL(status = grad_buffer_sum_in_order(self, parts, first, num_own, &order, total,
+                                                  timeout_s, check_interrupts));
+    free(parts), free(items), free(order.blocks);
     return status_result(status);
 }
 
@@ -104,7 +152,7 @@ FUNCTION(fused_step)
                &timeout_s))
         return NULL;
     int optimizer = update_from(rule, numbers, vectors, coefficients, states);
-    if (optimizer < 0 || !(parts = parts_from(self, addresses)))
+    if (optimizer < 0 || !(parts = parts_from(self, 1, addresses)))
         return NULL;
     WITHOUT_GIL(status = fused_step(self, parts, optimizer, coefficients, parameters, states, dtype,
                                     &used_s, timeout_s, check_interrupts));

@@ -48,7 +48,7 @@ static float_mode keep_denormals(void) { return 0; }
 static void restore(float_mode before) { (void)before; }
 #endif
 
-enum { BLOCK_BYTES = 8192, BLOCK_FLOATS = BLOCK_BYTES / sizeof(float) };
+enum { BLOCK_FLOATS = BLOCK_BYTES / sizeof(float) };
 
 const size_t ITEMSIZE[NUM_DTYPES] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 1};
 
@@ -309,4 +309,63 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
             memcpy((char *)outputs[k] + at, output, n * itemsize);
     }
     restore(before);
+}
+
+/* ---- in a given order ---- */
+
+size_t sum_order_depth(const size_t *expression, size_t length, size_t num_terms)
+{
+    size_t waiting = 0, most = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (expression[i] > num_terms || (expression[i] == num_terms && waiting < 2))
+            return 0;
+        waiting += expression[i] == num_terms ? (size_t)-1 : 1;
+        most = waiting > most ? waiting : most;
+    }
+    return waiting == 1 && most <= MAX_DEPTH ? most : 0;
+}
+
+static void add_halves(char *out, const char *a, const char *b, size_t n, int dtype)
+{
+    float x[BLOCK_FLOATS], y[BLOCK_FLOATS];
+    for (size_t start = 0; start < n; start += BLOCK_FLOATS) {
+        size_t count = n - start < BLOCK_FLOATS ? n - start : BLOCK_FLOATS;
+        size_t at = start * ITEMSIZE[dtype];
+        widen(x, a + at, count, dtype);
+        widen(y, b + at, count, dtype);
+        sum_f32(x, x, y, count);
+        narrow(out + at, x, count, dtype);
+    }
+}
+
+/* Sums of float16 are no denormal numbers of float32; only to widen and narrow it takes some. */
+static void add(void *out, const void *a, const void *b, size_t n, int dtype)
+{
+    if (dtype == FLOAT16) {
+        float_mode before = keep_denormals();
+        add_halves(out, a, b, n, dtype);
+        restore(before);
+    } else if (dtype == BFLOAT16)
+        add_halves(out, a, b, n, dtype);
+    else
+        BINARIES[dtype][SUM](out, a, b, n);
+}
+
+void sum_in_order(void *output, const void *const *terms, const sum_order *order, size_t n,
+                  int dtype)
+{
+    const void *stack[MAX_DEPTH];
+    size_t waiting = 0;
+    for (size_t i = 0; i < order->length; i++) {
+        if (order->expression[i] < order->num_terms) {
+            stack[waiting++] = terms[order->expression[i]];
+            continue;
+        }
+        waiting--;
+        void *out = i + 1 < order->length ? order->blocks + (waiting - 1) * BLOCK_BYTES : output;
+        add(out, stack[waiting - 1], stack[waiting], n, dtype);
+        stack[waiting - 1] = out;
+    }
+    if (order->length == 1)
+        memcpy(output, stack[0], n * ITEMSIZE[dtype]);
 }

@@ -1,0 +1,106 @@
+"""Each rank: sum lists of tensors in the order of trees, and compare with what one process sums."""
+
+import random
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.errors import MismatchError
+from phalanx.comm.world import World
+from phalanx.gradients.tree_reducer import TreeReducer
+
+NUM_LEAVES, STEPS = 11, 12
+LIKES = [
+    torch.empty(3, 1000),
+    torch.empty(77, dtype=torch.bfloat16),
+    torch.empty(0),
+    torch.empty(9000, dtype=torch.float16),
+    torch.empty(5, 5, dtype=torch.complex64),
+    torch.empty(40_001),
+    torch.empty(33, dtype=torch.float64),
+]
+RANGE = 8.0
+"""Exponents of values, so that the order of sums matters."""
+
+
+def tensors_of(leaf: int) -> list[Tensor]:
+    torch.manual_seed(leaf)
+    return [
+        torch.randn(like.shape, dtype=like.dtype) * 2 ** random.Random(leaf).uniform(-RANGE, RANGE)
+        for like in LIKES
+    ]
+
+
+def division(step: int, num_ranks: int) -> tuple[list[list[int]], list[int]]:
+    """Leaves of each rank, of which one has none in some steps; and those with samples."""
+    drawn = random.Random(step)
+    owners: list[list[int]] = [[] for _ in range(num_ranks)]
+    for leaf in drawn.sample(range(NUM_LEAVES), NUM_LEAVES):
+        owners[drawn.randrange(num_ranks - (step % 3 == 0))].append(leaf)
+    leaves = range(NUM_LEAVES) if step % 2 else drawn.sample(range(NUM_LEAVES), 1 + step // 2)
+    return owners, sorted(leaves)
+
+
+def summed(reducer: TreeReducer, own: list[int], leaves: list[int]) -> list[Tensor]:
+    for leaf in own:
+        if leaf in leaves:
+            reducer.add(leaf, tensors_of(leaf))
+    return reducer.reduce()
+
+
+def check_sums(world: World) -> None:
+    reducer = TreeReducer(LIKES, NUM_LEAVES, world)
+    alone = TreeReducer(LIKES, NUM_LEAVES, None)
+    for step in range(STEPS):
+        owners, leaves = division(step, world.size)
+        reducer.begin(owners, leaves)
+        found = summed(reducer, owners[world.rank], leaves)
+        alone.begin([range(NUM_LEAVES)], leaves)
+        expected = summed(alone, leaves, leaves)
+        for tensor, other in zip(found, expected, strict=True):
+            same = tensor.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)
+            assert tensor.dtype == other.dtype and torch.equal(*same), (step, tensor.dtype)
+        assert reducer.is_finite
+    check_not_finite(world, reducer)
+    world.barrier()
+    del found, tensor
+    reducer.close()
+
+
+def check_not_finite(world: World, reducer: TreeReducer) -> None:
+    """Every rank knows of them, also where each term is finite."""
+    for bad in (float("nan"), 60_000.0):
+        reducer.begin([range(NUM_LEAVES), [], []], range(4))
+        if world.rank == 0:
+            for leaf in range(4):
+                tensors = tensors_of(leaf)
+                tensors[3][8999] = bad if leaf < 2 else 0.0  # of float16
+                reducer.add(leaf, tensors)
+        reducer.reduce()
+        assert reducer.is_finite is False
+
+
+def check_mismatch(world: World) -> None:
+    """Of who has which leaves."""
+    reducer = TreeReducer(LIKES[:1], NUM_LEAVES, world)
+    owners = [[0, 1], [2, 3], [4, 5]] if world.rank != 1 else [[0, 1], [2], [3, 4, 5]]
+    reducer.begin([[0, 1], [2], [3, 4, 5]], range(6))  # memory for all
+    reducer.begin(owners, range(6))
+    for leaf in owners[world.rank]:
+        reducer.add(leaf, tensors_of(leaf)[:1])
+    try:
+        reducer.reduce()
+    except MismatchError as error:
+        print(f"rank {world.rank} says: {error}", flush=True)
+    world.barrier()
+
+
+def main() -> None:
+    world = World.create(timeout_s=30)
+    check_sums(world)
+    check_mismatch(world)
+    world.close()
+    print(f"rank {world.rank} is done", flush=True)
+
+
+main()
