@@ -14,6 +14,7 @@ from phalanx.launch.allocation import (
     Node,
     allocation,
     check_ranks,
+    describe_idle_nodes,
     describe_unread_host_file,
     describe_unused_nodes,
     expand_names,
@@ -177,3 +178,24 @@ def test_ranks_that_are_all_on_one_of_several_nodes(tmp_path: Path) -> None:
     slurm = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "a,b"}
     assert describe_unused_nodes(1, 2, slurm) is None
     assert describe_unused_nodes(1, 2, {HOSTS: "localhost:1,127.0.0.1:1"}) is None
+
+
+def test_more_ranks_than_slurm_has_granted() -> None:
+    job = {"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_NUM_NODES": "2"}
+    job |= {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"}
+    check_ranks(4, job)  # a rank for each CPU
+    with pytest.raises(UserError, match=r"--ranks 5: Slurm job 8 has 2 tasks and 4 CPUs on 2 node"):
+        check_ranks(5, job)
+    one = {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n0", "SLURM_TASKS_PER_NODE": "1"}
+    check_ranks(5, {**job, **one})  # as on this machine without Slurm
+
+
+def test_a_step_on_fewer_nodes_than_the_job_has() -> None:
+    step = {"SLURM_JOB_ID": "8", "SLURM_JOB_NUM_NODES": "3", "SLURM_STEP_NUM_NODES": "1"}
+    assert describe_idle_nodes({**step, "SLURM_STEP_NUM_TASKS": "3"}) == (
+        "the 3 ranks are on 1 of the 3 nodes of Slurm job 8; to use all: srun --nodes=3"
+    )
+    assert describe_idle_nodes({**step, "SLURM_STEP_NUM_TASKS": "1"}) is None
+    full = {"SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_NUM_TASKS": "6"}
+    assert describe_idle_nodes({**step, **full}) is None
+    assert describe_idle_nodes({}) is None

@@ -89,12 +89,13 @@ def test_nodes_that_lack_something_are_all_named(nodes: Nodes) -> None:
     with python_runs_first(nodes, "n1", NO_PHALANX):
         code, said = launch(nodes, "n0,n1")
     assert code == 2
-    assert f"n1: has no Phalanx for {sys.executable}; mend: install the same env" in said
+    assert f'n1: has no Phalanx for {sys.executable}; mend: ssh n1 "{sys.executable} -m' in said
     shell(nodes, "n1", f"mount --bind /dev/null {Path(sys.executable).resolve()}")
     code, said = launch(nodes, "n0,n1")
     shell(nodes, "n1", f"umount {Path(sys.executable).resolve()}")
     assert code == 2
-    assert f"n1: has no {sys.executable}; mend: install the same environment" in said
+    assert f'n1: has no {sys.executable}; mend: ssh n1 "python3' in said
+    assert f"-m venv {sys.prefix} && {sys.executable} -m pip install 'phalanx" in said
     assert shell(nodes, "n0", "ls -A /mnt/scratch") == ""
 
 

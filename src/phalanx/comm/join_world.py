@@ -12,7 +12,11 @@ from phalanx.comm.link import Link
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World, check_thread_level
 from phalanx.errors import UserError
-from phalanx.launch.allocation import describe_unread_host_file, describe_unused_nodes
+from phalanx.launch.allocation import (
+    describe_idle_nodes,
+    describe_unread_host_file,
+    describe_unused_nodes,
+)
 from phalanx.launch.binding import bound_cores, describe_binding, launcher_cores
 from phalanx.launch.detect import detect, detect_mpi, how_to_start
 
@@ -79,7 +83,11 @@ def check_hosts(world: World) -> None:
 
 
 def report_binding(world: World) -> None:
-    """Print one line, on rank 0, when the launcher's binding leaves cores of its node idle."""
+    """Print a line, on rank 0, when the launcher leaves nodes of the job idle, and one when its
+    binding leaves cores of its node idle."""
+    idle = describe_idle_nodes(os.environ)
+    if idle is not None and world.rank == 0:
+        print(f"phalanx: {idle}", file=sys.stderr, flush=True)
     if world.link is not None or detect_mpi(os.environ) is None:
         return
     ranks = world.node.allgather(bound_cores())

