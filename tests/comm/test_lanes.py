@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from phalanx.comm.kernels import compiled
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 
 @pytest.mark.mpi
 @pytest.mark.skipif(compiled() is None, reason="no C kernels were built")
-@pytest.mark.parametrize("nodes", ["0 0 1 1", "0 1 0 1", "0 0 1"])
+@pytest.mark.parametrize(
+    "nodes", ["0 0 1 1", "0 1 0 1", "0 0 1", "0 1 2", long("0 0 1 1 2 2"), long("0 1")]
+)
 def test_lanes_through_memory(ranks: Ranks, programs: Callable[[str], Path], nodes: str) -> None:
     words = nodes.split()
     output = ranks.mpi(len(words), programs("nodes.py"), *words)

@@ -223,6 +223,67 @@ def test_lanes_of_any_parts_in_chunks(
         run(size, program)
 
 
+def sum_by_lanes(vectors: list[np.ndarray], by_node: list[list[int]], divisor: float) -> np.ndarray:
+    """Sums of the nodes in the order of the ranks, then of these; half types are rounded twice, and
+    divided by the first time, where nodes have several ranks."""
+    dtype, is_half = vectors[0].dtype, vectors[0].dtype == np.float16
+    on_node = divisor if is_half and len(by_node) < len(vectors) else 1.0
+    node_sums = []
+    for ranks in by_node:
+        total = vectors[ranks[0]].astype(np.float32)
+        for rank in ranks[1:]:
+            total = total + vectors[rank].astype(np.float32)
+        node_sums.append((total / np.float32(on_node)).astype(dtype))
+    total = node_sums[0].astype(np.float32)
+    for node_sum in node_sums[1:]:
+        total = total + node_sum.astype(np.float32)
+    return (total / np.float32(divisor / on_node)).astype(dtype)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    nodes=st.lists(st.integers(0, 2), min_size=1, max_size=7),
+    dtype=st.sampled_from(["float32", "float16"]),
+    divisor=st.sampled_from([1.0, 4.0]),
+    chunk=st.integers(1, 300),
+    count=COUNTS,
+)
+def test_bits_of_sums_by_lanes(
+    nodes: list[int], dtype: str, divisor: float, chunk: int, count: int
+) -> None:
+    """The documented order of sums, on nodes with any numbers of ranks and in any chunks."""
+
+    def by_lanes(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+        both = (buffer,)
+        lanes.run(transport, Collective("all_reduce", both, both, op, divisor), nodes=nodes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "CHUNK_BYTES", chunk)
+        results = reduced(by_lanes, len(nodes), count, dtype, divisor)
+    vectors = [values(rank, count, dtype) for rank in range(len(nodes))]
+    truth = sum_by_lanes(vectors, lanes.ranks_by_node(nodes), divisor)
+    assert {result.tobytes() for result in results} == {truth.tobytes()}
+
+
+@pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 0, 1, 1, 2, 2), (0, 0, 1)])
+def test_half_types_travel_as_they_are(nodes: tuple[int, ...]) -> None:
+    """And a mean of large values is finite, though neither node's sum is."""
+    size, count = len(nodes), 600
+    arrays = [np.full(count, 40_000, np.float16) for _ in range(size)]
+
+    def program(transport: Transport) -> None:
+        both = (Buffer.of(arrays[transport.rank]),)
+        mean = Collective("all_reduce", both, both, ReduceOp.SUM, size)
+        lanes.run(transport, mean, nodes=nodes)
+
+    sent = sum(num_bytes for rank in run(size, program) for num_bytes in rank.sent)
+    num_nodes = len(set(nodes))
+    on_nodes = sum(2 * (nodes.count(node) - 1) for node in set(nodes))
+    assert sent == 2 * count * (on_nodes + 2 * (num_nodes - 1))
+    for array in arrays:
+        np.testing.assert_allclose(array, 40_000, rtol=1e-3)
+
+
 @given(num_chunks=st.integers(1, 40), num_stages=st.integers(1, 3))
 def test_chunks_go_through_all_stages_in_order(num_chunks: int, num_stages: int) -> None:
     order = list(stages.stages(num_chunks, num_stages))
