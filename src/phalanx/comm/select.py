@@ -133,7 +133,9 @@ def choose_all_reduce(
         return AlgorithmChoice("lanes", "every rank of a node carries a slice to the other nodes")
     if topology.size >= MANY_RANKS:
         return AlgorithmChoice("halving", f"{topology.size} ranks: few messages a rank")
-    return AlgorithmChoice("direct", "two rounds, in the order of the ranks")
+    is_a_pair = topology.size == topology.num_nodes == 2
+    rounds = "one round" if is_a_pair else "two rounds"
+    return AlgorithmChoice("direct", f"{rounds}, in the order of the ranks")
 
 
 def explain(
