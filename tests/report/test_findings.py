@@ -25,8 +25,8 @@ from phalanx.report.scaling.findings import (
     findings,
     headline,
     mpi_or_gloo,
-    network_cost,
 )
+from phalanx.report.scaling.network import network_cost
 from phalanx.report.scaling.page import WorkloadData, key_figure
 from phalanx.report.tables import configurations
 from tests.report.made_study import Job, make_study

@@ -26,6 +26,8 @@ class RunGroup(ABC):
     """The MPI library in use and its version."""
     node: int = 0
     """Number of this rank's node."""
+    num_nodes: int = 1
+    """Of the ranks; an emulated link makes none."""
     spans: SpanRecorder | None = None
     """Where events are traced."""
 

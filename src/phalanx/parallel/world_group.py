@@ -46,6 +46,8 @@ class WorldGroup(RunGroup):
         super().__init__(rank=world.rank, size=world.size, local_rank=world.local_rank)
         self.world, self._first_worker = world, first_worker
         self.library, self.node = world.library, world.group.nodes[world.rank]
+        if world.link is None:
+            self.num_nodes = len(set(world.group.nodes))
         self._torch_backend = torch_backend
         self._traffic: TrafficCounter | None = None
         self._checkpoint_group: Group | None = None

@@ -17,6 +17,7 @@ from phalanx.records.schema import (
     TrainingEvaluationEvent,
 )
 from phalanx.records.waiting import communicates_within_passes
+from phalanx.report.links import IN_STEP, LinkShares, link_shares
 from phalanx.report.overlap import Overlap, mean_overlap
 from phalanx.report.rank_measures import PARTS, RankMeasure, ratio_or_none
 
@@ -63,6 +64,8 @@ class RunMeasure:
     step_parts_s: tuple[float, ...] | None = None  # a mean step, in the order of PARTS
     overlaps: Mapping[int, Overlap] = field(default_factory=dict)  # by epoch, mean over ranks
     overlap: Overlap | None = None  # over the timed epochs
+    links: LinkShares | None = None
+    """Of a step of the timed epochs, where every rank makes the same."""
     processor_s: tuple[float, float] | None = None
     """User and system time of all ranks in a timed epoch, medians; None where nobody measured."""
     final_train_accuracy: float | None = None  # of the final model, on some of the training data
@@ -117,6 +120,7 @@ def measure_run(
             if (overlap := _overlap(everyone, [epoch]))
         },
         overlap=_overlap(everyone, timed),
+        links=_links(run.setting, everyone, timed) if is_told else None,
         processor_s=_processor_s(everyone, timed),
         final_train_accuracy=_final_train_accuracy(everyone),
         unseen=tuple(unseen),
@@ -168,6 +172,15 @@ def _processor_s(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> tuple[fl
     if not sums:
         return None
     return median(user for user, _ in sums), median(system for _, system in sums)
+
+
+def _links(
+    setting: Setting, ranks: Sequence[RankMeasure], timed: Sequence[int]
+) -> LinkShares | None:
+    if setting.strategy not in IN_STEP or not timed or not ranks:
+        return None
+    epochs = [[rank.epochs[epoch] for rank in ranks] for epoch in timed]
+    return link_shares(epochs, num_nodes=setting.nodes)
 
 
 def _whole(timed: Sequence[int], epochs: Sequence[EpochMeasure]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ MODEL_SIZES = ("width", "layers", "heads", "hidden")
 IN_THE_SETTING = frozenset(
     {
         *("model", "dataset", "strategy", "ranks", "threads", "batch_size", "per_rank_batch_size"),
-        *("epochs", "lr", "optimizer", "seed", "dtype", "scheme"),
+        *("epochs", "lr", "optimizer", "seed", "dtype", "scheme", "nodes"),
         *MODEL_SIZES,
     }
 )

@@ -20,6 +20,7 @@ from phalanx.records.schema import (
     SummaryEvent,
     TrainingEvaluationEvent,
 )
+from phalanx.report.links import exchanges_of
 from phalanx.report.overlap import Overlap, overlap_of
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer")
@@ -34,6 +35,8 @@ class RankEpoch:
     parts_s: tuple[float, ...]  # sums over the steps, in the order of PARTS
     targets_per_sample: int = 1
     overlap: Overlap | None = None  # of a mean step; None where not measured
+    exchanges: Sequence[float] = ()
+    """Communication, node and network time of each step (`links.exchanges_of`)."""
     step_events: tuple[StepEvent, ...] = ()
     """Of a study that shows single steps; else they are not kept."""
 
@@ -196,6 +199,7 @@ def _rank_epoch(
         parts_s=tuple(sum(getattr(step, f"{part}_s") for step in steps) for part in PARTS),
         targets_per_sample=started.targets_per_sample if started else 1,
         overlap=overlap_of(steps),
+        exchanges=exchanges_of(steps),
         step_events=tuple(steps) if keeps_steps else (),
     )
 

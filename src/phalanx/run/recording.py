@@ -246,7 +246,7 @@ class RunRecorder:
         None where they were not measured: the MPI library does not say when it sends where."""
         traffic, before = self._strategy.group.traffic, self._link_times
         self._link_times = now = link_times(traffic)
-        if before is None or now is None:
+        if before is None or now is None or now[2] > before[2]:
             return None, None
         return now[0] - before[0], now[1] - before[1]
 
@@ -259,9 +259,9 @@ class RunRecorder:
         return time.perf_counter() - self.began_at
 
 
-def link_times(traffic: TrafficCounter | None) -> tuple[float, float] | None:
-    """Return the seconds of exchanges on the node and between nodes so far; None where some were
-    not measured."""
-    if traffic is None or traffic.formula_bytes:
+def link_times(traffic: TrafficCounter | None) -> tuple[float, float, int] | None:
+    """Return the seconds of exchanges on the node and between nodes so far, and the bytes of
+    those whose time was not measured."""
+    if traffic is None:
         return None
-    return traffic.node_s, traffic.network_s
+    return traffic.node_s, traffic.network_s, traffic.formula_bytes

@@ -55,6 +55,7 @@ def describe_setting(
         optimizer=" + ".join(type(optimizer).__name__ for optimizer in optimizers.values()),
         seed=seed,
         dtype=" ".join(sorted(dtypes)),
+        nodes=strategy.group.num_nodes,
         options=options,
     )
 

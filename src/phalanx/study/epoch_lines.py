@@ -87,9 +87,9 @@ class EpochLines:
         self._last_at = now
 
     def write_records(
-        self, folder: Path, *, study: str, strategy: str, config: ProgramConfig
+        self, folder: Path, *, study: str, strategy: str, config: ProgramConfig, nodes: int
     ) -> None:
-        """Write what is known as the records of a run.
+        """Write what is known as the records of a run. nodes: on which its ranks were.
 
         Raises: RunFailedError where the pattern found no line.
         """
@@ -119,6 +119,7 @@ class EpochLines:
             optimizer="its own",
             seed=config.seed,
             dtype="float32",
+            nodes=nodes,
         )
         fields = opening_fields(config.words, None)
         run = Run(

@@ -15,6 +15,7 @@ from rich.console import Console
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.live_line import LiveLine
+from phalanx.launch.allocation import allocation
 from phalanx.launch.binding import THREAD_POOLS
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import record_file
@@ -76,6 +77,7 @@ class ProgramTraining(PlannedRun):
             **dict.fromkeys(THREAD_POOLS, str(config.threads)),
         }
         with environment_of(self.environment), LiveLine(console, label) as live:
+            nodes = allocation(os.environ)
             lines.on_line = live.draw
             launch_program(
                 folder,
@@ -93,7 +95,15 @@ class ProgramTraining(PlannedRun):
                 "the program wrote no records: it trains by phalanx.start, or prints a line an "
                 "epoch that --epoch-pattern finds"
             )
-        lines.write_records(folder, study=study, strategy=config.strategy, config=config)
+        is_placed = bool(nodes.nodes) and config.strategy != "sequential"
+        placed = nodes.placed(config.ranks) if is_placed else []
+        lines.write_records(
+            folder,
+            study=study,
+            strategy=config.strategy,
+            config=config,
+            nodes=max(1, sum(map(bool, placed))),
+        )
 
 
 def plan_program(

@@ -7,15 +7,12 @@ function returns nothing where the records have no data for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
 from phalanx.report.comparison import (
     Cell,
-    ParallelLayout,
     TrainingWorkload,
-    by_seed,
     counted,
     main_batch,
     on_fewest_nodes,
@@ -36,9 +33,9 @@ from phalanx.report.findings import (
 )
 from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import capitals, joined, percent, ratio, seconds, sentence
-from phalanx.report.measures import RunMeasure
+from phalanx.report.scaling.network import RULE, network_cost
 from phalanx.report.schemes import scheme_phrase
-from phalanx.report.statistics import in_pairs, mean_interval, paired_difference
+from phalanx.report.statistics import in_pairs, mean_interval
 from phalanx.report.study_content import NOTHING_COMPLETED, topics_of_runs
 
 WALL_SHARE = 0.30
@@ -66,9 +63,7 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
         ),
         make_topic(
             "Network",
-            "The same ranks on more nodes against fewer: it begins to cost where the epoch is "
-            "seen to be longer. A link's share is that of communication in the training time: in "
-            "memory on one node, and what nodes add to it. Intervals are of 95 %.",
+            RULE,
             [(label, network_cost(cells)) for label, cells in labelled],
         ),
         make_topic(
@@ -216,39 +211,6 @@ def _wall(cells: Sequence[Cell]) -> str:
     if unknown:
         return f"no wall can be told: {joined(unknown)}"
     return f"there is no wall up to {cells[-1].layout.span}"
-
-
-def network_cost(cells: Sequence[Cell]) -> str | None:
-    """Return where more nodes for the same ranks cost time, and the share of each link."""
-    groups: dict[ParallelLayout, list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.layout.nodes):
-        if not cell.is_sequential:
-            groups.setdefault(replace(cell.layout, nodes=1), []).append(cell)
-    pairs = [(group[0], cell) for group in groups.values() for cell in group[1:]]
-    parts = [_network(fewer, more, comparisons=len(pairs)) for fewer, more in pairs]
-    return sentence("; ".join(parts)) if parts else None
-
-
-def _network(fewer: Cell, more: Cell, *, comparisons: int) -> str:
-    interval = speed_up(fewer, more, comparisons=comparisons)
-    verdict = None if interval is None else interval.verdict(1)
-    nodes = counted(fewer.layout.nodes, "node")
-    costs = {"lower": f"costs time against {nodes}", "higher": f"is faster than {nodes}"}
-    text = f"{more.layout.phrase} {costs.get(verdict or '', f'is not told apart from {nodes}')}"
-    facts = ["too few epochs" if interval is None else f"{ratio(interval)} as fast"]
-    base, shares = (by_seed(cell.runs, _communication) for cell in (fewer, more))
-    added = paired_difference(shares, base, comparisons=comparisons)
-    if added is not None and fewer.layout.nodes == 1:
-        estimate, low, high = (percent(end, 0) for end in (added.estimate, added.low, added.high))
-        facts.append(
-            f"communication in memory takes {percent(fmean(base.values()), 0)} of the training "
-            f"time, the network adds {estimate} ({low} to {high})"
-        )
-    return f"{text} ({', '.join(facts)})"
-
-
-def _communication(run: RunMeasure) -> float | None:
-    return run.communication_share
 
 
 def beyond_ideal(cells: Sequence[Cell]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from phalanx.report.charts import learning, scaling
+from phalanx.report.charts import learning, network, scaling
 from phalanx.report.charts.figure import Figure
 from phalanx.report.comparison import (
     Cell,
@@ -31,6 +31,7 @@ from phalanx.report.format import capitals, percent, seconds
 from phalanx.report.measures import RunMeasure
 from phalanx.report.published.beside import beside_published
 from phalanx.report.scaling.findings import findings, headline, rate_words, scaling_cells
+from phalanx.report.scaling.network import link_table
 from phalanx.report.study_content import outcomes, study_content
 from phalanx.report.tables import baselines, configurations, executions
 
@@ -53,6 +54,7 @@ CHARTS: dict[str, Callable[[WorkloadData, str], Figure | None]] = {
     "epoch-time": lambda m, name: scaling.EPOCH_TIME(m.cells, name),
     "step": lambda m, name: scaling.STEP_PARTS(m.cells, name),
     "communication": lambda m, name: scaling.COMMUNICATION_SHARE(m.cells, name),
+    "links": lambda m, name: network.LINK_SHARES(_at_main_batch(m.every_batch), name),
     "overlap": lambda m, name: scaling.HIDDEN_AND_EXPOSED(m.runs, name),
     "metrics": lambda m, name: learning.METRICS(m.runs, name),
     "train-loss": lambda m, name: learning.TRAINING_LOSS(_without_validation(m.runs), name),
@@ -69,6 +71,7 @@ LEADING = ("speed-up", "accuracy", "train-loss")
 SECTIONS = (
     ("scaling", "Time and scaling", ("speed-up", "efficiency", "epoch-time")),
     ("where", "Where the time goes", ("step", "communication", "overlap")),
+    ("network", "Network", ("links",)),
     (
         "learning",
         "Loss and accuracy",
@@ -102,6 +105,7 @@ def scaling_content(measures: StudyMeasures) -> Content:
         tables=with_rows(
             baselines(measures.cells),
             configurations(measures.cells),
+            link_table(measures.cells),
             executions(measures.runs),
             *([beside_published(measures.cells)] if measures.study.kind == KIND else []),
         ),
@@ -156,10 +160,15 @@ def _workload_data(
     others = {r.name for cell in cells if cell.layout.batch_size != batch for r in cell.runs}
     return WorkloadData(
         label=label,
-        cells=tuple(on_fewest_nodes([c for c in cells if c.layout.batch_size == batch])),
+        cells=tuple(on_fewest_nodes(_at_main_batch(cells))),
         every_batch=cells,
         runs=tuple(measure for measure in runs if measure.name not in others),
     )
+
+
+def _at_main_batch(cells: Sequence[Cell]) -> list[Cell]:
+    batch = main_batch(cells) if cells else None
+    return [cell for cell in cells if cell.layout.batch_size == batch]
 
 
 def _row(chart: str, workloads: Sequence[WorkloadData]) -> Row | None:

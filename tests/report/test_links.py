@@ -1,0 +1,187 @@
+"""Share of a step by link: divided as it was measured, and told only where it was."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from phalanx.records.schema import EpochEvent, StepEvent
+from phalanx.report.cell_links import link_share, over_nodes
+from phalanx.report.charts.network import link_rows
+from phalanx.report.comparison import Cell, compare
+from phalanx.report.links import LinkShares
+from phalanx.report.measures import RunMeasure, measure_run
+from phalanx.report.rank_measures import RankMeasure, measure_rank
+from phalanx.report.scaling.network import link_table, network_cost
+from tests.report.made_study import Job, run_of
+from tests.report.test_comparison import measured
+
+COMPUTING_S = 0.6
+Times = tuple[float, float | None, float | None]
+"""Communication of a step, and its exchanges on the node and between nodes."""
+
+
+def rank_of(steps: Sequence[Times], *, network_bytes: int | None, formula: int = 0) -> RankMeasure:
+    """One epoch of a rank that sends 1,000 bytes."""
+    events: list[StepEvent | EpochEvent] = [
+        StepEvent(
+            at_s=1.0,
+            epoch=0,
+            step=step,
+            samples=8,
+            loss_sum=1.0,
+            data_s=0.0,
+            forward_s=COMPUTING_S,
+            backward_s=0.0,
+            communication_s=communication_s,
+            optimizer_s=0.0,
+            node_s=node_s,
+            network_s=network_s,
+        )
+        for step, (communication_s, node_s, network_s) in enumerate(steps)
+    ]
+    events.append(
+        EpochEvent(
+            at_s=2.0,
+            epoch=0,
+            train_s=2.0,
+            samples=8,
+            loss_sum=1.0,
+            correct=1,
+            communicated_bytes=500,
+            sent_bytes=None if network_bytes is None else 1000,
+            network_sent_bytes=network_bytes,
+            formula_bytes=formula,
+        )
+    )
+    return measure_rank(events)
+
+
+def run_with(*ranks: RankMeasure, strategy: str = "mpi", nodes: int = 2) -> LinkShares | None:
+    run = run_of(Job("mlp", strategy, ranks=len(ranks)), "s")
+    run = msgspec.structs.replace(run, setting=msgspec.structs.replace(run.setting, nodes=nodes))
+    return measure_run(run, dict(enumerate(ranks))).links
+
+
+def test_who_comes_last_waits_for_nobody() -> None:
+    """In either step another rank is last; its exchange goes by what it has measured."""
+    found = run_with(
+        rank_of([(0.4, 0.3, 0.1), (0.2, 0.05, 0.15)], network_bytes=600),
+        rank_of([(0.2, 0.15, 0.05), (0.4, 0.2, 0.2)], network_bytes=200),
+    )
+    assert found is not None
+    step_s = COMPUTING_S + 0.3
+    assert found.step_s == pytest.approx(step_s)
+    assert found.waiting == pytest.approx(0.1 / step_s)
+    assert found.node == pytest.approx((0.15 + 0.05) / 2 / step_s)
+    assert found.network == pytest.approx((0.05 + 0.15) / 2 / step_s)
+    assert found.untold is None
+    assert (found.network_bytes, found.is_formula) == (800 / 2 / 2, False)
+
+
+def test_hidden_exchange_divides_what_is_seen_of_it() -> None:
+    ranks = [rank_of([(0.2, 0.5, 1.5)], network_bytes=0) for _ in range(2)]
+    found = run_with(*ranks)
+    assert found is not None
+    assert found.network == pytest.approx(3 * (found.node or 0.0)) == pytest.approx(0.15 / 0.8)
+
+
+def test_of_one_node_all_exchange_is_in_the_node() -> None:
+    ranks = [rank_of([(0.2, None, None)], network_bytes=None) for _ in range(2)]
+    found = run_with(*ranks, nodes=1)
+    assert found is not None
+    assert found.node == pytest.approx(0.2 / 0.8)
+    assert (found.network, found.waiting, found.network_bytes) == (0.0, 0.0, None)
+
+
+def test_what_was_not_measured_is_not_told() -> None:
+    """Gloo, the MPI library's own algorithms, records of an older Phalanx."""
+    ranks = [rank_of([(0.2 + late, None, None)], network_bytes=None) for late in (0.0, 0.2)]
+    found = run_with(*ranks, strategy="gloo")
+    assert found is not None
+    assert (found.node, found.network, found.network_bytes) == (None, None, None)
+    assert found.untold == pytest.approx(0.2 / 0.9)
+    assert found.waiting == pytest.approx(0.1 / 0.9)
+
+
+def test_strategies_that_do_not_exchange_in_step_have_no_shares() -> None:
+    ranks = [rank_of([(0.2, 0.1, 0.1)], network_bytes=0) for _ in range(2)]
+    assert run_with(*ranks, strategy="pipeline") is None
+    assert run_with(*ranks, strategy="tensor") is None
+    assert run_with(ranks[0]) is None
+    uneven = rank_of([(0.2, 0.1, 0.1)] * 2, network_bytes=0)
+    assert run_with(ranks[0], uneven) is None
+
+
+@pytest.mark.parametrize(("formula", "is_formula"), [(5, False), (1000, True)])
+def test_sums_of_some_values_do_not_make_it_a_formula(formula: int, is_formula: bool) -> None:
+    ranks = [rank_of([(0.2, 0.1, 0.1)], network_bytes=500, formula=formula) for _ in range(2)]
+    found = run_with(*ranks)
+    assert found is not None
+    assert found.is_formula == is_formula
+
+
+def cells_over_nodes(*layouts: tuple[int, int, LinkShares | None]) -> list[Cell]:
+    """layouts: ranks, nodes, shares; each with three seeds, one percent apart."""
+    runs: list[RunMeasure] = []
+    for ranks, nodes, shares in layouts:
+        for seed, factor in enumerate((0.99, 1.0, 1.01)):
+            run = measured(Job("mlp", "mpi", ranks=ranks, seed=seed), nodes * factor)
+            assert run.run is not None
+            setting = msgspec.structs.replace(run.run.setting, nodes=nodes)
+            known = run.run and msgspec.structs.replace(run.run, setting=setting)
+            if shares is not None and shares.network is not None:
+                shares = replace(shares, network=shares.network * factor)
+            runs.append(replace(run, run=known, links=shares))
+    return list(compare(runs))
+
+
+ONE_NODE = LinkShares(step_s=0.1, node=0.1, network=0.0, untold=None, waiting=0.05)
+TWO_NODES = LinkShares(
+    step_s=0.2, node=0.05, network=0.4, untold=None, waiting=0.1, network_bytes=2**20
+)
+
+
+def test_shares_have_intervals_in_sentence_table_and_chart() -> None:
+    found = cells_over_nodes((2, 1, ONE_NODE), (2, 2, TWO_NODES))
+    share = link_share(found[1], "network")
+    assert share is not None and share.interval is not None
+    assert 0.38 < share.interval.low < share.estimate < share.interval.high < 0.42
+    text = network_cost(found)
+    assert text is not None
+    assert text.startswith("MPI on 2 ranks over 2 nodes costs time against 1 node (0.50")
+    assert f"exchange between nodes takes {share.text} of a step" in text
+    table = link_table(found)
+    row = dict(zip(table.columns, table.rows[1], strict=True))
+    assert row["between nodes"] == share.text
+    assert (row["nodes"], row["step (ms)"]) == ("2", "200")
+    assert row["sent between nodes"] == "1.00 MB"
+    assert "link not measured" not in table.columns
+    rows = link_rows(found)
+    assert [row["link"] for row in rows] == 2 * [
+        "in the node", "between nodes", "waiting for others",
+    ]  # fmt: skip
+    assert rows[4]["share_low"] == share.low
+
+
+def test_ranks_that_fit_on_no_single_node_are_not_compared() -> None:
+    text = network_cost(cells_over_nodes((2, 1, ONE_NODE), (4, 2, TWO_NODES)))
+    assert text is not None
+    assert text.startswith("MPI on 4 ranks over 2 nodes is not compared with fewer nodes (")
+
+
+def test_of_one_node_nothing_is_shown() -> None:
+    found = cells_over_nodes((2, 1, ONE_NODE))
+    assert over_nodes(found) == []
+    assert link_rows(found) == []
+    assert link_table(found).rows == ()
+    assert network_cost(found) is None
+
+
+def test_a_run_without_a_measure_hides_the_share_of_its_cell() -> None:
+    found = cells_over_nodes((2, 2, TWO_NODES))
+    (cell,) = found
+    runs = (replace(cell.runs[0], links=replace(TWO_NODES, network=None)), *cell.runs[1:])
+    assert link_share(replace(cell, runs=runs), "network") is None
+    assert link_share(replace(cell, runs=cell.runs[:1]), "network") is not None
