@@ -168,7 +168,7 @@ def test_shares_have_intervals_in_sentence_table_and_chart() -> None:
 def test_ranks_that_fit_on_no_single_node_are_not_compared() -> None:
     text = network_cost(cells_over_nodes((2, 1, ONE_NODE), (4, 2, TWO_NODES)))
     assert text is not None
-    assert text.startswith("MPI on 4 ranks over 2 nodes is not compared with fewer nodes (")
+    assert text.startswith("MPI on 4 ranks over 2 nodes was not run on fewer nodes (")
 
 
 def test_of_one_node_nothing_is_shown() -> None:
@@ -184,4 +184,6 @@ def test_a_run_without_a_measure_hides_the_share_of_its_cell() -> None:
     (cell,) = found
     runs = (replace(cell.runs[0], links=replace(TWO_NODES, network=None)), *cell.runs[1:])
     assert link_share(replace(cell, runs=runs), "network") is None
-    assert link_share(replace(cell, runs=cell.runs[:1]), "network") is not None
+    alone = link_share(replace(cell, runs=cell.runs[:1]), "network")
+    assert alone is not None and alone.interval is None
+    assert alone.text.endswith("(one run)")

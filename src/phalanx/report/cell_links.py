@@ -36,9 +36,9 @@ class LinkShare:
 
     @property
     def text(self) -> str:
-        """31.4 % (28.0 to 34.8)."""
+        """31.4 % (28.0 to 34.8), or 31.4 % (one run)."""
         if self.low is None or self.high is None:
-            return percent(self.estimate, 1)
+            return f"{percent(self.estimate, 1)} (one run)"
         return f"{percent(self.estimate, 1)} ({100 * self.low:.1f} to {100 * self.high:.1f})"
 
 

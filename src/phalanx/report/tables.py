@@ -120,10 +120,13 @@ def configurations(cells: Sequence[Cell]) -> Table:
     )
 
 
-EXECUTION: tuple[Column[RunMeasure], ...] = (
+RUN_LAYOUT: tuple[Column[RunMeasure], ...] = (
     words("run", lambda run: run.name),
     words("status", lambda run: f"{MARKS[run.status]} {SAYS.get(run.status, run.status)}"),
     *layout_columns(lambda run: run.run and layout_of(run.run)),
+)
+RUN_NODES = Column[RunMeasure]("nodes", lambda run: run.setting and run.setting.nodes)
+EXECUTION: tuple[Column[RunMeasure], ...] = (
     Column("seed", lambda run: run.setting and run.setting.seed),
     Column("epoch (s)", lambda run: run.epoch_s, fixed),
     *processor_columns(lambda run: run.processor_s),
@@ -145,12 +148,13 @@ EXECUTION: tuple[Column[RunMeasure], ...] = (
 
 def executions(runs: Sequence[RunMeasure]) -> Table:
     """Return a table of every run of the plan with its status."""
+    is_spread = any(run.setting and run.setting.nodes > 1 for run in runs)
     return make_table(
         "Runs",
         "Epoch times in the order they were run; the first is warm-up where there are three. User "
         "and system: processor time of all ranks and threads in such an epoch, which is more than "
         "the wall-clock time where several cores work, and counts waiting as far as it spins.",
-        EXECUTION,
+        [*RUN_LAYOUT, *([RUN_NODES] if is_spread else []), *EXECUTION],
         runs,
     )
 

@@ -44,7 +44,7 @@ def network_cost(cells: Sequence[Cell]) -> str | None:
     parts = [_against(fewer, more, comparisons=len(pairs)) for fewer, more in pairs]
     alone = [group[0] for group in groups.values() if len(group) == 1]
     parts += [
-        f"{cell.layout.phrase} is not compared with fewer nodes ({share})"
+        f"{cell.layout.phrase} was not run on fewer nodes ({share})"
         for cell in alone
         if cell.layout.nodes > 1 and (share := _share_words(cell))
     ]
