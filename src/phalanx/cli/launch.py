@@ -22,6 +22,7 @@ from phalanx.launch.allocation import allocation, check_ranks, max_local_ranks, 
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
+from phalanx.launch.survival import check_survival
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run
 from phalanx.run.defaults import RUN_DIR
@@ -35,6 +36,7 @@ def launch(
     hosts: Hosts = None,
     hostfile: HostFile = None,
     preflight: Preflight = True,
+    survive: Annotated[bool, Parameter(negative="")] = False,
     batch: Submit = LOCALLY,
 ) -> None:
     """Run a program of yours on ranks of this machine, of --hosts or of the allocation, by the MPI
@@ -67,7 +69,12 @@ def launch(
     log_dir
         New folder for the output of the ranks, and for the records of a program that calls
         `phalanx.start`; default: runs/launch/TIME-PROGRAM.
+    survive
+        Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI.
     """
+    mpi = find_mpi(os.environ) if survive else None
+    if survive:
+        check_survival(mpi, os.environ)
     refuse_launcher("launch", os.environ)
     command = program_words(words)
     use_hosts(hosts, hostfile, os.environ)
@@ -84,7 +91,8 @@ def launch(
         for option, value in (("--hosts", hosts), ("--hostfile", hostfile), ("--log-dir", log_dir)):
             if value is not None:
                 raise UserError(f"{option}: a job file leaves that to the job; leave it out")
-        write_job(batch, words, name=name, ranks=ranks, threads=threads)
+        flags = ["--survive"] if survive else []
+        write_job(batch, words, name=name, ranks=ranks, threads=threads, flags=flags)
         return
     check_used(batch)
     check_ranks(ranks, os.environ)
@@ -104,15 +112,19 @@ def launch(
             prefix="phalanx: ",
         )
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
-        launch_program(
+        lost = launch_program(
             folder,
             command,
             ranks=ranks,
             threads=threads,
-            mpi=find_mpi(os.environ),
+            mpi=mpi or find_mpi(os.environ),
             output=sys.stdout.buffer,
             environment=_environment(folder),
+            survive=survive,
         )
+    if lost:
+        who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
+        print(f"phalanx: {who}, and the others went on to the end", file=sys.stderr)
     if record_file(folder, Run).exists():
         print(f"phalanx: records of the run: phalanx report {folder}", file=sys.stderr)
 

@@ -76,10 +76,17 @@ def check_used(options: SubmitOptions) -> None:
 
 
 def write_job(
-    options: SubmitOptions, words: Sequence[str], *, name: str, ranks: int, threads: int | None
+    options: SubmitOptions,
+    words: Sequence[str],
+    *,
+    name: str,
+    ranks: int,
+    threads: int | None,
+    flags: Sequence[str] = (),
 ) -> None:
     """Write the job file of the program `words`, say what to do with it, and submit it if asked.
 
+    flags: of `phalanx launch`, beside those for ranks and threads.
     Raises: UserError for options that do not fit, or a file that is there already; RunFailedError
             when the batch system refuses the job.
     """
@@ -88,7 +95,7 @@ def write_job(
     path = options.job_file or Path(f"{name}{SUFFIX[system]}")
     job = BatchJob(
         name=name,
-        command=_command(words, ranks, threads, python=None if cloud else sys.executable),
+        command=_command(words, ranks, threads, flags, python=None if cloud else sys.executable),
         ranks=ranks,
         nodes=options.nodes,
         threads=threads or 1,
@@ -125,11 +132,18 @@ def _count(number: int, noun: str) -> str:
 
 
 def _command(
-    words: Sequence[str], ranks: int, threads: int | None, *, python: str | None
+    words: Sequence[str],
+    ranks: int,
+    threads: int | None,
+    flags: Sequence[str],
+    *,
+    python: str | None,
 ) -> list[str]:
     """Return the command of the job. python: that runs Phalanx; None: `phalanx` of the image."""
     phalanx = ["phalanx"] if python is None else [python, "-m", "phalanx"]
     wide = [] if threads is None else ["--threads", str(threads)]
     if Path(words[0]).name == "phalanx":  # it starts its ranks itself
+        if flags:
+            raise UserError(f"{flags[0]}: give it to the command of phalanx that is launched")
         return [*phalanx, *words[1:], "--ranks", str(ranks), *wide]
-    return [*phalanx, "launch", "-n", str(ranks), *wide, *words]
+    return [*phalanx, "launch", "-n", str(ranks), *wide, *flags, *words]

@@ -54,6 +54,23 @@ class OpenCommunicators:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._closing: list[tuple[Any, ClosingBarrier]] = []
+        self._open: list[Any] = []
+
+    def track(self, communicator: Any) -> Any:
+        """Remember a communicator that `revoke` is to revoke, until it is freed here; return it."""
+        self._open.append(communicator)
+        return communicator
+
+    def forget(self, communicator: Any) -> None:
+        """Leave it as it is."""
+        self._open = [other for other in self._open if other is not communicator]
+
+    def revoke(self) -> None:
+        """Free every rank that waits on one of them: MPI's calls end with an error there, now and
+        later on. Only where MPI is fault tolerant."""
+        for communicator in self._open:
+            communicator.Revoke()
+        self._open.clear()
 
     def close(self, communicator: Any, policy: WaitPolicy, timeout_s: float) -> None:
         """Free it when all members have closed it: here and now if that is soon, else later."""
@@ -75,6 +92,7 @@ class OpenCommunicators:
             for communicator, barrier in self._closing:
                 if barrier.is_over():
                     drain(communicator)
+                    self.forget(communicator)
                     communicator.Free()
                 else:
                     left.append((communicator, barrier))

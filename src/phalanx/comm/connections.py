@@ -75,7 +75,7 @@ class Connections:
 
         joining = detect_failures(communicator, tag_limit())
         self._still_open.sweep()
-        self._communicator = own = duplicate(communicator, joining)
+        self._communicator = own = self._still_open.track(duplicate(communicator, joining))
         joining.close()
         self.max_tag = tag_limit() - FIRST_USER_TAG
         """The greatest tag of messages of users; the least is 0."""

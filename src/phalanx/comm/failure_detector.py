@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.comm.errors import PeerFailedError
+from phalanx.comm.faults import dead_ranks, fault_in, left_error, raise_if_left
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
 from phalanx.comm.rank_labels import RankLabels
@@ -46,10 +47,13 @@ class FailureDetector:
         parent: FailureDetector | None = None,
         tag: int = NOTICE_TAG,
         hosts: tuple[str, ...] = (),
+        survivors: bool = False,
     ) -> None:
         """notices: a communicator of the group; its `tag` is used for nothing else; parent: of the
         group that this one was made from; failures of members there end waits here. hosts: of the
-        members, where errors are to name them."""
+        members, where errors are to name them. survivors: wait for those alone whom MPI does not
+        know to be dead."""
+        self._survivors = survivors
         self._tag = tag
         self.labels = RankLabels(members=members, hosts=hosts)
         self._notices, self._group, self._members = notices, group, members
@@ -105,6 +109,7 @@ class FailureDetector:
                 contention=self._contention,
             )
         except Exception as error:
+            self._raise_fault(error)
             if type(error).__module__.startswith("mpi4py"):
                 self._blame_dead_peer(error, peers())
             raise
@@ -142,9 +147,8 @@ class FailureDetector:
             if bell is not None:
                 bell.ring(self.rank)
             time.sleep(POLL_INTERVAL_S)
-        for message in self._sent:
-            if not message[0].Test():
-                keep_alive_forever(message)  # MPI reads it until it is sent
+        for message in self._unsent():
+            keep_alive_forever(message)  # MPI reads it until it is sent
         self._sent.clear()
 
     def _others_are_waiting(self) -> bool:
@@ -177,6 +181,7 @@ class FailureDetector:
         now = time.monotonic()
         if now - self._notices_read_at > POLL_INTERVAL_S:
             self._notices_read_at = now
+            raise_if_left()
             self.read_notices()
         if now - self._liveness_checked_at > LIVENESS_INTERVAL_S:
             self._liveness_checked_at = now
@@ -230,10 +235,31 @@ class FailureDetector:
         # A matched probe: two waiting threads may poll at the same time, and a plain probe would
         # show both the same notice, for which the second would then wait forever.
         status = mpi().Status()
-        while self._is_open and (message := self._notices.Improbe(tag=self._tag, status=status)):
+        while self._is_open and (message := self._probe(status)):
             memory = bytearray(status.Get_count())
             message.Recv(memory)
             self._handle_notice(status.Get_source(), bytes(memory))
+
+    def _probe(self, status: Any) -> Any:
+        """Return a notice that has arrived, else None. Raises: PeerFailedError when MPI says that a
+        peer is dead, unless this detector is for `survivors`."""
+        try:
+            return self._notices.Improbe(tag=self._tag, status=status)
+        except Exception as error:
+            if not self._survivors or fault_in(error) != "died":
+                self._raise_fault(error)
+                raise
+        self._notices.Ack_failed()  # notices of any rank can be received again
+        return None
+
+    def _raise_fault(self, error: Exception) -> None:
+        """Raises: PeerFailedError when `error` is how MPI says that a peer is dead or has left."""
+        fault = fault_in(error)
+        if fault == "left":
+            raise left_error() from error
+        if fault == "died":
+            for peer in dead_ranks(self._notices):
+                raise self._death_of(peer) from error
 
     def _handle_notice(self, source: int, notice: bytes) -> None:
         kind = notice[:1]
@@ -249,13 +275,28 @@ class FailureDetector:
 
     def _send_notice(self, peer: int, kind: bytes, text: str) -> None:
         notice = kind + f"{self._group}\0{text}".encode()
-        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
+        self._sent = self._unsent()
         self._sent.append((self._notices.Isend(notice, peer, self._tag), notice))
+
+    def _unsent(self) -> list[Any]:
+        """Return the notices that MPI still reads; it has done with those to dead ranks."""
+        unsent = []
+        for request, kept in self._sent:
+            try:
+                is_sent = request.Test()
+            except Exception as error:
+                if fault_in(error) is None:
+                    raise
+                is_sent = True
+            if not is_sent:
+                unsent.append((request, kept))
+        return unsent
 
     def _missing_ranks(self) -> str:
         """Describe the ranks that are not waiting in the same collective. A waiting rank answers,
         whatever it waits for; one that stays silent computes, or has ended."""
-        others = [rank for rank in range(len(self._members)) if rank != self.rank]
+        dead = dead_ranks(self._notices) if self._survivors else []
+        others = [r for r in range(len(self._members)) if r != self.rank and r not in dead]
         self._waiting = {r: text for r, text in self._waiting.items() if text == self.activity}
         for peer in others:
             self._send_notice(peer, _ASKS, self.activity)

@@ -90,7 +90,7 @@ class FlightRecorder:
     def trace(self, spans: SpanRecorder | None) -> None:
         """Every collective of the groups that there are and will be adds a span; None: no more."""
         self.spans = spans
-        for group in self._alive():
+        for group in self.registered():
             group.spans = spans
 
     def write(self, reason: str) -> Path | None:
@@ -101,7 +101,7 @@ class FlightRecorder:
         folder = dump_folder()
         if folder is None:
             return None
-        groups = [group.last_calls() for group in self._alive()]
+        groups = [group.last_calls() for group in self.registered()]
         if self.label:
             groups = [_of(group, self.label) for group in groups]
         with contextlib.suppress(OSError, ValueError):
@@ -117,7 +117,8 @@ class FlightRecorder:
             return write_last_collectives(folder, last)
         return None
 
-    def _alive(self) -> list[Any]:
+    def registered(self) -> list[Any]:
+        """Return the groups that somebody still holds."""
         return [group for known in self._groups if (group := known()) is not None]
 
 

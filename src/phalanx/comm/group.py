@@ -27,6 +27,7 @@ from phalanx.comm.device_transport import DeviceOps
 from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError, encodable
 from phalanx.comm.executor import CollectiveExecutor
+from phalanx.comm.faults import left_error
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.message_request import MessageRequest
 from phalanx.comm.select import SHARED, Topology, requested_algorithm
@@ -328,6 +329,11 @@ class Group:
             f"this rank, {self.labels.short(self.rank)}, failed: {reason}"
         )
         self._fast = None
+
+    def abandon(self) -> None:
+        """Use the group no more, as this rank leaves it after the death of a member; its world
+        has revoked the communicators."""
+        self.broken, self._fast = self.broken or left_error(), None
 
     def close(self) -> None:
         """Free communicators and memory. Called by every member; waits for them up to a second."""

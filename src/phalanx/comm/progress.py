@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from phalanx.comm.faults import is_fault_tolerant, move_messages
+
 _INTERVAL_S = 1e-3
 
 
@@ -19,6 +21,9 @@ def poke_mpi() -> None:
     """Let MPI move messages, where this process uses it."""
     library = sys.modules.get("mpi4py.MPI")
     if library is not None and library.Is_initialized() and not library.Is_finalized():
+        if is_fault_tolerant():
+            move_messages()
+            return
         library.COMM_WORLD.Iprobe()  # MPICH moves nothing else on for COMM_SELF
 
 

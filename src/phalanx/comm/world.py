@@ -6,25 +6,23 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import multiprocessing
 import os
 import socket
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.comm.abort import abort_after_failure, finalize
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.communicators import CLOSING_TIMEOUT_S, OpenCommunicators, tag_limit
 from phalanx.comm.connections import Connections
 from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.failure_detector import NOTICE_TAG, FailureDetector
+from phalanx.comm.faults import is_fault_tolerant, unwatch, watch
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.gpu import query_gpu_support
 from phalanx.comm.group import Group
@@ -33,19 +31,17 @@ from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MAX_NETWORK_BYTES
 from phalanx.comm.mpi import is_stand_in, mpi
 from phalanx.comm.rank_labels import hosts_to_name
-from phalanx.comm.set_up import SetupCommunicator, duplicate
+from phalanx.comm.set_up import SetupCommunicator, await_request, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import COUNT, TrafficCounter
 from phalanx.comm.wait import WaitPolicy
+from phalanx.comm.workers import refuse_worker
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect, how_to_start
-from phalanx.launch.rank_log import note_abort
-from phalanx.launch.variables import parent_processes
+from phalanx.launch.survival import check_components
 
 Object = TypeVar("Object")
-RANK_PROCESS = "PHALANX_RANK_PROCESS"
-"""Variable with the process id of a rank, which its workers inherit."""
 
 # Of Open MPI. Its one-sided UCX component complains on stderr when a shared window is made, and is
 # not used for it. By TCP it sends up to 64 KB without an answer of the receiver; here as much as
@@ -82,21 +78,28 @@ class World:
         timeout_s: float,
         link: Link | None = None,
         check: bool | None = None,
+        original_ranks: tuple[int, ...] = (),
+        communicators: OpenCommunicators | None = None,
     ) -> None:
         """link: None: as the environment says (`PHALANX_LINK`). The same on every rank.
         check: whether this rank wants collectives compared before they are made; None: as the
         environment says (`PHALANX_CHECK`). All are when any rank wants it.
+        original_ranks: of its ranks in the first world, where this one takes the place of one in
+        which ranks died. communicators: remembers those of this world from its beginning.
 
         Raises: UserError, on every rank, when ranks differ in what shapes their collectives, or
-                when the environment's link is none.
+                when the environment's link is none, or MPI would return wrong sums after a death.
         """
         self._mpi = mpi()
         self.timeout_s = timeout_s
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
-        self._still_open = OpenCommunicators()
+        self.original_ranks = original_ranks or tuple(range(self.size))
+        """Of its ranks in the world that they started in: records are named by them."""
+        self._still_open = OpenCommunicators() if communicators is None else communicators
+        self._duplicates: weakref.WeakSet[World] = weakref.WeakSet()
         self._end: Callable[[], None] | None = None
-        self._comm = self._duplicate(communicator)
+        self._comm = self._still_open.track(self._duplicate(communicator))
         detector = self._make_detector(self._comm)
         set_up = SetupCommunicator(self._comm, detector)
         try:
@@ -113,10 +116,11 @@ class World:
             self._link_emulator = LinkEmulator(self.link)
             self.node.Free()
             self.node = communicator.Split(communicator.Get_rank())
+        self._still_open.track(self.node)
         self.local_rank: int = self.node.Get_rank()
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
-        nodes = self._nodes(set_up)
+        nodes = self._nodes(set_up, detector)
         detector.close()
         on_this_node = [ranks[peer] for peer in range(self.size) if nodes[peer] == nodes[self.rank]]
         self.settings: Settings = replace(settings, cores=cores_of(on_this_node))
@@ -124,11 +128,21 @@ class World:
         self.policy = WaitPolicy.for_node(self.local_size, self.settings.cores)
         if self.link is not None:
             self.policy = WaitPolicy.for_network()
-        self.recorder = FlightRecorder(self.rank)
+        self.recorder = FlightRecorder(self.original_rank)
         self.step_groups: weakref.WeakSet[ShmGroup] = weakref.WeakSet()
         """Groups whose calls are steps of a training, and nothing else."""
         hosts = hosts_to_name([own.host for own in ranks])
         self.group = self._make_group(nodes, hosts, settings)
+        self.rendezvous: Any = None
+        """Communicator on which survivors find each other: never revoked; None where MPI ends all
+        ranks when one dies."""
+        self.is_met = False
+        """All survivors have met in `finish`, and found that one of them recovers."""
+        if is_fault_tolerant():
+            if not self.on_one_node:
+                check_components(os.environ)
+            self.rendezvous = self._comm.Dup()
+            watch(self._comm)
 
     @classmethod
     def create(
@@ -153,13 +167,18 @@ class World:
             raise RuntimeError("MPI has been finalised in this process; it cannot begin again")
         if not library.Is_initialized():
             library.Init_thread()  # by mpi4py.rc.initialize = False of the program
-            atexit.register(_finalize, library)
+            atexit.register(finalize, library)
         if not is_stand_in():
             check_thread_level(library)
             _check_launched(library)
-            atexit.register(_abort_after_failure, library)  # before MPI's end
+            atexit.register(abort_after_failure, library)  # before MPI's end
         communicator = communicator or library.COMM_WORLD
         return cls(communicator, timeout_s=timeout_s, link=link, check=check)
+
+    @property
+    def original_rank(self) -> int:
+        """Rank of this process in the world that it started in."""
+        return self.original_ranks[self.rank]
 
     @property
     def is_gpu_aware(self) -> bool:
@@ -215,18 +234,70 @@ class World:
 
         check: as `World`.
         """
-        return World(self._comm, timeout_s=self.timeout_s, link=self.link, check=check)
+        made = World(
+            self._comm,
+            timeout_s=self.timeout_s,
+            link=self.link,
+            check=check,
+            original_ranks=self.original_ranks,
+        )
+        self._duplicates.add(made)
+        return made
 
     def call_when_closed(self, end: Callable[[], None]) -> None:
         """Call `end` after the world has been closed."""
         self._end = end
 
+    @property
+    def communicator(self) -> Any:
+        """Of mpi4py, of all ranks; for no messages but our own."""
+        return self._comm
+
+    def exchange(self, value: int) -> list[int]:
+        """Return the whole numbers of all ranks. Collective."""
+        rows = np.zeros(self.size, np.int64)
+        rows[self.rank] = value
+        parts = [Buffer.of(rows[rank : rank + 1]) for rank in range(self.size)]
+        self.group.all_gather(parts, parts[self.rank])
+        return [int(row) for row in rows]
+
+    def hand_over(self, heir: World) -> None:
+        """Give a world of the survivors what is counted, traced and called at the end."""
+        heir.recorder.label = self.recorder.label
+        heir.recorder.trace(self.recorder.spans)
+        heir.group.traffic = self.group.traffic
+        heir._end = self._end
+
+    def abandon(self) -> None:
+        """Free all who wait for this rank in any group of this world, which nobody can use any
+        more. Not collective; only where MPI is fault tolerant (`recover`)."""
+        unwatch(self._comm)
+        self._still_open.revoke()
+        for made in self._duplicates:
+            made.abandon()
+        for group in self.recorder.registered():
+            if isinstance(group, Group):
+                group.abandon()
+
+    def close_abandoned(self) -> None:
+        """Free what an abandoned world has; its communicators stay. Not collective."""
+        for made in self._duplicates:
+            made.close_abandoned()
+        for group in self.recorder.registered():
+            if isinstance(group, Group):
+                group.close()
+        if self._link_emulator is not None:
+            self._link_emulator.close()
+
     def close(self) -> None:
         """Free the communicators. Collective."""
+        unwatch(self._comm)
         self.group.close()
         self._still_open.finish(self.policy, CLOSING_TIMEOUT_S)
         if self._link_emulator is not None:
             self._link_emulator.close()
+        if self.rendezvous is not None:
+            self.rendezvous.Free()
         self.node.Free()
         self._comm.Free()
         if self._end is not None:
@@ -287,39 +358,12 @@ class World:
         )
         return exchange(own, set_up.allgather)
 
-    def _nodes(self, set_up: SetupCommunicator) -> tuple[int, ...]:
+    def _nodes(self, set_up: SetupCommunicator, detector: FailureDetector) -> tuple[int, ...]:
         """The number of each rank's node, in the order of their first ranks."""
+        await_request(detector, self.node.Ibarrier())
         leaders = set_up.allgather(self.node.bcast(self.rank))
         numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}
         return tuple(numbers[leader] for leader in leaders)
-
-
-def _is_worker(rank: str) -> bool:
-    """Return whether the process `rank` has started this one by `multiprocessing`."""
-    if starter := multiprocessing.parent_process():
-        return str(starter.pid) == rank
-    # Set while the program's file is run again; `multiprocessing` itself looks at it so.
-    if not getattr(multiprocessing.current_process(), "_inheriting", False):
-        return False
-    parent, *others = parent_processes(2)
-    with contextlib.suppress(OSError):
-        if b"multiprocessing.forkserver" in Path(f"/proc/{parent}/cmdline").read_bytes():
-            return rank in map(str, others)
-    return str(parent) == rank
-
-
-def refuse_worker() -> None:
-    """Remember that this process is a rank, for the workers that it starts.
-
-    Raises: UserError in such a worker, where MPI would crash: `spawn` and `forkserver` run the
-            program's file again.
-    """
-    if _is_worker(os.environ.get(RANK_PROCESS, "")):
-        raise UserError(
-            "this process is a worker that a rank has started, and runs the program's file again: "
-            'put what trains under `if __name__ == "__main__":`'
-        )
-    os.environ[RANK_PROCESS] = str(os.getpid())
 
 
 def check_thread_level(mpi: Any) -> None:
@@ -350,37 +394,3 @@ def _library_of(mpi: Any) -> str:
     """Return name and version of the MPI library, its first line."""
     text: str = mpi.Get_library_version()
     return text.splitlines()[0].split(",")[0].strip(" \0")
-
-
-def abort(exit_code: int) -> NoReturn:
-    """End all ranks at once: the way out when one has failed, which the others, waiting for it in
-    a collective, would never learn. Only this process when MPI is not in use, or knows no other."""
-    note_abort(exit_code)
-    library = sys.modules.get("mpi4py.MPI")
-    is_in_use = library and library.Is_initialized() and not library.Is_finalized()
-    if library and is_in_use and library.COMM_WORLD.Get_size() > 1:
-        library.COMM_WORLD.Abort(exit_code)
-    os._exit(exit_code)
-
-
-_OUTERMOST = ("<module>", "_run_module_as_main")
-"""Functions at the bottom of a program's stack."""
-
-
-def _finalize(mpi: Any) -> None:
-    """Finalise MPI in a process where nobody else does."""
-    if not mpi.Is_finalized():
-        mpi.Finalize()
-
-
-def _abort_after_failure(mpi: Any) -> None:
-    """End all ranks after an uncaught exception: MPI, were it finalised now, would wait for ranks
-    that wait for this one."""
-    trace = getattr(getattr(sys, "last_value", None), "__traceback__", None)
-    # Uncaught, and no error that a test runner keeps for its debugger.
-    has_failed = trace is not None and trace.tb_frame.f_code.co_name in _OUTERMOST
-    if not has_failed or hasattr(sys, "ps1") or mpi.Is_finalized():
-        return
-    if mpi.COMM_WORLD.Get_size() > 1:
-        sys.stdout.flush()
-        abort(1)

@@ -28,7 +28,7 @@ from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.rank_log import RankFailure, log_file, read_failures
+from phalanx.launch.rank_log import RankFailure, log_file, read_ends, read_failures
 from phalanx.records.failures import EXIT_BAD_INPUT
 from phalanx.records.files import read_failure, read_run, record_file
 from phalanx.records.schema import Outcome, Run
@@ -71,12 +71,15 @@ def launch_program(
     mpi: MpiInstallation | None,
     output: Output,
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+    survive: bool = False,
+) -> list[int]:
     """Run `words` on new ranks, and copy the output of rank 0 while it grows.
 
     folder: new or empty, for a log a rank. threads: of each rank, unless the user has set them;
     None: by the cores of its node, where that is another one.
-    mpi: None for one process without a launcher. environment: added to ours.
+    mpi: None for one process without a launcher. environment: added to ours. survive: the others
+    go on when a rank dies.
+    Returns: the ranks that died, of a job with `survive` that the others have brought to its end.
     Raises: RunFailedError, which names the rank that failed first and shows the end of its log;
             UserError of the same words where that one ended with the exit code of bad input.
     """
@@ -87,7 +90,9 @@ def launch_program(
     if mpi is not None:
         nodes = allocation(os.environ)
         program = [*(RELAY_WORDS if nodes.has_others else ()), *stub, *words]
-        command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=os.environ)
+        command = mpi_job(
+            mpi, ranks, program, cores=usable_cores(), environ=os.environ, survive=survive
+        )
     wanted = {**thread_variables(threads, os.environ), "PYTHONUNBUFFERED": "1"}
     if wanted.get(OWN_POOLS):
         wanted[OWN_POOLS] = " ".join(name for name in THREAD_POOLS if name not in os.environ)
@@ -98,7 +103,7 @@ def launch_program(
     with started([command], folder, nodes, []) as (job, collector):
         while (code := job.poll()) is None:
             shown = _copy(log_file(folder, 0), shown, output)
-            if collector and failed_at is None and read_failures(folder):
+            if collector and failed_at is None and not survive and read_failures(folder):
                 failed_at = time.monotonic()
             if failed_at is not None and time.monotonic() > failed_at + FAILED_S:
                 job.end(LOST_GRACE_S)
@@ -106,10 +111,26 @@ def launch_program(
     _copy(log_file(folder, 0), shown, output)
     if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
+    if survive:
+        ends = {rank: end.exit_code for rank, end in collector.ends.items()} if collector else {}
+        lost = lost_ranks(ranks, ends | read_ends(folder))
+        if lost is not None:
+            return lost
     if collector is not None:
         _check_nodes(folder, code, nodes, job.token, collector, ranks=ranks)
     elif code:
         raise _failure(folder, _why(folder, code))
+    return []
+
+
+def lost_ranks(ranks: int, ends: Mapping[int, int]) -> list[int] | None:
+    """Return the ranks that died, where all others came to a good end; None where they did not.
+
+    ends: exit codes by rank, negative for a signal; none of a rank whose node is gone.
+    """
+    lost = [rank for rank in range(ranks) if ends.get(rank) != 0]
+    is_finished = len(lost) < ranks and all(ends.get(rank, -1) < 0 for rank in lost)
+    return lost if is_finished else None
 
 
 def _failure(folder: Path, why: str) -> UserError | RunFailedError:

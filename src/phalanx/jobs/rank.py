@@ -50,7 +50,7 @@ def fail(
         if is_first and on_first is not None:
             on_first(Outcome(status="failed", error=failure.message, rank=rank))
     finally:
-        from phalanx.comm.world import abort  # a single process needs nothing else of comm
+        from phalanx.comm.abort import abort  # a single process needs nothing else of comm
 
         abort(exit_code)
 

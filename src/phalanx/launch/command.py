@@ -21,6 +21,7 @@ from phalanx.launch.allocation import (
 from phalanx.launch.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.launch.installation import MpiInstallation, Vendor
 from phalanx.launch.networks import interface_for
+from phalanx.launch.survival import ALWAYS, FLAGS, ON_NODES, check_survival
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +41,32 @@ def mpi_job(
     *,
     cores: int,
     environ: Mapping[str, str],
+    survive: bool = False,
 ) -> Command:
     """Return the command that runs `program` on `ranks` ranks, on this machine or on the nodes that
-    the user or a batch system names."""
+    the user or a batch system names.
+
+    survive: the others go on when a rank dies. Raises: UserError where they cannot.
+    """
+    if survive:
+        check_survival(installation, environ)
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     nodes = allocation(environ)
     exported = exported_variables(environ) if nodes.has_others else ()
     words = mpi_command(
-        installation, ranks, program, as_root=as_root, nodes=nodes, exported=exported
+        installation,
+        ranks,
+        program,
+        as_root=as_root,
+        nodes=nodes,
+        exported=exported,
+        survive=survive,
     )
     return Command(
         words=tuple(words),
-        environment=mpi_environment(installation.vendor, ranks, cores=cores, environ=environ),
+        environment=mpi_environment(
+            installation.vendor, ranks, cores=cores, environ=environ, survive=survive
+        ),
         death_signal=_LAUNCHERS[installation.vendor].death_signal,
     )
 
@@ -64,12 +79,14 @@ def mpi_command(
     as_root: bool,
     nodes: Allocation = THIS_MACHINE,
     exported: Sequence[str] = (),
+    survive: bool = False,
 ) -> list[str]:
     """Return the command line. exported: variables that ranks on other nodes find as well."""
     vendor = installation.vendor
     flags = list(_LAUNCHERS[vendor].flags)
     if vendor == "openmpi":
         flags += ["--allow-run-as-root"] if as_root else []
+        flags += FLAGS if survive else ()
         flags += [word for name in exported for word in ("-x", name)]
     if nodes.needs_flags and (nodes.is_named or not nodes.is_one_machine):
         placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
@@ -128,7 +145,7 @@ def exported_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def mpi_environment(
-    vendor: Vendor, ranks: int, *, cores: int, environ: Mapping[str, str]
+    vendor: Vendor, ranks: int, *, cores: int, environ: Mapping[str, str], survive: bool = False
 ) -> dict[str, str]:
     """Return variables for the launcher and its ranks, without those that the user has set.
 
@@ -137,6 +154,8 @@ def mpi_environment(
     nodes, launcher = allocation(environ), _LAUNCHERS[vendor]
     wanted = dict(launcher.always)
     wanted |= launcher.on_one_node if nodes.is_one_machine else launcher.on_nodes
+    if survive:
+        wanted |= ALWAYS | ({} if nodes.is_one_machine else ON_NODES)
     wanted |= _translated(vendor, environ)
     if nodes.has_others and starts_by_ssh(vendor, environ):
         wanted |= launcher.by_ssh

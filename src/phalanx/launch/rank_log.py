@@ -20,9 +20,10 @@ from typing import NamedTuple
 from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
-from phalanx.launch.relay import TELLS_END, end_frame
+from phalanx.launch.relay import TELLS_END, end_by_signal, end_frame
 from phalanx.launch.relayed import flush
 from phalanx.launch.stray_daemon import end_stray_daemon
+from phalanx.launch.survival import FAULT_TOLERANCE
 from phalanx.launch.variables import set_variables
 
 _EXIT_NOT_FOUND = 127
@@ -59,6 +60,12 @@ def read_failures(folder: Path) -> list[RankFailure]:
     )
 
 
+def read_ends(folder: Path) -> dict[int, int]:
+    """Return the exit codes of the ranks of a job with ULFM, negative for a signal, by rank."""
+    codes = {int(path.stem.split("-")[1]): 0 for path in folder.glob("finished-*")}
+    return codes | {failure.rank: failure.exit_code for failure in read_failures(folder)}
+
+
 def _run(folder: Path, words: list[str]) -> int:
     is_waited_for = os.environ.pop(TELLS_END, None) is not None
     launched = detect(os.environ)
@@ -88,6 +95,11 @@ def _run(folder: Path, words: list[str]) -> int:
     if is_waited_for:
         with contextlib.suppress(OSError):
             os.write(1, end_frame(rank, code))
+    if FAULT_TOLERANCE in os.environ:
+        if code not in (0, EXIT_STOPPED):  # Open MPI tells the others of deaths by signals alone
+            end_by_signal(-code if code < 0 else signal.SIGKILL)
+        elif code == 0:
+            (folder / f"finished-{rank}").touch()
     return code if code >= 0 else 128 - code
 
 

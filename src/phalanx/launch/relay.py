@@ -238,6 +238,14 @@ def _rank() -> int:
     return launched.rank if launched else 0
 
 
+def end_by_signal(number: int) -> None:
+    """End this process by a signal, without another memory dump."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 def main(words: list[str]) -> int:
     """Run `words`; does not return where the folder of the records is on this node."""
     text = os.environ.pop(ORDER, None)
@@ -256,10 +264,7 @@ def main(words: list[str]) -> int:
     with job_folder() as local:
         code = _relay(order, words, local)
     if code < 0:  # the launcher tells of a signal as if it had been its own rank's
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
+        end_by_signal(-code)
         return 128 - code
     return code
 

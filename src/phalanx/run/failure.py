@@ -15,8 +15,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+from phalanx.comm.abort import abort
 from phalanx.comm.errors import PeerFailedError
-from phalanx.comm.world import abort
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED

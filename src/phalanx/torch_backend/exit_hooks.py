@@ -14,8 +14,8 @@ from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
 
+from phalanx.comm.abort import abort
 from phalanx.comm.errors import MismatchError
-from phalanx.comm.world import abort
 from phalanx.records.last_collectives import dump_folder
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.signals import defer_handlers

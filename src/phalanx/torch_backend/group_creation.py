@@ -18,7 +18,8 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from phalanx.comm import kernels
 from phalanx.comm.join_world import check_hosts, report_binding
-from phalanx.comm.world import World, refuse_worker
+from phalanx.comm.workers import refuse_worker
+from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.exit_hooks import install_exit_hooks

@@ -1,0 +1,83 @@
+"""Deaths of ranks as MPI reports them: Open MPI with ULFM, elsewhere never."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from phalanx.comm.errors import PeerFailedError
+from phalanx.comm.mpi import is_stand_in, mpi
+from phalanx.launch.survival import FAULT_TOLERANCE
+
+Fault = Literal["died", "left"]
+
+_watched: list[Any] = []
+"""Communicators of this process whose revocation ends every wait."""
+
+
+def is_fault_tolerant() -> bool:
+    """Return whether communicators stay usable when a rank dies: Open MPI, started with ULFM."""
+    enabled = os.environ.get(FAULT_TOLERANCE, "0").lower() in ("1", "true", "yes", "mpi")
+    return enabled and not is_stand_in()
+
+
+def fault_in(error: BaseException) -> Fault | None:
+    """Return what an error of MPI says of the peers; None for any other error.
+
+    died: the process of one is gone; left: one has revoked the communicator.
+    """
+    library = mpi()
+    if not is_fault_tolerant() or not isinstance(error, library.Exception):
+        return None
+    kind = error.Get_error_class()
+    if kind in (library.ERR_PROC_FAILED, library.ERR_PROC_FAILED_PENDING):
+        return "died"
+    return "left" if kind == library.ERR_REVOKED else None
+
+
+def dead_ranks(communicator: Any) -> list[int]:
+    """Return the ranks of `communicator` whose processes are known to be gone. Local."""
+    failed, everyone = communicator.Get_failed(), communicator.Get_group()
+    ranks = failed.Translate_ranks(None, everyone)
+    failed.Free()
+    everyone.Free()
+    return sorted(map(int, ranks))
+
+
+def watch(communicator: Any) -> None:
+    """End the waits of this process, also those in shared memory, once it is revoked."""
+    _watched.append(communicator)
+
+
+def unwatch(communicator: Any) -> None:
+    """Wait on after its revocation; no error if it was not watched."""
+    _watched[:] = [other for other in _watched if other is not communicator]
+
+
+@contextmanager
+def watched(communicator: Any) -> Iterator[None]:
+    """Watch it during the block."""
+    watch(communicator)
+    try:
+        yield
+    finally:
+        unwatch(communicator)
+
+
+def raise_if_left() -> None:
+    """Raises: PeerFailedError when a peer has revoked a watched communicator."""
+    for communicator in _watched:
+        if communicator.Is_revoked():
+            raise left_error()
+
+
+def left_error() -> PeerFailedError:
+    return PeerFailedError("another rank has noticed a failure and has left its groups to recover")
+
+
+def move_messages() -> None:
+    """Let MPI make progress during a wait elsewhere. Raises: PeerFailedError, as above."""
+    mpi().COMM_SELF.Iprobe()  # one that no death can break
+    raise_if_left()

