@@ -250,7 +250,7 @@ class World:
 
     @property
     def communicator(self) -> Any:
-        """Of mpi4py, of all ranks; for no messages but our own."""
+        """Communicator of all ranks, of mpi4py; for our own messages alone."""
         return self._comm
 
     def exchange(self, value: int) -> list[int]:
@@ -285,6 +285,7 @@ class World:
             made.close_abandoned()
         for group in self.recorder.registered():
             if isinstance(group, Group):
+                group.abandon()
                 group.close()
         if self._link_emulator is not None:
             self._link_emulator.close()

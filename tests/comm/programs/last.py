@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.comm import clock
+from phalanx.comm.abort import abort
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
-from phalanx.comm.world import World, abort
+from phalanx.comm.world import World
 
 
 def check_notes(world: World) -> None:

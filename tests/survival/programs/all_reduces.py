@@ -99,7 +99,12 @@ def main(how: str, seed: str, kills: str, seconds: str, folder: Path) -> None:
                 "error": failure,
             }
         )
-    record = {"steps": number, "ranks": world.original_ranks, "recoveries": seen}
+    record = {
+        "steps": number,
+        "ended": time.time(),
+        "ranks": world.original_ranks,
+        "recoveries": seen,
+    }
     (folder / f"survivor-{own}.json").write_text(json.dumps(record))
 
 
