@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -157,6 +160,23 @@ def parameters_sha256(model: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(_full_tensor(tensor).contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def state_sha256(model: nn.Module, optimizer: Optimizer) -> str:
+    """Return one digest of parameters, buffers and the optimizer's state: names, types and bytes."""
+    digest = hashlib.sha256()
+    tensors = {**model_tensors(model), **optimizer_tensors(model, optimizer)}
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(bytes_of(tensor).data)
+    return digest.hexdigest()
+
+
+def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
+    """Return the bytes of a tensor's values, (n,); a view where they are contiguous on the host."""
+    values = tensor.detach().cpu().contiguous().reshape(-1)
+    found: NDArray[np.uint8] = values.view(torch.uint8).numpy()
+    return found
 
 
 def _full_tensor(tensor: Tensor) -> Tensor:

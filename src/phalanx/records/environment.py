@@ -19,7 +19,7 @@ def describe_environment(mpi: str | None, *, cores: int) -> Environment:
 
     return Environment(
         hostname=socket.gethostname(),
-        processor=_processor(),
+        processor=processor_name(),
         cores=cores,
         memory_bytes=_memory_bytes(),
         operating_system=f"{platform.system()} {platform.release()}",
@@ -52,7 +52,8 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Return the model of the processor, as the system calls it."""
     import platform
 
     try:

@@ -291,11 +291,39 @@ def stopped_text(step: int) -> str:
     return f"stopped after step {step}, as asked, with a checkpoint to resume from"
 
 
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """The bits with which a bitwise run ended, and what they depend on beside data and options."""
+
+    sha256: str  # of parameters, buffers and optimizer state
+    steps: int
+    micro_batches: int  # of a global batch
+    threads: int
+    torch: str
+    torch_build: str  # hash of torch.__config__
+    instruction_set: str  # that torch computes by
+    strategy: str
+
+
+class DigestNamesEvent(Event, frozen=True, kw_only=True, tag="digest names"):
+    """Digests of a bitwise run's model before its first step, written by rank 0."""
+
+    names: list[str]  # of tensors; "first … last" of several that share a digest
+    digests: str  # 16 hexadecimal digits for each name
+
+
+class DigestEvent(Event, frozen=True, kw_only=True, tag="digest"):
+    """The same after a step."""
+
+    step: int
+    digests: str
+
+
 class FinishedEvent(Event, frozen=True, kw_only=True, tag="finished"):
     """The last line of a rank that came to the end."""
 
     parameters_sha256: str
     peak_memory_bytes: int
+    certificate: Certificate | None = None  # of a bitwise run
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.checkpointing import ProgramCheckpoints
+from phalanx.run.certificate import certify
 from phalanx.run.departure import MEND, Departure, leaves_by_break
 from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
@@ -87,7 +88,7 @@ class ProgramRun:
         self._strategy, self._group = strategy, strategy.group
         self._records, self._options, self._checkpoints = records, options, checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
-        self._is_begun = self._is_closed = False
+        self._is_begun = self._is_closed = self._has_ended = False
         self._departure = Departure(strategy.group)
 
     @property
@@ -309,14 +310,18 @@ class ProgramRun:
             self._strategy.close()
 
     def _end(self, stopped: Stopped | None = None) -> None:
-        """Complete checkpoints and records, and leave the model to the program. Collective."""
+        """Complete checkpoints and records, and leave the model to the program, once. Collective."""
+        if self._has_ended:
+            return
+        self._has_ended = True
         self._departure.cancel()
         self._gradients.release()
         self._options.end()
         self._checkpoints.close()
         if self._departure.has_left:
             self._records.note(f"the program left the loop after {self._loop.progress}")
-        self._records.finish(self._strategy, stopped)
+        certificate = None if stopped else certify(self._strategy, self._loop.position.step)
+        self._records.finish(self._strategy, stopped, certificate)
 
     def __enter__(self) -> Self:
         return self

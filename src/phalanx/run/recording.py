@@ -18,6 +18,7 @@ from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
 from phalanx.records.schema import (
     ActionEvent,
+    Certificate,
     EpochEvent,
     ExpectedCosts,
     FinishedEvent,
@@ -27,6 +28,7 @@ from phalanx.records.schema import (
     StartedEvent,
     StoppedEvent,
 )
+from phalanx.run.digests import ModelDigests
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import resident_bytes
 from phalanx.run.step_record import step_record
@@ -72,6 +74,7 @@ class RunRecorder:
         self._counts_samples = strategy.counts_samples
         self._first_correct = 0 if counts_correct else None
         self._epoch_began = began_at
+        self._digests: ModelDigests | None = None
         self.gathered: GatheredRecords | None = None
         """Brings this rank's file to rank 0's folder after each epoch."""
 
@@ -108,6 +111,8 @@ class RunRecorder:
                 expected=expected,
             )
         )
+        if strategy.num_blocks is not None and strategy.rank == 0:
+            self._digests = ModelDigests(strategy.model, self.writer, at_s=self.at_s())
         self.writer.flush()
 
     def begin_epoch(self) -> None:
@@ -160,6 +165,8 @@ class RunRecorder:
                 *(*times, *result[2:], *self._times_since_last_step()),
             )
         )
+        if self._digests is not None:
+            self._digests.add(step, at_s)
         for action in self._strategy.actions():
             writer.note(ActionEvent(at_s=at_s, **action._asdict()))
         if times[2] >= writer.due_at:
@@ -228,8 +235,8 @@ class RunRecorder:
             self.writer.add(StoppedEvent(at_s=self.at_s(), step=step))
             self.writer.close()
 
-    def finish(self, parameters_sha256: str) -> None:
-        """Write the last line of a rank that came to the end."""
+    def finish(self, parameters_sha256: str, certificate: Certificate | None = None) -> None:
+        """Write the last line of a rank that came to the end. certificate: of a bitwise run."""
         if self.writer is None:
             return
         self.writer.add(
@@ -237,6 +244,7 @@ class RunRecorder:
                 at_s=self.at_s(),
                 parameters_sha256=parameters_sha256,
                 peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                certificate=certificate,
             )
         )
         self.writer.close()

@@ -30,7 +30,7 @@ from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
 from phalanx.records.failures import failure_of
 from phalanx.records.files import EventWriter, rank_file, write_failure
-from phalanx.records.schema import NoticeEvent, Outcome, Run, Setting
+from phalanx.records.schema import Certificate, NoticeEvent, Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
@@ -170,8 +170,22 @@ class ProgramRecords:
         if writer is not None and self._rank == 0 and not self._is_ended:
             writer.add(NoticeEvent(at_s=self.recorder.at_s(), text=text))
 
-    def finish(self, strategy: Strategy, stopped: Stopped | None = None) -> None:
-        """Write the last lines of a run that came to its end, or was stopped before. Collective."""
+    def tell(self, text: str) -> None:
+        """Write a notice of rank 0, and print it; an empty one is none."""
+        if text and self._rank == 0:
+            print(text, flush=True)
+            self.note(text)
+
+    def finish(
+        self,
+        strategy: Strategy,
+        stopped: Stopped | None = None,
+        certificate: Certificate | None = None,
+    ) -> None:
+        """Write the last lines of a run that came to its end, or was stopped before. Collective.
+
+        certificate: of a bitwise run.
+        """
         self._hide()
         if self.folder is None or self._is_ended:
             return
@@ -180,7 +194,7 @@ class ProgramRecords:
             self._tracing.compare_clocks()
             self._tracing.write()
         if stopped is None:
-            self.recorder.finish(parameters_sha256(strategy.model))
+            self.recorder.finish(parameters_sha256(strategy.model), certificate)
         else:
             self.recorder.stop(stopped.steps)
         if self.recorder.gathered is not None:

@@ -35,6 +35,8 @@ def describe_setting(
     options: dict[str, str | int | float | bool] = dict(strategy_options)
     if micro_batches is not None:
         options["micro_batches"] = micro_batches
+    if strategy.num_blocks is not None:
+        options["bitwise"] = True
     if step.clip_norm is not None:
         options["clip_norm"] = step.clip_norm
     if step.skips_nonfinite:

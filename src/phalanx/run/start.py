@@ -19,6 +19,7 @@ from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.parallel.replica_options import Compression, Overlap
 from phalanx.run.batch_norm import check_sync_batch_norm
+from phalanx.run.certificate import probe_processors
 from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
 from phalanx.run.data_loader import unwrap_loader
@@ -177,6 +178,7 @@ def start(
     loop = checkpoints.begin(state, epochs=batches.epochs, steps=steps)
     records = plan.begin_records(chosen, loop, run_dir=run_dir, on_metrics=on_metrics, trace=trace)
     checkpoints.record_in(records.recorder)
+    records.tell(probe_processors(chosen))
     feed, options = plan.make_feed(chosen), plan.change_model(chosen)
     run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop, options)
     watch(records)

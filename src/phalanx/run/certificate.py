@@ -1,0 +1,128 @@
+"""Certificate of a bitwise run: the hash of what it has made, the same on all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from phalanx.checkpoints.checkpoint import model_tensors, state_sha256
+from phalanx.comm.shared_folder import gather_text
+from phalanx.errors import UserError
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.environment import processor_name
+from phalanx.records.schema import Certificate
+from phalanx.run.digests import digest_of
+
+MAX_COMPARED = 2**20
+"""Characters of tensors' digests that a rank sends where hashes differ."""
+
+
+def certify(strategy: Strategy, steps: int) -> Certificate | None:
+    """Return the certificate of a bitwise run, None of any other; rank 0 prints it. Collective.
+
+    steps: updates made. Cost: parameters, buffers and state are hashed once.
+    Raises: UserError, on every rank, that names the ranks that hold other bits than the rest.
+    """
+    if strategy.num_blocks is None:
+        return None
+    certificate = Certificate(
+        sha256=state_sha256(strategy.model, strategy.optimizer),
+        steps=steps,
+        micro_batches=strategy.num_blocks,
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        torch_build=torch_build(),
+        instruction_set=torch.backends.cpu.get_cpu_capability(),
+        strategy="sequential" if strategy.size == 1 else "mpi",
+    )
+    _check_alike(strategy, certificate.sha256)
+    if strategy.rank == 0:
+        print(describe(certificate), flush=True)
+    return certificate
+
+
+def describe(certificate: Certificate) -> str:
+    """Return a certificate in one line."""
+    threads = f"{certificate.threads} thread{'s' * (certificate.threads != 1)}"
+    return (
+        f"bitwise: SHA-256 {certificate.sha256} after {certificate.steps} steps of "
+        f"{certificate.micro_batches} micro-batches ({threads}, torch {certificate.torch}, "
+        f"{certificate.instruction_set})"
+    )
+
+
+def torch_build() -> str:
+    """Return a hash of how this PyTorch was built, whatever processor it runs on."""
+    lines = torch.__config__.show().splitlines()
+    text = "\n".join(line for line in lines if "CPU capability" not in line)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_alike(strategy: Strategy, sha256: str) -> None:
+    """Raise UserError where ranks hold other bits. Collective."""
+    found = gather_text(strategy.group, sha256)
+    odd = odd_ones(found)
+    if not odd:
+        return
+    tensors = model_tensors(strategy.model)
+    text = "".join(f"{digest_of(tensor):016x}" for tensor in tensors.values())
+    others = gather_text(strategy.group, text[:MAX_COMPARED])
+    truth = others[next(rank for rank in range(len(found)) if rank not in odd)]
+    differing = [
+        name
+        for number, name in enumerate(tensors)
+        if others[odd[0]][16 * number : 16 * number + 16] != truth[16 * number : 16 * number + 16]
+    ]
+    where = f"in {differing[0]} first" if differing else "in the optimizer's state"
+    ranks = f"rank{'s' * (len(odd) > 1)} {', '.join(map(str, odd))}"
+    raise UserError(
+        f"bitwise: {ranks} ended with other bits than the rest, {where}: a fault of memory, or "
+        "something that the program has done on some ranks alone; the run has no certificate"
+    )
+
+
+def odd_ones(values: Sequence[str]) -> list[int]:
+    """Return the places of values that are not the most frequent one; of two, the second's."""
+    (usual, _), *_ = Counter(values).most_common()
+    return [place for place, value in enumerate(values) if value != usual]
+
+
+def probe_processors(strategy: Strategy) -> str:
+    """Return a notice for the user where ranks of a bitwise run compute on processors of different
+    kinds, else nothing. Collective; a millisecond."""
+    if strategy.num_blocks is None or strategy.size == 1:
+        return ""
+    kind = f"{torch.backends.cpu.get_cpu_capability()}, {processor_name()}"
+    found = [text.split("\n") for text in gather_text(strategy.group, f"{kind}\n{_probe()}")]
+    different = next((rank for rank, one in enumerate(found) if one != found[0]), None)
+    if different is None:
+        return ""
+    (first, bits), (other, other_bits) = found[0], found[different]
+    probed = "differ" if other_bits != bits else "were the same"
+    return (
+        f"bitwise: rank {different} ({other}) and rank 0 ({first}) compute on different "
+        f"processors, whose bits {probed} in a probe: the result may depend on which rank computes "
+        "what; take processors of one kind, or set ATEN_CPU_CAPABILITY to what all have"
+    )
+
+
+def _probe() -> str:
+    """Return a hash of some operations whose kernels differ among processors."""
+    values = torch.arange(64 * 96, dtype=torch.float32).remainder(97).sub(48).div(31).view(64, 96)
+    images = values.view(2, 3, 32, 32)
+    weight = torch.arange(8 * 27, dtype=torch.float32).remainder(13).sub(6).div(7).view(8, 3, 3, 3)
+    results: list[Tensor] = [
+        values @ values.T,
+        torch.nn.functional.conv2d(images, weight),
+        values.exp().sum(1),
+        values.softmax(1),
+        values.tanh(),
+    ]
+    digest = hashlib.sha256()
+    for result in results:
+        digest.update(result.contiguous().numpy().tobytes())
+    return digest.hexdigest()

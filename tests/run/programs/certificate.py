@@ -1,0 +1,115 @@
+"""Bitwise runs in which something is wrong, and one in which nothing is.
+
+Words: a folder for what each has found.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+import phalanx
+from phalanx.comm.group import Group
+from phalanx.errors import UserError
+from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.parallel import bitwise
+from phalanx.parallel.bitwise import Bitwise
+from phalanx.torch_backend.tensors import buffer_of
+
+SAMPLES, BATCH, STEPS = 64, 16, 4
+RANK = int(os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
+
+
+def train(flipped_at: int | None = None, **options: Any) -> str:
+    """Return the line of the certificate, of rank 0, or the error.
+
+    flipped_at: step after which one bit of one parameter changes; by the program.
+    """
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Tanh(), nn.Linear(9, 3))
+    data = (torch.randn(SAMPLES, 6), torch.randint(3, (SAMPLES,)))
+    said = io.StringIO()
+    options = {"micro_batches": 8, **options}
+    run = phalanx.start(
+        model, SGD(model.parameters(), lr=0.3), data, batch_size=BATCH, bitwise=True, **options
+    )
+    try:
+        with contextlib.redirect_stdout(said):
+            for batch in run:
+                run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+                if batch.ends_step and batch.step == flipped_at:
+                    flip(model[3].weight)
+            run.close()
+    except UserError as error:
+        run._strategy.close()
+        return str(error)
+    return said.getvalue()
+
+
+def flip(tensor: Tensor) -> None:
+    """Change the last bit of the first value."""
+    with torch.no_grad():
+        tensor.view(torch.int32).view(-1)[0] ^= 1
+
+
+class LinearReducer:
+    """A wrong one: a rank adds its micro-batches up from left to right, then ranks add theirs."""
+
+    def __init__(self, likes: Sequence[Tensor], num_leaves: int, group: Group | None) -> None:
+        self._group, self._sums = group, [torch.zeros_like(like) for like in likes]
+
+    def begin(self, *_: object) -> None:
+        for total in self._sums:
+            total.zero_()
+
+    def add(self, leaf: int, tensors: Sequence[Tensor]) -> None:
+        for total, tensor in zip(self._sums, tensors, strict=True):
+            total += tensor
+
+    def reduce(self) -> list[Tensor]:
+        for total in self._sums if self._group is not None else ():
+            self._group.all_reduce(buffer_of(total))
+        return [total.clone() for total in self._sums]
+
+
+def counted_twice(
+    end_micro_batch: Callable[[Bitwise], None],
+) -> Callable[[Bitwise], None]:
+    def mutation(strategy: Bitwise) -> None:
+        if strategy._micro_batch == 5:
+            for parameter in strategy._parameters:
+                parameter.grad *= 2
+        end_micro_batch(strategy)
+
+    return mutation
+
+
+@contextlib.contextmanager
+def changed(owner: object, name: str, value: object) -> Iterator[None]:
+    with mock.patch.object(owner, name, value):
+        yield
+
+
+def found() -> dict[str, str]:
+    results = {"right": train()}
+    with changed(Bitwise, "end_micro_batch", counted_twice(Bitwise.end_micro_batch)):
+        results["counted twice"] = train()
+    assert bitwise.TreeReducer is TreeReducer
+    with changed(bitwise, "TreeReducer", LinearReducer):
+        results["order of ranks"] = train()
+    results["flipped on one rank"] = train(flipped_at=STEPS - 1 if RANK == 1 else None)
+    return results
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) / f"{RANK}.json").write_text(json.dumps(found()))
