@@ -16,7 +16,9 @@ from phalanx.run.digests import MAX_DIGESTS, digest_of, group_tensors
 from tests.conftest import Ranks, long
 from tests.run.programs.certificate import flip, found
 
-LINE = r"bitwise: SHA-256 [0-9a-f]{64} after 4 steps of 8 micro-batches \(1 thread, torch \S+, \w+\)"
+LINE = (
+    r"bitwise: SHA-256 [0-9a-f]{64} after 4 steps of 8 micro-batches \(1 thread, torch \S+, \w+\)"
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

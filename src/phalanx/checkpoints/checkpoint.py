@@ -163,7 +163,7 @@ def parameters_sha256(model: nn.Module) -> str:
 
 
 def state_sha256(model: nn.Module, optimizer: Optimizer) -> str:
-    """Return one digest of parameters, buffers and the optimizer's state: names, types and bytes."""
+    """Return one digest of parameters, buffers and the optimizer's state: names, types, bytes."""
     digest = hashlib.sha256()
     tensors = {**model_tensors(model), **optimizer_tensors(model, optimizer)}
     for name, tensor in sorted(tensors.items()):

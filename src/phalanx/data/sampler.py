@@ -38,6 +38,8 @@ class EpochPlace(TypedDict):
     num_ranks: int
     first_sample: NotRequired[int]
     """Samples of the epoch already seen, over all ranks."""
+    micro_batches: NotRequired[int]
+    """Into which a global batch is cut first; a rank has consecutive ones. Left out: one a rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,8 @@ class GlobalBatches:
     num_ranks: int
     first_sample: int = 0
     """Samples of the epoch already seen."""
+    micro_batches: int | None = None
+    """Into which a batch is cut first, of which a rank has consecutive ones; None: one a rank."""
     order: Tensor | None = None
     """(num_samples,) int64; None: all samples at random, by (seed, epoch)."""
 
@@ -69,8 +73,17 @@ class GlobalBatches:
             order = epoch_order(self.num_samples, self.seed, self.epoch)
         for start in range(self.first_sample, self.num_samples, self.global_batch_size):
             stop = min(start + self.global_batch_size, self.num_samples)
-            local = shard(start, stop, self.rank, self.num_ranks)
+            local = self._local(start, stop)
             yield RankBatch(indices=order[local.start : local.stop], global_size=stop - start)
+
+    def _local(self, start: int, stop: int) -> range:
+        """Return the rank's samples of a batch [start, stop)."""
+        number = self.micro_batches
+        if number is None:
+            return shard(start, stop, self.rank, self.num_ranks)
+        own = share_of(self.rank, self.num_ranks, number)
+        first, last = shard(start, stop, own[0], number), shard(start, stop, own[-1], number)
+        return range(first.start, last.stop)
 
 
 def epoch_order(num_samples: int, seed: int, epoch: int) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.parallel.formulas import data_parallel_costs
@@ -48,6 +49,11 @@ class Bitwise(Strategy):
         self._tree_reducer: TreeReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
+        if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+            raise UserError(
+                "the model has SyncBatchNorm, whose statistics the ranks sum in their own order: "
+                "bitwise runs take BatchNorm, of each micro-batch by itself"
+            )
         super().prepare(model, rule)
         if self._world is not None:
             broadcast_tensors(self._world.group, self._parameters)

@@ -269,8 +269,8 @@ class Strategy(ABC):
         """Scale gradients, not in place: where ranks share the sums, each would scale them."""
         if factor == 1.0:
             return
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        scaled = [parameter for parameter in parameters if parameter.grad is not None]
+        groups = self.optimizer.param_groups
+        scaled = [p for group in groups for p in group["params"] if p.grad is not None]
         gradients = torch._foreach_mul([parameter.grad for parameter in scaled], factor)
         for parameter, gradient in zip(scaled, gradients, strict=True):
             parameter.grad = gradient
@@ -296,10 +296,8 @@ class Strategy(ABC):
 
         Raises: UserError, of the same words, where such steps are not skipped.
         """
-        if can_recompute:
-            why = self.describe_nonfinite_gradients(batch, loss_sum)
-        else:
-            why = self.describe_nonfinite_sums(batch, loss_sum)
+        own, sums = self.describe_nonfinite_gradients, self.describe_nonfinite_sums
+        why = own(batch, loss_sum) if can_recompute else sums(batch, loss_sum)
         if not self.options.skips_nonfinite:
             raise UserError(f"{why}; {REMEDIES if can_recompute else REMEDIES_IN_PROGRAM}")
         return why
@@ -366,8 +364,7 @@ class Strategy(ABC):
         self.group.synchronize_buffers(self.model)
 
     def actions(self) -> Sequence[TimedAction]:
-        """Return this rank's pipeline actions in the last step, if it is one of the few
-        recorded."""
+        """Return this rank's pipeline actions in the last step, if that was recorded."""
         return ()
 
     def staleness(self) -> Counter[int]:
@@ -395,17 +392,12 @@ class Strategy(ABC):
 
     def state_bytes(self) -> StateBytes:
         """Measure the memory of the state between two steps, each storage once."""
-        states = [
-            value
-            for state in self.optimizer_state().values()
-            for value in state.values()
-            if isinstance(value, Tensor)
-        ]
+        states = [value for own in self.optimizer_state().values() for value in own.values()]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         return StateBytes(
             storage_bytes(list(self.model.parameters())),
             storage_bytes(gradients),
-            storage_bytes(states),
+            storage_bytes([value for value in states if isinstance(value, Tensor)]),
         )
 
     def close(self) -> None:

@@ -304,6 +304,16 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str
 
 
+def certificate_text(certificate: Certificate) -> str:
+    """Return a certificate in one line."""
+    threads = f"{certificate.threads} thread{'s' * (certificate.threads != 1)}"
+    return (
+        f"bitwise: SHA-256 {certificate.sha256} after {certificate.steps} steps of "
+        f"{certificate.micro_batches} micro-batches ({threads}, torch {certificate.torch}, "
+        f"{certificate.instruction_set})"
+    )
+
+
 class DigestNamesEvent(Event, frozen=True, kw_only=True, tag="digest names"):
     """Digests of a bitwise run's model before its first step, written by rank 0."""
 

@@ -14,7 +14,7 @@ from phalanx.comm.shared_folder import gather_text
 from phalanx.errors import UserError
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import processor_name
-from phalanx.records.schema import Certificate
+from phalanx.records.schema import Certificate, certificate_text
 from phalanx.run.digests import digest_of
 
 MAX_COMPARED = 2**20
@@ -34,25 +34,15 @@ def certify(strategy: Strategy, steps: int) -> Certificate | None:
         steps=steps,
         micro_batches=strategy.num_blocks,
         threads=torch.get_num_threads(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         torch_build=torch_build(),
         instruction_set=torch.backends.cpu.get_cpu_capability(),
         strategy="sequential" if strategy.size == 1 else "mpi",
     )
     _check_alike(strategy, certificate.sha256)
     if strategy.rank == 0:
-        print(describe(certificate), flush=True)
+        print(certificate_text(certificate), flush=True)
     return certificate
-
-
-def describe(certificate: Certificate) -> str:
-    """Return a certificate in one line."""
-    threads = f"{certificate.threads} thread{'s' * (certificate.threads != 1)}"
-    return (
-        f"bitwise: SHA-256 {certificate.sha256} after {certificate.steps} steps of "
-        f"{certificate.micro_batches} micro-batches ({threads}, torch {certificate.torch}, "
-        f"{certificate.instruction_set})"
-    )
 
 
 def torch_build() -> str:

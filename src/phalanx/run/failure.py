@@ -10,6 +10,7 @@ import io
 import os
 import sys
 import time
+import traceback
 import weakref
 from functools import cache
 from types import TracebackType
@@ -21,6 +22,7 @@ from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
 from phalanx.run.records import ProgramRecords
+from phalanx.torch_backend.threads import refused_operation
 
 ECHO_DELAY_S = 2.0
 """Time that rank 0 has to end the others, before they say the same."""
@@ -52,6 +54,8 @@ def end_program(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """End all ranks because of an error of this one, which is shown."""
+    if (refused := refused_operation(error)) is not None:
+        error = UserError(f"{refused} ({_place_of(trace)})").with_traceback(trace)
     is_mendable, launched = isinstance(error, UserError), detect(os.environ)
     if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
         sys.stderr = sys.__stderr__  # the hook of PyTorch's process groups would write it later
@@ -70,3 +74,9 @@ def end_program(
     if is_mendable:  # else Python ends as it always does
         atexit._run_exitfuncs()
         os._exit(EXIT_BAD_INPUT)
+
+
+def _place_of(trace: TracebackType | None) -> str:
+    """Return file and line of the program, the last outside of PyTorch."""
+    frames = [f for f in traceback.extract_tb(trace) if f"{os.sep}torch{os.sep}" not in f.filename]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"

@@ -21,8 +21,8 @@ from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
-from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.certificate import certify
+from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.departure import MEND, Departure, leaves_by_break
 from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
@@ -310,7 +310,7 @@ class ProgramRun:
             self._strategy.close()
 
     def _end(self, stopped: Stopped | None = None) -> None:
-        """Complete checkpoints and records, and leave the model to the program, once. Collective."""
+        """Complete checkpoints and records once, and leave the model to the program. Collective."""
         if self._has_ended:
             return
         self._has_ended = True

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
+from phalanx.errors import UserError
 from phalanx.launch.binding import bound_cores, cores_of_rank
 
 BITWISE_THREADS = 1
@@ -31,3 +35,25 @@ def compute_bitwise() -> None:
     whose results vary, by their name."""
     torch.set_num_threads(BITWISE_THREADS)
     torch.use_deterministic_algorithms(True)
+
+
+@contextmanager
+def naming_operations() -> Iterator[None]:
+    """Turn PyTorch's refusal of an operation whose results vary into a line for the user."""
+    try:
+        yield
+    except RuntimeError as error:
+        if (refused := refused_operation(error)) is not None:
+            raise UserError(refused) from error
+        raise
+
+
+def refused_operation(error: BaseException) -> str | None:
+    """Return the line for the user where PyTorch has refused an operation in a bitwise run."""
+    found = re.match(r"(\S.*?) does not have a deterministic implementation", str(error))
+    if not isinstance(error, RuntimeError) or found is None:
+        return None
+    return (
+        f"bitwise: the results of {found[1]} vary from run to run: PyTorch has no deterministic "
+        "implementation of it; take another operation, or leave bitwise out"
+    )

@@ -23,6 +23,7 @@ from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions, parse_slow_rank
 from phalanx.train.strategy_options import (
     BackendOptions,
+    BitwiseOptions,
     MeshOptions,
     PipelineOptions,
     ServerOptions,
@@ -84,7 +85,9 @@ class TrainConfig(
         data.check_exclusions()
         optimizer = given.take(OptimizerOptions)
         check_milestones(optimizer.lr_milestones)
-        chosen = take_strategy_options(given, parallel.strategy, mesh, training.model)
+        chosen = take_strategy_options(
+            given, parallel.strategy, mesh, training.model, is_bitwise=parallel.bitwise
+        )
         if isinstance(chosen, MeshOptions) and chosen.pipeline is not None:
             words = "strategies and meshes without pipelines"
             given.refuse("autocast", communication.autocast, "none", words)
@@ -125,6 +128,14 @@ class TrainConfig(
                 f"--autocast {self.autocast} takes the place of float32 where that is safe, and "
                 f"--dtype is {self.dtype}: leave one of them out"
             )
+        self.check_bitwise()
+        if self.bitwise and self.damaged == "skip":
+            raise UserError("--bitwise trains with every sample: leave --damaged skip out")
+        if self.bitwise and self.per_rank_batch_size is not None:
+            raise UserError(
+                f"--per-rank-batch-size {self.per_rank_batch_size} makes the global batch depend "
+                "on the number of ranks: with --bitwise give --batch-size"
+            )
         if self.batch_size is not None and self.per_rank_batch_size is not None:
             raise UserError(
                 f"--batch-size {self.batch_size} and --per-rank-batch-size "
@@ -161,6 +172,23 @@ class TrainConfig(
                 f"use --batch-size {parts} or more"
             )
         return size
+
+    def bitwise_micro_batches(self, ranks: int) -> int | None:
+        """Return the micro-batches of a full global batch of a bitwise run; None of any other.
+
+        Raises: UserError when ranks, or micro-batches, would be left without samples.
+        """
+        options = self.strategy_options
+        if not isinstance(options, BitwiseOptions):
+            return None
+        batch_size = self.global_batch_size(ranks)
+        number = options.number(batch_size)
+        if not ranks <= number <= batch_size:
+            raise UserError(
+                f"--micro-batches {number} does not fit: with {ranks} rank{'s' * (ranks > 1)} and "
+                f"a global batch of {batch_size} it is from {ranks} to {batch_size}"
+            )
+        return number
 
     def learning_rate(self, global_batch_size: int) -> float:
         """The rate in use. Linear: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky

@@ -14,8 +14,9 @@ from phalanx.records.files import EventWriter
 from phalanx.records.schema import NoticeEvent
 from phalanx.records.totals import RankTotals, counted
 from phalanx.run.batch import MicroBatch
+from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.run.feed import Feed
-from phalanx.run.loop import LoopOptions, Position, TrainingLoop
+from phalanx.run.loop import Computation, LoopOptions, Position, TrainingLoop
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.recording import RunRecorder
 from phalanx.train.accuracy import CorrectCounter
@@ -58,8 +59,14 @@ class TrainingContext:
 class Training:
     """A training of built-in models on one rank, epoch by epoch."""
 
-    def __init__(self, context: TrainingContext, feed: Feed | None = None) -> None:
-        """feed: None for that of the context's source."""
+    def __init__(
+        self,
+        context: TrainingContext,
+        feed: Feed | None = None,
+        computation: Computation | None = None,
+    ) -> None:
+        """feed: None for that of the context's source. computation: of its micro-batches; None:
+        the strategy makes whole steps."""
         self._context = context
         recorder = RunRecorder(
             context.strategy,
@@ -75,25 +82,33 @@ class Training:
             checkpoint_steps=context.checkpoint_steps,
             save=None if save is None else lambda at: save(at.epoch, at.seen),
         )
-        self.loop = TrainingLoop(context.strategy, feed or SourceFeed(context), recorder, options)
+        feed = feed or SourceFeed(context)
+        self.loop = TrainingLoop(context.strategy, feed, recorder, options, computation)
 
     def run_epoch(self) -> RankTotals:
         """Train on every sample once, or on those that are left, and evaluate. Collective; the
         ranks start and end together."""
         context, epoch = self._context, self.loop.position.epoch
         self.train_epoch()
-        evaluation = evaluate(context.strategy, context.source, epoch, began_at=context.began_at)
+        losses = ExactSum()
+        evaluation = evaluate(
+            context.strategy, context.source, epoch, began_at=context.began_at, losses=losses
+        )
         context.writer.add(evaluation)
         counts, targets = self.loop.recorder.counts, context.source.shape.targets_per_sample
+        loss_sum, validation_loss_sum = counts.loss_sum, evaluation.loss_sum
+        if context.strategy.num_blocks is not None:  # of all ranks, in place of their rounded sums
+            sums = sum_over_ranks(context.strategy.group, [counts.exact_loss, losses])
+            loss_sum, validation_loss_sum = sums if context.strategy.rank == 0 else (0.0, 0.0)
         return RankTotals(
             train_s=counts.train_s,
             communication_s=counts.communication_s,
             samples=counts.samples,
-            loss_sum=counts.loss_sum,
+            loss_sum=loss_sum,
             correct=counted(counts.correct),
             targets=counts.samples * targets,
             validation_targets=evaluation.samples * targets,
-            validation_loss_sum=evaluation.loss_sum,
+            validation_loss_sum=validation_loss_sum,
             validation_correct=counted(evaluation.correct),
             steps=counts.steps,
             damaged=counts.damaged,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from phalanx.launch.detect import Launched
+from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.make import JobRanks, make_gloo, make_local, make_mpi
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.sequential import Sequential
@@ -15,7 +16,7 @@ from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.config import TrainConfig
 from phalanx.train.own_model import named_plan
-from phalanx.train.strategy_options import MeshOptions, ServerOptions
+from phalanx.train.strategy_options import BitwiseOptions, MeshOptions, ServerOptions
 
 
 def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
@@ -29,6 +30,11 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
     match config.strategy_options:
         case MpiOptions() as options:
             return make_mpi(ranks, options, seed=config.seed, step=step)
+        case BitwiseOptions():
+            number = config.bitwise_micro_batches(launched.world_size if launched else 1)
+            assert number is not None, "its options"
+            world = ranks.join() if config.strategy == "mpi" else None
+            return Bitwise(world, micro_batches=number, step_options=step)
         case ServerOptions() as options:
             from phalanx.parallel.server import Server
 

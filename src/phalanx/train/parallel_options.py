@@ -36,8 +36,27 @@ class ParallelOptions:
     accumulate: int = ruled(1, AT_LEAST_ONE)
     """Micro-batches into which each rank splits its shard of a batch, to save memory."""
 
+    bitwise: bool = False
+    """Train to the same bits on any number of ranks: by `sequential` or `mpi`, on one thread each,
+    with a fixed cut into micro-batches and a fixed order of sums."""
+
     slow_rank: str | None = None
     """Makes a rank slower, as RANK:SECONDS a step, to see which ranks wait for it."""
+
+    def check_bitwise(self) -> None:
+        """Raise UserError for what would make the bits depend on the number of ranks."""
+        if not self.bitwise:
+            return
+        if self.threads not in (None, 1):
+            raise UserError(
+                f"--bitwise computes on one thread a rank, not on {self.threads}: sums within "
+                "operations depend on their number; leave --threads out, and start more ranks"
+            )
+        if self.accumulate > 1:
+            raise UserError(
+                f"--bitwise cuts batches itself: give --micro-batches, not --accumulate "
+                f"{self.accumulate}"
+            )
 
     @property
     def uses_mpi(self) -> bool:

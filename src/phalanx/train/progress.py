@@ -8,11 +8,13 @@ from phalanx.jobs.live_line import bar
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.schema import (
     Event,
+    FinishedEvent,
     NoticeEvent,
     SkippedEvent,
     StartedEvent,
     StepEvent,
     SummaryEvent,
+    certificate_text,
 )
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import accuracy_text, communication_words, epoch_line, samples_word
@@ -51,6 +53,8 @@ class TrainingProgress:
             elif isinstance(event, SummaryEvent):
                 self._accuracy = event.validation_accuracy
                 lines.append(epoch_line(event, self._config))
+            elif isinstance(event, FinishedEvent) and event.certificate is not None:
+                lines.append(certificate_text(event.certificate))
         return lines
 
     def text(self) -> str:

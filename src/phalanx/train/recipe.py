@@ -33,7 +33,9 @@ def recipe_of(config: TrainConfig) -> dict[str, Value]:
     names = (*learning, *_OF_THE_DATA, *_OTHERS)
     loss = None if config.loss is None else FunctionName.parse("--loss", config.loss).label
     recipe = {name: _plain(getattr(config, name)) for name in names}
-    return recipe | {"data": fingerprint, "loss": loss}
+    number = config.bitwise_micro_batches(config.ranks or 1)
+    cut: dict[str, Value] = {} if number is None else {"bitwise": True, "micro_batches": number}
+    return recipe | {"data": fingerprint, "loss": loss} | cut
 
 
 def differences(manifest: Manifest, config: TrainConfig) -> dict[str, str]:

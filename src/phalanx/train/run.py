@@ -35,7 +35,7 @@ from phalanx.parallel.replica_options import LocalOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import check_resumable
-from phalanx.train.strategy_options import MeshOptions, ServerOptions
+from phalanx.train.strategy_options import BitwiseOptions, MeshOptions, ServerOptions
 from phalanx.train.validate import dataset_for, validate
 
 # Options left out of a setting: those with a field of their own, and those that decide no number.
@@ -62,6 +62,7 @@ def complete(
         config = replace(config, dataset=choice.name)
     own = _examine(config, choice.shape)
     validate(config, choice.shape, own)
+    config = _fixed_cut(config)
     _check_writable("--stage", config.stage)
     config, messages = _resumed(config, own)
     if notices is not None:
@@ -78,7 +79,8 @@ def with_ranks(config: TrainConfig, launched: Launched | None) -> TrainConfig:
     nodes = os.environ if launched or has_launcher(config) else {}
     if launched is None:
         check_ranks(ranks, nodes)
-    return replace(config, ranks=ranks, threads=config.threads or _threads(ranks, launched, nodes))
+    threads = 1 if config.bitwise else config.threads or _threads(ranks, launched, nodes)
+    return replace(config, ranks=ranks, threads=threads)
 
 
 def has_launcher(config: TrainConfig) -> bool:
@@ -117,6 +119,15 @@ def _resumed(config: TrainConfig, own: OwnModel | None) -> tuple[TrainConfig, li
     if config.checkpoint_dir:
         check_checkpoint_dir(config.checkpoint_dir, found)
     return config, messages
+
+
+def _fixed_cut(config: TrainConfig) -> TrainConfig:
+    """Fill in the micro-batches of a bitwise run."""
+    assert config.ranks is not None, "with_ranks() comes first"
+    number = config.bitwise_micro_batches(config.ranks)
+    if number is None:
+        return config
+    return replace(config, strategy_options=BitwiseOptions(micro_batches=number))
 
 
 def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int | None:
@@ -328,6 +339,9 @@ def _strategy_details(config: TrainConfig, setting: Setting) -> str:
             return f"{servers}, {workers}, {options.server_mode}" + (
                 lead if options.server_mode == "bounded" else ""
             )
+        case BitwiseOptions() as options:
+            number = options.number(setting.global_batch_size)
+            return f"bitwise, {_count(number, 'micro-batche' if number != 1 else 'micro-batch')}"
         case LocalOptions(local_steps=steps, outer_optimizer=outer):
             return f"{_count(steps, 'step')}, {outer}"
         case _:

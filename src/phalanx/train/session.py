@@ -25,10 +25,13 @@ from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.schema import NoticeEvent, Run
 from phalanx.records.totals import RankTotals, summarize
+from phalanx.run.certificate import certify, probe_processors
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import keep_freed_memory, resident_bytes
 from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
+from phalanx.torch_backend.threads import compute_bitwise
+from phalanx.train.bitwise import BitwiseTraining
 from phalanx.train.checkpointing import StartingPoint, manifest_of, starting_point
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_source import open_source
@@ -104,7 +107,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
         output.tracing = Tracing(group, output.folder, began_at)
     with named_host(launched):
         context, saver, num_parameters = _prepare(config, strategy, start, output.writer, began_at)
-    training = Training(context)
+    training = BitwiseTraining(context) if config.bitwise else Training(context)
     training.loop.recorder.gathered = output.gathered
     _start(training, context, num_parameters)
     stopped = None
@@ -118,7 +121,8 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     if output.tracing:
         output.tracing.compare_clocks()
     if stopped is None:
-        training.loop.recorder.finish(parameters_sha256(strategy.model))
+        certificate = certify(strategy, training.loop.position.step)
+        training.loop.recorder.finish(parameters_sha256(strategy.model), certificate)
     else:
         training.loop.recorder.stop(stopped.steps)
     output.close()
@@ -164,6 +168,8 @@ def _join_by_launcher(
 def _join(config: TrainConfig, launched: Launched | None) -> Strategy:
     assert config.threads is not None, "the configuration is complete, or follows rank 0's"
     torch.set_num_threads(config.threads)
+    if config.bitwise:
+        compute_bitwise()
     keep_freed_memory()
     return make_strategy(config, launched)
 
@@ -216,6 +222,7 @@ def _prepare(
     strategy.loss, strategy.data_shape = make_loss(config, model, source.shape), source.shape
     check_same_model(config, model, strategy.group)
     strategy.prepare(model, update_rule(config, schedule.peak))
+    _notify(writer, began_at, strategy, probe_processors(strategy))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)
     saver = None

@@ -13,6 +13,7 @@ from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
 from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, GivenOptions, ruled
 from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES
 
 StrategyName = Literal[
     "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
@@ -75,7 +76,8 @@ class PipelineOptions:
     """The order of a pipeline's work."""
 
     micro_batches: int | None = ruled(None, AT_LEAST_ONE)
-    """Micro-batches of a batch in the pipeline. Default: 4 for each rank of it."""
+    """Micro-batches of a batch: in a pipeline, by default 4 for each rank of it; with --bitwise, by
+    default 8."""
 
     stages_per_rank: int | None = ruled(None, AT_LEAST_ONE)
     """Stages that each rank of an interleaved or zero-bubble pipeline holds. Default: 2."""
@@ -141,22 +143,65 @@ class MeshOptions(BackendOptions):
                 return Mesh(dp=ranks) if self.zero_stage == 1 else Mesh(shard=ranks)
 
 
-StrategyOptions = MpiOptions | ServerOptions | LocalOptions | MeshOptions | None
+@dataclass(frozen=True, kw_only=True)
+class BitwiseOptions:
+    """Options of a run whose bits do not depend on the number of ranks."""
+
+    micro_batches: int | None = ruled(None, AT_LEAST_ONE)
+    """Into which each global batch is cut, whatever the ranks. None: as many as the default."""
+
+    def number(self, batch_size: int) -> int:
+        """Return the micro-batches of a full global batch."""
+        return self.micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
+
+
+NOT_BITWISE = {
+    "shared": "its ranks sum and update slices of the parameters in one pass, in their own order",
+    "gloo": "Gloo sums in an order that depends on the number of ranks",
+    "server": "its servers sum the gradients of the workers in the order of these",
+    "local": "its ranks train alone between two averages, so that their number is mathematics",
+    "zero": "PyTorch's engines sum in an order that depends on the number of ranks",
+    "tensor": "it cuts the sums within layers among the ranks",
+    "pipeline": "its schedules sum micro-batches in orders of their own",
+    "mesh": "its axes cut sums among the ranks: tp those within layers, shard and dp gradients",
+}
+"""Strategies whose sums depend on the number of ranks, and why."""
+
+
+StrategyOptions = MpiOptions | ServerOptions | LocalOptions | MeshOptions | BitwiseOptions | None
 """None: `sequential`, `shared` and `gloo` have no options of their own."""
 
 
 def take_strategy_options(
-    given: GivenOptions, strategy: StrategyName, mesh: str | None, model: str
+    given: GivenOptions,
+    strategy: StrategyName,
+    mesh: str | None,
+    model: str,
+    *,
+    is_bitwise: bool = False,
 ) -> StrategyOptions:
     """Return the options of `strategy`. Raises: UserError for options of another strategy."""
-    mpi = given.take_if(strategy == "mpi", MpiOptions, "--strategy mpi")
+    bitwise = _take_bitwise_options(given, strategy) if is_bitwise else None
+    words = "--strategy mpi"
+    if is_bitwise:
+        words += " without --bitwise, which has an order of sums of its own"
+    mpi = given.take_if(strategy == "mpi" and not is_bitwise, MpiOptions, words)
     if mpi is not None and mpi.link is not None:
         Link.parse(mpi.link)
     server = given.take_if(strategy == "server", ServerOptions, "--strategy server")
     local = given.take_if(strategy == "local", LocalOptions, "--strategy local")
     axes = Mesh() if mesh is None else parse_mesh(mesh)
     on_mesh = _take_mesh_options(given, strategy, axes, model)
-    return mpi or server or local or on_mesh
+    return bitwise or mpi or server or local or on_mesh
+
+
+def _take_bitwise_options(given: GivenOptions, strategy: StrategyName) -> BitwiseOptions:
+    if strategy in NOT_BITWISE:
+        raise UserError(
+            f"--bitwise and --strategy {strategy} exclude each other: {NOT_BITWISE[strategy]}; "
+            "take --strategy mpi"
+        )
+    return given.take(BitwiseOptions)
 
 
 def _take_mesh_options(

@@ -65,14 +65,14 @@ def flip(tensor: Tensor) -> None:
 class LinearReducer:
     """A wrong one: a rank adds its micro-batches up from left to right, then ranks add theirs."""
 
-    def __init__(self, likes: Sequence[Tensor], num_leaves: int, group: Group | None) -> None:
+    def __init__(self, likes: Sequence[Tensor], _: int, group: Group | None) -> None:
         self._group, self._sums = group, [torch.zeros_like(like) for like in likes]
 
     def begin(self, *_: object) -> None:
         for total in self._sums:
             total.zero_()
 
-    def add(self, leaf: int, tensors: Sequence[Tensor]) -> None:
+    def add(self, _: int, tensors: Sequence[Tensor]) -> None:
         for total, tensor in zip(self._sums, tensors, strict=True):
             total += tensor
 

@@ -1,0 +1,46 @@
+"""Trainings whose bits must not depend on the number of ranks, one after the other.
+
+Words: a folder for their records; names of cases, all without any.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from phalanx.launch.detect import detect
+from phalanx.train.config import TrainConfig
+from phalanx.train.session import RunOutput, train
+
+SMALL = {"train_samples": 150, "validation_samples": 61, "batch_size": 32, "epochs": 2}
+CASES: Mapping[str, Mapping[str, Any]] = {
+    "mlp": {"model": "mlp", "width": 16, "clip_norm": 0.5, "label_smoothing": 0.1},
+    "cnn": {"model": "cnn", "optimizer": "lars", "lr_schedule": "cosine", "train_samples": 70},
+    "rnn": {"model": "rnn", "optimizer": "lamb", "train_samples": 70, "warmup_epochs": 0.5},
+    "gpt": {
+        "model": "gpt", "dataset": "text", "width": 16, "layers": 1, "heads": 2, "batch_size": 12,
+        "train_samples": 40, "validation_samples": 9, "bad_gradients": "skip",
+        "autocast": "bf16",
+    },
+    "resnet": {"model": "resnet", "width": 4, "train_samples": 70, "epochs": 1},
+    "skipped": {
+        "model": "mlp", "width": 16, "lr": 1e38, "bad_gradients": "skip", "optimizer": "sgd",
+        "epochs": 1,
+    },
+}  # fmt: skip
+
+
+def run(name: str, folder: Path, **options: Any) -> None:
+    launched = detect(os.environ)
+    strategy = "mpi" if launched and launched.world_size > 1 else "sequential"
+    given = {"dataset": "digits", **SMALL, **CASES[name], **options}
+    config = TrainConfig.from_options(
+        strategy=strategy, bitwise=True, run_dir=folder / name, **given
+    )
+    train(config, launched, RunOutput(folder=None))
+
+
+if __name__ == "__main__":
+    for case in sys.argv[2:] or CASES:
+        run(case, Path(sys.argv[1]))
