@@ -103,8 +103,7 @@ class Strategy(ABC):
         """group: which the strategy closes. options: None for the defaults."""
         self.group, self.options = group, options or StepOptions()
         self.loss = CrossEntropy(self.options.label_smoothing)
-        self.rank, self.size = group.rank, group.size
-        self.data_rank, self.data_size = group.rank, group.size
+        self.rank, self.size = self.data_rank, self.data_size = group.rank, group.size
         self.coordinates = {}
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
@@ -163,14 +162,11 @@ class Strategy(ABC):
         if factor is not None:
             self._scale_gradients(factor)  # clip
         is_updated = factor is not None and self.update()
-        why_skipped = ""
+        why_skipped, is_own = "", own_weight is None
         if not is_updated:
-            is_own = own_weight is None
             why_skipped = self.reject_gradients(batch, result.loss_sum, can_recompute=is_own)
         exchange_s = self.exchange(batch, computed_at, is_updated=is_updated)
         self.communicated_bytes += self._reduced_bytes
-        if is_updated and not exchange_s:
-            return result
         communication_s = result.communication_s + exchange_s
         return result._replace(communication_s=communication_s, why_skipped=why_skipped)
 
@@ -393,10 +389,9 @@ class Strategy(ABC):
     def state_bytes(self) -> StateBytes:
         """Measure the memory of the state between two steps, each storage once."""
         states = [value for own in self.optimizer_state().values() for value in own.values()]
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
         return StateBytes(
             storage_bytes(list(self.model.parameters())),
-            storage_bytes(gradients),
+            storage_bytes([p.grad for p in self._parameters if p.grad is not None]),
             storage_bytes([value for value in states if isinstance(value, Tensor)]),
         )
 

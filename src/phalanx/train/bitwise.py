@@ -45,9 +45,10 @@ class BitwiseTraining(Training):
                 result = gradients.apply(micro_batch)
             except UserError as error:
                 raise UserError(str(error).replace(REMEDIES_IN_PROGRAM, REMEDIES)) from error
+            summed = context.strategy.summed
+            assert summed is not None, "by the strategy"
             if not result.is_skipped:
-                terms = [targets_per_sample * term for term in gradients.loss_terms]
-                loop.recorder.counts.exact_loss.add(terms)
+                loop.recorder.counts.summed_loss += targets_per_sample * summed.loss
                 for pair in waiting:
                     correct.add(*pair)
             waiting.clear()

@@ -98,7 +98,7 @@ class Training:
         counts, targets = self.loop.recorder.counts, context.source.shape.targets_per_sample
         loss_sum, validation_loss_sum = counts.loss_sum, evaluation.loss_sum
         if context.strategy.num_blocks is not None:  # of all ranks, in place of their rounded sums
-            sums = sum_over_ranks(context.strategy.group, [counts.exact_loss, losses])
+            sums = counts.summed_loss, *sum_over_ranks(context.strategy.group, [losses])
             loss_sum, validation_loss_sum = sums if context.strategy.rank == 0 else (0.0, 0.0)
         return RankTotals(
             train_s=counts.train_s,

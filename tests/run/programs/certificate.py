@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 import phalanx
-from phalanx.comm.group import Group
+from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.parallel import bitwise
@@ -65,8 +65,13 @@ def flip(tensor: Tensor) -> None:
 class LinearReducer:
     """A wrong one: a rank adds its micro-batches up from left to right, then ranks add theirs."""
 
-    def __init__(self, likes: Sequence[Tensor], _: int, group: Group | None) -> None:
-        self._group, self._sums = group, [torch.zeros_like(like) for like in likes]
+    is_finite: bool | None = None
+
+    def __init__(self, likes: Sequence[Tensor], _: int, world: World | None) -> None:
+        self._world, self._sums = world, [torch.zeros_like(like) for like in likes]
+
+    def close(self) -> None:
+        pass
 
     def begin(self, *_: object) -> None:
         for total in self._sums:
@@ -77,8 +82,8 @@ class LinearReducer:
             total += tensor
 
     def reduce(self) -> list[Tensor]:
-        for total in self._sums if self._group is not None else ():
-            self._group.all_reduce(buffer_of(total))
+        for total in self._sums if self._world is not None else ():
+            self._world.group.all_reduce(buffer_of(total))
         return [total.clone() for total in self._sums]
 
 
