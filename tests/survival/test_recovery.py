@@ -24,12 +24,6 @@ NOTICE_S, RECOVERY_S, END_S = 1.0, 2.0, 0.1
 """Bounds on any machine; docs/survival.md has what is measured on a quiet one."""
 
 
-@pytest.fixture
-def openmpi() -> None:
-    if find_mpi(os.environ).vendor != "openmpi":
-        pytest.skip("only Open MPI goes on when a rank dies")
-
-
 class Run(NamedTuple):
     """Records of a run by original rank."""
 

@@ -29,7 +29,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.rank_log import RankFailure, log_file, read_ends, read_failures
-from phalanx.records.failures import EXIT_BAD_INPUT
+from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
 from phalanx.records.files import read_failure, read_run, record_file
 from phalanx.records.schema import Outcome, Run
 
@@ -103,7 +103,7 @@ def launch_program(
     with started([command], folder, nodes, []) as (job, collector):
         while (code := job.poll()) is None:
             shown = _copy(log_file(folder, 0), shown, output)
-            if collector and failed_at is None and not survive and read_failures(folder):
+            if failed_at is None and _must_end(folder, is_spread=bool(collector), survive=survive):
                 failed_at = time.monotonic()
             if failed_at is not None and time.monotonic() > failed_at + FAILED_S:
                 job.end(LOST_GRACE_S)
@@ -116,11 +116,20 @@ def launch_program(
         lost = lost_ranks(ranks, ends | read_ends(folder))
         if lost is not None:
             return lost
+        code = code or EXIT_FAILED  # the launcher's says nothing
     if collector is not None:
-        _check_nodes(folder, code, nodes, job.token, collector, ranks=ranks)
+        _check_nodes(folder, code, nodes, job.token, collector, ranks=ranks, survive=survive)
     elif code:
-        raise _failure(folder, _why(folder, code))
+        raise _failure(folder, code, survive=survive)
     return []
+
+
+def _must_end(folder: Path, *, is_spread: bool, survive: bool) -> bool:
+    """Return whether the job must end soon: a rank has failed, and its launcher may not end the
+    others. With `survive` it never does; it need not for those that died."""
+    if not (is_spread or survive):
+        return False
+    return any(failure.exit_code >= 0 or not survive for failure in read_failures(folder))
 
 
 def lost_ranks(ranks: int, ends: Mapping[int, int]) -> list[int] | None:
@@ -133,15 +142,30 @@ def lost_ranks(ranks: int, ends: Mapping[int, int]) -> list[int] | None:
     return lost if is_finished else None
 
 
-def _failure(folder: Path, why: str) -> UserError | RunFailedError:
-    """Return the error of a program whose ranks have failed."""
-    failures = read_failures(folder)
+def _failure(
+    folder: Path,
+    code: int,
+    nodes: RankNodes = ONE_NODE,
+    details: Sequence[str] = (),
+    *,
+    survive: bool,
+) -> UserError | RunFailedError:
+    """Return the error of a program whose ranks have failed. code: of the launcher."""
+    failures = read_failures(folder, deaths_first=survive)
+    why = "\n  ".join([_why(folder, code, failures, nodes), *details])
     is_mendable = bool(failures) and failures[0].exit_code == EXIT_BAD_INPUT
     return UserError(why) if is_mendable else RunFailedError(why)
 
 
 def _check_nodes(
-    folder: Path, code: int, nodes: Allocation, token: str, collector: Collector, *, ranks: int
+    folder: Path,
+    code: int,
+    nodes: Allocation,
+    token: str,
+    collector: Collector,
+    *,
+    ranks: int,
+    survive: bool,
 ) -> None:
     """Raise RunFailedError unless all ranks on several nodes have come to a good end: a launcher
     that has lost a node may report success. What is left on the nodes is ended."""
@@ -152,11 +176,11 @@ def _check_nodes(
     lost = end_elsewhere(nodes, token)
     known = RankNodes(hosts=collector.hosts, ends=ends, lost=lost)
     _close_run(folder)
-    lines = [_why(folder, code, known)]
+    lines = []
     if silent and not read_failures(folder):
         lines.append(f"{known.list(silent)} ended without a word")
     lines += [f"{node} does not answer: {why}" for node, why in lost.items()]
-    raise _failure(folder, "\n  ".join(lines))
+    raise _failure(folder, code, known, lines, survive=survive)
 
 
 def _close_run(folder: Path) -> None:
@@ -184,9 +208,8 @@ def _copy(source: Path, shown: int, output: Output) -> int:
     return shown + len(new)
 
 
-def _why(folder: Path, code: int, nodes: RankNodes = ONE_NODE) -> str:
+def _why(folder: Path, code: int, failures: Sequence[RankFailure], nodes: RankNodes) -> str:
     """Return which rank failed first, and the end of what it said."""
-    failures = read_failures(folder)
     if not failures:
         said = last_lines(folder)
         words = f": {said}" if said else ""

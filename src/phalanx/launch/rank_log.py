@@ -47,17 +47,21 @@ def log_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.log"
 
 
-def read_failures(folder: Path) -> list[RankFailure]:
+def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankFailure]:
     """Return the failures of the ranks, the first first.
 
+    deaths_first: of a job whose launcher kills nobody: those who saw a death come after it.
     A rank that a launcher ended because another had failed comes after that one: by a signal.
     """
     failures = [
         RankFailure(**json.loads(path.read_text())) for path in folder.glob("failed-*.json")
     ]
-    return sorted(
-        failures, key=lambda failure: (failure.exit_code == -signal.SIGTERM, failure.at_s)
-    )
+
+    def order(failure: RankFailure) -> tuple[bool, bool, float]:
+        is_late = deaths_first and failure.exit_code >= 0
+        return failure.exit_code == -signal.SIGTERM, is_late, failure.at_s
+
+    return sorted(failures, key=order)
 
 
 def read_ends(folder: Path) -> dict[int, int]:

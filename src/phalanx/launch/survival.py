@@ -32,8 +32,8 @@ def check_survival(installation: MpiInstallation | None, environ: Mapping[str, s
     launched = detect(environ)
     if launched is not None:
         raise UserError(
-            f"--survive: {launched.launcher} has started the ranks, which Open MPI's own mpirun "
-            f"must do with --with-ft ulfm; {_TIER_TWO}"
+            f"--survive: {launched.launcher} has started the ranks, and {_TIER_TWO} then: leave "
+            "that launcher out"
         )
     if installation is not None and installation.vendor != "openmpi":
         raise UserError(
