@@ -59,8 +59,19 @@ def test_ranks_without_kernels_are_refused(
 
 
 @pytest.mark.mpi
-def test_a_timeout_names_who_is_missing(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(
+    ("link", "waited_in"),
+    [("", "the fused step"), long("10Gbit/s", "all_reduce number 2 of group lane")],
+)
+def test_a_timeout_names_who_is_missing(
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    link: str,
+    waited_in: str,
+) -> None:
+    monkeypatch.setenv("PHALANX_LINK", link)
     output = ranks.mpi(3, programs("shared.py"), "late", may_fail=True)
     for rank in (0, 2):
-        assert f"rank {rank} says: rank {rank} waited 1 s in the fused step" in output
+        assert f"rank {rank} says: rank {rank} waited 1 s in {waited_in}" in output
     assert output.count("for rank 1") == 2
