@@ -5,6 +5,7 @@ Words: a folder for what each has found.
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import sys
@@ -33,22 +34,25 @@ RANK = int(os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
 def train(flipped_at: int | None = None, **options: Any) -> str:
     """Return the line of the certificate, of rank 0, or the error.
 
-    flipped_at: step after which one bit of one parameter changes; by the program.
+    flipped_at: step with which one bit of one parameter changes.
     """
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Tanh(), nn.Linear(9, 3))
     data = (torch.randn(SAMPLES, 6), torch.randint(3, (SAMPLES,)))
     said = io.StringIO()
-    options = {"micro_batches": 8, **options}
-    run = phalanx.start(
-        model, SGD(model.parameters(), lr=0.3), data, batch_size=BATCH, bitwise=True, **options
-    )
+    options = {"micro_batches": 8, "bitwise": True, **options}
+    optimizer, made = SGD(model.parameters(), lr=0.3), itertools.count()
+
+    def flip_one(*_: object) -> None:
+        if next(made) == flipped_at:
+            flip(model[3].weight)
+
+    optimizer.register_step_post_hook(flip_one)
+    run = phalanx.start(model, optimizer, data, batch_size=BATCH, **options)
     try:
         with contextlib.redirect_stdout(said):
             for batch in run:
                 run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
-                if batch.ends_step and batch.step == flipped_at:
-                    flip(model[3].weight)
             run.close()
     except UserError as error:
         run._strategy.close()

@@ -1,0 +1,38 @@
+"""`phalanx compare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from phalanx.report.bitwise import judge, read_bitwise_run, rows_of
+
+EXIT_DIFFERENT = 1
+
+
+def compare(one: Path, other: Path, /) -> None:
+    """Say whether two bitwise runs are the same bits; if not, the first step and parameter where
+    they part.
+
+    Ends with exit code 0 where they are the same, 1 where they differ, 2 where that cannot be told.
+
+    For example:
+
+        phalanx compare runs/train/one-rank runs/train/four-ranks
+
+    Parameters
+    ----------
+    one
+        Folder of the records of a run.
+    other
+        Folder of another one's.
+    """
+    runs = [read_bitwise_run(folder) for folder in (one, other)]
+    is_same, sentences = judge(*runs)
+    rows = rows_of(runs)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(sentences), flush=True)
+    if not is_same:
+        sys.exit(EXIT_DIFFERENT)
