@@ -19,14 +19,17 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import pairwise
 from phalanx.comm.collectives.accumulate import accumulator_dtype
-from phalanx.comm.collectives.stages import places_for, run_in_stages
+from phalanx.comm.collectives.stages import DEPTH, places_for, run_in_stages
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.transport import SubTransport, Transport
 
 RunOnNode = Callable[[Collective], None]
 
 CHUNK_BYTES = 256 * 1024  # that a rank sends to its peers on other nodes, at least
-MAX_CHUNKS = 16  # unless they become longer than LARGEST_BYTES, which bounds the memory
+# As many as are under way at the same time; each costs two meetings of the ranks of a node, which
+# take milliseconds where ranks share cores. More where they would become longer than LARGEST_BYTES,
+# which bounds the memory.
+MAX_CHUNKS = DEPTH + 1
 LARGEST_BYTES = 4 * 2**20
 
 
