@@ -1,6 +1,7 @@
 """How a run ended, judged by its records and by what its launcher said."""
 
 import errno
+import socket
 from pathlib import Path
 
 import pytest
@@ -338,3 +339,44 @@ def test_a_launcher_that_outlives_a_failed_rank_does_not_hide_its_error(tmp_path
     nodes = RankNodes(hosts=HOSTS)
     error = determine_outcome(tmp_path, 2, JobExit(None, nodes=nodes)).error or ""
     assert "unfinished: rank 0 (n0), 1 (n1)" in error
+
+
+@pytest.mark.parametrize("code", [0, 255])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "PRTE has lost communication with a remote daemon.\n\n"
+        "  HNP daemon   : [prterun-n0-84@0,0] on node n0\n"
+        "  Remote daemon: [prterun-n0-84@0,1] on node n1\n",
+        "A daemon failed to report back after being spawned.\n\n"
+        "  Local host:    n0\n  Remote host:   n1\n  Daemon exit status: 255\n",
+    ],
+)
+def test_a_daemon_that_died_is_named_with_its_host(tmp_path: Path, said: str, code: int) -> None:
+    for rank in range(2):
+        write_rank(tmp_path, rank, finished=False)
+    (tmp_path / LAUNCHER_LOG).write_text(said)
+    nodes = RankNodes(hosts={0: "n0", 1: "n1"})
+    outcome = determine_outcome(tmp_path, 2, JobExit(code, nodes=nodes))
+    error = "rank 1 (n1) ended without a word: the launcher lost its daemon on n1"
+    assert outcome == Outcome(status="failed", error=error, rank=1)
+
+
+def test_a_daemon_of_hydra_that_died_is_told_though_no_node_is_named(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_rank(tmp_path, rank, finished=False)
+    words = "[mpiexec@n0] control_cb (mpiexec/pmiserv_cb.c:280): assert (!closed) failed\n"
+    (tmp_path / LAUNCHER_LOG).write_text(words)
+    nodes = RankNodes(hosts={0: "n0", 1: "n1"})
+    error = determine_outcome(tmp_path, 2, JobExit(255, nodes=nodes)).error or ""
+    assert error.startswith("rank 0 (n0), 1 (n1) ended without a word: ")
+    assert error.endswith("the launcher lost its daemon on one of these nodes")
+
+
+def test_a_launcher_that_was_killed_is_named_with_its_host(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_rank(tmp_path, rank, finished=False)
+    nodes = RankNodes(hosts={0: "n0", 1: "n1"})
+    error = determine_outcome(tmp_path, 2, JobExit(-9, nodes=nodes)).error
+    host = socket.gethostname()
+    assert error == f"the launcher on {host} was killed (SIGKILL), and its ranks with it"

@@ -34,12 +34,19 @@ Fault = Callable[[Nodes, str], object]
 
 def kill_rank(nodes: Nodes, node: str) -> None:
     """Kill the rank that is on the node, and not what watches over it."""
-    ranks = [pid for pid, words in nodes.processes(node) if "phalanx.train" in words]
+    rank = f"{sys.executable} -m phalanx.train "
+    ranks = [pid for pid, words in nodes.processes(node) if words.startswith(rank)]
     nodes.run(node, ["kill", "-9", *map(str, ranks)])
 
 
 def kill_daemon(nodes: Nodes, node: str) -> None:
     nodes.run(node, ["pkill", "-9", "-x", "prted|hydra_pmi_proxy"])
+
+
+def kill_launcher(nodes: Nodes, node: str) -> None:
+    """Kill `mpiexec`, which runs on the node of rank 0 alone."""
+    assert node == "n0"
+    nodes.run(node, ["pkill", "-9", "-x", r"prterun|mpiexec|mpiexec\.hydra"])
 
 
 FAULTS: dict[str, Fault] = {
@@ -50,6 +57,10 @@ FAULTS: dict[str, Fault] = {
     "link down": lambda nodes, node: nodes.set_link(node, "down"),
     "link cut": lambda nodes, node: nodes.set_link(node, "cut"),
 }
+
+
+OF_RANK_0: dict[str, Fault] = {"rank killed": kill_rank, "launcher killed": kill_launcher}
+"""What can happen on the node where the run was started, which goes on."""
 
 
 def training(nodes: Nodes, epochs: int, timeout_s: float) -> list[str]:
@@ -119,6 +130,16 @@ def test_a_loss_ends_the_run_everywhere_and_is_told(
 ) -> None:
     with make_nodes(2) as nodes:
         lose(nodes, FAULTS[name], "n1", 0.0, tmp_path / "log")
+        if name == "daemon killed":
+            assert "the launcher lost its daemon on " in outcome_of(nodes)["error"]
+
+
+@pytest.mark.parametrize("name", OF_RANK_0)
+def test_a_loss_on_the_first_node_ends_the_run_everywhere_and_is_told(
+    make_nodes: MakeNodes, tmp_path: Path, name: str
+) -> None:
+    with make_nodes(2) as nodes:
+        lose(nodes, OF_RANK_0[name], "n0", 0.0, tmp_path / "log")
 
 
 def test_a_node_that_is_cut_off_ends_its_daemon(make_nodes: MakeNodes, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import RELAY_WORDS, Collector
-from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
+from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines, lost_daemon
 from phalanx.jobs.outcome import ONE_NODE, RankNodes, on_host, was_stopped
 from phalanx.jobs.record import end_record
 from phalanx.jobs.runtime import FAILED_S, LOST_GRACE_S, POLL_INTERVAL_S, started
@@ -179,6 +179,8 @@ def _check_nodes(
     lines = []
     if silent and not read_failures(folder):
         lines.append(f"{known.list(silent)} ended without a word")
+        if (host := lost_daemon(folder)) is not None:
+            lines.append(f"the launcher lost its daemon on {host}")
     lines += [f"{node} does not answer: {why}" for node, why in lost.items()]
     raise _failure(folder, code, known, lines, survive=survive)
 

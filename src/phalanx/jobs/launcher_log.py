@@ -71,6 +71,21 @@ def named_processes(folder: Path) -> list[NamedProcess]:
     ]
 
 
+def lost_daemon(folder: Path) -> str | None:
+    """Return the node whose daemon the launcher says to have lost, "one of these nodes" where it is
+    Hydra, which names none; None where it says nothing."""
+    found = _LOST_DAEMON.search(read_log(folder))
+    if found is None:
+        return None
+    return next((name for name in found.groups() if name), "one of these nodes")
+
+
+_LOST_DAEMON = re.compile(
+    r"^  Remote daemon: .* on node (\S+)$"  # Open MPI: its connection was closed
+    r"|^  Remote host: +(\S+)\n  Daemon exit status:"  # the ssh that ran it has ended
+    r"|^\[mpiexec@.* control_cb .* assert \(!closed\) failed$",
+    re.MULTILINE,
+)
 _FAILED_RANK = re.compile(rf"^{_OURS}rank (\d+): ", re.MULTILINE)
 _HYDRA_SIGNAL = r"(?:EXIT CODE|KILLED BY SIGNAL): (?P<signal>\d+)"
 _PROCESS = re.compile(

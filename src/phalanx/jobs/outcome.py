@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from phalanx.jobs.launcher_log import (
     explain_silence,
     failed_ranks,
     last_lines,
+    lost_daemon,
     named_processes,
 )
 from phalanx.records.failures import EXIT_UNWRITABLE
@@ -231,7 +233,8 @@ def _cause(records: _Records, unfinished: Sequence[int], ending: JobExit) -> Out
             error = f"not begun after {ending.silent_s:g} s: {named(waiting)}"
         return Outcome(status="failed", error=error)
     if code is not None and code < 0 and ending.rank is None:
-        error = f"the launcher was killed ({_code(code)}), and its ranks with it"
+        where = f" on {socket.gethostname()}" if ending.nodes.hosts else ""
+        error = f"the launcher{where} was killed ({_code(code)}), and its ranks with it"
         return Outcome(status="failed", error=error)
     witness = records.failure.rank if records.failure else None  # it was alive to write its error
     reported = [rank for rank in failed_ranks(folder) if rank != witness]
@@ -240,12 +243,23 @@ def _cause(records: _Records, unfinished: Sequence[int], ending: JobExit) -> Out
         return Outcome(status="failed", error=_unwritable(folder, code, besides=witness), rank=rank)
     rank = _first_to_end(records, [rank for rank in unfinished if rank != witness], ending)
     if rank is None:
-        return None
+        return _daemon_lost(folder, unfinished, ending.nodes)
     role = getattr(records.first(rank), "role", None)
     who = f"{named([rank])}, a {role}," if role else named([rank])
     why = explain_silence(folder, code, of_a_rank=True, besides=witness)
     error = f"{who} ended without a word ({_code(code)}): {why}"
     return Outcome(status="failed", error=error, rank=rank)
+
+
+def _daemon_lost(folder: Path, unfinished: Sequence[int], nodes: RankNodes) -> Outcome | None:
+    """The launcher lost a daemon, and the ranks of its node with it, on a node that answers."""
+    host = lost_daemon(folder)
+    if host is None:
+        return None
+    ranks = [rank for rank in unfinished if nodes.hosts.get(rank) == host]
+    who = nodes.list(ranks or unfinished)
+    error = f"{who} ended without a word: the launcher lost its daemon on {host}"
+    return Outcome(status="failed", error=error, rank=ranks[0] if ranks else None)
 
 
 def _unwritable(folder: Path, code: int | None, *, besides: int | None) -> str:
