@@ -175,24 +175,34 @@ def _check_nodes(
         return
     lost = end_elsewhere(nodes, token)
     known = RankNodes(hosts=collector.hosts, ends=ends, lost=lost)
-    _close_run(folder)
-    lines = []
-    if silent and not read_failures(folder):
-        lines.append(f"{known.list(silent)} ended without a word")
+    why_lost = [f"{node} does not answer: {why}" for node, why in lost.items()]
+    gone = [rank for rank in silent if collector.hosts.get(rank) in lost]
+    if gone and not survive:
+        why_lost.insert(
+            0, f"{known.list(gone)} ended without a word: its node is gone, or cannot be reached"
+        )
+        _close_run(folder, "\n  ".join(why_lost), is_known=True)
+        raise RunFailedError("\n  ".join([*why_lost, _logs(folder)]))
+    silent_words = f"{known.list(silent)} ended without a word" if silent else ""
+    _close_run(folder, silent_words or "ranks ended without a word")
+    details = []
+    if silent_words and not read_failures(folder):
+        details.append(silent_words)
         if (host := lost_daemon(folder)) is not None:
-            lines.append(f"the launcher lost its daemon on {host}")
-    lines += [f"{node} does not answer: {why}" for node, why in lost.items()]
-    raise _failure(folder, code, known, lines, survive=survive)
+            details.append(f"the launcher lost its daemon on {host}")
+    raise _failure(folder, code, known, [*details, *why_lost], survive=survive)
 
 
-def _close_run(folder: Path) -> None:
+def _close_run(folder: Path, error: str, *, is_known: bool = False) -> None:
     """Write how a program's run ended, where no rank could: rank 0 is gone, or another one failed
-    on a node that lacks the folder."""
+    on a node that lacks the folder. error: where no failure was reported.
+    is_known: it comes before what a rank has reported, which may be what it saw of it."""
     with contextlib.suppress(OSError, ValueError, RunFailedError):
-        if record_file(folder, Run).exists() and read_run(folder).outcome.status == "running":
+        closable = ("running", "failed") if is_known else ("running",)
+        if record_file(folder, Run).exists() and read_run(folder).outcome.status in closable:
             failure = read_failure(folder)
-            outcome = Outcome(status="failed", error="ranks ended without a word")
-            if failure is not None:
+            outcome = Outcome(status="failed", error=error)
+            if failure is not None and not is_known:
                 error = failure.message + on_host(failure)
                 outcome = Outcome(status="failed", error=error, rank=failure.rank)
             end_record(folder, Run, outcome)

@@ -30,6 +30,7 @@ class GlooGroup(RunGroup):
             dist.init_process_group(
                 "gloo", store=store, rank=rank, world_size=size, timeout=timeout
             )
+        self.num_nodes = max(1, round(self.sum([float(local_rank == 0)])[0]))
 
     def synchronize_buffers(self, model: nn.Module) -> None:
         """Broadcast the buffers of rank 0, as DDP does before every step."""

@@ -17,7 +17,7 @@ LOOKS: dict[str, Look] = {
     LINKS["node"]: ("--rank-0", "circle"),
     LINKS["network"]: ("--rank-1", "square"),
     LINKS["untold"]: ("--rank-4", "cross"),
-    LINKS["waiting"]: ("--rank-5", "triangle-up"),
+    LINKS["waiting"]: ("--data", "triangle-up"),
 }
 
 
