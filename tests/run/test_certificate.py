@@ -1,18 +1,25 @@
 """A bitwise run ends with a certificate, or says why it has none."""
 
 import json
+import random
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
+import phalanx
 from phalanx.checkpoints.checkpoint import state_sha256
+from phalanx.errors import UserError
 from phalanx.run.certificate import odd_ones, torch_build
 from phalanx.run.digests import MAX_DIGESTS, digest_of, group_tensors
+from phalanx.run.samples import samples_of, seeded_samples
+from phalanx.torch_backend.threads import naming_operations
 from tests.conftest import Ranks, long
 from tests.run.programs.certificate import flip, found
 
@@ -94,3 +101,59 @@ def test_tensors_of_a_large_model_share_digests() -> None:
     assert groups[0].name == "0.weight … 1.bias"
     assert digest_of(torch.tensor([True])) == 1
     assert digest_of(torch.empty(0)) == 0
+
+
+class Drawing(Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Tensor:
+        drawn = [random.random(), np.random.rand(), torch.rand(()).item()]
+        return torch.tensor([float(index), *drawn])
+
+
+@pytest.mark.parametrize("loading", [{}, long({"num_workers": 2})])
+def test_random_numbers_belong_to_the_sample(loading: dict[str, int]) -> None:
+    """Whichever batch it is in, and whoever reads it."""
+    samples = seeded_samples(samples_of(Drawing(), loading), 7)
+    batches = iter(samples.batches([torch.tensor([4, 1]), torch.tensor([0])]))
+    first, before = next(batches), torch.get_rng_state()
+    rows = torch.cat([first, *batches])
+    assert torch.equal(torch.get_rng_state(), before), "the program's own are left as they were"
+    again = torch.cat(list(samples.batches([torch.tensor([0, 4, 1])])))
+    assert torch.equal(rows[[2, 0, 1]], again)
+    assert len(rows.unique()) == 12, "no two samples, and no two generators, draw the same"
+    (other,) = seeded_samples(samples_of(Drawing(), loading), 8).batches([torch.tensor([4, 1, 0])])
+    assert not torch.equal(rows, other)
+
+
+def refused(**options: object) -> str:
+    """Return the error of a run, of one rank."""
+    model = nn.Sequential(nn.Linear(3, 2))
+    layer = options.pop("layer", None)
+    if isinstance(layer, nn.Module):
+        model.append(layer)
+    data = (torch.randn(8, 3), torch.randint(2, (8,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UserError) as error:
+        phalanx.start(model, optimizer, data, batch_size=4, bitwise=True, **options)  # type: ignore[arg-type]
+    return str(error.value)
+
+
+def test_what_a_bitwise_run_refuses() -> None:
+    assert "SyncBatchNorm, whose statistics the ranks sum" in refused(
+        layer=nn.SyncBatchNorm(2), micro_batches=1
+    )
+    assert refused(micro_batches=5).endswith("with 1 rank and batch_size=4 it is from 1 to 4")
+    assert "bitwise=True has an order of sums of its own" in refused(compress="fp16")
+    assert "bitwise=True has an order of sums of its own" in refused(overlap="on")
+    assert 'strategy="local" does not sum' in refused(strategy="local")
+
+
+def test_an_operation_whose_results_vary_is_named() -> None:
+    torch.use_deterministic_algorithms(True)
+    words = r"^bitwise: the results of put_ .*vary from run to run"
+    with pytest.raises(UserError, match=words), naming_operations():
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+    with pytest.raises(RuntimeError, match="else"), naming_operations():
+        raise RuntimeError("something else")

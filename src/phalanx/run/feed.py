@@ -6,10 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from phalanx.data.hashing import hash_seed
 from phalanx.data.sampler import epoch_order
 from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import micro_batches_of_rank
-from phalanx.run.samples import IndexedSamples
+from phalanx.run.samples import IndexedSamples, seeded_samples
+
+OF_SAMPLES = 0x736D706C
+"""Makes random numbers of samples others than those of the computation."""
 
 
 class Feed(Protocol):
@@ -64,11 +68,14 @@ class IndexedFeed:
         seed: int,
         rank: int,
         num_ranks: int,
+        seeds_samples: bool = False,
     ) -> None:
-        """batch_size: of the global batch. micro_batches: of a full one."""
+        """batch_size: of the global batch. micro_batches: of a full one. seeds_samples: gives
+        each sample random numbers of (seed, epoch, sample)."""
         self.num_samples: int | None = len(samples)
         self._samples, self._batch_size, self._seed = samples, batch_size, seed
         self._place = {"number": micro_batches, "rank": rank, "num_ranks": num_ranks}
+        self._seeds_samples = seeds_samples
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
@@ -82,7 +89,10 @@ class IndexedFeed:
             for piece in micro_batches_of_rank(size, **self._place)
         ]
         indices = [order[start + piece.start : start + piece.stop] for start, _, piece in slices]
-        batches = self._samples.batches(indices)
+        samples = self._samples
+        if self._seeds_samples:
+            samples = seeded_samples(samples, hash_seed(hash_seed(self._seed, OF_SAMPLES), epoch))
+        batches = samples.batches(indices)
         for position, ((start, size, piece), data) in enumerate(zip(slices, batches, strict=True)):
             is_last = position + 1 == len(slices)
             ends_step = is_last or slices[position + 1][0] != start

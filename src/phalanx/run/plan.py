@@ -219,6 +219,7 @@ class RunPlan:
             seed=self.setup.seed,
             loading=batches.loading,
             has_fixed_cut=batches.micro_batches is not None,
+            seeds_samples=strategy.num_blocks is not None,
         )
         if self.alternate:
             feed = AlternatingFeed(feed, self.alternate)

@@ -31,7 +31,7 @@ from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
 from phalanx.run.records import ProgramRecords
-from phalanx.run.samples import samples_of
+from phalanx.run.samples import samples_of, seeded_samples
 from phalanx.run.stop import Stopped
 
 
@@ -246,6 +246,8 @@ class ProgramRun:
         """
         self._departure.agree()
         samples = samples_of(data, self._options.loading, split="validation")
+        if self._strategy.num_blocks is not None:
+            samples = seeded_samples(samples, self._options.seed)
         if self._options.device.type != "cpu":
             samples = SamplesOnDevice(samples, self._options.device)
         return evaluate(

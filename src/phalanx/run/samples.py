@@ -9,7 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    default_collate,
+)
 
 from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
@@ -22,6 +28,7 @@ from phalanx.run.pack_samples import (
     pack_samples,
     table_samples,
 )
+from phalanx.run.seeded_samples import SeededDataset, as_it_is
 
 
 class IndexedSamples(Protocol):
@@ -58,8 +65,15 @@ class TensorSamples:
 class DatasetSamples:
     """A map-style `Dataset`, read by PyTorch's own `DataLoader`."""
 
-    def __init__(self, dataset: Dataset[Any], loading: dict[str, Any]) -> None:
-        self._dataset, self._loading = dataset, loading
+    def __init__(
+        self, dataset: Dataset[Any], loading: dict[str, Any], seed: int | None = None
+    ) -> None:
+        """seed: of the random numbers of samples; None: whatever the generators hold."""
+        self._dataset, self._loading, self._seed = dataset, loading, seed
+
+    def seeded(self, seed: int) -> DatasetSamples:
+        """Return the same samples, with random numbers of (seed, sample)."""
+        return DatasetSamples(self._dataset, self._loading, seed)
 
     def __len__(self) -> int:
         return len(self._dataset)  # type: ignore[arg-type]
@@ -69,8 +83,17 @@ class DatasetSamples:
         if options.get("num_workers"):
             # A fork of a process in which MPI runs would share its connections.
             options.setdefault("multiprocessing_context", "forkserver")
-        chosen = [rows.tolist() for rows in indices]
-        return iter(DataLoader(self._dataset, batch_sampler=chosen, **options))
+        chosen, dataset = [rows.tolist() for rows in indices], self._dataset
+        if self._seed is not None:
+            collate = options.get("collate_fn") or default_collate
+            dataset = SeededDataset(dataset, collate, self._seed)
+            options["collate_fn"] = as_it_is
+        return iter(DataLoader(dataset, batch_sampler=chosen, **options))
+
+
+def seeded_samples(samples: IndexedSamples, seed: int) -> IndexedSamples:
+    """Return samples whose random numbers are of (seed, sample), where a data set may draw some."""
+    return samples.seeded(seed) if isinstance(samples, DatasetSamples) else samples
 
 
 def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> IndexedSamples:

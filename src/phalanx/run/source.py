@@ -118,11 +118,12 @@ def make_feed(
     seed: int,
     loading: dict[str, Any],
     has_fixed_cut: bool,
+    seeds_samples: bool = False,
 ) -> Feed:
     """Return this rank's feed.
 
     batch_size: of the global batch. micro_batches: of a full one. has_fixed_cut: their number does
-    not depend on that of the ranks.
+    not depend on that of the ranks. seeds_samples: as of `IndexedFeed`.
     """
     if isinstance(source, OwnBatches):
         return ShardedFeed(
@@ -139,7 +140,7 @@ def make_feed(
         return StreamFeed(source.samples, loading=loading, **place)
     if isinstance(source, GeneratedBatches):
         return GeneratedFeed(source.make, makes_whole=not has_fixed_cut, **place)
-    return IndexedFeed(source, **place)
+    return IndexedFeed(source, seeds_samples=seeds_samples, **place)
 
 
 def _is_stream(data: object) -> bool:

@@ -6,15 +6,18 @@ Words: a folder for the hashes; names of programs, all without any.
 import hashlib
 import json
 import os
+import random
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.utils.data import Dataset
 
 import phalanx
 
@@ -116,11 +119,33 @@ def weighted() -> Mapping[str, Any]:
     return state(model, optimizer)
 
 
+class Augmented(Dataset[tuple[Tensor, Tensor]]):
+    """Draws from every generator."""
+
+    def __init__(self) -> None:
+        self.inputs, self.targets = classified(20)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        noise = torch.randn(20) * np.random.rand() + random.random()
+        return self.inputs[index] + noise, self.targets[index]
+
+
+def augmented() -> Mapping[str, Any]:
+    """A data set that draws random numbers, also when it is evaluated."""
+    model = nn.Sequential(nn.Linear(20, 9), nn.Dropout(0.1), nn.Linear(9, 10))
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, optimizer, Augmented())
+    return state(model, optimizer)
+
+
 def state(model: nn.Module, optimizer: Optimizer) -> Mapping[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
 
 
-CASES: tuple[Callable[[], Mapping[str, Any]], ...] = (mlp, cnn, rnn, gpt, weighted)
+CASES: tuple[Callable[[], Mapping[str, Any]], ...] = (mlp, cnn, rnn, gpt, weighted, augmented)
 
 
 def digest(value: Any) -> str:
