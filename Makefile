@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed-$(MPI)
 BESIDE := --numprocesses 3 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format types test-beside test-long test-mpi test-nodes test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean wheel
+.PHONY: help study test check format types test-beside test-long test-mpi test-nodes test-newcomer test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean wheel
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
@@ -50,6 +50,9 @@ test-mpi: $(STAMP) ## the tests that start ranks
 
 test-nodes: $(STAMP) ## on virtual nodes of this machine, as root; VENV=.venv-mpich MPI=mpich for MPICH
 	$(BIN)/pytest -m 'nodes and not long' --durations 10
+
+test-newcomer: $(STAMP) ## three virtual nodes, Phalanx installed on each, README followed; as root
+	$(BIN)/pytest -v tests/nodes/test_newcomer.py --durations 10
 
 test-mpich: ## the same on MPICH, in an environment of its own
 	$(MAKE) test-mpi VENV=.venv-mpich MPI=mpich

@@ -39,6 +39,7 @@ StrictModes no
 UsePAM no
 PidFile none
 MaxStartups 100
+Subsystem sftp internal-sftp
 """
 
 
