@@ -25,7 +25,7 @@ def test_sums_in_the_order_of_a_tree(ranks: Ranks, programs: Callable[[str], Pat
     output = ranks.mpi(3, programs("tree_reducer.py"))
     assert sorted(re.findall(r"rank (\d) is done", output)) == ["0", "1", "2"]
     assert output.count("says: rank") + output.count("says: ranks") == 3
-    assert "called all_reduce of parts(float32, layout " in output
+    assert "called all_reduce of parts(uint8, layout " in output
 
 
 def test_other_sizes_on_another_rank_are_found(

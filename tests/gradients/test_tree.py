@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.comm import kernels
+from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.layout import share_of
 from phalanx.gradients.summation_tree import SummationTree, plan_exchange
 from phalanx.gradients.tree_reducer import TreeReducer
@@ -59,11 +60,11 @@ def test_the_sum_does_not_depend_on_the_ranks(division, dtype: torch.dtype) -> N
     assert torch.equal(evaluate(terms, exchange.expression), whole[0])
 
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 @pytest.mark.skipif(kernels.compiled() is None, reason="no C kernels were built")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("num_terms", [1, 2, 7, 12])
 def test_kernels_add_as_torch_does(dtype: torch.dtype, num_terms: int) -> None:
     """Also denormal numbers, infinities, and sums that round to them."""
@@ -76,12 +77,14 @@ def test_kernels_add_as_torch_does(dtype: torch.dtype, num_terms: int) -> None:
         draws = numbers[torch.randint(len(numbers), (num_terms, count))]
         terms = list((torch.randn(num_terms, count, dtype=torch.float64) * draws).to(dtype))
         found, windows = torch.empty(count, dtype=dtype), torch.empty(num_terms, count, dtype=dtype)
-        arguments = (num_terms, count * dtype.itemsize, count, [0], [count], dtype_of(dtype).code)
-        buffer = module.make_grad_buffer(None, 0, 1, windows.data_ptr(), *arguments, False)
+        size = count * dtype.itemsize
+        arguments = (num_terms, size, size, [0], [size], DTYPES["uint8"].code, False)
+        buffer = module.make_grad_buffer(None, 0, 1, windows.data_ptr(), *arguments)
         expression = [num_terms if item == -1 else item for item in exchange.expression]
         addresses = [term.data_ptr() for term in terms]
-        arguments = (0, num_terms, num_terms, expression, 1.0)
-        status = module.grad_buffer_sum_in_order(buffer, addresses, found.data_ptr(), *arguments)
+        types, order = [dtype_of(dtype).code], (0, num_terms, num_terms, expression)
+        arguments = (addresses, types, found.data_ptr(), *order, 1.0)
+        status = module.grad_buffer_sum_in_order(buffer, *arguments)
         expected = evaluate(terms, exchange.expression)
         assert (status != module.NOT_FINITE) == bool(expected.isfinite().all())
         nan = expected.isnan()
@@ -96,7 +99,7 @@ def test_what_is_no_expression_is_refused(expression: list[int]) -> None:
     buffer = module.make_grad_buffer(None, 0, 1, term.data_ptr(), 2, 12, 3, [0], [3], 0, False)
     with pytest.raises(ValueError, match="no order of a sum of 2 terms"):
         module.grad_buffer_sum_in_order(
-            buffer, [term.data_ptr()] * 2, term.data_ptr(), 0, 2, 2, expression, 1.0
+            buffer, [term.data_ptr()] * 2, [0], term.data_ptr(), 0, 2, 2, expression, 1.0
         )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
+from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import (
     MismatchError,
     PeerDepartedError,
@@ -56,7 +56,7 @@ class FlatGradBuffer:
         sizes: Sequence[int],
         starts: Sequence[int],
         num_elements: int,
-        dtype: DType,
+        dtype: np.dtype[Any],
         *,
         num_windows: int,
         guarded: bool,
@@ -64,7 +64,7 @@ class FlatGradBuffer:
         self.num_parts = len(sizes)
         self._world, self._shm, self._module = world, shm, module
         self._members = node_members(world)
-        self._code = dtype.code
+        self._code = DTYPES[dtype.name].code
         self.spans: SpanRecorder | None = None
         """Where every round adds its span, in a run that is traced."""
         self._num_rounds = 0
@@ -73,7 +73,7 @@ class FlatGradBuffer:
         if shm is not None:
             world.step_groups.add(shm)
         stride = stride_bytes(num_elements, dtype)
-        rows = memory.array().view(stored_as(dtype)).reshape(-1, stride // dtype.itemsize)
+        rows = memory.array().view(dtype).reshape(-1, stride // dtype.itemsize)
         self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[num_windows:]]
         """(num_elements,) each, zeros at first: shared, any rank may write."""
         self._addresses = [vector.ctypes.data for vector in self.vectors]
@@ -105,7 +105,7 @@ class FlatGradBuffer:
         cls,
         world: World,
         sizes: Sequence[int],
-        dtype: DType | DTypeLike,
+        dtype: DTypeLike,
         *,
         starts: Sequence[int],
         num_elements: int,
@@ -114,11 +114,10 @@ class FlatGradBuffer:
         guarded: bool = False,
     ) -> FlatGradBuffer | None:
         """Make a buffer for parts of `sizes` elements that begin at `starts` in a vector of
-        `num_elements`, and `num_vectors` vectors that the ranks of this node share. dtype: where
-        NumPy has no such type the vectors are of integers of its size. num_windows: the most terms
-        of `sum_in_order`; None: one of each rank. guarded: parts are checked as they are copied,
-        and not used if any value is not finite. None, on all ranks of this node, where they cannot
-        share memory or have no kernels. Collective.
+        `num_elements`, and `num_vectors` vectors that the ranks of this node share. num_windows:
+        the most terms of `sum_in_order`; None: one of each rank. guarded: parts are checked as they
+        are copied, and not used if any value is not finite. None, on all ranks of this node, where
+        they cannot share memory or have no kernels. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come.
         """
@@ -144,8 +143,7 @@ class FlatGradBuffer:
                 return None
             if not world.on_one_node:  # peers on other nodes may wait for messages of this rank
                 shm.keep_messages_moving()
-        if not isinstance(dtype, DType):
-            dtype = DTYPES[np.dtype(dtype).name]
+        dtype = np.dtype(dtype)
         num_windows = max(num_windows or 0, world.local_size)
         num_rows = num_windows + num_vectors
         memory = allocate_shared(set_up, max(1, num_rows * stride_bytes(num_elements, dtype)))
@@ -183,16 +181,18 @@ class FlatGradBuffer:
     def sum_in_order(
         self,
         addresses: Sequence[int],
+        dtypes: Sequence[int],
         *,
         first: int,
         num_own: int,
         num_terms: int,
         expression: Sequence[int],
     ) -> bool:
-        """Make the first of `vectors` the sum of any number of terms of each rank, in a given
-        order; half types are rounded after each addition.
+        """Make the first of `vectors`, which are of bytes, the sum of any number of terms of each
+        rank, in a given order; half types are rounded after each addition.
 
         addresses:  of all parts of this rank's terms, term by term, each contiguous.
+        dtypes:     codes of the parts' types; each part begins on a cache line.
         first:      number of its first term; the others follow. num_own: of its terms.
         expression: postfix, the same on every rank: numbers of terms, and num_terms to add the two
                     values before.
@@ -203,6 +203,7 @@ class FlatGradBuffer:
         status = self._module.grad_buffer_sum_in_order(
             self._buffer,
             addresses,
+            dtypes,
             self._addresses[0],
             first,
             num_own,
@@ -349,11 +350,6 @@ def node_members(world: World) -> tuple[int, ...]:
     return tuple(rank for rank, node in enumerate(nodes) if node == nodes[world.rank])
 
 
-def stored_as(dtype: DType) -> np.dtype[Any]:
-    """Return NumPy's type of the elements, or of integers of their size where it has none."""
-    return np.dtype(f"u{dtype.itemsize}") if dtype.numpy is None else dtype.numpy
-
-
-def stride_bytes(num_elements: int, dtype: DType) -> int:
+def stride_bytes(num_elements: int, dtype: np.dtype[Any]) -> int:
     """From one vector of `num_elements` to the next: whole cache lines."""
     return -(-num_elements * dtype.itemsize // CACHE_LINE_BYTES) * CACHE_LINE_BYTES

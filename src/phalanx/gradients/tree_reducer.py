@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.comm.world import World
 from phalanx.gradients.summation_tree import Exchange, Subtree, plan_exchange
-from phalanx.gradients.tree_vector import TreeLayout, TreeVector, make_tree_vector
+from phalanx.gradients.tree_vector import TreeVector, make_tree_vector
 
 
 class TreeReducer:
@@ -40,12 +40,8 @@ class TreeReducer:
         self._exchange: Exchange | None = None
         self._sums: dict[Subtree, list[Tensor]] = {}
         self._complex = [place for place, like in enumerate(likes) if like.is_complex()]
-        likes = self._as_real(likes)
-        places: dict[torch.dtype, list[int]] = {}
-        for place, like in enumerate(likes):
-            places.setdefault(like.dtype, []).append(place)
-        self._layouts = [TreeLayout([likes[p] for p in own], own) for own in places.values()]
-        self._vectors: list[TreeVector] = []
+        self._likes = self._as_real(likes)
+        self._vector: TreeVector | None = None
         self._num_windows = 0
 
     def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
@@ -56,10 +52,8 @@ class TreeReducer:
         self._sums.clear()
         if self._world is not None and exchange.num_terms > self._num_windows:
             self._num_windows = max(self._world.size, exchange.num_terms)
-            self._close_vectors()
-            self._vectors = [
-                make_tree_vector(self._world, layout, self._num_windows) for layout in self._layouts
-            ]
+            self.close()
+            self._vector = make_tree_vector(self._world, self._likes, self._num_windows)
 
     @torch.no_grad()
     def add(self, leaf: int, tensors: list[Tensor]) -> None:
@@ -80,23 +74,21 @@ class TreeReducer:
         Raises: WaitTimeoutError and the like, naming the ranks that did not come.
         """
         assert self._exchange is not None, "begin() comes first"
-        if self._world is None:
+        if self._world is None or self._vector is None:
             (sums,) = self._sums.values()
             return self._as_complex(sums)
         own = [self._sums[node] for node in self._exchange.nodes[self._world.rank]]
-        found: dict[int, Tensor] = {}
-        self.is_finite = True
-        for vector in self._vectors:
-            sums = vector.reduce(own, self._exchange)
-            found.update(zip(vector.layout.places, sums, strict=True))
-            self.is_finite = vector.is_finite and self.is_finite
+        sums = self._vector.reduce(own, self._exchange)
+        self.is_finite = self._vector.is_finite
         self._sums.clear()
-        return self._as_complex([found[place] for place in sorted(found)])
+        return self._as_complex(sums)
 
     def close(self) -> None:
         """Drop the memory of the sums. Collective."""
         self._sums.clear()
-        self._close_vectors()
+        if self._vector is not None:
+            self._vector.close()
+            self._vector = None
 
     def _as_real(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """View complex tensors as real: PyTorch's sum of two complex ones multiplies by one, which
@@ -111,8 +103,3 @@ class TreeReducer:
         for place in self._complex:
             viewed[place] = torch.view_as_complex(viewed[place])
         return viewed
-
-    def _close_vectors(self) -> None:
-        for vector in self._vectors:
-            vector.close()
-        self._vectors.clear()

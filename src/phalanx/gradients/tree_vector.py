@@ -1,4 +1,4 @@
-"""Vectors that ranks sum in the order of a `SummationTree`: over messages, or in shared memory."""
+"""Sums of lists of tensors in the order of a tree: over messages, or in shared memory."""
 
 from __future__ import annotations
 
@@ -16,33 +16,11 @@ from phalanx.gradients.summation_tree import ADD, Exchange
 from phalanx.torch_backend.tensors import buffer_of, dtype_of, is_usable_in_place
 
 
-class TreeLayout:
-    """Places of the tensors of one type in a flat vector."""
-
-    def __init__(self, likes: Sequence[Tensor], places: Sequence[int]) -> None:
-        """likes: tensors of their shapes. places: of these tensors in the lists."""
-        self.places, self._likes, self.dtype = places, likes, likes[0].dtype
-        self.sizes = [like.numel() for like in likes]
-        alignment = CACHE_LINE_BYTES // likes[0].itemsize  # as of tensors by themselves
-        self.starts = aligned_starts_of(self.sizes, alignment)
-        self.num_elements = self.starts[-1]
-
-    def views_of(self, vector: Tensor) -> list[Tensor]:
-        """Return the tensors that lie in `vector`, (num_elements,)."""
-        return [
-            vector[start : start + like.numel()].view(like.shape)
-            for start, like in zip(self.starts, self._likes, strict=False)
-        ]
-
-
 class TreeVector(ABC):
-    """Tensors of one type, as a flat vector of which each rank sums a slice."""
+    """Lists of tensors as a flat vector, of which each rank sums a slice."""
 
     is_finite: bool | None = None
     """Whether all of the last sums are; None where they were not checked."""
-
-    def __init__(self, layout: TreeLayout) -> None:
-        self.layout = layout
 
     @abstractmethod
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
@@ -52,67 +30,55 @@ class TreeVector(ABC):
         """Drop the memory. Collective."""
 
 
-def make_tree_vector(world: World, layout: TreeLayout, num_windows: int) -> TreeVector:
+def make_tree_vector(world: World, likes: Sequence[Tensor], num_windows: int) -> TreeVector:
     """Return a vector in shared memory where all ranks are on one node and have such, for exchanges
-    of at most `num_windows` terms; else one over messages. Collective."""
-    if world.on_one_node:
-        buffer = FlatGradBuffer.join(
-            world,
-            layout.sizes,
-            dtype_of(layout.dtype),
-            starts=layout.starts[:-1],
-            num_elements=layout.num_elements,
-            num_vectors=1,
-            num_windows=num_windows,
-        )
-        if buffer is not None:
-            return SharedTreeVector(layout, buffer, world.rank)
-    return MessageTreeVector(layout, world.group)
+    of at most `num_windows` terms; else one over messages. Collective.
 
-
-class MessageTreeVector(TreeVector):
-    """Vector of this rank's own: any number of nodes."""
-
-    def __init__(self, layout: TreeLayout, group: Group) -> None:
-        super().__init__(layout)
-        self._group = group
-        size, length = group.size, layout.num_elements
-        self._slices = [share_of(rank, size, length) for rank in range(size)]
-        self._total = torch.zeros(length, dtype=layout.dtype)
-        self._views = layout.views_of(self._total)
-
-    def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
-        group, total = self._group, self._total
-        mine = self._slices[group.rank]
-        flat = total.new_zeros(len(own), len(total))
-        for row, tensors in zip(flat, own, strict=True):
-            for view, place in zip(self.layout.views_of(row), self.layout.places, strict=True):
-                view.copy_(tensors[place])
-        parts = [flat[:, cut.start : cut.stop].contiguous() for cut in self._slices]
-        terms = [total.new_empty(len(nodes), len(mine)) for nodes in exchange.nodes]
-        group.all_to_all(list(map(buffer_of, terms)), list(map(buffer_of, parts)))
-        sums = evaluate([term for rows in terms for term in rows], exchange.expression)
-        pieces = [total[cut.start : cut.stop] for cut in self._slices]
-        pieces[group.rank].copy_(sums)
-        outputs = list(map(buffer_of, pieces))
-        group.all_gather(outputs, outputs[group.rank])
-        return self._views
+    likes: real tensors of the shapes and types of a list.
+    """
+    shared = SharedTreeVector.join(world, likes, num_windows) if world.on_one_node else None
+    return shared or MessageTreeVector(likes, world.group)
 
 
 class SharedTreeVector(TreeVector):
     """Vector in memory that the ranks of one node share: all read the sums from one place."""
 
-    def __init__(self, layout: TreeLayout, buffer: FlatGradBuffer, rank: int) -> None:
-        """buffer: of this layout, with one vector, for the sums."""
-        super().__init__(layout)
+    def __init__(
+        self, likes: Sequence[Tensor], starts: Sequence[int], buffer: FlatGradBuffer, rank: int
+    ) -> None:
+        """starts: of the tensors, in bytes. buffer: of bytes, with one vector, for the sums."""
         self._buffer, self._rank = buffer, rank
-        self._views = layout.views_of(torch.from_numpy(buffer.vectors[0]).view(layout.dtype))
+        self._dtypes = [dtype_of(like.dtype).code for like in likes]
+        total = torch.from_numpy(buffer.vectors[0])
+        self._views = [
+            total[start : start + like.nbytes].view(like.dtype).view(like.shape)
+            for start, like in zip(starts, likes, strict=True)
+        ]
+
+    @classmethod
+    def join(
+        cls, world: World, likes: Sequence[Tensor], num_windows: int
+    ) -> SharedTreeVector | None:
+        """None, on all ranks, where they have no such memory or no kernels. Collective."""
+        sizes = [like.nbytes for like in likes]
+        *starts, num_bytes = aligned_starts_of(sizes, CACHE_LINE_BYTES)
+        buffer = FlatGradBuffer.join(
+            world,
+            sizes,
+            "uint8",
+            starts=starts,
+            num_elements=num_bytes,
+            num_vectors=1,
+            num_windows=num_windows,
+        )
+        return None if buffer is None else cls(likes, starts, buffer, world.rank)
 
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
-        parts = [plain(tensors[place]) for tensors in own for place in self.layout.places]
+        parts = [plain(tensor) for tensors in own for tensor in tensors]
         num_terms = exchange.num_terms
         self.is_finite = self._buffer.sum_in_order(
             [part.data_ptr() for part in parts],
+            self._dtypes,
             first=exchange.first_of(self._rank),
             num_own=len(own),
             num_terms=num_terms,
@@ -125,10 +91,64 @@ class SharedTreeVector(TreeVector):
         self._buffer.close()
 
 
+class MessageTreeVector(TreeVector):
+    """Vectors of this rank's own, one of each type: any number of nodes."""
+
+    def __init__(self, likes: Sequence[Tensor], group: Group) -> None:
+        places: dict[torch.dtype, list[int]] = {}
+        for place, like in enumerate(likes):
+            places.setdefault(like.dtype, []).append(place)
+        self._places = list(places.values())
+        self._vectors = [_TypedVector([likes[p] for p in own], group) for own in self._places]
+
+    def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for places, vector in zip(self._places, self._vectors, strict=True):
+            typed = [[tensors[place] for place in places] for tensors in own]
+            found.update(zip(places, vector.reduce(typed, exchange), strict=True))
+        return [found[place] for place in sorted(found)]
+
+
+class _TypedVector:
+    """Vector of tensors of one type."""
+
+    def __init__(self, likes: Sequence[Tensor], group: Group) -> None:
+        self._likes, self._group = likes, group
+        alignment = CACHE_LINE_BYTES // likes[0].itemsize  # as of tensors by themselves
+        self._starts = aligned_starts_of([like.numel() for like in likes], alignment)
+        size, length = group.size, self._starts[-1]
+        self._slices = [share_of(rank, size, length) for rank in range(size)]
+        self._total = torch.zeros(length, dtype=likes[0].dtype)
+        self._views = self._views_of(self._total)
+
+    def _views_of(self, vector: Tensor) -> list[Tensor]:
+        return [
+            vector[start : start + like.numel()].view(like.shape)
+            for start, like in zip(self._starts, self._likes, strict=False)
+        ]
+
+    def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
+        group, total = self._group, self._total
+        mine = self._slices[group.rank]
+        flat = total.new_zeros(len(own), len(total))
+        for row, tensors in zip(flat, own, strict=True):
+            for view, tensor in zip(self._views_of(row), tensors, strict=True):
+                view.copy_(tensor)
+        parts = [flat[:, cut.start : cut.stop].contiguous() for cut in self._slices]
+        terms = [total.new_empty(len(nodes), len(mine)) for nodes in exchange.nodes]
+        group.all_to_all(list(map(buffer_of, terms)), list(map(buffer_of, parts)))
+        sums = evaluate([term for rows in terms for term in rows], exchange.expression)
+        pieces = [total[cut.start : cut.stop] for cut in self._slices]
+        pieces[group.rank].copy_(sums)
+        outputs = list(map(buffer_of, pieces))
+        group.all_gather(outputs, outputs[group.rank])
+        return self._views
+
+
 def plain(tensor: Tensor) -> Tensor:
     """Return a tensor whose memory holds its values, one after the other."""
     if not is_usable_in_place(tensor):
-        tensor = tensor.resolve_conj().resolve_neg().contiguous()
+        tensor = tensor.resolve_neg().contiguous()
     return tensor
 
 

@@ -92,10 +92,11 @@ typedef struct {
     int optimizer, dtype;
 } target;
 
-static int update_slice(void *context, size_t begin, const void *const *terms, int num_terms,
-                        size_t n)
+static int update_slice(void *context, size_t part, size_t begin, const void *const *terms,
+                        int num_terms, size_t n)
 {
     target *to = context;
+    (void)part;
     char sums[BLOCK_BYTES] __attribute__((aligned(64)));
     const void *gradients = terms[0];
     void *states[MAX_STATES] = {NULL}, *output = sums;

@@ -161,7 +161,7 @@ static int visit_part(grad_buffer *self, size_t part, size_t begin, size_t end, 
             self->terms[term] = window_at(self, term, at);
         for (size_t own = 0; own < round.num_own; own++)
             self->terms[round.first + own] = element_at(self, own, part, at);
-        finite &= visit(context, at, self->terms, (int)round.num_terms, least(block, end - at));
+        finite &= visit(context, part, at, self->terms, (int)round.num_terms, least(block, end - at));
     }
     return finite;
 }
@@ -249,9 +249,11 @@ typedef struct {
     int dtype, op;
 } sums;
 
-static int reduce(void *context, size_t begin, const void *const *terms, int num_terms, size_t n)
+static int reduce(void *context, size_t part, size_t begin, const void *const *terms, int num_terms,
+                  size_t n)
 {
     sums *to = context;
+    (void)part;
     void *output = to->total + begin * ITEMSIZE[to->dtype];
     reduce_terms(&output, 1, terms, num_terms, n, to->dtype, to->op, 1.0);
     return are_finite(output, n, to->dtype);
@@ -270,26 +272,31 @@ int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *tot
 
 typedef struct {
     char *total;
-    int dtype;
+    const size_t *dtypes;
     const sum_order *order;
 } ordered_sums;
 
-static int sum_block(void *context, size_t begin, const void *const *terms, int num_terms, size_t n)
+static int sum_block(void *context, size_t part, size_t begin, const void *const *terms,
+                     int num_terms, size_t num_bytes)
 {
     ordered_sums *to = context;
-    void *output = to->total + begin * ITEMSIZE[to->dtype];
+    void *output = to->total + begin;
+    int dtype = (int)to->dtypes[part];
+    size_t n = num_bytes / ITEMSIZE[dtype];
     (void)num_terms;
-    sum_in_order(output, terms, to->order, n, to->dtype);
-    return are_finite(output, n, to->dtype);
+    sum_in_order(output, terms, to->order, n, dtype);
+    return are_finite(output, n, dtype);
 }
 
-int grad_buffer_sum_in_order(grad_buffer *self, const size_t *addresses, size_t first,
-                             size_t num_own, const sum_order *order, void *total, double timeout_s,
-                             interrupted check)
+int grad_buffer_sum_in_order(grad_buffer *self, const size_t *addresses, const size_t *dtypes,
+                             size_t first, size_t num_own, const sum_order *order, void *total,
+                             double timeout_s, interrupted check)
 {
     grad_terms terms = {order->num_terms, first, num_own, hash_mix(1, order->num_terms)};
-    ordered_sums to = {total, self->dtype, order};
+    ordered_sums to = {total, dtypes, order};
     double used_s;
+    for (size_t part = 0; part < self->num_parts; part++)
+        terms.order = hash_mix(terms.order, dtypes[part]);
     for (size_t i = 0; i < order->length; i++)
         terms.order = hash_mix(terms.order, order->expression[i]);
     return grad_buffer_reduce(self, addresses, &terms, ALL_REDUCE_GRADS, SUM, sum_block, &to,

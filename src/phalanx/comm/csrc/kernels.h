@@ -184,10 +184,10 @@ size_t grad_buffer_num_parts(const grad_buffer *self);
 size_t grad_buffer_num_windows(const grad_buffer *self);
 void grad_buffer_local_share(const grad_buffer *self, size_t *begin, size_t *end);
 
-/* Called for `n` elements of the local share that lie at `begin` in the vector, at most
+/* Called for `n` elements of the local share that lie in a part, at `begin` in the vector, at most
  * BLOCK_BYTES. Returns whether its results are finite. */
-typedef int (*share_visitor)(void *context, size_t begin, const void *const *terms, int num_terms,
-                             size_t n);
+typedef int (*share_visitor)(void *context, size_t part, size_t begin, const void *const *terms,
+                             int num_terms, size_t n);
 /* Terms of a round: this rank has those from `first` on. order: a number that must be equal on all
  * ranks; 0 for none. */
 typedef struct {
@@ -205,11 +205,11 @@ int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, const grad_te
  * order. */
 int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, int op,
                            double timeout_s, interrupted check);
-/* The same of any number of terms a rank, in the given order. This rank has `num_own` from `first`
- * on. */
-int grad_buffer_sum_in_order(grad_buffer *self, const size_t *addresses, size_t first,
-                             size_t num_own, const sum_order *order, void *total, double timeout_s,
-                             interrupted check);
+/* The same of any number of terms a rank, in the given order, in a vector of bytes. This rank has
+ * `num_own` from `first` on. dtypes: of the parts, which begin on cache lines. */
+int grad_buffer_sum_in_order(grad_buffer *self, const size_t *addresses, const size_t *dtypes,
+                             size_t first, size_t num_own, const sum_order *order, void *total,
+                             double timeout_s, interrupted check);
 
 /* The update of a slice of parameters, and how many vectors of state it keeps. */
 enum optimizer { SGD, SGD_MOMENTUM, ADAM, ADAMW, NUM_OPTIMIZERS };

@@ -107,35 +107,48 @@ static size_t *order_from(PyObject *expression, size_t num_terms, sum_order *ord
     return NULL;
 }
 
-/* grad_buffer_sum_in_order(buffer, addresses, total, first, num_own, num_terms, expression,
+/* Types of all parts, to be freed; NULL with an exception. */
+static size_t *dtypes_from(const grad_buffer *self, PyObject *numbers)
+{
+    size_t count = 0, *dtypes = integers_from(numbers, &count);
+    if (!PyErr_Occurred() && count != grad_buffer_num_parts(self))
+        PyErr_Format(PyExc_ValueError, "%zu types given, %zu wanted", count,
+                     grad_buffer_num_parts(self));
+    for (size_t part = 0; !PyErr_Occurred() && part < count; part++)
+        reducible(dtypes[part] < NUM_DTYPES ? (int)dtypes[part] : -1, SUM);
+    if (!PyErr_Occurred())
+        return dtypes;
+    free(dtypes);
+    return NULL;
+}
+
+/* grad_buffer_sum_in_order(buffer, addresses, dtypes, total, first, num_own, num_terms, expression,
  * timeout_s) -> status */
 FUNCTION(grad_buffer_sum_in_order)
 {
     grad_buffer *self;
-    PyObject *addresses, *expression;
+    PyObject *addresses, *numbers, *expression;
     void *total;
-    size_t first, num_own, num_terms, *parts, *items;
+    size_t first, num_own, num_terms, *parts = NULL, *dtypes = NULL, *items = NULL;
     sum_order order = {NULL, 0, 0, NULL};
     double timeout_s;
-    int status;
-    if (!parse(a, n, "bopnnnod", &self, &addresses, &total, &first, &num_own, &num_terms,
-               &expression, &timeout_s))
+    int status = DONE;
+    if (!parse(a, n, "boopnnnod", &self, &addresses, &numbers, &total, &first, &num_own,
+               &num_terms, &expression, &timeout_s))
         return NULL;
     if (num_terms > grad_buffer_num_windows(self) || first > num_terms || num_own > num_terms - first) {
         PyErr_Format(PyExc_ValueError, "terms %zu to %zu of %zu, in %zu windows", first,
                      first + num_own, num_terms, grad_buffer_num_windows(self));
         return NULL;
     }
-    if (!(parts = parts_from(self, num_own, addresses)))
-        return NULL;
-    if (!(items = order_from(expression, num_terms, &order))) {
-        free(parts);
-        return NULL;
-    }
-    WITHOUT_GIL(status = grad_buffer_sum_in_order(self, parts, first, num_own, &order, total,
-                                                  timeout_s, check_interrupts));
-    free(parts), free(items), free(order.blocks);
-    return status_result(status);
+    int fits = (parts = parts_from(self, num_own, addresses)) &&
+               (dtypes = dtypes_from(self, numbers)) &&
+               (items = order_from(expression, num_terms, &order));
+    if (fits)
+        WITHOUT_GIL(status = grad_buffer_sum_in_order(self, parts, dtypes, first, num_own, &order,
+                                                      total, timeout_s, check_interrupts));
+    free(parts), free(dtypes), free(items), free(order.blocks);
+    return fits ? status_result(status) : NULL;
 }
 
 /* fused_step(buffer, addresses, rule, coefficients, parameters, states, dtype, timeout_s)
