@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.hosts import NODES
 from phalanx.data.datasets.catalog import DatasetChoice
-from phalanx.data.sources.pack_description import PackDescription
 from phalanx.launch.allocation import allocation
 from phalanx.launch.installation import find_mpi
 from phalanx.train.config import TrainConfig
+
+if TYPE_CHECKING:  # imports NumPy
+    from phalanx.data.sources.pack_description import PackDescription
 
 Preflight = Annotated[
     bool,
