@@ -21,7 +21,7 @@ from phalanx.run.digests import MAX_DIGESTS, digest_of, group_tensors
 from phalanx.run.samples import samples_of, seeded_samples
 from phalanx.torch_backend.threads import naming_operations
 from tests.conftest import Ranks, long
-from tests.run.programs.certificate import flip, found
+from tests.run.programs.certificate import flip, found, train
 
 LINE = (
     r"bitwise: SHA-256 [0-9a-f]{64} after 4 steps of 8 micro-batches \(1 thread, torch \S+, \w+\)"
@@ -53,11 +53,14 @@ def test_what_is_wrong_has_another_certificate_or_none(
     num_ranks: int, ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Mutations: each must be seen."""
-    ranks.mpi(num_ranks, programs("certificate.py"), str(tmp_path))
+    train(steps=2, checkpoint_dir=tmp_path / "checkpoints")
+    ranks.mpi(num_ranks, programs("certificate.py"), str(tmp_path), str(tmp_path / "checkpoints"))
     here = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(num_ranks)]
     right = truth()["right"]
     assert here[0]["right"] == right
     assert here[1]["right"] == "", "rank 0 alone prints"
+    assert here[0]["resumed"] == truth()["resumed"] == right
+    assert "micro_batches 8 there, 4 here" in here[1]["resumed, cut otherwise"]
     assert here[0]["counted twice"] != right
     assert re.fullmatch(LINE, here[0]["counted twice"].strip())
     assert here[0]["order of ranks"] != truth()["order of ranks"], "the mutation is none"

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events
-from phalanx.records.schema import Certificate, FinishedEvent, SummaryEvent
+from phalanx.records.schema import Certificate, FinishedEvent, SummaryEvent, certificate_text
+from phalanx.train.config import TrainConfig
+from phalanx.train.run import complete, title
 from tests.conftest import Ranks, long
 from tests.train.programs.bitwise import CASES, run
 
@@ -26,7 +30,8 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Records of one process."""
     folder = tmp_path_factory.mktemp("truth")
     for name in CASES:
-        run(name, folder)
+        saving = {"checkpoint_dir": folder / "checkpoints", "checkpoint_steps": 2}
+        run(name, folder, **(saving if name == "mlp" else {}))
     return folder
 
 
@@ -51,10 +56,74 @@ def metrics(folder: Path) -> list[str]:
 def test_same_bits_on_any_number_of_ranks(
     num_ranks: int, ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Path
 ) -> None:
-    ranks.mpi(num_ranks, programs("bitwise.py"), str(tmp_path))
+    checkpoint = truth / "checkpoints" / "epoch-0001-samples-00000064"
+    ranks.mpi(num_ranks, programs("bitwise.py"), str(tmp_path), str(checkpoint))
     for name in CASES:
         expected = certificate(truth / name)
         for rank in range(num_ranks):
             assert certificate(tmp_path / name, rank).sha256 == expected.sha256, (name, rank)
         assert metrics(tmp_path / name) == metrics(truth / name), name
         assert expected.micro_batches == 8
+        assert f"after {expected.steps} steps of 8 micro-batches" in certificate_text(expected)
+    resumed, whole = certificate(tmp_path / "resumed" / "mlp"), certificate(truth / "mlp")
+    assert resumed.sha256 == whole.sha256
+    assert resumed.steps == whole.steps
+
+
+def test_resuming_with_another_cut_is_refused(truth: Path) -> None:
+    with pytest.raises(UserError, match="--micro-batches 8 there, 4 here"):
+        run("mlp", truth / "no", resume=truth / "checkpoints", micro_batches=4, epochs=3)
+    assert not (truth / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"strategy": "tensor", "ranks": 2}, "it cuts the sums within layers among the ranks"),
+        ({"mesh": "dp=2,tp=2"}, "--strategy mesh exclude each other: its axes cut sums"),
+        ({"strategy": "zero"}, "PyTorch's engines sum in an order that depends"),
+        ({"strategy": "mpi", "compress": "fp16"}, "--compress fp16 means nothing .* without --bit"),
+        ({"strategy": "mpi", "overlap": "on"}, "which has an order of sums of its own"),
+        ({"threads": 2}, "--bitwise computes on one thread a rank, not on 2"),
+        ({"accumulate": 2}, "give --micro-batches, not --accumulate 2"),
+        ({"per_rank_batch_size": 8}, "makes the global batch depend on the number of ranks"),
+        ({"data": Path("pack"), "damaged": "skip"}, "leave --damaged skip out"),
+    ],
+)
+def test_what_makes_bits_depend_on_the_ranks_is_refused(
+    options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        TrainConfig.from_options(bitwise=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "number", "batch", "words"),
+    [
+        (
+            3,
+            2,
+            8,
+            "--micro-batches 2 does not fit: with 3 ranks and a global batch of 8 it is from 3",
+        ),
+        (1, 9, 8, "with 1 rank and a global batch of 8 it is from 1 to 8"),
+        (9, None, 16, "--micro-batches 8 does not fit: with 9 ranks"),
+    ],
+)
+def test_a_cut_that_does_not_fit(ranks: int, number: int | None, batch: int, words: str) -> None:
+    config = TrainConfig.from_options(
+        bitwise=True, strategy="mpi", ranks=ranks, micro_batches=number, batch_size=batch
+    )
+    with pytest.raises(UserError, match=words):
+        complete(config, None)
+
+
+def test_the_cut_survives_the_record() -> None:
+    config = TrainConfig.from_options(bitwise=True, strategy="mpi", ranks=2, dataset="digits")
+    config, _ = complete(config, None)
+    assert config.threads == 1
+    assert config.bitwise_micro_batches(2) == 8
+    again = TrainConfig.from_record(config.as_record())
+    assert again == config
+    assert again.as_record()["micro_batches"] == 8
+    assert "mpi (bitwise, 8 micro-batches), 2 ranks" in title(config)

@@ -1,6 +1,6 @@
 """Bitwise runs in which something is wrong, and one in which nothing is.
 
-Words: a folder for what each has found.
+Words: a folder for what each has found; checkpoints after the first two steps.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,10 @@ def train(flipped_at: int | None = None, **options: Any) -> str:
             flip(model[3].weight)
 
     optimizer.register_step_post_hook(flip_one)
-    run = phalanx.start(model, optimizer, data, batch_size=BATCH, **options)
+    try:
+        run = phalanx.start(model, optimizer, data, batch_size=BATCH, **options)
+    except UserError as error:
+        return str(error)
     try:
         with contextlib.redirect_stdout(said):
             for batch in run:
@@ -109,8 +113,14 @@ def changed(owner: object, name: str, value: object) -> Iterator[None]:
         yield
 
 
-def found() -> dict[str, str]:
+def found(checkpoint: Path | None = None) -> dict[str, str]:
+    """checkpoint: to resume from; None: the one that the first two steps make."""
     results = {"right": train()}
+    with tempfile.TemporaryDirectory() as folder:
+        if checkpoint is None:
+            train(steps=2, checkpoint_dir=folder)
+        results["resumed"] = train(resume=checkpoint or folder)
+        results["resumed, cut otherwise"] = train(resume=checkpoint or folder, micro_batches=4)
     with changed(Bitwise, "end_micro_batch", counted_twice(Bitwise.end_micro_batch)):
         results["counted twice"] = train()
     assert bitwise.TreeReducer is TreeReducer
@@ -121,4 +131,5 @@ def found() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    (Path(sys.argv[1]) / f"{RANK}.json").write_text(json.dumps(found()))
+    results = found(Path(sys.argv[2]))
+    (Path(sys.argv[1]) / f"{RANK}.json").write_text(json.dumps(results))

@@ -1,6 +1,6 @@
 """Trainings whose bits must not depend on the number of ranks, one after the other.
 
-Words: a folder for their records; names of cases, all without any.
+Words: a folder for their records; a checkpoint of `mlp` to resume from.
 """
 
 import os
@@ -42,5 +42,7 @@ def run(name: str, folder: Path, **options: Any) -> None:
 
 
 if __name__ == "__main__":
-    for case in sys.argv[2:] or CASES:
-        run(case, Path(sys.argv[1]))
+    folder, checkpoint = map(Path, sys.argv[1:3])
+    for case in CASES:
+        run(case, folder)
+    run("mlp", folder / "resumed", resume=checkpoint)
