@@ -160,3 +160,16 @@ def test_an_operation_whose_results_vary_is_named() -> None:
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
     with pytest.raises(RuntimeError, match="else"), naming_operations():
         raise RuntimeError("something else")
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_processors_and_operations_that_differ_are_named(
+    new_ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    shown = new_ranks.mpi(2, programs("processors.py"), may_fail=True)
+    kinds = r"bitwise: rank 1 \(DEFAULT, .*\) and rank 0 \(\w+, .*\) compute on different"
+    assert re.search(kinds, shown)
+    line = r"phalanx: bitwise: the results of put_ .*vary from run to run.*processors.py:\d+\)"
+    assert re.search(line, shown)
+    assert "Traceback" not in shown
