@@ -121,6 +121,8 @@ class CheckpointWriter:
         else:
             further = [write for write in (gather_rank_state(strategy), self.also) if write]
             if strategy.rank == 0:
+                if self._lock is None:  # of a rank 0 that was lost
+                    self._lock = lock(self.folder, self.names)
                 parts = (strategy.model, strategy.optimizer)
                 path = save_checkpoint(
                     self.folder, *parts, manifest, also=further, names=self.names

@@ -38,7 +38,9 @@ class TreeReducer:
         self._num_leaves = num_leaves
         self._world = world if world is not None and world.size > 1 else None
         self._exchange: Exchange | None = None
+        self._leaves: frozenset[int] = frozenset()
         self._sums: dict[Subtree, list[Tensor]] = {}
+        self._held: set[int] = set()
         self._complex = [place for place, like in enumerate(likes) if like.is_complex()]
         self._likes = self._as_real(likes)
         self._vector: TreeVector | None = None
@@ -46,14 +48,32 @@ class TreeReducer:
 
     def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
         """Begin a global batch. owners: the micro-batches of each rank; leaves: those that have
-        samples; the same on all ranks. Collective where partial sums are more than before."""
-        exchange = plan_exchange(tuple(map(tuple, owners)), frozenset(leaves), self._num_leaves)
-        self._exchange = exchange
+        samples; the same on all ranks."""
+        self.clear()
+        self._leaves = frozenset(leaves)
+        self._exchange = self._plan(owners)
+
+    def rejoin(self, world: World, owners: Sequence[Collection[int]]) -> None:
+        """Go on with the ranks that are left, with what this one has added. owners: as of
+        `begin`; a leaf that was added stays with who added it."""
+        self._world = world if world.size > 1 else None
+        self.is_finite = None
+        self._vector, self._num_windows = None, 0  # its memory lives as long as its last sums
+        if self._exchange is not None:
+            self._exchange = self._plan(owners)
+
+    def missing(self, leaves: Collection[int]) -> list[int]:
+        """Return which of `leaves` have samples and were not added in this step."""
+        return sorted(self._leaves.intersection(leaves) - self._held)
+
+    def clear(self) -> None:
+        """Forget what was added, once its sums are known."""
         self._sums.clear()
-        if self._world is not None and exchange.num_terms > self._num_windows:
-            self._num_windows = max(self._world.size, exchange.num_terms)
-            self.close()
-            self._vector = make_tree_vector(self._world, self._likes, self._num_windows)
+        self._held.clear()
+        self._leaves, self._exchange = frozenset(), None
+
+    def _plan(self, owners: Sequence[Collection[int]]) -> Exchange:
+        return plan_exchange(tuple(map(tuple, owners)), self._leaves, self._num_leaves)
 
     @torch.no_grad()
     def add(self, leaf: int, tensors: list[Tensor]) -> None:
@@ -66,6 +86,7 @@ class TreeReducer:
             torch._foreach_add_(other, tensors)  # in which order is the same
             tensors, node = other, tree.climb(node.parent)
         self._sums[node] = tensors
+        self._held.add(leaf)
 
     @torch.no_grad()
     def reduce(self) -> list[Tensor]:
@@ -73,19 +94,26 @@ class TreeReducer:
 
         Raises: WaitTimeoutError and the like, naming the ranks that did not come.
         """
-        assert self._exchange is not None, "begin() comes first"
-        if self._world is None or self._vector is None:
+        exchange = self._exchange
+        assert exchange is not None, "begin() comes first"
+        if self._world is None:
             (sums,) = self._sums.values()
             return self._as_complex(sums)
-        own = [self._sums[node] for node in self._exchange.nodes[self._world.rank]]
-        sums = self._vector.reduce(own, self._exchange)
+        if self._vector is None or exchange.num_terms > self._num_windows:
+            self._close_vector()
+            self._num_windows = max(self._world.size, exchange.num_terms)
+            self._vector = make_tree_vector(self._world, self._likes, self._num_windows)
+        own = [self._sums[node] for node in exchange.nodes[self._world.rank]]
+        sums = self._vector.reduce(own, exchange)
         self.is_finite = self._vector.is_finite
-        self._sums.clear()
         return self._as_complex(sums)
 
     def close(self) -> None:
         """Drop the memory of the sums. Collective."""
-        self._sums.clear()
+        self.clear()
+        self._close_vector()
+
+    def _close_vector(self) -> None:
         if self._vector is not None:
             self._vector.close()
             self._vector = None

@@ -8,21 +8,24 @@ itself, from the same parameters and buffers, and they are summed in the order o
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import share_of
+from phalanx.comm.recovery import Recovery
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.parallel.formulas import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
-from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup, SingleProcessGroup
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.surviving_group import SurvivingGroup
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
 from phalanx.records.schema import ExpectedCosts
 
@@ -41,9 +44,13 @@ class Bitwise(Strategy):
         self, world: World | None, *, micro_batches: int, step_options: StepOptions | None = None
     ) -> None:
         """world: None for a single process. micro_batches: of a full global batch."""
-        super().__init__(SingleProcessGroup() if world is None else WorldGroup(world), step_options)
-        self._world, self._num_micro_batches, self.num_blocks = world, micro_batches, micro_batches
-        self._owners = [share_of(rank, self.size, micro_batches) for rank in range(self.size)]
+        super().__init__(_group_of(world), step_options)
+        self._num_micro_batches = self.num_blocks = micro_batches
+        self._owners = {
+            rank: tuple(share_of(rank, self.size, micro_batches)) for rank in range(self.size)
+        }
+        if isinstance(self.group, SurvivingGroup):
+            self.group.follow(self._go_on)
         self.coordinates = {"dp": self.rank}
         self._is_in_step = False
         self._tree_reducer: TreeReducer | None = None
@@ -55,9 +62,8 @@ class Bitwise(Strategy):
                 "bitwise runs take BatchNorm, of each micro-batch by itself"
             )
         super().prepare(model, rule)
-        if self._world is not None:
-            broadcast_tensors(self._world.group, self._parameters)
-            broadcast_untrained(self._world.group, model)
+        if isinstance(self.group, WorldGroup):
+            self.group.together(self._broadcast)
             self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
         buffers = list(model.buffers())
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
@@ -66,7 +72,7 @@ class Bitwise(Strategy):
         self._tree_reducer = TreeReducer(
             [self._losses, *self._parameters, *self._buffers],
             self._num_micro_batches,
-            self._world,
+            self.group.world if isinstance(self.group, WorldGroup) else None,
         )
         self.optimizer = torch_optimizer(rule, self._parameters)
 
@@ -79,7 +85,7 @@ class Bitwise(Strategy):
         if not self._is_in_step:
             whole = self._num_micro_batches
             leaves = [leaf for leaf in range(whole) if share_of(leaf, whole, of_samples)]
-            self._reducer.begin(self._owners, leaves)
+            self._reducer.begin(list(self._owners.values()), leaves)
             self._before = [(b, b.clone()) for b in (*self._buffers, *self._counters)]
             self._is_in_step = True
         else:
@@ -107,7 +113,11 @@ class Bitwise(Strategy):
         backward(loss_sum, weight, inputs)
         began = time.perf_counter()
         self.end_micro_batch()
-        losses, *sums = self._reducer.reduce()
+        try:
+            losses, *sums = self.group.together(self._reduce)
+        except IncompleteError:
+            return ReduceTimes(0.0)
+        self._reducer.clear()
         self._is_in_step, self.summed = False, SummedLoss(*losses.tolist())
         for parameter, total in zip(self._parameters, sums, strict=False):
             parameter.grad = total
@@ -117,6 +127,35 @@ class Bitwise(Strategy):
 
     def gradients_are_finite(self) -> bool:
         return self._reducer.is_finite or super().gradients_are_finite()
+
+    @property
+    def numbers(self) -> Sequence[int] | None:
+        group = self.group
+        if isinstance(group, SurvivingGroup):
+            return self._owners[group.original_rank]
+        return None
+
+    @property
+    def missing(self) -> Sequence[int]:
+        return self._reducer.missing(self.numbers or ())
+
+    def _reduce(self) -> list[Tensor]:
+        """Raises: IncompleteError while this rank has not computed all that it has to."""
+        if self.missing:
+            raise IncompleteError
+        return self._reducer.reduce()
+
+    def _broadcast(self) -> None:
+        assert isinstance(self.group, WorldGroup), "several ranks"
+        broadcast_tensors(self.group.world.group, self._parameters)
+        broadcast_untrained(self.group.world.group, self.model)
+
+    def _go_on(self, recovery: Recovery) -> None:
+        """Divide the micro-batches of the lost ranks among those that are left, who keep theirs."""
+        world = recovery.world
+        self._owners = inherit(self._owners, world.original_ranks)
+        self.rank, self.size = self.data_rank, self.data_size = world.rank, world.size
+        self._reducer.rejoin(world, list(self._owners.values()))
 
     def synchronize_buffers(self) -> None:
         """Do nothing: they are the same after every step."""
@@ -130,3 +169,24 @@ class Bitwise(Strategy):
             self._tree_reducer.close()
             self._tree_reducer = None
         super().close()
+
+
+class IncompleteError(Exception):
+    """Micro-batches of lost ranks are still to be computed."""
+
+
+def inherit(
+    owners: Mapping[int, tuple[int, ...]], left: Collection[int]
+) -> dict[int, tuple[int, ...]]:
+    """Return the micro-batches of the ranks that are left: theirs, and those of the others, one
+    by one to whoever has the fewest. Pure, and by original ranks."""
+    found = {rank: list(numbers) for rank, numbers in owners.items() if rank in left}
+    for number in sorted(n for rank, own in owners.items() if rank not in left for n in own):
+        min(found.values(), key=len).append(number)
+    return {rank: tuple(sorted(numbers)) for rank, numbers in found.items()}
+
+
+def _group_of(world: World | None) -> RunGroup:
+    if world is None:
+        return SingleProcessGroup()
+    return SurvivingGroup(world) if is_fault_tolerant() else WorldGroup(world)

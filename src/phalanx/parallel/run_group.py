@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.records.spans import ClockReading, SpanRecorder, now_ns
+
+T = TypeVar("T")
 
 
 class RunGroup(ABC):
@@ -33,6 +36,11 @@ class RunGroup(ABC):
 
     def __init__(self, *, rank: int, size: int, local_rank: int) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
+
+    def together(self, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns on every rank, the same on each. Collective; made again by
+        those who are left where the group survives the loss of ranks."""
+        return compute()
 
     @abstractmethod
     def barrier(self) -> None:

@@ -186,10 +186,7 @@ class ProgramCheckpoints:
         if writer is None:
             return
         self.state.step = position.step
-        if position.seen:
-            writer.within_epoch(position.epoch, position.seen)
-        else:
-            writer.after_epoch(position.epoch - 1)
+        self.state.strategy.group.together(lambda: _write(writer, position))
 
     def check(self, num_steps: int) -> None:
         """Raise UserError on rank 0, soon after the run began, for what no checkpoint could hold.
@@ -203,6 +200,13 @@ class ProgramCheckpoints:
         """Let other runs have the folder."""
         if self._writer is not None:
             self._writer.close()
+
+
+def _write(writer: CheckpointWriter, position: Position) -> None:
+    if position.seen:
+        writer.within_epoch(position.epoch, position.seen)
+    else:
+        writer.after_epoch(position.epoch - 1)
 
 
 def _finished(checkpoint: Path, position: Position, *, epochs: int, steps: int | None) -> str:

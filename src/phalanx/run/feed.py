@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.data.sampler import epoch_order
 from phalanx.run.batch import MicroBatch
-from phalanx.run.micro_batches import micro_batches_of_rank
+from phalanx.run.micro_batches import cut_micro_batches
 from phalanx.run.samples import IndexedSamples, seeded_samples
 
 OF_SAMPLES = 0x736D706C
@@ -35,6 +37,14 @@ class Feed(Protocol):
         """
 
 
+@runtime_checkable
+class DivisibleFeed(Feed, Protocol):
+    """A feed that can be divided among the ranks anew."""
+
+    def of(self, numbers: Sequence[int]) -> Feed:
+        """Return a feed of the micro-batches of each global batch that have these numbers."""
+
+
 class AlternatingFeed:
     """The feed of a run whose steps train one of several optimizers each, in turn."""
 
@@ -52,6 +62,11 @@ class AlternatingFeed:
             self.num_damaged = feed.num_damaged
             yield replace(batch, optimizer=self._alternate[batch.step % len(self._alternate)])
         self.num_samples = feed.num_samples
+
+    def of(self, numbers: Sequence[int]) -> Feed:
+        """Return a feed of the micro-batches of each global batch that have these numbers."""
+        assert isinstance(self._feed, DivisibleFeed), "checked before the run"
+        return AlternatingFeed(self._feed.of(numbers), self._alternate)
 
 
 class IndexedFeed:
@@ -74,8 +89,15 @@ class IndexedFeed:
         each sample random numbers of (seed, epoch, sample)."""
         self.num_samples: int | None = len(samples)
         self._samples, self._batch_size, self._seed = samples, batch_size, seed
-        self._place = {"number": micro_batches, "rank": rank, "num_ranks": num_ranks}
         self._seeds_samples = seeds_samples
+        self._number = micro_batches
+        self._numbers: Sequence[int] = share_of(rank, num_ranks, micro_batches)
+
+    def of(self, numbers: Sequence[int]) -> IndexedFeed:
+        """Return a feed of the micro-batches of each global batch that have these numbers."""
+        feed = copy(self)
+        feed._numbers = numbers
+        return feed
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
@@ -86,7 +108,7 @@ class IndexedFeed:
         slices = [
             (start, size, piece)
             for start, size in zip(starts, sizes, strict=True)
-            for piece in micro_batches_of_rank(size, **self._place)
+            for piece in cut_micro_batches(size, number=self._number, own=self._numbers)
         ]
         indices = [order[start + piece.start : start + piece.stop] for start, _, piece in slices]
         samples = self._samples

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from phalanx.data.sampler import num_batches
@@ -17,7 +17,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
-from phalanx.run.feed import Feed
+from phalanx.run.feed import DivisibleFeed, Feed
 from phalanx.run.recording import RunRecorder
 from phalanx.run.stop import Stopped, StopRequest
 
@@ -84,6 +84,8 @@ class TrainingLoop:
         self.strategy, self.recorder = strategy, recorder
         self._feed, self._computation, self.options = feed, computation, options
         self._num_ended = 0  # epochs
+        self._extended: MicroBatch | None = None
+        """The last one of a step that goes on after it, because ranks were lost."""
         self.position = options.start
         """After the last step."""
         self.current: MicroBatch | None = None
@@ -152,13 +154,10 @@ class TrainingLoop:
     def _micro_batches(self) -> Iterator[MicroBatch]:
         """Yield the micro-batches of an epoch; between them the position moves on, and checkpoints
         are written."""
-        first, clock = self.position, time.perf_counter
-        due, is_in_step, computation = self._next_save(first), False, self._computation
-        batches = self._feed.micro_batches(
-            first.epoch, seen=first.seen, step=first.step, max_steps=self._steps_left()
-        )
+        clock = time.perf_counter
+        due, is_in_step, computation = self._next_save(self.position), False, self._computation
         asked_at = clock()
-        for batch in batches:
+        for batch in self._fed():
             self.current = batch
             if not is_in_step:
                 self._began, self._waited_s = asked_at, 0.0
@@ -179,6 +178,42 @@ class TrainingLoop:
                 if stops:
                     raise Stopped(step)
             asked_at = clock()
+
+    def _fed(self) -> Iterator[MicroBatch]:
+        """Yield what the feed has for this rank, which may change when others are lost."""
+        strategy = self.strategy
+        while True:
+            (epoch, seen, step), numbers = self.position, strategy.numbers
+            feed, left = self._feed_of(numbers), self._steps_left()
+            for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=left):
+                yield batch
+                yield from self._inherited()
+                if self.position.step > batch.step and strategy.numbers != numbers:
+                    break
+            else:
+                return
+
+    def _inherited(self) -> Iterator[MicroBatch]:
+        """Yield the micro-batches of lost ranks that the step has still to get."""
+        while self._extended is not None:
+            last, self._extended = self._extended, None
+            feed, (epoch, seen, step) = self._feed_of(self.strategy.missing), self.position
+            for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=1):
+                yield replace(batch, ends_epoch=batch.ends_epoch and last.ends_epoch)
+
+    def _feed_of(self, numbers: Sequence[int] | None) -> Feed:
+        if numbers is None:
+            return self._feed
+        assert isinstance(self._feed, DivisibleFeed), "checked before the run"
+        return self._feed.of(numbers)
+
+    def extend_step(self) -> None:
+        """Let the step go on, whose last micro-batch was computed: others of it were lost."""
+        batch = self.current
+        assert batch is not None, "within a step"
+        self._extended = replace(batch)
+        object.__setattr__(batch, "ends_step", False)
+        object.__setattr__(batch, "ends_epoch", False)
 
     def _stops(self) -> bool:
         """Return whether to end the run after this step. Collective now and then."""

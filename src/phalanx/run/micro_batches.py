@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from phalanx.comm.layout import share_of
@@ -34,10 +35,17 @@ def micro_batches_of_rank(
 
     num_samples: of the global batch, at least 1. number: of micro-batches in a full global batch.
     """
-    numbers = share_of(rank, num_ranks, number)
-    shares = [(index, share_of(index, number, num_samples)) for index in numbers]
-    slices = [MicroBatchSlice(index, own.start, own.stop) for index, own in shares if own]
-    return slices or [MicroBatchSlice(numbers.start, 0, 1, is_padding=True)]
+    own = share_of(rank, num_ranks, number)
+    return cut_micro_batches(num_samples, number=number, own=own)
+
+
+def cut_micro_batches(
+    num_samples: int, *, number: int, own: Sequence[int]
+) -> list[MicroBatchSlice]:
+    """Return as `micro_batches_of_rank`, of a rank that computes those numbered `own`."""
+    shares = [(index, share_of(index, number, num_samples)) for index in own]
+    slices = [MicroBatchSlice(index, cut.start, cut.stop) for index, cut in shares if cut]
+    return slices or [MicroBatchSlice(own[0], 0, 1, is_padding=True)]
 
 
 def check_number(number: int | None, *, batch_size: int, num_ranks: int) -> int:

@@ -188,6 +188,9 @@ class ProgramRun:
             self._gradients.add(batch, loss, weight, optimizer)
             if not (batch.ends_step and self._gradients.is_computed):
                 return
+            if self._strategy.missing:
+                loop.extend_step()
+                return
             self._follow_optimizer()
             result = self._gradients.apply(batch)
         except PeerDepartedError as error:
@@ -250,12 +253,14 @@ class ProgramRun:
             samples = seeded_samples(samples, self._options.seed)
         if self._options.device.type != "cpu":
             samples = SamplesOnDevice(samples, self._options.device)
-        return evaluate(
-            self._strategy,
-            function,
-            samples,
-            batch_size=self._loop.options.batch_size if batch_size is None else batch_size,
-            reduction=reduction,
+        return self._group.together(
+            lambda: evaluate(
+                self._strategy,
+                function,
+                samples,
+                batch_size=self._loop.options.batch_size if batch_size is None else batch_size,
+                reduction=reduction,
+            )
         )
 
     def training_loss(self) -> float:

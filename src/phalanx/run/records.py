@@ -60,11 +60,12 @@ class ProgramRecords:
     ) -> None:
         """folder: None writes nothing. on_metrics: called on rank 0 with the number of the update
         and the metrics that the program logs. num_samples: of an epoch."""
-        self.folder, self._rank = folder, strategy.rank
+        self.folder, self._strategy = folder, strategy
         self._on_metrics, self._options, self._num_samples = on_metrics, options, num_samples
         self._is_ended = False
         began_at = time.perf_counter() - process_age_s()
-        writer = None if folder is None else EventWriter(rank_file(folder, strategy.rank))
+        self._path = None if folder is None else rank_file(folder, strategy.rank)
+        writer = None if self._path is None else EventWriter(self._path)
         self.recorder = RunRecorder(strategy, writer, began_at=began_at)
         self._tracing: Tracing | None = None
         if trace:
@@ -76,6 +77,11 @@ class ProgramRecords:
         if strategy.rank == 0 and sys.stderr.isatty():
             self._line = LiveLine(Console(highlight=False, stderr=True)).__enter__()
             atexit.register(self._line.__exit__)
+
+    @property
+    def _rank(self) -> int:
+        """Number of this rank now: 0 does what one rank does for all."""
+        return self._strategy.rank
 
     @classmethod
     def begin(
@@ -137,8 +143,8 @@ class ProgramRecords:
         values = {name: _number(name, value) for name, value in metrics.items()}
         if self._rank == 0:
             step = max(0, position.step - 1)
-            if self._is_ended and self.folder is not None:
-                self.recorder.writer = EventWriter(rank_file(self.folder, 0))
+            if self._is_ended and self._path is not None:
+                self.recorder.writer = EventWriter(self._path)
             epoch = position.epoch - (position.step > 0 and not position.seen)  # between two epochs
             self.recorder.add_metrics(epoch, step, values)
             if self._is_ended and self.recorder.writer is not None:

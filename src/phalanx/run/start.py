@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.checkpoints.program import ProgramState
+from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.shared_folder import named_host
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
@@ -46,7 +47,7 @@ def start(
     epochs: int | None = None,
     steps: int | None = None,
     micro_batches: int | None = None,
-    bitwise: bool = False,
+    bitwise: bool | None = None,
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
     alternate: Sequence[str] = (),
     sharded: bool = False,
@@ -98,7 +99,8 @@ def start(
         random numbers of its own, so that dropout agrees, too. None: one a rank.
     bitwise: the trained model has the same bits on any number of ranks up to `micro_batches`, 8
         where none are given: gradients of micro-batches are computed on one thread, and summed in
-        a fixed order.
+        a fixed order. None: where the ranks were started to survive the loss of others, which
+        needs it.
     scheduler: of the learning rate, or several; each makes a step after every update.
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
         and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
@@ -135,6 +137,7 @@ def start(
     check_optimizers(model, optimizers)
     _check_paths(checkpoint_dir=checkpoint_dir, run_dir=run_dir, resume=resume or None)
     saving = CheckpointPlan.of(checkpoint_dir, checkpoint_steps, resume)
+    bitwise = is_bitwise(bitwise)
     batches = _plan_batches(
         data,
         batch_size=batch_size,
@@ -183,6 +186,16 @@ def start(
     run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop, options)
     watch(records)
     return run
+
+
+def is_bitwise(asked: bool | None) -> bool:
+    """Return whether a run is bitwise. Raises: UserError where it has to be, and must not."""
+    if asked is False and is_fault_tolerant():
+        raise UserError(
+            "bitwise=False, and the ranks were started with --survive, which sums gradients in a "
+            "fixed order: leave one of them out"
+        )
+    return is_fault_tolerant() if asked is None else asked
 
 
 def _plan_batches(

@@ -1,0 +1,135 @@
+"""Ranks of which some may die: what they do together is done again by those who are left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from phalanx.comm.recovery import Recovery, is_recoverable, recover
+from phalanx.comm.world import World
+from phalanx.parallel.world_group import WorldGroup
+
+T = TypeVar("T")
+
+
+class SurvivingGroup(WorldGroup):
+    """Group that goes on without the ranks that die.
+
+    All ranks make the same calls of `together` in the same order, each of which has the same result
+    on every rank. When one fails because a rank has died, those who are left meet; a rank may have
+    completed the call that others did not, and gives them its result, or else it is made again.
+    So no rank is ever ahead of another by more than one call, and none undoes anything.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.original_rank = world.original_rank
+        self.lost: list[int] = []
+        """Original ranks that died, in the order in which that was noticed."""
+        self._num_calls = 0
+        self._last: Any = None  # result of the last call
+        self._is_within = False
+        self._progress: Sequence[int] | None = None  # of the ranks, when they last met
+        self._followers: list[Callable[[Recovery], None]] = []
+
+    def follow(self, on_loss: Callable[[Recovery], None]) -> None:
+        """Have `on_loss` called, on every rank that is left, when ranks have been lost."""
+        self._followers.append(on_loss)
+
+    def together(self, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns, the same on every rank, through the loss of ranks.
+
+        compute: may call the group and its world; made again from the beginning after a loss.
+        """
+        if self._is_within:  # a part of a call
+            return compute()
+        while True:
+            self._is_within = True
+            try:
+                result = self._settle(compute)
+            except Exception as error:
+                if not is_recoverable(error):
+                    raise
+                self._recover()
+                continue
+            finally:
+                self._is_within = False
+            self._num_calls += 1
+            self._last = result
+            return result
+
+    def barrier(self) -> None:
+        self.together(super().barrier)
+
+    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
+        rows = self.together(lambda: self._gather(values))
+        return rows if self.rank == 0 else None
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return self.together(lambda: super(SurvivingGroup, self).sum(values))
+
+    def share(self, text: str) -> str:
+        return self.together(lambda: super(SurvivingGroup, self).share(text))
+
+    def broadcast(self, values: NDArray[np.uint8]) -> None:
+        values[:] = self.together(lambda: self.world.share(values.copy()))
+
+    @torch.no_grad()
+    def synchronize_buffers(self, model: nn.Module) -> None:
+        """Do nothing: whoever survives keeps buffers the same on all ranks."""
+
+    def _gather(self, values: Sequence[float]) -> list[list[float]]:
+        rows = np.zeros((self.size, len(values)))
+        rows[self.rank] = values
+        self.world.all_reduce(rows)
+        return rows.tolist()
+
+    def _settle(self, compute: Callable[[], T]) -> T:
+        """Return the result of a rank that had completed this call before a loss, or else that of
+        `compute`."""
+        if self._progress is not None:
+            progress = self._progress
+            most = max(progress)
+            if min(progress) < most:
+                holder = progress.index(most)
+                result: T = self.world.share(_whole(self._last), root=holder)
+                if self._num_calls < most:
+                    self._progress = None
+                    return result
+            self._progress = None
+        return compute()
+
+    def _recover(self) -> None:
+        """Meet the ranks that are left, as often as it takes."""
+        recovery = recover(self.world, progress=self._num_calls)
+        self.world = world = recovery.world
+        self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
+        self.node, self._checkpoint_group = world.group.nodes[world.rank], None
+        self.lost += recovery.lost
+        self._progress = recovery.progress
+        if self.rank == 0:
+            print(describe(recovery), file=sys.stderr, flush=True)
+        for on_loss in self._followers:
+            on_loss(recovery)
+
+
+def _whole(result: Any) -> Any:
+    """Return the result with tensors that have memory of their own, which is sent with them."""
+    if isinstance(result, list):
+        return [item.clone() if isinstance(item, Tensor) else item for item in result]
+    return result
+
+
+def describe(recovery: Recovery) -> str:
+    """Return the loss in a line."""
+    lost, left = list(map(str, recovery.lost)), len(recovery.world.original_ranks)
+    return (
+        f"rank{'s' * (len(lost) > 1)} {', '.join(lost)} died: {left} "
+        f"rank{'s' * (left > 1)} went on after {recovery.seconds * 1e3:.0f} ms"
+    )
