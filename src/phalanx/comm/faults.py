@@ -46,6 +46,29 @@ def dead_ranks(communicator: Any) -> list[int]:
     return sorted(map(int, ranks))
 
 
+@contextmanager
+def checked_for_deaths(communicator: Any) -> Iterator[None]:
+    """Trust no collective of MPI's, in the block, whose ranks are not all alive after it.
+
+    One that a death has cut short may report success, and leave values that nobody has sent.
+    Raises: PeerFailedError.
+    """
+    try:
+        yield
+    except mpi().Exception:
+        raise
+    except Exception as error:  # of values that cannot be read
+        _raise_if_dead(communicator, error)
+        raise
+    _raise_if_dead(communicator)
+
+
+def _raise_if_dead(communicator: Any, cause: Exception | None = None) -> None:
+    if is_fault_tolerant() and (dead := dead_ranks(communicator)):
+        ranks = ", ".join(map(str, dead))
+        raise PeerFailedError(f"a collective of MPI was cut short: dead ranks: {ranks}") from cause
+
+
 def watch(communicator: Any) -> None:
     """End the waits of this process, also those in shared memory, once it is revoked."""
     _watched.append(communicator)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.comm.failure_detector import FailureDetector
+from phalanx.comm.faults import checked_for_deaths
 from phalanx.comm.in_flight import keep_alive_forever
 
 
@@ -31,13 +32,15 @@ class SetupCommunicator:
     def allgather(self, value: Any) -> list[Any]:
         """Gather the pickled objects of all ranks."""
         self.Barrier()  # what follows has no timeout, and need not wait
-        values: list[Any] = self._communicator.allgather(value)
+        with checked_for_deaths(self._communicator):
+            values: list[Any] = self._communicator.allgather(value)
         return values
 
     def bcast(self, value: Any) -> Any:
         """Broadcast the pickled object of rank 0."""
         self.Barrier()
-        return self._communicator.bcast(value)
+        with checked_for_deaths(self._communicator):
+            return self._communicator.bcast(value)
 
     def split(self, color: int, members: Sequence[int]) -> SetupCommunicator:
         """Split off the ranks with the same color. Every rank must have arrived: MPI has no

@@ -9,6 +9,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.collectives.accumulate import store_result
 from phalanx.comm.dtypes import DType, ReduceOp
+from phalanx.comm.faults import checked_for_deaths
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
 from phalanx.comm.mpi import is_stand_in, mpi
@@ -53,8 +54,9 @@ def run(transport: MessageTransport, collective: Collective) -> None:
     for chunk in chunks(buffer.count, MAX_COUNT):
         part = buffer.part(chunk.start, chunk.stop)
         message = [memory_of(part), part.count, datatype]
-        request = transport.communicator.Iallreduce(library.IN_PLACE, message, operation)
-        transport.finish(LibraryCall(request, part))
+        with checked_for_deaths(transport.communicator):
+            request = transport.communicator.Iallreduce(library.IN_PLACE, message, operation)
+            transport.finish(LibraryCall(request, part))
     store_result(buffer, buffer, op, collective.divisor)
 
 

@@ -1,0 +1,53 @@
+"""A training goes on through the deaths of ranks, to the bits of one undisturbed process."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.checkpoints.folder import readable_folders
+from tests.conftest import PATIENCE
+from tests.survival.test_launch import PROGRAMS, launch
+
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi")]
+PROGRAM, RANKS, SECONDS = PROGRAMS / "training.py", 4, 1.5
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the result of one process."""
+    folder = tmp_path_factory.mktemp("truth")
+    command = [sys.executable, str(PROGRAM), str(folder), "0", "0", "0"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60 * PATIENCE)
+    return json.loads((folder / "result-0.json").read_text())
+
+
+def check(folder: Path, truth: dict[str, Any], seed: int, deaths: int) -> None:
+    """Train on four ranks of which some die, and compare what the others have with the truth."""
+    mapped = set(Path("/dev/shm").iterdir())
+    done = launch(folder, "-n", RANKS, PROGRAM, folder, seed, deaths, SECONDS)
+    assert done.returncode == 0, done.stderr
+    killed = {int(path.name.split("-")[1]) for path in folder.glob("killed-*")}
+    results = {int(path.stem.split("-")[1]): path for path in folder.glob("result-*.json")}
+    assert set(range(RANKS)) - killed <= set(results), done.stderr
+    for rank, path in results.items():
+        assert json.loads(path.read_text()) == truth, (rank, done.stderr)
+    assert len(readable_folders(folder / "checkpoints")) >= 40  # one an epoch
+    assert not set(Path("/dev/shm").iterdir()) - mapped
+
+
+@pytest.mark.parametrize(("seed", "deaths"), [(1, 1), (2, 3)])
+def test_same_bits_through_deaths(
+    tmp_path: Path, truth: dict[str, Any], seed: int, deaths: int
+) -> None:
+    check(tmp_path, truth, seed, deaths)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_same_bits_through_random_deaths(tmp_path: Path, truth: dict[str, Any], seed: int) -> None:
+    check(tmp_path, truth, seed, 1 + random.Random(seed).randrange(3))
