@@ -20,6 +20,8 @@ def compare(one: Path, other: Path, /) -> None:
 
         phalanx compare runs/train/one-rank runs/train/four-ranks
 
+        phalanx compare runs/before runs/after && echo "the change kept every bit"
+
     Parameters
     ----------
     one
