@@ -88,13 +88,16 @@ def check_not_finite(world: World, reducer: TreeReducer) -> None:
 def check_mismatch(world: World) -> None:
     """Of who has which leaves."""
     reducer = TreeReducer(LIKES[:1], NUM_LEAVES, world)
-    owners = [[0, 1], [2, 3], [4, 5]] if world.rank != 1 else [[0, 1], [2], [3, 4, 5]]
-    reducer.begin([[0, 1], [2], [3, 4, 5]], range(6))  # memory for all
-    reducer.begin(owners, range(6))
-    for leaf in owners[world.rank]:
-        reducer.add(leaf, tensors_of(leaf)[:1])
-    try:
+
+    def step(owners: list[list[int]]) -> None:
+        reducer.begin(owners, range(6))
+        for leaf in owners[world.rank]:
+            reducer.add(leaf, tensors_of(leaf)[:1])
         reducer.reduce()
+
+    step([[0, 1], [2], [3, 4, 5]])  # which makes memory for both
+    try:
+        step([[0, 1], [2, 3], [4, 5]] if world.rank != 1 else [[0, 1], [2], [3, 4, 5]])
     except MismatchError as error:
         print(f"rank {world.rank} says: {error}", flush=True)
     world.barrier()
