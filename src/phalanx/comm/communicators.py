@@ -12,7 +12,7 @@ CLOSING_TIMEOUT_S = 1.0
 
 TAGS = 2**15  # the fewest that MPI grants; all that we use grant 2**19 or more
 # Tags tell the kinds of messages apart: notices and set-up, collectives, those of users.
-CLOSING_TAG = TAGS - 1
+CLOSING_TAG, SET_UP_TAG = TAGS - 1, TAGS - 2
 FIRST_COLLECTIVE_TAG, FIRST_USER_TAG = TAGS, 2 * TAGS
 
 

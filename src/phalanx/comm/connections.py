@@ -7,10 +7,10 @@ from typing import Any
 
 from phalanx.comm.collectives.dissemination import barrier
 from phalanx.comm.communicators import (
-    CLOSING_TAG,
     CLOSING_TIMEOUT_S,
     FIRST_COLLECTIVE_TAG,
     FIRST_USER_TAG,
+    SET_UP_TAG,
     OpenCommunicators,
     tag_limit,
 )
@@ -135,7 +135,7 @@ class Connections:
         """Connect some of the ranks, in the order given; called by these only."""
         self.detector.activity = f"making the subgroup {name}"
         # First synchronize, with a timeout; what MPI then does has none, but need not wait.
-        self.set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (CLOSING_TAG - FIRST_SUBGROUP_TAG)
+        self.set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (SET_UP_TAG - FIRST_SUBGROUP_TAG)
         barrier(SubTransport(self.set_up, members))
         everyone = self._communicator.Get_group()
         some = everyone.Incl(members)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from phalanx.comm.communicators import SET_UP_TAG
 from phalanx.comm.failure_detector import FailureDetector
-from phalanx.comm.faults import checked_for_deaths
+from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.in_flight import keep_alive_forever
+from phalanx.comm.mpi import mpi
 
 
 class SetupCommunicator:
@@ -27,20 +30,54 @@ class SetupCommunicator:
         return int(self._communicator.Get_size())
 
     def Barrier(self) -> None:  # noqa: N802  as mpi4py has it
-        await_request(self._detector, self._communicator.Ibarrier())
+        if is_fault_tolerant():
+            self._exchange(None)
+        else:
+            await_request(self._detector, self._communicator.Ibarrier())
 
     def allgather(self, value: Any) -> list[Any]:
         """Gather the pickled objects of all ranks."""
+        if is_fault_tolerant():
+            return self._exchange(value)
         self.Barrier()  # what follows has no timeout, and need not wait
-        with checked_for_deaths(self._communicator):
-            values: list[Any] = self._communicator.allgather(value)
+        values: list[Any] = self._communicator.allgather(value)
         return values
 
     def bcast(self, value: Any) -> Any:
         """Broadcast the pickled object of rank 0."""
+        if is_fault_tolerant():
+            return self._exchange(value)[0]
         self.Barrier()
-        with checked_for_deaths(self._communicator):
-            return self._communicator.bcast(value)
+        return self._communicator.bcast(value)
+
+    def _exchange(self, value: Any) -> list[Any]:
+        """Gather the pickled objects of all ranks by messages through rank 0: where a rank dies
+        meanwhile, Open MPI's own collectives may return wrong data as success."""
+        rank, size = self.Get_rank(), self.Get_size()
+        if rank:
+            self._send(pickle.dumps(value), [0])
+            gathered: list[Any] = pickle.loads(self._receive(0))
+            return gathered
+        values = [value, *(pickle.loads(self._receive(peer)) for peer in range(1, size))]
+        self._send(pickle.dumps(values), range(1, size))
+        return values
+
+    def _send(self, text: bytes, peers: Iterable[int]) -> None:
+        for request in [self._communicator.Isend(text, peer, SET_UP_TAG) for peer in peers]:
+            await_request(self._detector, request, text)
+
+    def _receive(self, peer: int) -> bytes:
+        status, messages = mpi().Status(), []
+
+        def has_come() -> bool:
+            message = self._communicator.Improbe(peer, SET_UP_TAG, status)
+            messages.extend([] if message is None else [message])
+            return bool(messages)
+
+        self._detector.until(has_come)
+        text = bytearray(status.Get_count())
+        messages[0].Recv(text)
+        return bytes(text)
 
     def split(self, color: int, members: Sequence[int]) -> SetupCommunicator:
         """Split off the ranks with the same color. Every rank must have arrived: MPI has no

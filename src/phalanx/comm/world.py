@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from phalanx.comm.abort import abort_after_failure, finalize
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.communicators import CLOSING_TIMEOUT_S, OpenCommunicators, tag_limit
 from phalanx.comm.connections import Connections
 from phalanx.comm.errors import LauncherMismatchError
@@ -31,7 +32,7 @@ from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MAX_NETWORK_BYTES
 from phalanx.comm.mpi import is_stand_in, mpi
 from phalanx.comm.rank_labels import hosts_to_name
-from phalanx.comm.set_up import SetupCommunicator, await_request, duplicate
+from phalanx.comm.set_up import SetupCommunicator, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import COUNT, TrafficCounter
@@ -39,7 +40,7 @@ from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.workers import refuse_worker
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect, how_to_start
-from phalanx.launch.survival import check_components
+from phalanx.launch.survival import COLLECTIVES, check_components
 
 Object = TypeVar("Object")
 
@@ -140,7 +141,7 @@ class World:
         """All survivors have met in `finish`, and found that one of them recovers."""
         if is_fault_tolerant():
             if not self.on_one_node:
-                check_components(os.environ)
+                check_components({COLLECTIVES: "^", **os.environ})
             self.rendezvous = self._comm.Dup()
             watch(self._comm)
 
@@ -210,8 +211,9 @@ class World:
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
         """Sum `buffer` over all ranks, in place, by the MPI library's own algorithm; over an
-        emulated link, which does not slow that, by `direct`."""
-        self.group.all_reduce(Buffer.of(buffer), algorithm="library")
+        emulated link, which does not slow that, by `direct`; where ranks may die, by our own."""
+        algorithm: AlgorithmOption | None = "library" if self.rendezvous is None else None
+        self.group.all_reduce(Buffer.of(buffer), algorithm=algorithm)
 
     def gather(self, values: NDArray[np.float64], *, root: int = 0) -> NDArray[np.float64] | None:
         """On `root` the (size, n) array of every rank's (n,) `values`, None elsewhere."""
@@ -361,8 +363,7 @@ class World:
 
     def _nodes(self, set_up: SetupCommunicator, detector: FailureDetector) -> tuple[int, ...]:
         """The number of each rank's node, in the order of their first ranks."""
-        await_request(detector, self.node.Ibarrier())
-        leaders = set_up.allgather(self.node.bcast(self.rank))
+        leaders = set_up.allgather(SetupCommunicator(self.node, detector).bcast(self.rank))
         numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}
         return tuple(numbers[leader] for leader in leaders)
 

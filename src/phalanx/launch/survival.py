@@ -59,10 +59,11 @@ def check_components(environ: Mapping[str, str]) -> None:
 
     Raises: UserError for those that return wrong sums, or nothing, after a death.
     """
-    unsafe = unsafe_collectives(environ.get(COLLECTIVES, ALWAYS[COLLECTIVES]))
+    choice = environ.get(COLLECTIVES, ALWAYS[COLLECTIVES])
+    unsafe = unsafe_collectives(choice)
     if unsafe:
         raise UserError(
-            f"{COLLECTIVES}={environ[COLLECTIVES]} leaves {', '.join(unsafe)} in use, which may "
+            f"{COLLECTIVES}={choice} leaves {', '.join(unsafe)} in use, which may "
             f"return wrong sums after a death: unset it, or exclude them: {ALWAYS[COLLECTIVES]}"
         )
     for name, wanted in ALWAYS.items():

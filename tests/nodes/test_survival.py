@@ -1,0 +1,63 @@
+"""Ranks on two nodes are killed, and the others go on: `phalanx launch --survive`."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx.launch.installation import find_mpi
+from tests.conftest import PATIENCE
+from tests.nodes.mpi_nodes import INSTALLED, ROOT, Nodes
+from tests.survival.records import check, read_run
+
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
+
+PROGRAM = ROOT / "tests" / "survival" / "programs" / "all_reduces.py"
+NOTICE_S = 3.0
+"""On any machine; docs/survival.md has what is measured."""
+
+
+@pytest.mark.parametrize(
+    ("how", "seed", "kills"),
+    [
+        ("messages", 2, 2),
+        ("memory", 4, 1),
+        *(
+            pytest.param(how, seed, 1 + seed % 3, marks=pytest.mark.long)
+            for how in ("messages", "memory")
+            for seed in range(200, 210)
+        ),
+    ],
+)
+def test_survivors_on_two_nodes_go_on(nodes: Nodes, how: str, seed: int, kills: int) -> None:
+    """`memory` is the best route here: lanes between the nodes, shared memory in them."""
+    if find_mpi(os.environ).vendor != "openmpi":
+        pytest.skip("only Open MPI goes on when a rank dies")
+    folder: Path = nodes.shared / f"{how}-{seed}"
+    folder.mkdir()
+    words = [how, str(seed), str(kills), "1.5", str(folder)]
+    hosts = ",".join(f"{nodes.host(node)}:2" for node in nodes.nodes[:2])
+    launch = [*("-m", "phalanx", "launch", "--survive", "--no-preflight", "--hosts", hosts)]
+    options = ["--threads", "1", "--log-dir", str(folder / "logs")]
+    done = nodes.run(
+        "n0",
+        [sys.executable, *launch, *options, str(PROGRAM), *words],
+        environment=INSTALLED,
+        timeout_s=100 * PATIENCE,
+    )
+    logs = [path.read_text() for path in (folder / "logs").glob("rank-*.log")]
+    assert done.returncode == 0, "\n".join([done.stdout, *logs])
+    ran = read_run(folder)
+    died = sorted(ran.killed)
+    assert set(ran.survivors) == set(range(4)) - set(died)
+    assert f"{', '.join(map(str, died))} died, and the others went on to the end" in done.stdout
+    for node in nodes.nodes[:2]:
+        assert not nodes.processes(node)
+        assert "segment" not in nodes.run(node, ["ls", "/dev/shm"]).stdout
+    check(ran, notice_s=NOTICE_S)
+    for name, seconds in (
+        ("notice", ran.seconds_to_notice()),
+        ("recover", ran.seconds_to_recover()),
+    ):
+        print(f"{how} seed {seed}: {name} {[round(1e3 * each) for each in seconds]} ms")
