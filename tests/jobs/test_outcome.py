@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome, raise_failure
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
-from phalanx.records.schema import Failure, FinishedEvent, Outcome, StartedEvent
+from phalanx.records.schema import Failure, FinishedEvent, Outcome, RecoveredEvent, StartedEvent
 
 LOGS = {
     "openmpi": "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9",
@@ -19,7 +20,9 @@ LOGS = {
 }
 
 
-def write_rank(folder: Path, rank: int, *, finished: bool) -> None:
+def write_rank(
+    folder: Path, rank: int, *, finished: bool, lost: Sequence[Sequence[int]] = ()
+) -> None:
     writer = EventWriter(rank_file(folder, rank))
     writer.add(
         StartedEvent(
@@ -36,6 +39,8 @@ def write_rank(folder: Path, rank: int, *, finished: bool) -> None:
             role="worker" if rank else "server",
         )
     )
+    for ranks in lost:
+        writer.add(RecoveredEvent(at_s=0.5, step=3, lost=list(ranks), recovery_s=0.1))
     if finished:
         writer.add(FinishedEvent(at_s=1.0, parameters_sha256="", peak_memory_bytes=1))
     writer.close()
@@ -48,6 +53,17 @@ def test_a_run_is_complete_when_every_rank_says_so(tmp_path: Path) -> None:
     outcome = determine_outcome(tmp_path, 3, JobExit(0))
     assert outcome.status == "failed"
     assert "unfinished: rank 2" in (outcome.error or "")
+
+
+def test_a_run_without_those_that_died_is_complete_when_the_others_say_so(tmp_path: Path) -> None:
+    for rank, finished in enumerate((False, True, True, False)):
+        write_rank(tmp_path, rank, finished=finished, lost=[[3], [0]] if finished else [])
+    assert determine_outcome(tmp_path, 4, JobExit(0)) == Outcome(status="completed", lost=[0, 3])
+    assert determine_outcome(tmp_path, 4, JobExit(9)).status == "completed"
+    write_rank(tmp_path / "other", 0, finished=True, lost=[[2]])
+    write_rank(tmp_path / "other", 1, finished=False)
+    outcome = determine_outcome(tmp_path / "other", 3, JobExit(0))
+    assert outcome.status == "failed", "nobody has missed rank 1"
 
 
 @pytest.mark.parametrize("vendor", LOGS)

@@ -18,7 +18,14 @@ from typing import Protocol
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import RELAY_WORDS, Collector
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines, lost_daemon
-from phalanx.jobs.outcome import ONE_NODE, RankNodes, on_host, was_stopped
+from phalanx.jobs.outcome import (
+    ONE_NODE,
+    JobExit,
+    RankNodes,
+    determine_outcome,
+    on_host,
+    was_stopped,
+)
 from phalanx.jobs.record import end_record
 from phalanx.jobs.runtime import FAILED_S, LOST_GRACE_S, POLL_INTERVAL_S, started
 from phalanx.launch import run_python
@@ -115,6 +122,8 @@ def launch_program(
         ends = {rank: end.exit_code for rank, end in collector.ends.items()} if collector else {}
         lost = lost_ranks(ranks, ends | read_ends(folder))
         if lost is not None:
+            if _status(folder) == "running":  # rank 0 is among them
+                end_record(folder, Run, determine_outcome(folder, ranks, JobExit(0)))
             return lost
         code = code or EXIT_FAILED  # the launcher's says nothing
     if collector is not None:
@@ -193,13 +202,17 @@ def _check_nodes(
     raise _failure(folder, code, known, [*details, *why_lost], survive=survive)
 
 
+def _status(folder: Path) -> str | None:
+    """Return the status of the run's record there; None where there is none."""
+    return read_run(folder).outcome.status if record_file(folder, Run).exists() else None
+
+
 def _close_run(folder: Path, error: str, *, is_known: bool = False) -> None:
     """Write how a program's run ended, where no rank could: rank 0 is gone, or another one failed
     on a node that lacks the folder. error: where no failure was reported.
     is_known: it comes before what a rank has reported, which may be what it saw of it."""
     with contextlib.suppress(OSError, ValueError, RunFailedError):
-        closable = ("running", "failed") if is_known else ("running",)
-        if record_file(folder, Run).exists() and read_run(folder).outcome.status in closable:
+        if _status(folder) in (("running", "failed") if is_known else ("running",)):
             failure = read_failure(folder)
             outcome = Outcome(status="failed", error=error)
             if failure is not None and not is_known:

@@ -39,6 +39,7 @@ from phalanx.records.schema import (
     Failure,
     FinishedEvent,
     Outcome,
+    RecoveredEvent,
     StoppedEvent,
     stopped_text,
 )
@@ -152,6 +153,11 @@ class _Records:
     def has_finished(self, rank: int) -> bool:
         return any(isinstance(event, self._last) for event in self._read(rank))
 
+    def lost_by(self, rank: int) -> set[int]:
+        """Return the ranks without which `rank` went on."""
+        events = (event for event in self._read(rank) if isinstance(event, RecoveredEvent))
+        return {lost for event in events for lost in event.lost}
+
     def stopped_at(self, rank: int) -> int | None:
         """Return the updates after which the rank was stopped as asked; None: it was not."""
         stops = (event for event in self._read(rank) if isinstance(event, StoppedEvent))
@@ -184,8 +190,9 @@ def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
         error = failure.message + (on_host(failure) if ending.nodes.hosts else "")
         return Outcome(status="failed", error=error, rank=failure.rank)
     unfinished = [rank for rank in range(ranks) if not records.has_finished(rank)]
-    if not unfinished and failure is None:
-        return Outcome(status="completed")
+    lost = _lost_ranks(records, ranks, unfinished)
+    if lost is not None and failure is None:
+        return Outcome(status="completed", lost=lost)
     found = _cause(records, unfinished, ending)
     if found is not None:
         return found
@@ -196,6 +203,16 @@ def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
         error=f"ranks ended without a word ({_code(ending.exit_code)}); unfinished: "
         f"{ending.nodes.list(unfinished)}. {explain_silence(records.folder, ending.exit_code)}",
     )
+
+
+def _lost_ranks(records: _Records, ranks: int, unfinished: Sequence[int]) -> list[int] | None:
+    """Return the ranks without which the others have come to their end, as these have written
+    down; None where they have not all."""
+    if not unfinished:
+        return []
+    finished = [rank for rank in range(ranks) if rank not in unfinished]
+    lost = set[int]().union(*(records.lost_by(rank) for rank in finished))
+    return sorted(unfinished) if finished and lost.issuperset(unfinished) else None
 
 
 _PEER_IS_GONE = re.compile(

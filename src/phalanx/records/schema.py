@@ -61,6 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     error: str | None = None  # the first error, one or two lines
     rank: int | None = None  # the rank that raised it
+    lost: list[int] = []  # ranks that died, of a run that the others completed
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,6 +279,14 @@ class MetricsEvent(Event, frozen=True, kw_only=True, tag="metrics"):
     epoch: int
     step: int
     metrics: dict[str, float]
+
+
+class RecoveredEvent(Event, frozen=True, kw_only=True, tag="recovered"):
+    """Ranks have died, and this one goes on without them."""
+
+    step: int  # updates that all survivors had made
+    lost: list[int]  # by the numbers that they started with
+    recovery_s: float  # from the notice to the new world
 
 
 class StoppedEvent(Event, frozen=True, kw_only=True, tag="stopped"):
