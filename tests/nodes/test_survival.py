@@ -21,7 +21,7 @@ NOTICE_S = 3.0
 @pytest.mark.parametrize(
     ("how", "seed", "kills"),
     [
-        ("messages", 2, 2),
+        ("messages", 11, 2),
         ("memory", 4, 1),
         *(
             pytest.param(how, seed, 1 + seed % 3, marks=pytest.mark.long)

@@ -22,10 +22,10 @@ def launch(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_run_that_goes_on_without_its_dead_has_ended_well(tmp_path: Path) -> None:
-    words = ("memory", 2, 2, 0.5, tmp_path)
+    words = ("memory", 11, 2, 0.6, tmp_path)
     done = launch(tmp_path, "-n", 4, PROGRAMS / "all_reduces.py", *words)
     assert done.returncode == 0, done.stderr
-    assert "phalanx: ranks 0, 3 died, and the others went on to the end\n" in done.stderr
+    assert "phalanx: ranks 2, 3 died, and the others went on to the end\n" in done.stderr
 
 
 @pytest.mark.parametrize(("how", "ended"), [long("dies", "SIGKILL"), long("fails", "exit code 1")])

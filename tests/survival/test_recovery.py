@@ -42,9 +42,7 @@ def run(folder: Path, how: str, seed: int, kills: int, seconds: float) -> Run:
     return ran
 
 
-@pytest.mark.parametrize(
-    ("how", "seed", "kills"), [("memory", 4, 1), ("messages", 2, 2), ("memory", 1, 3)]
-)
+@pytest.mark.parametrize(("how", "seed", "kills"), [("memory", 6, 1), ("messages", 11, 2)])
 def test_survivors_go_on(tmp_path: Path, how: str, seed: int, kills: int) -> None:
     run(tmp_path, how, seed, kills, seconds=0.6)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from phalanx.comm.collectives.dissemination import barrier
@@ -20,7 +21,7 @@ from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.message_request import MessageRequest
 from phalanx.comm.messages import MessageTransport
 from phalanx.comm.rank_labels import RankLabels
-from phalanx.comm.set_up import SetupCommunicator, duplicate
+from phalanx.comm.set_up import SetupCommunicator, await_call, duplicate
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.transport import SubTransport
@@ -139,7 +140,8 @@ class Connections:
         barrier(SubTransport(self.set_up, members))
         everyone = self._communicator.Get_group()
         some = everyone.Incl(members)
-        communicator = self._communicator.Create_group(some, tag)
+        create = partial(self._communicator.Create_group, some, tag)
+        communicator = await_call(self.detector, create)
         some.Free()
         everyone.Free()
         made = Connections(

@@ -22,6 +22,7 @@ from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.faults import fault_in, is_fault_tolerant, unwatch, watched
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
+from phalanx.comm.set_up import await_call
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.errors import UserError
@@ -127,7 +128,7 @@ def _attempt(
 ) -> tuple[Any, tuple[World, list[int]] | None]:
     """Shrink `communicator` and make a world on it; return both, without the world where somebody
     could not."""
-    shrunk = communicator.Shrink()
+    shrunk = await_call(detector, communicator.Shrink)
     communicators, made = OpenCommunicators(), None
     communicators.track(shrunk)
     try:

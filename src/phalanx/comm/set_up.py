@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from phalanx.comm.communicators import SET_UP_TAG
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
+
+T = TypeVar("T")
 
 
 class SetupCommunicator:
@@ -82,7 +86,8 @@ class SetupCommunicator:
     def split(self, color: int, members: Sequence[int]) -> SetupCommunicator:
         """Split off the ranks with the same color. Every rank must have arrived: MPI has no
         timeout for this. members: their ranks in the world. `free` the result."""
-        communicator = self._communicator.Split(color, self.Get_rank())
+        split = partial(self._communicator.Split, color, self.Get_rank())
+        communicator = await_call(self._detector, split)
         return SetupCommunicator(communicator, self._detector.subset(communicator, tuple(members)))
 
     def free(self) -> None:
@@ -100,6 +105,26 @@ def await_request(detector: FailureDetector, request: Any, *memory: object) -> N
     except BaseException:
         keep_alive_forever((request, memory))
         raise
+
+
+def await_call(detector: FailureDetector, call: Callable[[], T]) -> T:
+    """Return the result of a blocking call of MPI: where ranks may die, from a thread, as it has no
+    timeout and waits for peers that have left. Raises: as `await_request`."""
+    if not is_fault_tolerant():
+        return call()
+    results, errors = list[T](), list[Exception]()
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001  raised below
+            errors.append(error)
+
+    threading.Thread(target=run, name="phalanx-mpi", daemon=True).start()
+    detector.until(lambda: bool(results or errors))
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def duplicate(communicator: Any, detector: FailureDetector) -> Any:

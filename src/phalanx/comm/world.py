@@ -11,6 +11,7 @@ import socket
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MAX_NETWORK_BYTES
 from phalanx.comm.mpi import is_stand_in, mpi
 from phalanx.comm.rank_labels import hosts_to_name
-from phalanx.comm.set_up import SetupCommunicator, duplicate
+from phalanx.comm.set_up import SetupCommunicator, await_call, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import COUNT, TrafficCounter
@@ -111,7 +112,8 @@ class World:
             self._comm.Free()
             raise
         self.link = link or Link.from_environment(os.environ)
-        self.node = communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
+        split = partial(communicator.Split_type, self._mpi.COMM_TYPE_SHARED)
+        self.node = await_call(detector, split)
         self._link_emulator: LinkEmulator | None = None
         if self.link is not None:
             self._link_emulator = LinkEmulator(self.link)
@@ -142,7 +144,7 @@ class World:
         if is_fault_tolerant():
             if not self.on_one_node:
                 check_components({COLLECTIVES: "^", **os.environ})
-            self.rendezvous = self._comm.Dup()
+            self.rendezvous = self._duplicate(self._comm)
             watch(self._comm)
 
     @classmethod

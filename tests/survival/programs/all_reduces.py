@@ -4,6 +4,7 @@ how: `memory` or `messages`. From the seed every rank knows who dies, and when: 
 start, or after the begin of its first recovery. Each survivor writes what it saw to `folder`.
 """
 
+import faulthandler
 import json
 import os
 import random
@@ -54,6 +55,7 @@ def step(world: World, how: str, number: int, is_over: bool) -> bool:
 
 
 def main(how: str, seed: str, kills: str, seconds: str, folder: Path) -> None:
+    faulthandler.dump_traceback_later(60, exit=True)
     world = World.create(timeout_s=30)
     own, plan = world.rank, random.Random(int(seed))
     victims = plan.sample(range(world.size), int(kills))
