@@ -32,7 +32,8 @@ def fault_in(error: BaseException) -> Fault | None:
     if not is_fault_tolerant() or not isinstance(error, library.Exception):
         return None
     kind = error.Get_error_class()
-    if kind in (library.ERR_PROC_FAILED, library.ERR_PROC_FAILED_PENDING):
+    # The making of a communicator in which a member dies ends with an internal error.
+    if kind in (library.ERR_PROC_FAILED, library.ERR_PROC_FAILED_PENDING, library.ERR_INTERN):
         return "died"
     return "left" if kind == library.ERR_REVOKED else None
 
