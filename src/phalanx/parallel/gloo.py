@@ -15,6 +15,7 @@ from phalanx.comm.clock import machine
 from phalanx.comm.progress import messages_moving
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.spans import ClockReading, now_ns
+from phalanx.torch_backend.leave_group import destroy_default_group
 
 
 class GlooGroup(RunGroup):
@@ -71,4 +72,4 @@ class GlooGroup(RunGroup):
         return ClockReading(at_ns=now_ns(), offset_ns=0, error_ns=0 if same else None)
 
     def close(self) -> None:
-        dist.destroy_process_group()
+        destroy_default_group()

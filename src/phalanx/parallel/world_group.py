@@ -22,6 +22,7 @@ from phalanx.comm.world import World
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.spans import ClockReading
 from phalanx.torch_backend.group_creation import init_on_world
+from phalanx.torch_backend.leave_group import destroy_default_group
 from phalanx.torch_backend.store import open_store
 from phalanx.torch_backend.tensors import buffer_of
 
@@ -125,7 +126,7 @@ class WorldGroup(RunGroup):
 
     def close(self) -> None:
         if self._torch_backend is not None:
-            dist.destroy_process_group()
+            destroy_default_group()
         if self._checkpoint_group is not None:
             self._checkpoint_group.close()
             self._checkpoint_group = None

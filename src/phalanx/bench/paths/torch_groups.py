@@ -20,6 +20,7 @@ from phalanx.bench.paths.path import (
 )
 from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import ReduceOp
+from phalanx.torch_backend.leave_group import destroy_default_group
 from phalanx.torch_backend.store import gloo_interface
 
 BACKENDS: dict[PathName, str] = {"torch": "mpi", "gloo": "gloo", "nccl": "nccl"}
@@ -98,7 +99,7 @@ class TorchGroups:
         return TorchPath(name, group, self._params, device)
 
     def close(self) -> None:
-        dist.destroy_process_group()
+        destroy_default_group()
 
 
 def unavailable_reason(name: PathName, params: BenchParams) -> str | None:
