@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 from phalanx.comm.mpi import mpi
@@ -98,6 +99,23 @@ class OpenCommunicators:
                     left.append((communicator, barrier))
             self._closing = left
             return not left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heritage:
+    """Parts of a world in which ranks died that the world of the survivors takes over.
+
+    Communicators are few there: Open MPI 5.0.11 crashes in ranks that hear of a death while they
+    make one with the dead rank.
+    """
+
+    original_ranks: tuple[int, ...]
+    """Of the survivors, in the world that they started in."""
+    rendezvous: Any
+    """Communicator of all ranks of that world."""
+    communicators: OpenCommunicators
+    """Remembers those of the new world, the first of which is the one it is made on."""
+    on_one_node: bool
 
 
 def drain(communicator: Any) -> None:

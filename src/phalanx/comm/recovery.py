@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.comm.communicators import OpenCommunicators
+from phalanx.comm.communicators import Heritage, OpenCommunicators
 from phalanx.comm.errors import PeerDepartedError, PeerFailedError
 from phalanx.comm.failure_detector import FailureDetector
-from phalanx.comm.faults import fault_in, is_fault_tolerant, unwatch, watched
+from phalanx.comm.faults import fault_in, is_fault_tolerant, unwatch, watch, watched
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
 from phalanx.comm.set_up import await_call
@@ -110,13 +110,14 @@ def recover(world: World, *, progress: int = 0, timeout_s: float | None = None) 
 
 def _survivors(world: World, timeout_s: float | None, activity: str) -> FailureDetector:
     """Return a failure detector for waits for the survivors alone."""
+    hosts, size = world.group.labels.hosts, world.rendezvous.Get_size()
     detector = FailureDetector(
         world.rendezvous,
         group="world",
-        members=tuple(range(world.size)),
+        members=tuple(range(size)),
         policy=WaitPolicy.for_network(),
         timeout_s=world.timeout_s if timeout_s is None else timeout_s,
-        hosts=world.group.labels.hosts,
+        hosts=hosts if len(hosts) == size else (),
         survivors=True,
     )
     detector.activity = activity
@@ -133,14 +134,18 @@ def _attempt(
     communicators.track(shrunk)
     try:
         with watched(shrunk):
-            originals = _original_ranks(shrunk, world)
+            heritage = Heritage(
+                original_ranks=_original_ranks(shrunk, world),
+                rendezvous=world.rendezvous,
+                communicators=communicators,
+                on_one_node=world.on_one_node,
+            )
             new = World(
                 shrunk,
                 timeout_s=world.timeout_s,
                 link=world.link,
                 check=world.group.check,
-                original_ranks=originals,
-                communicators=communicators,
+                heritage=heritage,
             )
             made = new, new.exchange(progress)
     except Exception as error:
@@ -148,7 +153,7 @@ def _attempt(
         if not is_recoverable(error):
             raise
     if _agree(shrunk, made is not None, detector):
-        communicators.forget(shrunk)
+        watch(shrunk)  # not before: whoever could not has revoked it
         return shrunk, made
     if made is not None:
         made[0].abandon()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from phalanx.comm.abort import abort_after_failure, finalize
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import AlgorithmOption
-from phalanx.comm.communicators import CLOSING_TIMEOUT_S, OpenCommunicators, tag_limit
+from phalanx.comm.communicators import CLOSING_TIMEOUT_S, Heritage, OpenCommunicators, tag_limit
 from phalanx.comm.connections import Connections
 from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.failure_detector import NOTICE_TAG, FailureDetector
@@ -80,14 +80,12 @@ class World:
         timeout_s: float,
         link: Link | None = None,
         check: bool | None = None,
-        original_ranks: tuple[int, ...] = (),
-        communicators: OpenCommunicators | None = None,
+        heritage: Heritage | None = None,
     ) -> None:
         """link: None: as the environment says (`PHALANX_LINK`). The same on every rank.
         check: whether this rank wants collectives compared before they are made; None: as the
         environment says (`PHALANX_CHECK`). All are when any rank wants it.
-        original_ranks: of its ranks in the first world, where this one takes the place of one in
-        which ranks died. communicators: remembers those of this world from its beginning.
+        heritage: of a world in which ranks died; `communicator` is then this one's own.
 
         Raises: UserError, on every rank, when ranks differ in what shapes their collectives, or
                 when the environment's link is none, or MPI would return wrong sums after a death.
@@ -96,12 +94,14 @@ class World:
         self.timeout_s = timeout_s
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
-        self.original_ranks = original_ranks or tuple(range(self.size))
+        self.original_ranks = heritage.original_ranks if heritage else tuple(range(self.size))
         """Of its ranks in the world that they started in: records are named by them."""
-        self._still_open = OpenCommunicators() if communicators is None else communicators
+        self._still_open = heritage.communicators if heritage else OpenCommunicators()
         self._duplicates: weakref.WeakSet[World] = weakref.WeakSet()
         self._end: Callable[[], None] | None = None
-        self._comm = self._still_open.track(self._duplicate(communicator))
+        self._comm = communicator
+        if heritage is None:
+            self._comm = self._still_open.track(self._duplicate(communicator))
         detector = self._make_detector(self._comm)
         set_up = SetupCommunicator(self._comm, detector)
         try:
@@ -112,14 +112,18 @@ class World:
             self._comm.Free()
             raise
         self.link = link or Link.from_environment(os.environ)
-        split = partial(communicator.Split_type, self._mpi.COMM_TYPE_SHARED)
-        self.node = await_call(detector, split)
+        if heritage is not None and heritage.on_one_node:
+            self.node = self._comm
+        else:
+            split = partial(communicator.Split_type, self._mpi.COMM_TYPE_SHARED)
+            self.node = self._still_open.track(await_call(detector, split))
         self._link_emulator: LinkEmulator | None = None
         if self.link is not None:
             self._link_emulator = LinkEmulator(self.link)
+            self._still_open.forget(self.node)
             self.node.Free()
-            self.node = communicator.Split(communicator.Get_rank())
-        self._still_open.track(self.node)
+            split = partial(communicator.Split, self.rank)
+            self.node = self._still_open.track(await_call(detector, split))
         self.local_rank: int = self.node.Get_rank()
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
@@ -144,7 +148,7 @@ class World:
         if is_fault_tolerant():
             if not self.on_one_node:
                 check_components({COLLECTIVES: "^", **os.environ})
-            self.rendezvous = self._duplicate(self._comm)
+            self.rendezvous = heritage.rendezvous if heritage else self._duplicate(self._comm)
             watch(self._comm)
 
     @classmethod
@@ -238,13 +242,8 @@ class World:
 
         check: as `World`.
         """
-        made = World(
-            self._comm,
-            timeout_s=self.timeout_s,
-            link=self.link,
-            check=check,
-            original_ranks=self.original_ranks,
-        )
+        made = World(self._comm, timeout_s=self.timeout_s, link=self.link, check=check)
+        made.original_ranks, made.recorder.rank = self.original_ranks, self.original_rank
         self._duplicates.add(made)
         return made
 
@@ -303,7 +302,8 @@ class World:
             self._link_emulator.close()
         if self.rendezvous is not None:
             self.rendezvous.Free()
-        self.node.Free()
+        if self.node is not self._comm:
+            self.node.Free()
         self._comm.Free()
         if self._end is not None:
             self._end()
