@@ -23,9 +23,14 @@ sys.exit(int(sys.argv[2]))
 """
 
 
+DEAF = "import time; print('running', flush=True); time.sleep(60)"
+"""A program that the notice ends, as it does not listen for it yet."""
+
+
 def job(folder: Path, *words: str, **options: object) -> BatchJob:
     wanted: dict = {"name": "Net 1", "ranks": 4, "nodes": 2, "threads": 3, "image": "a/b:1"}
-    command = [sys.executable, "-c", PROGRAM, *words] if words else ["phalanx", "launch", "a.py"]
+    program = DEAF if words == ("deaf",) else PROGRAM
+    command = [sys.executable, "-c", program, *words] if words else ["phalanx", "launch", "a.py"]
     return BatchJob(command=command, folder=folder, file=folder / "job", **wanted | options)
 
 
@@ -90,10 +95,11 @@ def test_what_is_asked_of_kubernetes(tmp_path: Path) -> None:
         (("0", "0"), False, 0, False),
         (("0", "3"), False, 3, False),
         (("60", "0"), True, 0, True),
+        (("deaf",), True, 0, True),
     ],
 )
 def test_a_stopped_job_is_queued_again(
-    tmp_path: Path, words: tuple[str, str], asked_to_stop: bool, code: int, again: bool
+    tmp_path: Path, words: tuple[str, ...], asked_to_stop: bool, code: int, again: bool
 ) -> None:
     """The real script in a real shell; `scontrol` only notes that it was called."""
     queue = tmp_path / "bin" / "scontrol"

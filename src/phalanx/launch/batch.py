@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ SUFFIX: dict[System, str] = {
 }
 DEFAULT_NOTICE_S = 120
 """Between SIGUSR1 and the end: a step, and a checkpoint."""
+KILLED_BY_NOTICE = 128 + signal.SIGUSR1
+"""Exit code of a command that the notice has ended, before it could listen for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +159,8 @@ def _script(
     return (
         f"#!/bin/bash\n{lines}\n\n"
         f"{_change_folder(job)}{before}{_run_and_wait(job)}{stop_timer}"
-        f"if [ $code -eq {EXIT_STOPPED} ]; then\n"
+        f"# {EXIT_STOPPED}: stopped with a checkpoint; {KILLED_BY_NOTICE}: before it had begun\n"
+        f"if [ $code -eq {EXIT_STOPPED} ] || [ $code -eq {KILLED_BY_NOTICE} ]; then\n"
         f"  {again} && exit 0\n"
         "fi\n"
         "exit $code\n"
@@ -166,8 +170,8 @@ def _script(
 def _run_and_wait(job: BatchJob) -> str:
     """Return shell commands that run the job's command, pass signals on, and set `code`."""
     return (
-        "trap 'kill -USR1 $command' USR1\n"
-        "trap 'kill -TERM $command' TERM\n"
+        "trap 'kill -USR1 $command 2>/dev/null' USR1\n"
+        "trap 'kill -TERM $command 2>/dev/null' TERM\n"
         f"{shlex.join(job.command)} &\n"
         "command=$!\n"
         "wait $command; code=$?  # a signal ends the wait\n"
@@ -255,7 +259,9 @@ spec:
 def _in_pod(job: BatchJob) -> str:
     """Return what the launching pod runs: a pod that is to end gets SIGTERM, and is asked to
     stop with a checkpoint; its exit code 75 has it started again."""
-    text = _run_and_wait(job).replace("'kill -TERM $command' TERM", "'kill -USR1 $command' TERM")
+    text = _run_and_wait(job).replace(
+        "'kill -TERM $command 2>/dev/null' TERM", "'kill -USR1 $command 2>/dev/null' TERM"
+    )
     return f"{_change_folder(job)}{text}exit $code"
 
 
