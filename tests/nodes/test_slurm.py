@@ -84,3 +84,31 @@ exec srun --mpi={TYPES[slurm.mpi.vendor][0]} {" ".join([*PHALANX, *TRAINING])} {
     )
     for key, tensor in expected.items():
         assert found[key].equal(tensor), key
+
+
+def test_a_job_file_of_ours_queues_itself_again_before_its_time_is_over(slurm: Slurm) -> None:
+    """Slurm gives a minute and says so 30 s before its end, in which the job would not be done."""
+    slow = (*TRAINING, "--epochs", "40", "--slow-rank", "0:0.2", "--checkpoint-dir", "ckpt")
+    for name in ("submitted", "undisturbed"):
+        (slurm.shared / name).mkdir()
+    here = slurm.shared / "submitted"
+    submit = (*PHALANX, "launch", "--submit", "slurm", "--nodes", "2", "-n", "2")
+    words = (*submit, "--time", "1", "--notice", "30", "--go", "phalanx", *slow, "--resume", "ckpt")
+    done = slurm.run("n0", ["env", "-C", str(here), *words], environment=INSTALLED)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"Submitted batch job (\d+)", done.stdout)
+    assert found, done.stdout
+    job = int(found[1])
+    state, said = slurm.wait_until_ended(job, 400), (here / f"train-{job}.log").read_text()
+    assert state == "COMPLETED", said
+    assert "as asked, with a checkpoint to resume from" in said
+    assert "resuming from ckpt/" in said
+    alone = ["salloc", "--nodes=2", "env", "-C", str(slurm.shared / "undisturbed"), *PHALANX, *slow]
+    done = slurm.run("n0", [*alone, "--ranks", "2"], environment=INSTALLED, timeout_s=200)
+    assert done.returncode == 0, done.stdout
+    again, once = (
+        load_file(slurm.shared / name / "ckpt" / "epoch-0040" / "model.safetensors")
+        for name in ("submitted", "undisturbed")
+    )
+    for key, tensor in once.items():
+        assert again[key].equal(tensor), key
