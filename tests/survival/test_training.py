@@ -36,6 +36,9 @@ def check(folder: Path, truth: dict[str, Any], seed: int, deaths: int) -> None:
     assert set(range(RANKS)) - killed <= set(results), done.stderr
     for rank, path in results.items():
         assert json.loads(path.read_text()) == truth, (rank, done.stderr)
+    outcome = json.loads((folder / "logs" / "run.json").read_text())["outcome"]
+    assert outcome["status"] == "completed", outcome
+    assert set(outcome["lost"]) <= killed
     assert len(readable_folders(folder / "checkpoints")) >= 40  # one an epoch
     assert not set(Path("/dev/shm").iterdir()) - mapped
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
+from phalanx.comm.recovery import Recovery
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.records.spans import ClockReading, SpanRecorder, now_ns
 
@@ -31,11 +32,16 @@ class RunGroup(ABC):
     """Number of this rank's node."""
     num_nodes: int = 1
     """Of the ranks; an emulated link makes none."""
+    lost: Sequence[int] = ()
+    """Ranks that died, by the numbers that they started with: this one goes on without them."""
     spans: SpanRecorder | None = None
     """Where events are traced."""
 
     def __init__(self, *, rank: int, size: int, local_rank: int) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
+
+    def follow(self, on_loss: Callable[[Recovery], None]) -> None:  # noqa: B027  # none is survived
+        """Have `on_loss` called when ranks are lost and this one goes on. Not collective."""
 
     def together(self, compute: Callable[[], T]) -> T:
         """Return what `compute` returns on every rank, the same on each. Collective; made again by

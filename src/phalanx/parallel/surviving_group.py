@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from phalanx.comm.recovery import Recovery, is_recoverable, recover
+from phalanx.comm.recovery import Recovery, finish, is_recoverable, recover
 from phalanx.comm.world import World
 from phalanx.parallel.world_group import WorldGroup
 
@@ -30,8 +30,6 @@ class SurvivingGroup(WorldGroup):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.original_rank = world.original_rank
-        self.lost: list[int] = []
-        """Original ranks that died, in the order in which that was noticed."""
         self._num_calls = 0
         self._last: Any = None  # result of the last call
         self._is_within = False
@@ -39,7 +37,6 @@ class SurvivingGroup(WorldGroup):
         self._followers: list[Callable[[Recovery], None]] = []
 
     def follow(self, on_loss: Callable[[Recovery], None]) -> None:
-        """Have `on_loss` called, on every rank that is left, when ranks have been lost."""
         self._followers.append(on_loss)
 
     def together(self, compute: Callable[[], T]) -> T:
@@ -63,6 +60,18 @@ class SurvivingGroup(WorldGroup):
             self._num_calls += 1
             self._last = result
             return result
+
+    def close(self) -> None:
+        """End when all who are left have come here; who recovers needs what this rank knows."""
+        while True:
+            try:
+                self._settle(lambda: None)
+                if finish(self.world):
+                    return
+            except Exception as error:
+                if not is_recoverable(error):
+                    raise
+            self._recover()
 
     def barrier(self) -> None:
         self.together(super().barrier)
@@ -111,7 +120,7 @@ class SurvivingGroup(WorldGroup):
         self.world = world = recovery.world
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
         self.node, self._checkpoint_group = world.group.nodes[world.rank], None
-        self.lost += recovery.lost
+        self.lost = (*self.lost, *recovery.lost)
         self._progress = recovery.progress
         if self.rank == 0:
             print(describe(recovery), file=sys.stderr, flush=True)

@@ -207,6 +207,7 @@ def _write(writer: CheckpointWriter, position: Position) -> None:
         writer.within_epoch(position.epoch, position.seen)
     else:
         writer.after_epoch(position.epoch - 1)
+        writer.strategy.group.barrier()  # nobody goes on without it, should rank 0 be lost
 
 
 def _finished(checkpoint: Path, position: Position, *, epochs: int, steps: int | None) -> str:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.comm.errors import PeerDepartedError
+from phalanx.comm.recovery import Recovery
 from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.step import StepResult
@@ -90,6 +91,7 @@ class ProgramRun:
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_begun = self._is_closed = self._has_ended = False
         self._departure = Departure(strategy.group)
+        strategy.group.follow(self._record_loss)
 
     @property
     def model(self) -> nn.Module:
@@ -206,6 +208,10 @@ class ProgramRun:
         loop.end_step(result, self._gradients.num_samples)
         self._records.show(loop.position)
         self._checkpoints.check(loop.position.step)
+
+    def _record_loss(self, recovery: Recovery) -> None:
+        step, seconds = self._loop.position.step, recovery.seconds
+        self._records.recorder.add_loss(step, recovery.lost, seconds)
 
     def _count_loss(self, batch: MicroBatch, result: StepResult) -> None:
         """Add the loss of a step's samples over all ranks, where the strategy sums it."""

@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ from phalanx.records.schema import (
     FinishedEvent,
     MemoryEvent,
     MetricsEvent,
+    RecoveredEvent,
     SkippedEvent,
     StartedEvent,
     StoppedEvent,
@@ -228,6 +230,13 @@ class RunRecorder:
         if self.writer is not None:
             event = MetricsEvent(at_s=self.at_s(), epoch=epoch, step=step, metrics=metrics)
             self.writer.add(event)
+
+    def add_loss(self, step: int, lost: Sequence[int], recovery_s: float) -> None:
+        """Record that ranks have died, and that this one goes on. step: updates made."""
+        if self.writer is not None:
+            self.writer.add(
+                RecoveredEvent(at_s=self.at_s(), step=step, lost=list(lost), recovery_s=recovery_s)
+            )
 
     def stop(self, step: int) -> None:
         """Write the last line of a run that was stopped. step: updates made."""

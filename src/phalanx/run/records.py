@@ -207,7 +207,7 @@ class ProgramRecords:
             self.recorder.gathered.bring()
         strategy.group.barrier()
         if self._rank == 0:
-            end_record(self.folder, Run, outcome_of(stopped))
+            end_record(self.folder, Run, outcome_of(stopped, strategy.group.lost))
 
     def fail(self, error: BaseException) -> None:
         """Write how the run ended, as far as the disk still takes it. Not collective."""

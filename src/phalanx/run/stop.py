@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from types import FrameType
 
 from phalanx.errors import EXIT_STOPPED
@@ -34,10 +35,11 @@ class Stopped(SystemExit):  # no error: a request
         return stopped_text(self.steps)
 
 
-def outcome_of(stopped: Stopped | None) -> Outcome:
-    """Return the outcome of a run that came to its end, or was stopped before."""
+def outcome_of(stopped: Stopped | None, lost: Sequence[int] = ()) -> Outcome:
+    """Return the outcome of a run that came to its end, or was stopped before. lost: ranks without
+    which it went on."""
     if stopped is None:
-        return Outcome(status="completed")
+        return Outcome(status="completed", lost=list(lost))
     return Outcome(status="interrupted", error=str(stopped))
 
 
