@@ -141,7 +141,7 @@ def test_doctor_examines_the_nodes(nodes: Nodes) -> None:
     found = {each["name"]: each for each in json.loads(done.stdout)}
     assert found["ranks"]["detail"].startswith("2 started")  # on this machine
     assert found["n1"]["status"] == "ok"
-    assert f"Python {sys.version.split()[0]}, torch " in found["n1"]["detail"]
+    assert f"Python {sys.version.split()[0]}, phalanx " in found["n1"]["detail"]
     assert "eth0 10.77.0.2" in found["n1"]["detail"]
     assert found["10.77.0.99"]["status"] == "problem"
 
