@@ -36,6 +36,13 @@ def test_a_program_that_does_not_recover_fails(tmp_path: Path, how: str, ended: 
     assert f"rank 1 failed first ({ended})" in done.stderr
 
 
+@pytest.mark.long
+def test_data_that_cannot_be_divided_anew_is_refused(tmp_path: Path) -> None:
+    done = launch(tmp_path, "-n", 2, PROGRAMS / "stream.py")
+    assert done.returncode == 2
+    assert "give samples that have numbers" in done.stderr
+
+
 def test_components_that_return_wrong_sums_are_refused() -> None:
     command = [sys.executable, "-m", "phalanx", "launch", "--survive", "-n", "2", "x.py"]
     environment = {**os.environ, "OMPI_MCA_coll": "^hcoll"}

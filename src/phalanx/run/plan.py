@@ -29,7 +29,7 @@ from phalanx.run.agreement import check_alike, check_same_pack
 from phalanx.run.autocast import Autocast
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.device import CPU, FeedOnDevice, choose_device, move_model
-from phalanx.run.feed import AlternatingFeed, Feed
+from phalanx.run.feed import AlternatingFeed, DivisibleFeed, Feed
 from phalanx.run.loop import LoopOptions
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.program import ProgramOptions
@@ -221,6 +221,12 @@ class RunPlan:
             has_fixed_cut=batches.micro_batches is not None,
             seeds_samples=strategy.num_blocks is not None,
         )
+        if strategy.numbers is not None and not isinstance(feed, DivisibleFeed):
+            raise UserError(
+                "--survive gives the samples of lost ranks to the others, and this data is read in "
+                "its own order: give samples that have numbers, such as tensors or a Dataset, or "
+                "launch without it"
+            )
         if self.alternate:
             feed = AlternatingFeed(feed, self.alternate)
         return feed if device == CPU else FeedOnDevice(feed, device)

@@ -149,7 +149,7 @@ def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) 
     if name not in ("mpi", "sequential"):
         raise UserError(
             f'strategy="{name}" does not sum the gradients of micro-batches in a fixed order, as '
-            'bitwise=True does: take strategy="mpi"'
+            'bitwise=True and --survive do: take strategy="mpi"'
         )
     if is_on_gpu:
         raise UserError("bitwise=True is for the CPU: leave device= out")
