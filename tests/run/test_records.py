@@ -189,4 +189,9 @@ def test_a_rank_that_fails_ends_its_peers(
 ) -> None:
     ranks.mpi(3, programs("failing.py"), str(tmp_path / "run"), "error", may_fail=True)
     outcome = json.loads((tmp_path / "run" / "run.json").read_text())["outcome"]
-    assert outcome == {"status": "failed", "error": "ValueError: no good", "rank": 2}
+    assert outcome == {
+        "status": "failed",
+        "error": "ValueError: no good",
+        "rank": 2,
+        "lost": [],
+    }

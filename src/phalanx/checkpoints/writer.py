@@ -121,7 +121,7 @@ class CheckpointWriter:
         else:
             further = [write for write in (gather_rank_state(strategy), self.also) if write]
             if strategy.rank == 0:
-                if self._lock is None:  # of a rank 0 that was lost
+                if self._lock is None and strategy.group.lost:  # that of another rank 0
                     self._lock = lock(self.folder, self.names)
                 parts = (strategy.model, strategy.optimizer)
                 path = save_checkpoint(

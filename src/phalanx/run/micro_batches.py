@@ -45,7 +45,7 @@ def cut_micro_batches(
     """Return as `micro_batches_of_rank`, of a rank that computes those numbered `own`."""
     shares = [(index, share_of(index, number, num_samples)) for index in own]
     slices = [MicroBatchSlice(index, cut.start, cut.stop) for index, cut in shares if cut]
-    return slices or [MicroBatchSlice(own[0], 0, 1, is_padding=True)]
+    return slices or [MicroBatchSlice(own[0] if own else 0, 0, 1, is_padding=True)]
 
 
 def check_number(number: int | None, *, batch_size: int, num_ranks: int) -> int:

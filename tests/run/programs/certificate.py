@@ -85,6 +85,12 @@ class LinearReducer:
         for total in self._sums:
             total.zero_()
 
+    def missing(self, _: object) -> list[int]:
+        return []
+
+    def clear(self) -> None:
+        pass
+
     def add(self, _: int, tensors: Sequence[Tensor]) -> None:
         for total, tensor in zip(self._sums, tensors, strict=True):
             total += tensor

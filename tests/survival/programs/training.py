@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import phalanx
+from phalanx.launch.leftovers import mapped_files
 
 MICRO_BATCHES, BATCH, SAMPLES = 8, 32, 81  # the last global batch has 17 samples
 
@@ -61,6 +62,8 @@ def main(folder: Path, seed: int, deaths: int, seconds: float) -> None:
         checkpoint_steps=3,
         timeout_s=60,
     )
+    mapped = [str(path) for path in mapped_files(os.getpid()) if path.parts[1] == "dev"]
+    (folder / f"mapped-{os.environ.get('RANK', '0')}").write_text("\n".join(mapped))
     die_later(folder, seed, deaths, seconds)
     steps, errors = 0, []
     for batch in run:
