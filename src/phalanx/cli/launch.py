@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -88,9 +89,7 @@ def launch(
     is_second = words[0] in ("-m", "phalanx") and len(words) > 1
     name = words[1] if is_second else Path(words[0]).stem
     if batch.submit is not None:
-        for option, value in (("--hosts", hosts), ("--hostfile", hostfile), ("--log-dir", log_dir)):
-            if value is not None:
-                raise UserError(f"{option}: a job file leaves that to the job; leave it out")
+        _check_for_job(hosts=hosts, hostfile=hostfile, log_dir=log_dir)
         flags = ["--survive"] if survive else []
         write_job(batch, words, name=name, ranks=ranks, threads=threads, flags=flags)
         return
@@ -122,6 +121,19 @@ def launch(
             environment=_environment(folder),
             survive=survive,
         )
+    _tell_end(folder, lost)
+
+
+def _check_for_job(**given: object) -> None:
+    """Raises: UserError for an option that a job file has no use for."""
+    for name, value in given.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: a job file leaves that to the job; leave it out")
+
+
+def _tell_end(folder: Path, lost: Sequence[int]) -> None:
+    """Say without whom the job has come to its end, and where its records are."""
     if lost:
         who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
         print(f"phalanx: {who}, and the others went on to the end", file=sys.stderr)

@@ -50,6 +50,7 @@ class Bitwise(Strategy):
             rank: tuple(share_of(rank, self.size, micro_batches)) for rank in range(self.size)
         }
         if isinstance(self.group, SurvivingGroup):
+            self.numbers = self._owners[self.rank]
             self.group.follow(self._go_on)
         self.coordinates = {"dp": self.rank}
         self._is_in_step = False
@@ -118,6 +119,7 @@ class Bitwise(Strategy):
         except IncompleteError:
             return ReduceTimes(0.0)
         self._reducer.clear()
+        self.missing = ()  # as of a rank that was given the sums
         self._is_in_step, self.summed = False, SummedLoss(*losses.tolist())
         for parameter, total in zip(self._parameters, sums, strict=False):
             parameter.grad = total
@@ -128,19 +130,9 @@ class Bitwise(Strategy):
     def gradients_are_finite(self) -> bool:
         return self._reducer.is_finite or super().gradients_are_finite()
 
-    @property
-    def numbers(self) -> Sequence[int] | None:
-        group = self.group
-        if isinstance(group, SurvivingGroup):
-            return self._owners[group.original_rank]
-        return None
-
-    @property
-    def missing(self) -> Sequence[int]:
-        return self._reducer.missing(self.numbers or ())
-
     def _reduce(self) -> list[Tensor]:
         """Raises: IncompleteError while this rank has not computed all that it has to."""
+        self.missing = self._reducer.missing(self.numbers or ())
         if self.missing:
             raise IncompleteError
         return self._reducer.reduce()
@@ -154,6 +146,7 @@ class Bitwise(Strategy):
         """Divide the micro-batches of the lost ranks among those that are left, who keep theirs."""
         world = recovery.world
         self._owners = inherit(self._owners, world.original_ranks)
+        self.numbers = self._owners[world.original_rank]
         self.rank, self.size = self.data_rank, self.data_size = world.rank, world.size
         self._reducer.rejoin(world, list(self._owners.values()))
 

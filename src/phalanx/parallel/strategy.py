@@ -83,6 +83,10 @@ class Strategy(ABC):
     """Losses and weights over the ranks in the last step, where gradients are summed with them."""
     num_blocks: int | None = None
     """Blocks of samples to evaluate; None: one a rank. Where fixed, numbers are summed exactly."""
+    numbers: Sequence[int] | None = None
+    """Micro-batches of a global batch that this rank computes; None: its share."""
+    missing: Sequence[int] = ()
+    """Those of lost ranks, which it has yet to compute in the step."""
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
@@ -203,16 +207,6 @@ class Strategy(ABC):
 
     def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:  # noqa: B027
         """Begin a program's micro-batch, by its number in the global batch; 0 samples: padding."""
-
-    @property
-    def numbers(self) -> Sequence[int] | None:
-        """Micro-batches of a global batch that this rank computes; None: its share."""
-        return None
-
-    @property
-    def missing(self) -> Sequence[int]:
-        """Micro-batches of lost ranks that this one has yet to compute in the step."""
-        return ()
 
     def note_loss(self, weighted_loss: float, weight: float) -> None:  # noqa: B027
         """Note a loss of the micro-batch, times its weight, before its backward pass."""

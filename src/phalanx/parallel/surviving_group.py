@@ -76,9 +76,9 @@ class SurvivingGroup(WorldGroup):
     def barrier(self) -> None:
         self.together(super().barrier)
 
-    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
-        rows = self.together(lambda: self._gather(values))
-        return rows if self.rank == 0 else None
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Return the rows on every rank: any of them may be rank 0 when it shares what they say."""
+        return self.together(lambda: self._gather(values))
 
     def sum(self, values: Sequence[float]) -> list[float]:
         return self.together(lambda: super(SurvivingGroup, self).sum(values))
