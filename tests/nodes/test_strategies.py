@@ -31,6 +31,7 @@ TEXT: Options = SMALL | {
 COMPRESSED: Options = SMALL | {"strategy": "mpi", "dtype": "float32"}
 CASES: dict[str, Options] = {
     "mpi": SMALL | {"strategy": "mpi"},
+    "blocking": SMALL | {"strategy": "mpi", "overlap": "off"},
     "library": SMALL | {"strategy": "mpi", "all_reduce": "library", "overlap": "off"},
     "ring": SMALL | {"strategy": "mpi", "all_reduce": "ring", "overlap": "off"},
     "direct": SMALL | {"strategy": "mpi", "all_reduce": "direct", "overlap": "off"},
@@ -53,7 +54,10 @@ CASES: dict[str, Options] = {
 }
 PYTHON = (sys.executable, "-m", "mpi4py")  # ends all ranks where one fails
 LAYOUTS: list[Layout] = [(2, 1), (3, 1), (2, 2)]
-BY_LANES = {"mpi", "shared", "overlap", "local", "zero1", "zero2", "zero3", "text", "tensor"}
+BY_LANES = {
+    *("mpi", "blocking", "overlap", "shared", "local"),
+    *("zero1", "zero2", "zero3", "text", "tensor"),
+}
 """Sum within nodes first where a node has several ranks: the order of sums is another."""
 BY_LIBRARY = {"library"}
 """Sums in an order of the MPI library's own."""

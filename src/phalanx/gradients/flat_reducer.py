@@ -9,9 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
+from phalanx.comm.collective import AlgorithmOption
+from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
 from phalanx.comm.layout import chunks, starts_of
-from phalanx.comm.traffic import Traffic, all_reduce_traffic, sum_traffic
+from phalanx.comm.select import Algorithm
+from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
 from phalanx.gradients.reducer import GradReducer, ReduceTimes, dense_gradient
@@ -25,8 +27,10 @@ class SummedVector(Protocol):
     """Vector of the sums over the ranks."""
 
     name: str
-    traffic: Traffic
-    """Of this rank in one reduction."""
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """Of this rank in one reduction; None where no formula says."""
 
     @property
     def total(self) -> Tensor:
@@ -75,7 +79,7 @@ class FlatGradReducer(GradReducer):
     def is_finite(self) -> bool:
         return super().is_finite() if self._is_finite is None else self._is_finite
 
-    def expected_traffic(self) -> Traffic:
+    def expected_traffic(self) -> Traffic | None:
         return self._vector.traffic
 
     def close(self) -> None:
@@ -123,32 +127,36 @@ class MessageVector:
     """Vector of this rank's own, reduced by the group: any number of nodes."""
 
     def __init__(
-        self, world: World, parameters: Sequence[Tensor], algorithm: P2PAlgorithm | None
+        self,
+        world: World,
+        parameters: Sequence[Tensor],
+        algorithm: Algorithm,
+        requested: AlgorithmOption | None,
     ) -> None:
-        """algorithm: None for the MPI library's own, chunk by chunk."""
-        self.name: str = algorithm or "library"
-        self._group, self._algorithm = world.group, algorithm
+        """algorithm: that of the vector; requested: None where the group itself chooses it."""
+        self.name: str = algorithm
+        self._group, self._requested = world.group, requested
         sizes = [parameter.numel() for parameter in parameters]
         self.total = torch.zeros(sum(sizes), dtype=parameters[0].dtype)
         self._parts = self.total.split(sizes)
         count, itemsize = len(self.total), self.total.itemsize
-        if algorithm is not None:
-            self._chunks = [self.total]
-            nodes = world.group.topology.num_nodes
-            self.traffic = expected_traffic(
-                algorithm, count, itemsize, world.rank, world.size, num_nodes=nodes
+        longest = LIBRARY_CHUNK_BYTES // itemsize if algorithm == "library" else max(count, 1)
+        self._chunks = [self.total[cut] for cut in chunks(count, longest)]
+        nodes = world.group.topology.num_nodes
+        known = [
+            expected_traffic_if_known(
+                algorithm, len(chunk), itemsize, world.rank, world.size, num_nodes=nodes
             )
-            return
-        self._chunks = [self.total[cut] for cut in chunks(count, LIBRARY_CHUNK_BYTES // itemsize)]
-        self.traffic = sum_traffic(
-            [all_reduce_traffic(len(c), itemsize, world.rank, world.size) for c in self._chunks]
-        )
+            for chunk in self._chunks
+        ]
+        certain = [traffic for traffic in known if traffic is not None]
+        self.traffic = sum_traffic(certain) if len(certain) == len(known) else None
 
     def reduce(self, gradients: Sequence[Tensor]) -> None:
         for part, gradient in zip(self._parts, gradients, strict=True):
             part.copy_(gradient.view(-1))
         for chunk in self._chunks:
-            self._group.all_reduce(buffer_of(chunk), algorithm=self._algorithm or "library")
+            self._group.all_reduce(buffer_of(chunk), algorithm=self._requested)
 
     def close(self) -> None:
         """Do nothing: the memory is the process's own."""

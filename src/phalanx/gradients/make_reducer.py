@@ -29,6 +29,7 @@ from phalanx.gradients.flat_reducer import (
     SummedVector,
 )
 from phalanx.gradients.reducer import GradReducer
+from phalanx.torch_backend.tensors import dtype_of
 
 Method = Literal["auto", "shared", "library", "naive", "direct", "ring", "tree", "halving"]
 
@@ -51,9 +52,9 @@ def make_reducer(
     """Return a reducer of `parameters`: of buckets where they are compressed, summed during the
     backward pass or of several types, else of one flat vector. Collective.
 
-    The flat one takes shared memory when all ranks are on one node, the library's all-reduce
-    otherwise, and `direct` over an emulated link. naive, direct, ring, tree, halving: on messages,
-    also within a node.
+    The flat one takes shared memory when all ranks are on one node, and the algorithm that the
+    group chooses for its length otherwise. naive, direct, ring, tree, halving: on messages, also
+    within a node.
 
     Raises: ValueError when the ranks cannot sum by `method`.
     """
@@ -149,18 +150,18 @@ def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
 
 
 def _make_vector(world: World, parameters: Sequence[Tensor], method: Method) -> SummedVector:
-    match method:
-        case "library":
-            return MessageVector(world, parameters, None)
-        case "auto" if world.link is not None:
-            return MessageVector(world, parameters, "direct")
-        case "auto" | "shared":
-            return _through_memory(world, parameters, method)
-        case _:
-            return MessageVector(world, parameters, method)
+    if method == "shared" or (method == "auto" and world.link is None):
+        vector = _in_shared_memory(world, parameters, method)
+        if vector is not None:
+            return vector
+    count, dtype = sum(p.numel() for p in parameters), dtype_of(parameters[0].dtype)
+    algorithm = choose_algorithm(world, count, dtype, method)
+    return MessageVector(world, parameters, algorithm, None if method == "auto" else method)
 
 
-def _through_memory(world: World, parameters: Sequence[Tensor], method: Method) -> SummedVector:
+def _in_shared_memory(
+    world: World, parameters: Sequence[Tensor], method: Method
+) -> SharedVector | None:
     obstacle = world.share(obstacle_to_sharing(world))
     if obstacle is None:
         vector = SharedVector.join(world, parameters)
@@ -169,7 +170,7 @@ def _through_memory(world: World, parameters: Sequence[Tensor], method: Method) 
         obstacle = "the kernels are not compiled, or there is no memory to share"
     if method == "shared":
         raise ValueError(f"the shared all-reduce cannot be used: {obstacle}")
-    return MessageVector(world, parameters, None)
+    return None
 
 
 def _check(world: World, method: Method) -> None:
