@@ -13,7 +13,7 @@ from phalanx.records.schema import Certificate, FinishedEvent, SummaryEvent, cer
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete, title
 from tests.conftest import Ranks, long
-from tests.train.programs.bitwise import CASES, run
+from tests.train.programs.bitwise import CASES, SHARDED, STRATEGIES, run
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -65,9 +65,17 @@ def test_same_bits_on_any_number_of_ranks(
         assert metrics(tmp_path / name) == metrics(truth / name), name
         assert expected.micro_batches == 8
         assert f"after {expected.steps} steps of 8 micro-batches" in certificate_text(expected)
-    resumed, whole = certificate(tmp_path / "resumed" / "mlp"), certificate(truth / "mlp")
-    assert resumed.sha256 == whole.sha256
-    assert resumed.steps == whole.steps
+    whole = certificate(truth / "mlp")
+    for folder in ("resumed", "saved", "resumed/shared"):
+        found = certificate(tmp_path / folder / "mlp")
+        assert (found.sha256, found.steps) == (whole.sha256, whole.steps), folder
+    for strategy in STRATEGIES:
+        for name in SHARDED:
+            expected = certificate(truth / name)
+            for rank in range(num_ranks):
+                found = certificate(tmp_path / strategy / name, rank)
+                assert (found.sha256, found.strategy) == (expected.sha256, strategy), (name, rank)
+            assert metrics(tmp_path / strategy / name) == metrics(truth / name), name
 
 
 def test_resuming_with_another_cut_is_refused(truth: Path) -> None:
@@ -81,7 +89,12 @@ def test_resuming_with_another_cut_is_refused(truth: Path) -> None:
     [
         ({"strategy": "tensor", "ranks": 2}, "it cuts the sums within layers among the ranks"),
         ({"mesh": "dp=2,tp=2"}, "--strategy mesh exclude each other: its axes cut sums"),
-        ({"strategy": "zero"}, "PyTorch's engines sum in an order that depends"),
+        ({"strategy": "zero"}, "--zero-stage 3 exclude each other: .* give --zero-stage 1 or 2"),
+        (
+            {"strategy": "zero", "zero_stage": 1, "backend": "gloo"},
+            "--backend gloo means nothing .*: it is for runs without --bitwise",
+        ),
+        ({"strategy": "shared", "zero_stage": 1}, "--zero-stage 1 means nothing"),
         ({"strategy": "mpi", "compress": "fp16"}, "--compress fp16 means nothing .* without --bit"),
         ({"strategy": "mpi", "overlap": "on"}, "which has an order of sums of its own"),
         ({"threads": 2}, "--bitwise computes on one thread a rank, not on 2"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -164,9 +164,14 @@ def parameters_sha256(model: nn.Module) -> str:
 
 def state_sha256(model: nn.Module, optimizer: Optimizer) -> str:
     """Return one digest of parameters, buffers and the optimizer's state: names, types, bytes."""
-    digest = hashlib.sha256()
     tensors = {**model_tensors(model), **optimizer_tensors(model, optimizer)}
-    for name, tensor in sorted(tensors.items()):
+    return tensors_sha256(sorted(tensors.items()))
+
+
+def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Return one digest of tensors: names, types, bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(bytes_of(tensor).data)
     return digest.hexdigest()

@@ -149,3 +149,18 @@ def _obtain(group: Group | None, box: Box, spec: Spec, own: Tensor | None) -> Te
 
 def _buffer(tensor: Tensor) -> Buffer:
     return Buffer.of(raw(tensor).numpy())
+
+
+def gathered_by_name(
+    group: Group | None, own: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield on rank 0, by name, the tensors of all ranks, each whole on one of them or more;
+    elsewhere send, and yield nothing. Collective."""
+    boxes = {
+        name: LocalBox(Spec.of(one).code, tuple(one.shape), (0,) * one.dim(), tuple(one.shape))
+        for name, one in own.items()
+    }
+    plan = make_gather_plan(group, boxes)
+    plan = GatherPlan({name: plan.specs[name] for name in sorted(plan.specs)}, plan.boxes)
+    held = {name: tensor.detach().contiguous() for name, tensor in own.items()}
+    return zip(plan.specs, full_tensors(group, plan, held), strict=False)

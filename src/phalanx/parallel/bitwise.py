@@ -39,13 +39,15 @@ class Bitwise(Strategy):
     """
 
     collective = "tree"
+    name = "mpi"
+    """Of the strategy, on several ranks."""
 
     def __init__(
         self, world: World | None, *, micro_batches: int, step_options: StepOptions | None = None
     ) -> None:
         """world: None for a single process. micro_batches: of a full global batch."""
         super().__init__(_group_of(world), step_options)
-        self._num_micro_batches = self.num_blocks = micro_batches
+        self.num_micro_batches = self.num_blocks = micro_batches
         self._owners = {
             rank: tuple(share_of(rank, self.size, micro_batches)) for rank in range(self.size)
         }
@@ -72,7 +74,7 @@ class Bitwise(Strategy):
         self._losses = torch.zeros(2, dtype=torch.float64)  # weighted losses, weights
         self._tree_reducer = TreeReducer(
             [self._losses, *self._parameters, *self._buffers],
-            self._num_micro_batches,
+            self.num_micro_batches,
             self.group.world if isinstance(self.group, WorldGroup) else None,
         )
         self.optimizer = torch_optimizer(rule, self._parameters)
@@ -84,7 +86,7 @@ class Bitwise(Strategy):
 
     def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:
         if not self._is_in_step:
-            whole = self._num_micro_batches
+            whole = self.num_micro_batches
             leaves = [leaf for leaf in range(whole) if share_of(leaf, whole, of_samples)]
             self._reducer.begin(list(self._owners.values()), leaves)
             self._before = [(b, b.clone()) for b in (*self._buffers, *self._counters)]

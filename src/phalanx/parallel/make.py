@@ -17,6 +17,8 @@ from phalanx.gradients.compression.make import make_compressor
 from phalanx.launch.detect import Launched
 from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.launch.variables import is_users
+from phalanx.parallel.bitwise import Bitwise
+from phalanx.parallel.bitwise_sharded import BitwiseShared, BitwiseZero
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
@@ -116,6 +118,18 @@ def make_local(ranks: JobRanks, options: LocalOptions, *, step: StepOptions) -> 
         outer_momentum=options.outer_momentum,
         step_options=step,
     )
+
+
+def make_bitwise(
+    name: str, ranks: JobRanks, *, micro_batches: int, step: StepOptions
+) -> Bitwise:
+    """name: sequential, mpi, shared or zero. Raises: UserError as `JobRanks.join`."""
+    if name == "sequential":
+        return Bitwise(None, micro_batches=micro_batches, step_options=step)
+    kinds: dict[str, type[Bitwise]] = {
+        kind.name: kind for kind in (Bitwise, BitwiseShared, BitwiseZero)
+    }
+    return kinds[name](ranks.join(), micro_batches=micro_batches, step_options=step)
 
 
 def make_gloo(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:

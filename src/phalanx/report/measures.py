@@ -196,7 +196,9 @@ def _rate(counted: Sequence[EpochMeasure], epochs: Sequence[EpochMeasure]) -> fl
 
 
 def _exchanges_within(setting: Setting) -> bool:
-    """The network from scratch times its messages wherever they are."""
+    """The network from scratch times its messages wherever they are, bitwise runs after passes."""
+    if setting.options.get("bitwise"):
+        return False
     stage = setting.options.get("zero_stage", DEFAULT_ZERO_STAGE)
     return setting.model != SCRATCH_MODEL and communicates_within_passes(setting.strategy, stage)
 

@@ -9,9 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from phalanx.checkpoints.checkpoint import model_tensors, state_sha256
+from phalanx.checkpoints.checkpoint import (
+    model_tensors,
+    state_sha256,
+    stored_name,
+    tensors_sha256,
+)
+from phalanx.checkpoints.gathering import gathered_by_name
 from phalanx.comm.shared_folder import gather_text
 from phalanx.errors import UserError
+from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import processor_name
 from phalanx.records.schema import Certificate, certificate_text
@@ -27,22 +34,44 @@ def certify(strategy: Strategy, steps: int) -> Certificate | None:
     steps: updates made. Cost: parameters, buffers and state are hashed once.
     Raises: UserError, on every rank, that names the ranks that hold other bits than the rest.
     """
-    if strategy.num_blocks is None:
+    if not isinstance(strategy, Bitwise):
         return None
     certificate = Certificate(
-        sha256=state_sha256(strategy.model, strategy.optimizer),
+        sha256=_checked_sha256(strategy),
         steps=steps,
-        micro_batches=strategy.num_blocks,
+        micro_batches=strategy.num_micro_batches,
         threads=torch.get_num_threads(),
         torch=str(torch.__version__),
         torch_build=torch_build(),
         instruction_set=torch.backends.cpu.get_cpu_capability(),
-        strategy="sequential" if strategy.size == 1 else "mpi",
+        strategy="sequential" if strategy.size == 1 else strategy.name,
     )
-    _check_alike(strategy, certificate.sha256)
     if strategy.rank == 0:
         print(certificate_text(certificate), flush=True)
     return certificate
+
+
+def _checked_sha256(strategy: Bitwise) -> str:
+    """Return the hash of the model and the whole of its optimizer's state. Collective.
+
+    What every rank holds is compared; of state that is divided, rank 0 hashes one tensor after the
+    other as it comes from its owner.
+    Raises: UserError as `certify`.
+    """
+    if not strategy.is_sharded:
+        sha256 = state_sha256(strategy.model, strategy.optimizer)
+        _check_alike(strategy, sha256)
+        return sha256
+    tensors = model_tensors(strategy.model)
+    _check_alike(strategy, tensors_sha256(sorted(tensors.items())))
+    own = {
+        f"{stored_name(name)}:{quantity}": value
+        for name, state in strategy.optimizer_state().items()
+        for quantity, value in state.items()
+        if isinstance(value, Tensor)
+    }
+    found = gathered_by_name(strategy.group.checkpoint_group(), tensors | own)
+    return strategy.group.share(tensors_sha256(found))
 
 
 def torch_build() -> str:

@@ -10,9 +10,17 @@ from typing import Any, Literal, get_args, get_origin
 
 import torch.distributed as dist
 
+from phalanx.comm.faults import is_fault_tolerant
 from phalanx.errors import UserError
-from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.make import JobRanks, make_gloo, make_local, make_mpi, make_on_gpus
+from phalanx.parallel.bitwise_sharded import without_owner
+from phalanx.parallel.make import (
+    JobRanks,
+    make_bitwise,
+    make_gloo,
+    make_local,
+    make_mpi,
+    make_on_gpus,
+)
 from phalanx.parallel.option_groups import GivenOptions, default_options
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.sequential import Sequential
@@ -75,7 +83,7 @@ def choose_strategy(
         raise UserError(
             f'strategy="sequential" is for one process, and there are {num_ranks} ranks'
         )
-    if chosen == "shared" and clips:
+    if chosen == "shared" and clips and bitwise_micro_batches is None:
         raise UserError(
             'strategy="shared" sums and updates in one pass and cannot clip: leave out '
             'clip_norm, or take strategy="mpi"'
@@ -117,14 +125,13 @@ def make_strategy(
 
     Raises: UserError when they cannot work together so.
     """
+    if (number := choice.bitwise_micro_batches) is not None:
+        return make_bitwise(choice.name, ranks, micro_batches=number, step=step)
     if choice.name in ("gloo", "zero") and dist.is_initialized():
         raise UserError(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
             'program has made one: take strategy="mpi", which lives beside it'
         )
-    if (number := choice.bitwise_micro_batches) is not None:
-        world = ranks.join() if choice.name == "mpi" else None
-        return Bitwise(world, micro_batches=number, step_options=step)
     match choice.name:
         case "mpi" if choice.is_on_gpu:
             return make_on_gpus(ranks, step=step)
@@ -146,11 +153,13 @@ def make_strategy(
 
 def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) -> None:
     """Raises: UserError for what makes results depend on the number of ranks."""
-    if name not in ("mpi", "sequential"):
+    if name not in ("mpi", "sequential", "shared", "zero"):
         raise UserError(
             f'strategy="{name}" does not sum the gradients of micro-batches in a fixed order, as '
             'bitwise=True and --survive do: take strategy="mpi"'
         )
+    if name in ("shared", "zero") and is_fault_tolerant():
+        raise UserError(without_owner(name))
     if is_on_gpu:
         raise UserError("bitwise=True is for the CPU: leave device= out")
     if options:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from phalanx.launch.detect import Launched
-from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.make import JobRanks, make_gloo, make_local, make_mpi
+from phalanx.parallel.make import JobRanks, make_bitwise, make_gloo, make_local, make_mpi
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
@@ -33,8 +32,7 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
         case BitwiseOptions():
             number = config.bitwise_micro_batches(launched.world_size if launched else 1)
             assert number is not None, "its options"
-            world = ranks.join() if config.strategy == "mpi" else None
-            return Bitwise(world, micro_batches=number, step_options=step)
+            return make_bitwise(config.strategy, ranks, micro_batches=number, step=step)
         case ServerOptions() as options:
             from phalanx.parallel.server import Server
 

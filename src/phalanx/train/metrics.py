@@ -24,7 +24,8 @@ def epoch_line(summary: SummaryEvent, config: TrainConfig) -> str:
 
 def communication_words(config: TrainConfig, share: float) -> str:
     """A dash where messages go within the passes, and are timed as these."""
-    within = communicates_within_passes(config.strategy, config.options()["zero_stage"])
+    stage = config.options()["zero_stage"]
+    within = not config.bitwise and communicates_within_passes(config.strategy, stage)
     return "  communication " + ("\N{EN DASH}" if within else f"{share:.1%}")
 
 

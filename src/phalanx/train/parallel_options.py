@@ -37,8 +37,8 @@ class ParallelOptions:
     """Micro-batches into which each rank splits its shard of a batch, to save memory."""
 
     bitwise: bool = False
-    """Train to the same bits on any number of ranks: by `sequential` or `mpi`, on one thread each,
-    with a fixed cut into micro-batches and a fixed order of sums."""
+    """Train to the same bits on any number of ranks: by `sequential`, `mpi`, `shared` or
+    `zero`, on one thread each, with a fixed cut into micro-batches and a fixed order of sums."""
 
     slow_rank: str | None = None
     """Makes a rank slower, as RANK:SECONDS a step, to see which ranks wait for it."""

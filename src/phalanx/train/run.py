@@ -124,10 +124,10 @@ def _resumed(config: TrainConfig, own: OwnModel | None) -> tuple[TrainConfig, li
 def _fixed_cut(config: TrainConfig) -> TrainConfig:
     """Fill in the micro-batches of a bitwise run."""
     assert config.ranks is not None, "with_ranks() comes first"
-    number = config.bitwise_micro_batches(config.ranks)
-    if number is None:
+    number, options = config.bitwise_micro_batches(config.ranks), config.strategy_options
+    if not isinstance(options, BitwiseOptions):
         return config
-    return replace(config, strategy_options=BitwiseOptions(micro_batches=number))
+    return replace(config, strategy_options=replace(options, micro_batches=number))
 
 
 def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int | None:

@@ -155,12 +155,15 @@ class BitwiseOptions:
         return self.micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BitwiseZeroOptions(BitwiseOptions, ShardOptions):
+    """The same of `zero`."""
+
+
 NOT_BITWISE = {
-    "shared": "its ranks sum and update slices of the parameters in one pass, in their own order",
     "gloo": "Gloo sums in an order that depends on the number of ranks",
     "server": "its servers sum the gradients of the workers in the order of these",
     "local": "its ranks train alone between two averages, so that their number is mathematics",
-    "zero": "PyTorch's engines sum in an order that depends on the number of ranks",
     "tensor": "it cuts the sums within layers among the ranks",
     "pipeline": "its schedules sum micro-batches in orders of their own",
     "mesh": "its axes cut sums among the ranks: tp those within layers, shard and dp gradients",
@@ -191,7 +194,7 @@ def take_strategy_options(
     server = given.take_if(strategy == "server", ServerOptions, "--strategy server")
     local = given.take_if(strategy == "local", LocalOptions, "--strategy local")
     axes = Mesh() if mesh is None else parse_mesh(mesh)
-    on_mesh = _take_mesh_options(given, strategy, axes, model)
+    on_mesh = _take_mesh_options(given, "mpi" if is_bitwise else strategy, axes, model)
     return bitwise or mpi or server or local or on_mesh
 
 
@@ -201,7 +204,17 @@ def _take_bitwise_options(given: GivenOptions, strategy: StrategyName) -> Bitwis
             f"--bitwise and --strategy {strategy} exclude each other: {NOT_BITWISE[strategy]}; "
             "take --strategy mpi"
         )
-    return given.take(BitwiseOptions)
+    if strategy != "zero":
+        return given.take(BitwiseOptions)
+    options = given.take(BitwiseZeroOptions)
+    if options.zero_stage == 3:
+        raise UserError(
+            "--bitwise and --zero-stage 3 exclude each other: it gathers parameters while all ranks "
+            "compute as many micro-batches, and here some compute more; give --zero-stage 1 or 2"
+        )
+    backend = given.take(BackendOptions).backend
+    given.refuse("backend", backend, "mpi", "runs without --bitwise")
+    return options
 
 
 def _take_mesh_options(

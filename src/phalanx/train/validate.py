@@ -49,7 +49,7 @@ def validate(config: TrainConfig, shape: DataShape, own: OwnModel | None = None)
 def check_full_gradients(config: TrainConfig) -> None:
     """Raise UserError where ranks update slices of the parameters: none has a full layer or the
     full gradient."""
-    if config.strategy not in ("shared", "server"):
+    if config.bitwise or config.strategy not in ("shared", "server"):
         return
     instead = f"--strategy {config.strategy} updates slices of them: use --strategy mpi"
     if config.optimizer in ("lars", "lamb"):

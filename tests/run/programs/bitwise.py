@@ -141,11 +141,39 @@ def augmented() -> Mapping[str, Any]:
     return state(model, optimizer)
 
 
+def network() -> nn.Sequential:
+    layers = (nn.Linear(20, 33), nn.BatchNorm1d(33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 10))
+    return nn.Sequential(*layers)
+
+
+def shared() -> Mapping[str, Any]:
+    """Parameters once a node, clipped; groups of parameters with options of their own."""
+    model = network()
+    groups = [
+        {"params": model[4].parameters(), "lr": 0.05, "nesterov": True},
+        {"params": [*model[0].parameters(), *model[1].parameters()]},
+    ]
+    optimizer = SGD(groups, lr=0.1, momentum=0.9, weight_decay=1e-3)
+    train(model, optimizer, classified(20), clip_norm=0.5, strategy="shared")
+    return {"model": model.state_dict()}
+
+
+def zero() -> Mapping[str, Any]:
+    """State on one rank each; an optimizer that no rule describes."""
+    model = network()
+    optimizer = AdamW(model.parameters(), lr=0.01, amsgrad=True)
+    train(model, optimizer, classified(20), clip_norm=0.5, strategy="zero", bad_gradients="skip")
+    return {"model": model.state_dict()}
+
+
 def state(model: nn.Module, optimizer: Optimizer) -> Mapping[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
 
 
-CASES: tuple[Callable[[], Mapping[str, Any]], ...] = (mlp, cnn, rnn, gpt, weighted, augmented)
+CASES: tuple[Callable[[], Mapping[str, Any]], ...] = (
+    *(mlp, cnn, rnn, gpt, weighted, augmented),
+    *(shared, zero),
+)
 
 
 def digest(value: Any) -> str:

@@ -30,14 +30,19 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 
+SHARDED = ("mlp", "cnn", "rnn", "gpt", "skipped")
+"""Cases of the strategies that divide the optimizer's state."""
+STRATEGIES: Mapping[str, Mapping[str, Any]] = {
+    "shared": {"strategy": "shared"},
+    "zero": {"strategy": "zero", "zero_stage": 2},
+}
+
 
 def run(name: str, folder: Path, **options: Any) -> None:
     launched = detect(os.environ)
     strategy = "mpi" if launched and launched.world_size > 1 else "sequential"
-    given = {"dataset": "digits", **SMALL, **CASES[name], **options}
-    config = TrainConfig.from_options(
-        strategy=strategy, bitwise=True, run_dir=folder / name, **given
-    )
+    given = {"strategy": strategy, "dataset": "digits", **SMALL, **CASES[name], **options}
+    config = TrainConfig.from_options(bitwise=True, run_dir=folder / name, **given)
     train(config, launched, RunOutput(folder=None))
 
 
@@ -46,3 +51,10 @@ if __name__ == "__main__":
     for case in CASES:
         run(case, folder)
     run("mlp", folder / "resumed", resume=checkpoint)
+    for strategy, options in STRATEGIES.items():
+        for case in SHARDED:
+            run(case, folder / strategy, **options)
+    saved = folder / "checkpoints"
+    run("mlp", folder / "saved", **STRATEGIES["zero"], checkpoint_dir=saved, checkpoint_steps=2)
+    checkpoint = saved / checkpoint.name
+    run("mlp", folder / "resumed" / "shared", **STRATEGIES["shared"], resume=checkpoint)

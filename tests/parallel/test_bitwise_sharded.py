@@ -1,0 +1,61 @@
+"""Parameters in one vector, each owner's side by side."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from phalanx.comm.layout import CACHE_LINE_BYTES
+from phalanx.errors import UserError
+from phalanx.parallel.bitwise_sharded import check_by_parameter, lay_out, view_like
+from phalanx.parallel.costs import assign_owners
+
+
+@given(st.lists(st.integers(0, 300), min_size=1), st.integers(1, 9))
+def test_each_owner_has_its_parameters_side_by_side(sizes: list[int], num_owners: int) -> None:
+    owners = assign_owners(sizes, num_owners)
+    starts, pieces = lay_out(sizes, owners, num_owners)
+    assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
+    taken: set[int] = set()
+    for start, size, owner in zip(starts, sizes, owners, strict=True):
+        place = set(range(start, start + size))
+        assert start % CACHE_LINE_BYTES == 0
+        assert not place & taken
+        assert place <= set(pieces[owner])
+        taken |= place
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4),
+        torch.randn(3, 4).T,
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.tensor(2.5, dtype=torch.float64),
+        torch.randn(5, dtype=torch.complex64),
+        torch.randn(0, 3),
+        torch.randn(6).bfloat16(),
+    ],
+    ids=lambda tensor: f"{tensor.dtype} {tuple(tensor.shape)}",
+)
+def test_a_view_has_the_order_in_memory_of_what_it_replaces(tensor: torch.Tensor) -> None:
+    memory = torch.zeros(64 + tensor.nbytes, dtype=torch.uint8)
+    view = view_like(tensor, memory[64:])
+    view.copy_(tensor)
+    assert torch.equal(view, tensor)
+    assert view.stride() == tensor.stride()
+    assert view.data_ptr() == memory.data_ptr() + 64
+
+
+class Joint(SGD):
+    """Of nobody knows what."""
+
+
+@pytest.mark.parametrize("kind", [Joint, torch.optim.LBFGS])
+def test_optimizers_that_may_update_jointly_are_refused(kind: type[Optimizer]) -> None:
+    parameters = nn.Linear(2, 2).parameters()
+    check_by_parameter(AdamW(parameters), "zero")
+    with pytest.raises(UserError, match=f"{kind.__name__} may update them jointly"):
+        check_by_parameter(kind(nn.Linear(2, 2).parameters(), lr=0.1), "zero")
