@@ -13,7 +13,7 @@ from phalanx.parallel.bitwise_sharded import check_by_parameter, lay_out, view_l
 from phalanx.parallel.costs import assign_owners
 
 
-@given(st.lists(st.integers(0, 300), min_size=1), st.integers(1, 9))
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=9), st.integers(1, 9))
 def test_each_owner_has_its_parameters_side_by_side(sizes: list[int], num_owners: int) -> None:
     owners = assign_owners(sizes, num_owners)
     starts, pieces = lay_out(sizes, owners, num_owners)
@@ -46,7 +46,7 @@ def test_a_view_has_the_order_in_memory_of_what_it_replaces(tensor: torch.Tensor
     view.copy_(tensor)
     assert torch.equal(view, tensor)
     assert view.stride() == tensor.stride()
-    assert view.data_ptr() == memory.data_ptr() + 64
+    assert not tensor.numel() or view.data_ptr() == memory.data_ptr() + 64
 
 
 class Joint(SGD):

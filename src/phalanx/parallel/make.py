@@ -120,9 +120,7 @@ def make_local(ranks: JobRanks, options: LocalOptions, *, step: StepOptions) -> 
     )
 
 
-def make_bitwise(
-    name: str, ranks: JobRanks, *, micro_batches: int, step: StepOptions
-) -> Bitwise:
+def make_bitwise(name: str, ranks: JobRanks, *, micro_batches: int, step: StepOptions) -> Bitwise:
     """name: sequential, mpi, shared or zero. Raises: UserError as `JobRanks.join`."""
     if name == "sequential":
         return Bitwise(None, micro_batches=micro_batches, step_options=step)

@@ -209,8 +209,8 @@ def _take_bitwise_options(given: GivenOptions, strategy: StrategyName) -> Bitwis
     options = given.take(BitwiseZeroOptions)
     if options.zero_stage == 3:
         raise UserError(
-            "--bitwise and --zero-stage 3 exclude each other: it gathers parameters while all ranks "
-            "compute as many micro-batches, and here some compute more; give --zero-stage 1 or 2"
+            "--bitwise and --zero-stage 3 exclude each other: its ranks gather layers together, "
+            "and here they compute different numbers of micro-batches; give --zero-stage 1 or 2"
         )
     backend = given.take(BackendOptions).backend
     given.refuse("backend", backend, "mpi", "runs without --bitwise")

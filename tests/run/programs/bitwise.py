@@ -142,7 +142,7 @@ def augmented() -> Mapping[str, Any]:
 
 
 def network() -> nn.Sequential:
-    layers = (nn.Linear(20, 33), nn.BatchNorm1d(33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 10))
+    layers = (nn.Linear(20, 33), nn.LayerNorm(33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 10))
     return nn.Sequential(*layers)
 
 
