@@ -15,11 +15,14 @@ from rich.console import Console
 from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.preflight import Preflight, preflight_nodes
+from phalanx.cli.restarts import Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
-from phalanx.jobs.launch_program import launch_program, program_words
+from phalanx.jobs.launch_program import program_words
+from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.record import default_folder
-from phalanx.launch.allocation import allocation, check_ranks, max_local_ranks, use_hosts
+from phalanx.jobs.restarts import check_restarts, supervise
+from phalanx.launch.allocation import allocation, check_ranks, use_hosts
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
@@ -38,6 +41,7 @@ def launch(
     hostfile: HostFile = None,
     preflight: Preflight = True,
     survive: Annotated[bool, Parameter(negative="")] = False,
+    restarts: Restarts = 0,
     batch: Submit = LOCALLY,
 ) -> None:
     """Run a program of yours on ranks of this machine, of --hosts or of the allocation, by the MPI
@@ -73,6 +77,7 @@ def launch(
     survive
         Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI.
     """
+    check_restarts(restarts, os.environ)
     mpi = find_mpi(os.environ) if survive else None
     if survive:
         check_survival(mpi, os.environ)
@@ -90,13 +95,11 @@ def launch(
     name = words[1] if is_second else Path(words[0]).stem
     if batch.submit is not None:
         _check_for_job(hosts=hosts, hostfile=hostfile, log_dir=log_dir)
-        flags = ["--survive"] if survive else []
+        flags = ["--survive"] * survive + ["--restarts", str(restarts)] * (restarts > 0)
         write_job(batch, words, name=name, ranks=ranks, threads=threads, flags=flags)
         return
     check_used(batch)
     check_ranks(ranks, os.environ)
-    if threads is None and not nodes.has_others:
-        threads = max(1, cores // max_local_ranks(ranks, nodes.slots))
     folder = log_dir or default_folder("launch", name)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
@@ -111,16 +114,16 @@ def launch(
             prefix="phalanx: ",
         )
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
-        lost = launch_program(
-            folder,
-            command,
-            ranks=ranks,
+        program = ProgramJob(
+            words=command,
             threads=threads,
             mpi=mpi or find_mpi(os.environ),
             output=sys.stdout.buffer,
-            environment=_environment(folder),
+            environment=_environment,
             survive=survive,
+            is_supervised=restarts > 0,
         )
+        lost = supervise(program, folder, ranks, restarts)
     _tell_end(folder, lost)
 
 

@@ -8,13 +8,15 @@ from phalanx.cli.as_json import printed_run
 from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
 from phalanx.cli.preflight import Preflight, preflight_training
+from phalanx.cli.restarts import Restarts
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
+from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.launch.allocation import use_hosts
 from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.report.trace.show import show_trace
-from phalanx.train.job import run_job
+from phalanx.train.restarting import TrainingJob
 from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import complete, folder_of, title, where
 
@@ -25,6 +27,7 @@ def train(
     hosts: Hosts = None,
     hostfile: HostFile = None,
     preflight: Preflight = True,
+    restarts: Restarts = 0,
     json_: Json = False,
     config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
 ) -> None:
@@ -49,6 +52,7 @@ def train(
 
         mpirun -n 4 phalanx train --model rnn --strategy mpi
     """
+    check_restarts(restarts, os.environ)
     use_hosts(hosts, hostfile, os.environ)
     config = options.config()
     launched = detect(os.environ)
@@ -65,6 +69,7 @@ def train(
     refuse_one_process(config, hosts, hostfile)
     console = new_console(json_)
     notices: list[str] = []
+    asked = config
     try:
         config, choice = complete(config, None, notices)
     except RunIsFinishedError as finished:
@@ -80,7 +85,9 @@ def train(
             interruption_noted(console, f"records kept in {folder}"),
             printed_run(folder, json_),
         ):
-            run_job(config, folder, study="train", command=this_command(), console=console)
+            assert config.ranks is not None, "complete() fills it in"
+            job = TrainingJob(asked=asked, config=config, command=this_command(), console=console)
+            supervise(job, folder, config.ranks, restarts)
     finally:
         if config.trace:
             show_trace(folder, console)

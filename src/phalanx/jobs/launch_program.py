@@ -20,9 +20,12 @@ from phalanx.jobs.collector import RELAY_WORDS, Collector
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines, lost_daemon
 from phalanx.jobs.outcome import (
     ONE_NODE,
+    PEER_DISCONNECTED,
     JobExit,
+    JobLostError,
     RankNodes,
     determine_outcome,
+    is_about_peer,
     on_host,
     was_stopped,
 )
@@ -42,6 +45,8 @@ from phalanx.records.schema import Outcome, Run
 
 SHOWN_LINES = 20
 """Of the log of the rank that failed first."""
+LOSSES = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGPIPE, PEER_DISCONNECTED)
+"""Exit codes of ranks that ended by no failure of their program."""
 
 
 class Output(Protocol):
@@ -163,7 +168,28 @@ def _failure(
     failures = read_failures(folder, deaths_first=survive)
     why = "\n  ".join([_why(folder, code, failures, nodes), *details])
     is_mendable = bool(failures) and failures[0].exit_code == EXIT_BAD_INPUT
-    return UserError(why) if is_mendable else RunFailedError(why)
+    if is_mendable:
+        return UserError(why)
+    return JobLostError(why) if lost_by(folder, failures) else RunFailedError(why)
+
+
+def lost_by(folder: Path, failures: Sequence[RankFailure]) -> bool:
+    """Return whether ranks ended by a loss, as far as is known: the first to end was killed, or
+    missed another. failures: the first first; none where the launcher was killed."""
+    with contextlib.suppress(OSError, ValueError):
+        failure = read_failure(folder)
+        if failure is not None and is_about_peer(failure.message):
+            return True
+    return not failures or failures[0].exit_code in LOSSES
+
+
+def check_completed(folder: Path) -> None:
+    """Raises: JobLostError where ranks that the launcher calls successful have begun a run, and
+    have not written down its end."""
+    if _status(folder) == "running":
+        error = "the launcher reported success, and the run has not written down its end"
+        _close_run(folder, error)
+        raise JobLostError(f"{error}\n  {_logs(folder)}")
 
 
 def _check_nodes(
@@ -191,7 +217,7 @@ def _check_nodes(
             0, f"{known.list(gone)} ended without a word: its node is gone, or cannot be reached"
         )
         _close_run(folder, "\n  ".join(why_lost), is_known=True)
-        raise RunFailedError("\n  ".join([*why_lost, _logs(folder)]))
+        raise JobLostError("\n  ".join([*why_lost, _logs(folder)]))
     silent_words = f"{known.list(silent)} ended without a word" if silent else ""
     _close_run(folder, silent_words or "ranks ended without a word")
     details = []

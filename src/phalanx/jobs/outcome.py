@@ -45,6 +45,10 @@ from phalanx.records.schema import (
 )
 
 
+class JobLostError(RunFailedError):
+    """Ranks, their launcher or nodes were lost, by no failure of the program that is known."""
+
+
 class RankNodes(NamedTuple):
     """Ranks on several nodes, as far as the launching node knows of them."""
 
@@ -118,7 +122,8 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     if outcome.status == "interrupted":
         raise RunStoppedError(outcome.error)
     error = outcome.error or outcome.status
-    failure, host = _failure(folder), ""
+    told, host = _failure(folder), ""
+    failure = told
     if failure is not None and not error.startswith(failure.message):
         failure = None  # another rank is to blame
     elif failure is not None and error.startswith(failure.message + on_host(failure)):
@@ -130,10 +135,13 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
         else ""
     )
     if failure is None:
-        raise RunFailedError(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
+        is_loss = told is not None or is_about_peer(last_lines(folder))
+        kind = JobLostError if is_loss else RunFailedError
+        raise kind(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
     if failure.mendable:
         raise UserError(failure.message + (on_host(failure) if host else ""))
-    raise RunFailedError(
+    kind = JobLostError if is_about_peer(failure.message) else RunFailedError
+    raise kind(
         f"rank {failure.rank}{host} failed: {error}\n  its traceback: {folder / 'error.json'}{last}"
     )
 
@@ -171,6 +179,11 @@ class _Records:
             return
 
 
+def is_about_peer(error: str | None) -> bool:
+    """Return whether an error is one of a rank that missed another, or there is none."""
+    return error is None or _PEER_IS_GONE.search(error) is not None
+
+
 def on_host(failure: Failure) -> str:
     """Return what follows the message of a failure, of ranks on several nodes."""
     return f" (on {failure.hostname})"
@@ -185,8 +198,7 @@ def _failure(folder: Path) -> Failure | None:
 
 def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
     failure = records.failure
-    is_about_peer = failure is not None and _PEER_IS_GONE.search(failure.message) is not None
-    if failure is not None and not is_about_peer:
+    if failure is not None and not is_about_peer(failure.message):
         error = failure.message + (on_host(failure) if ending.nodes.hosts else "")
         return Outcome(status="failed", error=error, rank=failure.rank)
     unfinished = [rank for rank in range(ranks) if not records.has_finished(rank)]
@@ -301,7 +313,7 @@ def _first_to_end(records: _Records, suspects: Sequence[int], ending: JobExit) -
     if ending.rank is not None:
         return ending.rank if ending.rank in suspects else None
     own = [rank for rank, code in ending.nodes.ends.items() if code not in _ASKED_TO_END]
-    own.sort(key=lambda rank: ending.nodes.ends[rank] == _PEER_DISCONNECTED)  # stable
+    own.sort(key=lambda rank: ending.nodes.ends[rank] == PEER_DISCONNECTED)  # stable
     for rank in own:
         if rank in suspects:
             return rank
@@ -316,7 +328,7 @@ def _first_to_end(records: _Records, suspects: Sequence[int], ending: JobExit) -
     return None
 
 
-_PEER_DISCONNECTED = 14
+PEER_DISCONNECTED = 14
 """Exit code with which Open MPI ends a rank when the process of another is gone."""
 _ASKED_TO_END = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 

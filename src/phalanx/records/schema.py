@@ -93,6 +93,20 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner | None = None  # None in records of an older Phalanx
 
 
+class Restart(msgspec.Struct, frozen=True, kw_only=True):
+    """A new start of a run's ranks after a loss, by the process that owns the run."""
+
+    folder: str  # of the records from then on, below the run's
+    lost_at: str  # when the loss was known everywhere: ISO 8601, UTC, to the millisecond
+    restarted_at: str
+    reason: str  # how the ranks before it ended
+    steps: int | None  # updates that these had made; None where they kept no records
+    ranks: int
+    hosts: list[str] = []  # of several nodes, "n0:4"
+    silent: dict[str, str] = {}  # hosts that do not answer and are left out, with the reason
+    checkpoint: str | None = None  # newest one; None: from the beginning
+
+
 class Run(JobRecord, frozen=True, kw_only=True):
     """`run.json`: a training."""
 
@@ -100,6 +114,7 @@ class Run(JobRecord, frozen=True, kw_only=True):
     run: str  # name of the run's folder
     setting: Setting
     probes: list[Probe] = []  # before and after it, in a study
+    restarts: list[Restart] = []  # whose records are in folders of their own
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):

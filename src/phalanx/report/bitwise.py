@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from phalanx.errors import UserError
@@ -79,10 +80,12 @@ def read_bitwise_run(folder: Path) -> BitwiseRun:
     """
     run = read_run(folder)
     certificate, first, steps = None, None, dict[int, str]()
-    for event in read_events(rank_file(folder, 0)):
+    folders = [folder, *(folder / restart.folder for restart in run.restarts)]
+    files = [file for each in folders if (file := rank_file(each, 0)).exists()]
+    for event in chain.from_iterable(map(read_events, files)):
         match event:
             case DigestNamesEvent():
-                first = event
+                first = first or event
             case DigestEvent():
                 steps[event.step] = event.digests
             case FinishedEvent():

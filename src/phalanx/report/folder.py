@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events, read_run, read_study
 from phalanx.records.owner import has_died
-from phalanx.records.schema import Study
+from phalanx.records.schema import Run, Study
 from phalanx.report.comparison import Cell, compare
 from phalanx.report.completeness import DIED
 from phalanx.report.measures import RunMeasure, measure_run
@@ -104,9 +105,10 @@ def _run_of_study(folder: Path, *, is_alone: bool = False, keeps_steps: bool = F
         return RunMeasure(name=folder.name, status="missing")
     try:
         run = read_run(folder)
-        ranks = _read_ranks(folder, run.setting.ranks, keeps_steps=keeps_steps)
+        num_ranks, parts = _parts_of(folder, run)
+        ranks = _read_ranks(parts, num_ranks, keeps_steps=keeps_steps)
         is_complete = run.outcome.status == "completed"
-        unseen = sorted(set(range(run.setting.ranks)) - set(ranks)) if is_complete else []
+        unseen = sorted(set(range(num_ranks)) - set(ranks)) if is_complete else []
         if unseen and not (is_alone and _has_summaries(ranks)):
             raise ValueError(f"{folder} completed, but has no records of ranks {unseen}")
         if is_complete and (damage := _damage(folder, ranks)):
@@ -132,13 +134,24 @@ def _damage(folder: Path, ranks: Mapping[int, RankMeasure]) -> str | None:
     return f"{folder} is damaged: {'; '.join(texts)}" if texts else None
 
 
-def _read_ranks(folder: Path, ranks: int, *, keeps_steps: bool) -> dict[int, RankMeasure]:
-    files = {rank: rank_file(folder, rank) for rank in range(ranks)}
-    return {
-        rank: measure_rank(read_events(file), rank=rank, keeps_steps=keeps_steps)
-        for rank, file in files.items()
-        if file.exists()
-    }
+def _parts_of(folder: Path, run: Run) -> tuple[int, list[Path]]:
+    """Return the ranks of a run, and the folders of their records, each the earlier first. Where
+    it was started again on another number of ranks, only those of the last start are comparable."""
+    numbers = [run.setting.ranks, *(restart.ranks for restart in run.restarts)]
+    folders = [folder, *(folder / restart.folder for restart in run.restarts)]
+    return numbers[-1], folders if len(set(numbers)) == 1 else folders[-1:]
+
+
+def _read_ranks(
+    folders: Sequence[Path], ranks: int, *, keeps_steps: bool
+) -> dict[int, RankMeasure]:
+    measures = {}
+    for rank in range(ranks):
+        files = [file for folder in folders if (file := rank_file(folder, rank)).exists()]
+        if files:
+            events = chain.from_iterable(map(read_events, files))
+            measures[rank] = measure_rank(events, rank=rank, keeps_steps=keeps_steps)
+    return measures
 
 
 def _study_of_one(measure: RunMeasure) -> Study:

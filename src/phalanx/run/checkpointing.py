@@ -22,6 +22,7 @@ from phalanx.checkpoints.program import ProgramState
 from phalanx.checkpoints.program_recipe import check_program
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
+from phalanx.jobs.restarts import is_restart
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.schema import NoticeEvent
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
@@ -53,6 +54,8 @@ class CheckpointPlan:
         if folder is None and resume is True:
             raise UserError("resume=True needs checkpoint_dir=, the folder to resume from")
         place = folder if resume is True else Path(resume) if resume else None
+        if is_restart() and folder is not None and (place is None or readable_folders(folder)):
+            place = folder
         return cls(folder=folder, every_steps=checkpoint_steps, place=place)
 
     def find(self) -> tuple[FoundCheckpoint | None, list[str]]:
@@ -62,6 +65,8 @@ class CheckpointPlan:
         """
         folder, place = self.folder, self.place
         lines = []
+        if is_restart() and place is None:
+            lines = ["started again, without checkpoint_dir=: training from the start"]
         if place is not None and place == folder and not readable_folders(place):
             place, lines = None, [f"no checkpoint in {folder} yet: training from the start"]
         found = None if place is None else find_checkpoint(place, IN_PROGRAM)

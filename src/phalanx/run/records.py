@@ -24,6 +24,7 @@ from phalanx.jobs.record import (
     this_command,
     unused_folder,
 )
+from phalanx.jobs.restarts import is_restart
 from phalanx.launch.relayed import local_folder
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import loss_text, mean_loss
@@ -102,7 +103,7 @@ class ProgramRecords:
         Raises: UserError on rank 0 when it holds another run's records or cannot be written.
         """
         gathered: GatheredRecords | None = None
-        is_new = run_dir is not None and options.start == BEGINNING
+        is_new = run_dir is not None and options.start == BEGINNING and not is_restart()
         named = os.environ.get(RUN_DIR) if run_dir is None else run_dir
         folder = None if named is None else Path(named)
         if folder is not None and not is_new:  # one more run of a program, or more of a run

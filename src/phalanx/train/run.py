@@ -34,7 +34,7 @@ from phalanx.parallel.option_groups import option
 from phalanx.parallel.replica_options import LocalOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.resume import check_resumable
+from phalanx.train.resume import RunIsFinishedError, check_resumable
 from phalanx.train.strategy_options import BitwiseOptions, MeshOptions, ServerOptions
 from phalanx.train.validate import dataset_for, validate
 
@@ -48,11 +48,16 @@ EXCLUDED_OPTIONS = {
 
 
 def complete(
-    config: TrainConfig, launched: Launched | None, notices: list[str] | None = None
+    config: TrainConfig,
+    launched: Launched | None,
+    notices: list[str] | None = None,
+    *,
+    is_restart: bool = False,
 ) -> tuple[TrainConfig, DatasetChoice | PackDescription]:
     """Fill in every default that depends on the machine, the launcher or the data found.
 
     notices: what the user should hear of a checkpoint is added to it.
+    is_restart: of a run whose last ranks may have died after its last epoch.
     Raises: UserError when the options do not fit these or each other, before anything is started;
             RunIsFinishedError when the checkpoint has all epochs already.
     """
@@ -64,7 +69,7 @@ def complete(
     validate(config, choice.shape, own)
     config = _fixed_cut(config)
     _check_writable("--stage", config.stage)
-    config, messages = _resumed(config, own)
+    config, messages = _resumed(config, own, is_restart=is_restart)
     if notices is not None:
         notices += messages
     return config, choice
@@ -100,7 +105,9 @@ def _examine(config: TrainConfig, shape: DataShape) -> OwnModel | None:
     return examine(config, shape)
 
 
-def _resumed(config: TrainConfig, own: OwnModel | None) -> tuple[TrainConfig, list[str]]:
+def _resumed(
+    config: TrainConfig, own: OwnModel | None, *, is_restart: bool
+) -> tuple[TrainConfig, list[str]]:
     """Replace `--resume` by the checkpoint itself, and return lines for the user on it.
 
     own: the user's model.
@@ -113,7 +120,12 @@ def _resumed(config: TrainConfig, own: OwnModel | None) -> tuple[TrainConfig, li
     found = find_checkpoint(config.resume) if config.resume else None
     if found is not None:
         tensors = own.tensors if own is not None and is_own_model(config.model) else None
-        changed = "" if check_resumable(found, config, tensors) else ", with changed options"
+        try:
+            changed = "" if check_resumable(found, config, tensors) else ", with changed options"
+        except RunIsFinishedError:
+            if not is_restart:
+                raise
+            changed = ", which has all epochs"
         messages = [*found.skipped, f"resuming from {found.path}{changed}"]
         config = replace(config, resume=found.path)
     if config.checkpoint_dir:

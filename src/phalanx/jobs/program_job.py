@@ -1,0 +1,89 @@
+"""A program of the user's as a job whose ranks can be started again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.jobs.launch_program import Output, check_completed, launch_program
+from phalanx.jobs.restarts import RESTART, Attempt, Resumption
+from phalanx.launch.allocation import allocation, max_local_ranks
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import MpiInstallation
+from phalanx.records.files import read_run, record_file
+from phalanx.records.progress import newest_saved
+from phalanx.records.schema import Run
+
+
+@dataclass(kw_only=True)
+class ProgramJob:
+    """A program of the user's on ranks that `phalanx launch` starts."""
+
+    words: Sequence[str]
+    threads: int | None
+    """Of each rank; None: by the cores of its node."""
+    mpi: MpiInstallation | None
+    output: Output
+    """Takes that of rank 0."""
+    environment: Callable[[Path], Mapping[str, str]]
+    """Variables of ranks whose folder that is."""
+    survive: bool = False
+    is_supervised: bool = False
+    """Whether the run's own record decides that it has ended well."""
+    _checkpoint: Path | None = None
+
+    def start(self, attempt: Attempt) -> list[int]:
+        """Run the ranks to their end; return those that died, as `launch_program`."""
+        environment = dict(self.environment(attempt.folder))
+        if attempt.number:
+            environment[RESTART] = str(attempt.number)
+        lost = launch_program(
+            attempt.folder,
+            self.words,
+            ranks=attempt.ranks,
+            threads=self._threads_of(attempt.ranks),
+            mpi=self.mpi,
+            output=self.output,
+            environment=environment,
+            survive=self.survive,
+        )
+        if self.is_supervised:
+            check_completed(attempt.folder)
+        return lost
+
+    def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
+        """Name the newest checkpoint that the records tell of: rank 0 looks for it itself."""
+        self._checkpoint = newest_saved(former.folder) or self._checkpoint
+        if self._checkpoint is not None:
+            text = f"from the newest complete checkpoint, up to {self._checkpoint}"
+        elif record_file(former.folder, Run).exists():
+            text = "from the beginning: it has written no checkpoint"
+        else:
+            text = "from the beginning, but for what the program keeps itself"
+        if attempt.ranks != former.ranks:
+            text += f"; {_changed(former, attempt.ranks)}"
+        return Resumption(None if self._checkpoint is None else str(self._checkpoint), text)
+
+    def _threads_of(self, ranks: int) -> int | None:
+        nodes = allocation(os.environ)
+        if self.threads is not None or nodes.has_others:
+            return self.threads
+        return max(1, usable_cores() // max_local_ranks(ranks, nodes.slots))
+
+
+def _changed(former: Attempt, ranks: int) -> str:
+    """Return what another number of ranks changes in the results."""
+    before = f"{ranks} ranks in place of {former.ranks}"
+    if not record_file(former.folder, Run).exists():
+        return before
+    options = read_run(former.folder).setting.options
+    if options.get("bitwise"):
+        return f"{before}, to the same bits"
+    if options.get("micro_batches"):
+        return f"{before}: sums are made in another order, and differ by rounding"
+    return (
+        f"{before}: global batches stay, and are cut into as many micro-batches: sums differ by "
+        "rounding, and dropout draws other numbers"
+    )

@@ -1,0 +1,38 @@
+"""Progress of a run by the records of its ranks: updates made, and the newest checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from phalanx.records.schema import Event, SavedEvent, StepEvent
+
+_Found = TypeVar("_Found", bound=Event)
+
+
+def steps_made(folder: Path) -> int | None:
+    """Return the number of updates after which the records end; None where there are none."""
+    last = [_last(file, "step", StepEvent) for file in folder.glob("rank-*.jsonl")]
+    return max((event.step + 1 for event in last if event is not None), default=None)
+
+
+def newest_saved(folder: Path) -> Path | None:
+    """Return the checkpoint that was written last; None where the records name none."""
+    last = [_last(file, "saved", SavedEvent) for file in folder.glob("rank-*.jsonl")]
+    saved = [event for event in last if event is not None]
+    return Path(max(saved, key=lambda event: event.at_s).path) if saved else None
+
+
+def _last(file: Path, tag: str, kind: type[_Found]) -> _Found | None:
+    """Return the last event of a kind; None where there is none that can be read."""
+    mark, found = f'"event":"{tag}"'.encode(), b""
+    try:
+        with file.open("rb") as lines:
+            for line in lines:
+                if mark in line and line.endswith(b"\n"):
+                    found = line
+        return msgspec.json.decode(found, type=kind) if found else None
+    except (OSError, msgspec.DecodeError):
+        return None

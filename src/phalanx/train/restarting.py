@@ -1,0 +1,59 @@
+"""A run of `phalanx train` as a job whose ranks can be started again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+
+from phalanx.checkpoints.folder import readable_folders
+from phalanx.jobs.restarts import Attempt, Resumption
+from phalanx.train.config import TrainConfig
+from phalanx.train.job import run_job
+from phalanx.train.run import complete
+
+
+@dataclass(kw_only=True)
+class TrainingJob:
+    """A training on ranks that `phalanx train` starts."""
+
+    asked: TrainConfig
+    """As the user gave it."""
+    config: TrainConfig
+    """Complete."""
+    command: Sequence[str]
+    console: Console
+
+    def start(self, attempt: Attempt) -> None:
+        """Train to the end; raises as `run_job`."""
+        run_job(
+            self.config,
+            attempt.folder,
+            study="train",
+            command=self.command,
+            console=self.console,
+        )
+
+    def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
+        """Complete the configuration anew, on the nodes that are left.
+
+        Raises: UserError where it does not fit them, or no checkpoint can be read.
+        """
+        saved, given = self.asked.checkpoint_dir, self.asked.resume
+        resume = saved if saved is not None and readable_folders(saved) else given
+        notices: list[str] = []
+        self.config, _ = complete(
+            replace(self.asked, ranks=attempt.ranks, resume=resume),
+            None,
+            notices,
+            is_restart=True,
+        )
+        found = self.config.resume
+        if found is None:
+            why = "no checkpoint was written" if saved else "without --checkpoint-dir"
+            notices = [f"from the beginning: {why}"]
+        if attempt.ranks != former.ranks:
+            bits = "to the same bits" if self.config.bitwise else "sums differ by rounding"
+            notices.append(f"{attempt.ranks} ranks in place of {former.ranks}, {bits}")
+        return Resumption(None if found is None else str(found), "; ".join(notices))

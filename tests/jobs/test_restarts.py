@@ -1,0 +1,213 @@
+"""`--restarts`: ranks, or their launcher, are lost on one node, and the run ends as if nobody was."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.jobs.restarts import WINDOW_S, left_of, why_no_restart
+from phalanx.launch.allocation import Allocation, parse_hosts
+from phalanx.launch.leftovers import parent_of
+from phalanx.launch.variables import _LAUNCHERS
+from phalanx.records.files import read_events, read_run
+from phalanx.records.schema import StartedEvent
+from phalanx.report.bitwise import judge, read_bitwise_run
+from phalanx.report.folder import read_folder
+from tests.conftest import ONE_THREAD, PATIENCE
+
+PHALANX = [sys.executable, "-m", "phalanx"]
+PROGRAM = Path(__file__).parent / "programs" / "restarted.py"
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({}, None),
+        ({"is_loss": False}, None),
+        ({"has_new_step": False}, None),
+        ({"is_loss": False, "has_new_step": False}, "failed by itself before it made a new step"),
+        ({"has_new_step": False, "num_fruitless": 3}, "3 starts in a row made no new step"),
+        ({"times": [0.0, 1.0]}, "--restarts 2: so many were made within an hour"),
+        ({"times": [0.0, 1.0], "now": WINDOW_S + 0.5}, None),
+    ],
+)
+def test_losses_are_worth_a_restart_and_failures_that_repeat_are_not(
+    changed: Mapping[str, Any], refusal: str | None
+) -> None:
+    usual: dict[str, Any] = {
+        "is_loss": True, "has_new_step": True, "num_fruitless": 0, "times": [], "now": 10.0,
+        "limit": 2,
+    }  # fmt: skip
+    found = why_no_restart(**{**usual, **changed})
+    assert (found is None) if refusal is None else refusal in (found or "")
+
+
+def test_hosts_that_do_not_answer_are_left_out_and_ranks_only_where_slots_are_short() -> None:
+    nodes = Allocation(parse_hosts("n0:2,n1:2,n2:4"), "--hosts", is_named=True)
+    left, ranks = left_of(nodes, {"n1": "no answer within 9 s"}, 5)
+    assert (left.hosts(), ranks) == ("n0:2,n2:4", 5)
+    left, ranks = left_of(nodes, {"n2": "no answer within 9 s"}, 5)
+    assert (left.hosts(), ranks) == ("n0:2,n1:2", 4)
+    assert left_of(nodes, {}, 12) == (nodes, 12)
+
+
+def run(
+    *words: object, environment: Mapping[str, str] = {}, timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PHALANX, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ONE_THREAD, **environment},
+        timeout=timeout_s * PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", [["launch", "-n", "1", str(PROGRAM)], ["train"]])
+@pytest.mark.parametrize(
+    ("limit", "environment", "said"),
+    [
+        ("-1", {}, "--restarts -1: restarts an hour are 0 or more"),
+        ("one", {}, "--restarts"),
+        ("2", {"PMI_RANK": "0", "PMI_SIZE": "2"}, "nothing outside of it owns the run"),
+    ],
+)
+def test_numbers_below_0_and_ranks_of_a_launcher_are_refused(
+    command: list[str], limit: str, environment: Mapping[str, str], said: str
+) -> None:
+    done = run(command[0], "--restarts", limit, *command[1:], environment=environment)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+
+
+def truth(folder: Path) -> list[float]:
+    """Return the result of one process that nobody disturbs."""
+    command = [sys.executable, str(PROGRAM), str(folder)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60 * PATIENCE)
+    sums: list[float] = json.loads((folder / "result.json").read_text())
+    return sums
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("ways", "timeout_s"),
+    [
+        (("kill", "launcher"), "60"),
+        pytest.param(("stop", "kill", "stop"), "8", marks=pytest.mark.long),
+    ],
+)
+def test_a_program_is_started_again_from_its_newest_checkpoint(
+    tmp_path: Path, ways: tuple[str, ...], timeout_s: str
+) -> None:
+    logs, own = tmp_path / "logs", tmp_path / "own"
+    own.mkdir()
+    options = ("--log-dir", logs, "-n", 2, "--restarts", len(ways))
+    environment = {"TEST_TIMEOUT_S": timeout_s}
+    done = run("launch", *options, PROGRAM, tmp_path, *ways, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "result.json").read_text()) == truth(own)
+    record = read_run(logs)
+    assert record.outcome.status == "completed"
+    assert [each.folder for each in record.restarts] == [f"restart-{n + 1}" for n in range(len(ways))]
+    for number, restart in enumerate(record.restarts, 1):
+        assert (restart.ranks, restart.steps) == (2, 7 * number)
+        assert restart.checkpoint is not None and Path(restart.checkpoint).name.startswith("epoch-")
+        told = f"phalanx: restart {number} (at most {len(ways)} an hour): 2 ranks on this machine, "
+        assert f"{told}from the newest complete checkpoint, up to {restart.checkpoint}" in done.stderr
+        assert read_run(logs / restart.folder).outcome.status != "running"
+    (measure,) = read_folder(logs).runs
+    assert [epoch.epoch for epoch in measure.trained] == list(range(6))
+    assert "restart 1 (" in (logs / "restarts.log").read_text()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("program", "starts", "said"),
+    [
+        ([PROGRAM, "{folder}", "fail", "fail", "fail", "fail"], 2, "ArithmeticError: wrong"),
+        (["-m", "this_module_is_missing"], 1, "No module named this_module_is_missing"),
+    ],
+)
+def test_a_failure_of_the_program_itself_is_not_repeated(
+    tmp_path: Path, program: list[object], starts: int, said: str
+) -> None:
+    """One that comes after new steps is tried once more."""
+    words = [str(word).format(folder=tmp_path) for word in program]
+    done = run("launch", "--log-dir", tmp_path / "logs", "-n", 2, "--restarts", 5, *words)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("phalanx: restart ") == starts - 1, done.stderr
+    assert "not started again: the program failed by itself before it made a new step" in done.stderr
+    assert said in done.stderr
+    if starts > 1:
+        assert read_run(tmp_path / "logs").outcome.status == "failed"
+
+
+@contextmanager
+def training(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
+    command = [*PHALANX, "train", "--bitwise", "--dataset", "digits", "--train-samples", "120"]
+    options = ["--validation-samples", "60", "--batch-size", "60", "--width", "16", "--epochs", "12"]
+    with subprocess.Popen(
+        [*command, *options, "--run-dir", str(folder), *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **ONE_THREAD},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds * PATIENCE
+    while not condition():
+        assert time.monotonic() < until, "in vain"
+        time.sleep(0.05)
+
+
+def process_of(rank_file: Path) -> int:
+    """Return the process id of a rank that has written a checkpoint, or seen one written."""
+    wait_for(lambda: rank_file.exists() and '"event":"epoch"' in rank_file.read_text())
+    started = next(iter(read_events(rank_file)))
+    assert isinstance(started, StartedEvent)
+    return started.process_id
+
+
+def launcher_of(pid: int) -> int:
+    while Path(f"/proc/{pid}/comm").read_text().strip() not in _LAUNCHERS:
+        pid = parent_of(pid)
+    return pid
+
+
+@pytest.mark.mpi
+def test_a_training_is_started_again_and_ends_with_the_bits_of_one_process(tmp_path: Path) -> None:
+    folder, saved = tmp_path / "run", tmp_path / "checkpoints"
+    words = ("--strategy", "mpi", "--ranks", 2, "--restarts", 2, "--checkpoint-dir", saved)
+    with training(folder, *words, "--slow-rank", "0:0.1") as process:
+        os.kill(process_of(folder / "rank-1.jsonl"), signal.SIGKILL)
+        os.kill(launcher_of(process_of(folder / "restart-1" / "rank-1.jsonl")), signal.SIGKILL)
+        said = process.communicate(timeout=90 * PATIENCE)[0]
+    assert process.returncode == 0, said
+    with training(tmp_path / "alone") as alone:
+        alone.communicate(timeout=60 * PATIENCE)
+    is_same, why = judge(*(read_bitwise_run(tmp_path / name) for name in ("run", "alone")))
+    assert is_same, why
+    record = read_run(folder)
+    assert record.outcome.status == "completed"
+    assert len(record.restarts) == 2
+    for number, restart in enumerate(record.restarts, 1):
+        assert re.search(rf"restart {number} \(at most 2 an hour\): 2 ranks on this machine", said)
+        assert f"resuming from {restart.checkpoint}" in said
+    (measure,) = read_folder(folder).runs
+    assert (measure.status, len(measure.trained)) == ("completed", 12)
