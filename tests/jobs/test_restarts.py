@@ -1,4 +1,4 @@
-"""`--restarts`: ranks, or their launcher, are lost on one node, and the run ends as if nobody was."""
+"""`--restarts` on one node: ranks or their launcher are lost, and the run ends as if none was."""
 
 import json
 import os
@@ -26,6 +26,7 @@ from tests.conftest import ONE_THREAD, PATIENCE
 
 PHALANX = [sys.executable, "-m", "phalanx"]
 PROGRAM = Path(__file__).parent / "programs" / "restarted.py"
+SIZES = ("--batch-size", "60", "--width", "16")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def run(
     [
         ("-1", {}, "--restarts -1: restarts an hour are 0 or more"),
         ("one", {}, "--restarts"),
-        ("2", {"PMI_RANK": "0", "PMI_SIZE": "2"}, "nothing outside of it owns the run"),
+        ("2", {"PMI_RANK": "0", "PMI_SIZE": "2"}, "nothing outside of it owns the"),
     ],
 )
 def test_numbers_below_0_and_ranks_of_a_launcher_are_refused(
@@ -118,12 +119,15 @@ def test_a_program_is_started_again_from_its_newest_checkpoint(
     assert json.loads((tmp_path / "result.json").read_text()) == truth(own)
     record = read_run(logs)
     assert record.outcome.status == "completed"
-    assert [each.folder for each in record.restarts] == [f"restart-{n + 1}" for n in range(len(ways))]
+    assert [it.folder for it in record.restarts] == [f"restart-{n + 1}" for n in range(len(ways))]
     for number, restart in enumerate(record.restarts, 1):
-        assert (restart.ranks, restart.steps) == (2, 7 * number)
+        assert restart.ranks == 2
+        assert 7 * number - 2 <= (restart.steps or 0) <= 7 * number  # written twice a second
         assert restart.checkpoint is not None and Path(restart.checkpoint).name.startswith("epoch-")
-        told = f"phalanx: restart {number} (at most {len(ways)} an hour): 2 ranks on this machine, "
-        assert f"{told}from the newest complete checkpoint, up to {restart.checkpoint}" in done.stderr
+        told = f"phalanx: restart {number} (at most {len(ways)} an hour): 2 ranks on this machine"
+        assert f"{told}, from the newest complete checkpoint, up to {restart.checkpoint}\n" in (
+            done.stderr
+        )
         assert read_run(logs / restart.folder).outcome.status != "running"
     (measure,) = read_folder(logs).runs
     assert [epoch.epoch for epoch in measure.trained] == list(range(6))
@@ -146,7 +150,7 @@ def test_a_failure_of_the_program_itself_is_not_repeated(
     done = run("launch", "--log-dir", tmp_path / "logs", "-n", 2, "--restarts", 5, *words)
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("phalanx: restart ") == starts - 1, done.stderr
-    assert "not started again: the program failed by itself before it made a new step" in done.stderr
+    assert "not started again: the program failed by itself before it made a new" in done.stderr
     assert said in done.stderr
     if starts > 1:
         assert read_run(tmp_path / "logs").outcome.status == "failed"
@@ -154,10 +158,10 @@ def test_a_failure_of_the_program_itself_is_not_repeated(
 
 @contextmanager
 def training(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
-    command = [*PHALANX, "train", "--bitwise", "--dataset", "digits", "--train-samples", "120"]
-    options = ["--validation-samples", "60", "--batch-size", "60", "--width", "16", "--epochs", "12"]
+    command = [*PHALANX, "train", "--bitwise", "--dataset", "digits", "--epochs", "12"]
+    samples = ["--train-samples", "120", "--validation-samples", "60"]
     with subprocess.Popen(
-        [*command, *options, "--run-dir", str(folder), *map(str, words)],
+        [*command, *samples, *SIZES, "--run-dir", str(folder), *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

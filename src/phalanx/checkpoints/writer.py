@@ -97,6 +97,8 @@ class CheckpointWriter:
     def _save(self, epoch: int, position: tuple[int, int]) -> Path | None:
         """Write the checkpoint; return its path on rank 0."""
         began = time.perf_counter()
+        if self.writer is not None:
+            self.writer.flush()  # a run that goes on from here has records of all before
         with named_host(detect(os.environ)):
             path = self._write(position)
         if path is not None:

@@ -9,7 +9,10 @@ _OF_JOB_FILES = (
     *("--submit", "--job-file", "--nodes", "--time", "--notice", "--directive"),
     *("--image", "--runtime", "--workdir"),
 )
-_WITH_VALUE = ("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile", *_OF_JOB_FILES)
+_WITH_VALUE = (
+    *("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile", "--restarts"),
+    *_OF_JOB_FILES,
+)
 
 
 def separate_program(words: Sequence[str]) -> list[str]:

@@ -51,8 +51,8 @@ def check_restarts(limit: int, environ: Mapping[str, str]) -> None:
     launched = detect(environ)
     if limit and launched is not None:
         raise UserError(
-            f"--restarts {limit}: {launched.launcher} has started this process, and nothing outside "
-            "of it owns the run: leave that launcher out, so that Phalanx starts the ranks"
+            f"--restarts {limit}: {launched.launcher} has started this process, and nothing "
+            "outside of it owns the run: leave that launcher out, and Phalanx starts the ranks"
         )
 
 
@@ -164,8 +164,8 @@ class _Supervisor:
                     return result
         except BaseException as error:
             is_asked = was_interrupted(error) or isinstance(error, RunStoppedError | SystemExit)
-            status, text = "interrupted" if is_asked else "failed", str(error).partition("\n")[0]
-            self._close(Outcome(status=status, error=text or None))
+            text = str(error).partition("\n")[0]
+            self._close(Outcome(status="interrupted" if is_asked else "failed", error=text or None))
             raise
 
     def _next(self, job: Restartable[Result], error: RunFailedError) -> Attempt:
