@@ -80,6 +80,23 @@ def lost_daemon(folder: Path) -> str | None:
     return next((name for name in found.groups() if name), "one of these nodes")
 
 
+def disconnected_hosts(folder: Path) -> list[str] | None:
+    """Return the nodes to which ranks say to have lost a connection, so far as they name them; None
+    where none says so."""
+    log = read_log(folder)
+    return _PEER_HOST.findall(log) if _DISCONNECTED.search(log) else None
+
+
+def aborted_ranks(folder: Path) -> list[int]:
+    """Ranks that called MPI_Abort, or for which MPI did, since they noticed something."""
+    return [int(number) for number in _ABORTING_RANK.findall(read_log(folder))]
+
+
+_DISCONNECTED = re.compile(
+    r"An error occurred in Socket closed|peer process has unexpectedly\s+disconnected"
+)
+_PEER_HOST = re.compile(r"^  Peer host: +(\S+)$", re.MULTILINE)
+_ABORTING_RANK = re.compile(r"\brank (\d+) with PID \d+ on node \S+ calling\s")
 _LOST_DAEMON = re.compile(
     r"^  Remote daemon: .* on node (\S+)$"  # Open MPI: its connection was closed
     r"|^  Remote host: +(\S+)\n  Daemon exit status:"  # the ssh that ran it has ended

@@ -21,6 +21,8 @@ import msgspec
 from phalanx.errors import EXIT_STOPPED, RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
+    aborted_ranks,
+    disconnected_hosts,
     explain_silence,
     failed_ranks,
     last_lines,
@@ -271,8 +273,12 @@ def _cause(records: _Records, unfinished: Sequence[int], ending: JobExit) -> Out
         rank = next(iter(reported), ending.rank)
         return Outcome(status="failed", error=_unwritable(folder, code, besides=witness), rank=rank)
     rank = _first_to_end(records, [rank for rank in unfinished if rank != witness], ending)
-    if rank is None:
-        return _daemon_lost(folder, unfinished, ending.nodes)
+    lost = _daemon_lost(folder, unfinished, ending.nodes)
+    noticed = _ranks_that_noticed(folder, ending)
+    if lost is None and noticed:
+        lost = _disconnected(folder, [r for r in unfinished if r != witness], noticed, ending.nodes)
+    if rank is None or (rank in noticed and lost is not None):
+        return lost
     role = getattr(records.first(rank), "role", None)
     who = f"{named([rank])}, a {role}," if role else named([rank])
     why = explain_silence(folder, code, of_a_rank=True, besides=witness)
@@ -289,6 +295,30 @@ def _daemon_lost(folder: Path, unfinished: Sequence[int], nodes: RankNodes) -> O
     who = nodes.list(ranks or unfinished)
     error = f"{who} ended without a word: the launcher lost its daemon on {host}"
     return Outcome(status="failed", error=error, rank=ranks[0] if ranks else None)
+
+
+def _ranks_that_noticed(folder: Path, ending: JobExit) -> set[int]:
+    """Return the ranks that Open MPI ended because the process of another one was gone."""
+    ended = {rank for rank, code in ending.nodes.ends.items() if code == PEER_DISCONNECTED}
+    if ending.rank is not None and ending.exit_code == PEER_DISCONNECTED:
+        ended.add(ending.rank)
+    return ended.union(aborted_ranks(folder)) if disconnected_hosts(folder) is not None else set()
+
+
+def _disconnected(
+    folder: Path, unfinished: Sequence[int], noticed: set[int], nodes: RankNodes
+) -> Outcome | None:
+    """A rank was cut off from another one, of which nothing else is known."""
+    alive = noticed.union(read_last_collectives(folder))  # they could still write
+    gone = [rank for rank in unfinished if rank not in alive]
+    hosts = disconnected_hosts(folder) or []
+    gone = [rank for rank in gone if nodes.hosts.get(rank) in hosts] or gone
+    if not gone:
+        return None
+    who, rank = nodes.list(gone), gone[0] if len(gone) == 1 else None
+    by = nodes.list(sorted(noticed))
+    error = f"{'' if len(gone) == 1 else 'one of '}{who} ended without a word, as {by} noticed"
+    return Outcome(status="failed", error=error, rank=rank)
 
 
 def _unwritable(folder: Path, code: int | None, *, besides: int | None) -> str:
