@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from phalanx.comm.layout import CACHE_LINE_BYTES
+from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.errors import UserError
-from phalanx.parallel.bitwise_sharded import check_by_parameter, lay_out, view_like
+from phalanx.parallel.bitwise_sharded import check_by_parameter, view_like
 from phalanx.parallel.costs import assign_owners
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=9), st.integers(1, 9))
 def test_each_owner_has_its_parameters_side_by_side(sizes: list[int], num_owners: int) -> None:
     owners = assign_owners(sizes, num_owners)
-    starts, pieces = lay_out(sizes, owners, num_owners)
+    starts, pieces = by_owner(sizes, owners, num_owners, CACHE_LINE_BYTES)
     assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
     taken: set[int] = set()
     for start, size, owner in zip(starts, sizes, owners, strict=True):

@@ -13,7 +13,7 @@ from phalanx.records.schema import Certificate, FinishedEvent, SummaryEvent, cer
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete, title
 from tests.conftest import Ranks, long
-from tests.train.programs.bitwise import CASES, SHARDED, STRATEGIES, run
+from tests.train.programs.bitwise import CASES, LINKED, SHARDED, STRATEGIES, run
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -66,16 +66,18 @@ def test_same_bits_on_any_number_of_ranks(
         assert expected.micro_batches == 8
         assert f"after {expected.steps} steps of 8 micro-batches" in certificate_text(expected)
     whole = certificate(truth / "mlp")
-    for folder in ("resumed", "saved", "resumed/shared"):
-        found = certificate(tmp_path / folder / "mlp")
-        assert (found.sha256, found.steps) == (whole.sha256, whole.steps), folder
-    for strategy in STRATEGIES:
-        for name in SHARDED:
-            expected = certificate(truth / name)
-            for rank in range(num_ranks):
-                found = certificate(tmp_path / strategy / name, rank)
-                assert (found.sha256, found.strategy) == (expected.sha256, strategy), (name, rank)
-            assert metrics(tmp_path / strategy / name) == metrics(truth / name), name
+    for place in ("resumed", "saved", "resumed/shared"):
+        found = certificate(tmp_path / place / "mlp")
+        assert (found.sha256, found.steps) == (whole.sha256, whole.steps), place
+    folders = [tmp_path / strategy / name for strategy in STRATEGIES for name in SHARDED]
+    folders += [tmp_path / "linked" / s / name for s in STRATEGIES for name in LINKED]
+    for folder in folders:
+        strategy, name = folder.parts[-2:]
+        expected = certificate(truth / name)
+        for rank in range(num_ranks):
+            found = certificate(folder, rank)
+            assert (found.sha256, found.strategy) == (expected.sha256, strategy), (folder, rank)
+        assert metrics(folder) == metrics(truth / name), folder
 
 
 def test_resuming_with_another_cut_is_refused(truth: Path) -> None:

@@ -26,6 +26,25 @@ def aligned_starts_of(sizes: Sequence[int], alignment: int) -> list[int]:
     return starts_of([-(-size // alignment) * alignment for size in sizes])
 
 
+def by_owner(
+    sizes: Sequence[int], owners: Sequence[int], num_owners: int, alignment: int
+) -> tuple[list[int], list[range]]:
+    """Return where parts of `sizes` elements begin in a vector in which those of an owner lie side
+    by side, each at a multiple of `alignment`; and the range of each owner.
+
+    owners: of the parts.
+    """
+    starts, ranges, end = [0] * len(sizes), [], 0
+    for owner in range(num_owners):
+        begin = end
+        for number, size in enumerate(sizes):
+            if owners[number] == owner:
+                starts[number] = end
+                end += -(-size // alignment) * alignment
+        ranges.append(range(begin, end))
+    return starts, ranges
+
+
 def elements_in(share: range, starts: Sequence[int], sizes: Sequence[int]) -> int:
     """Count the elements of parts of `sizes`, beginning at `starts`, that lie within `share`."""
     return sum(

@@ -32,9 +32,17 @@ class TreeReducer:
     is_finite: bool | None = None
     """Whether the last sums are, the same on every rank; None where they were not checked."""
 
-    def __init__(self, likes: Sequence[Tensor], num_leaves: int, world: World | None) -> None:
+    def __init__(
+        self,
+        likes: Sequence[Tensor],
+        num_leaves: int,
+        world: World | None,
+        owners: Sequence[int | None] | None = None,
+    ) -> None:
         """likes: tensors of the shapes and types of a list. num_leaves: micro-batches of a full
-        global batch. world: None for a single process. Collective."""
+        global batch. world: None for a single process. owners: of the likes, the only rank that
+        needs the sum, None where all do; None: all need all. Collective."""
+        self._owners_of_sums = owners
         self._num_leaves = num_leaves
         self._world = world if world is not None and world.size > 1 else None
         self._exchange: Exchange | None = None
@@ -45,6 +53,11 @@ class TreeReducer:
         self._likes = self._as_real(likes)
         self._vector: TreeVector | None = None
         self._num_windows = 0
+
+    @property
+    def is_divided(self) -> bool:
+        """Return whether the last sums that other ranks own are empty tensors here."""
+        return self._vector is not None and self._vector.is_divided
 
     def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
         """Begin a global batch. owners: the micro-batches of each rank; leaves: those that have
@@ -102,7 +115,9 @@ class TreeReducer:
         if self._vector is None or exchange.num_terms > self._num_windows:
             self._close_vector()
             self._num_windows = max(self._world.size, exchange.num_terms)
-            self._vector = make_tree_vector(self._world, self._likes, self._num_windows)
+            self._vector = make_tree_vector(
+                self._world, self._likes, self._num_windows, self._owners_of_sums
+            )
         own = [self._sums[node] for node in exchange.nodes[self._world.rank]]
         sums = self._vector.reduce(own, exchange)
         self.is_finite = self._vector.is_finite

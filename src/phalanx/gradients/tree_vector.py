@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.group import Group
-from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, share_of
+from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, by_owner, share_of
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
 from phalanx.gradients.summation_tree import ADD, Exchange
@@ -21,6 +21,8 @@ class TreeVector(ABC):
 
     is_finite: bool | None = None
     """Whether all of the last sums are; None where they were not checked."""
+    is_divided: bool = False
+    """Whether a rank is given the sums that it owns alone; others are empty tensors."""
 
     @abstractmethod
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
@@ -30,14 +32,20 @@ class TreeVector(ABC):
         """Drop the memory. Collective."""
 
 
-def make_tree_vector(world: World, likes: Sequence[Tensor], num_windows: int) -> TreeVector:
+def make_tree_vector(
+    world: World,
+    likes: Sequence[Tensor],
+    num_windows: int,
+    owners: Sequence[int | None] | None = None,
+) -> TreeVector:
     """Return a vector in shared memory where all ranks are on one node and have such, for exchanges
     of at most `num_windows` terms; else one over messages. Collective.
 
-    likes: real tensors of the shapes and types of a list.
+    likes: real tensors of the shapes and types of a list. owners: of each, the only rank that needs
+    its sum, None where all do; in shared memory all have all.
     """
     shared = SharedTreeVector.join(world, likes, num_windows) if world.on_one_node else None
-    return shared or MessageTreeVector(likes, world.group)
+    return shared or MessageTreeVector(likes, world.group, owners)
 
 
 class SharedTreeVector(TreeVector):
@@ -94,12 +102,20 @@ class SharedTreeVector(TreeVector):
 class MessageTreeVector(TreeVector):
     """Vectors of this rank's own, one of each type: any number of nodes."""
 
-    def __init__(self, likes: Sequence[Tensor], group: Group) -> None:
-        places: dict[torch.dtype, list[int]] = {}
-        for place, like in enumerate(likes):
-            places.setdefault(like.dtype, []).append(place)
+    def __init__(
+        self, likes: Sequence[Tensor], group: Group, owners: Sequence[int | None] | None = None
+    ) -> None:
+        """owners: of the likes, as `make_tree_vector` has them."""
+        self.is_divided = owners is not None
+        owners = owners or [None] * len(likes)
+        places: dict[tuple[torch.dtype, bool], list[int]] = {}
+        for place, (like, owner) in enumerate(zip(likes, owners, strict=True)):
+            places.setdefault((like.dtype, owner is None), []).append(place)
         self._places = list(places.values())
-        self._vectors = [_TypedVector([likes[p] for p in own], group) for own in self._places]
+        self._vectors = []
+        for own in self._places:
+            owned = [owner for place in own if (owner := owners[place]) is not None]
+            self._vectors.append(_TypedVector([likes[place] for place in own], group, owned))
 
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
         found: dict[int, Tensor] = {}
@@ -110,38 +126,56 @@ class MessageTreeVector(TreeVector):
 
 
 class _TypedVector:
-    """Vector of tensors of one type."""
+    """Vector of tensors of one type, of which each rank sums a slice: its tensors, or a share."""
 
-    def __init__(self, likes: Sequence[Tensor], group: Group) -> None:
-        self._likes, self._group = likes, group
+    def __init__(self, likes: Sequence[Tensor], group: Group, owners: Sequence[int]) -> None:
+        """owners: of the likes; none: every rank is given all sums."""
+        self._likes, self._group, self._owners = likes, group, owners
         alignment = CACHE_LINE_BYTES // likes[0].itemsize  # as of tensors by themselves
-        self._starts = aligned_starts_of([like.numel() for like in likes], alignment)
-        size, length = group.size, self._starts[-1]
-        self._slices = [share_of(rank, size, length) for rank in range(size)]
-        self._total = torch.zeros(length, dtype=likes[0].dtype)
-        self._views = self._views_of(self._total)
+        sizes = [like.numel() for like in likes]
+        if owners:
+            self._starts, self._slices = by_owner(sizes, owners, group.size, alignment)
+            self._length = self._slices[-1].stop
+        else:
+            *self._starts, self._length = aligned_starts_of(sizes, alignment)
+            self._slices = [share_of(rank, group.size, self._length) for rank in range(group.size)]
+            self._total = torch.zeros(self._length, dtype=likes[0].dtype)
+            self._views = self._views_of(self._total)
 
     def _views_of(self, vector: Tensor) -> list[Tensor]:
         return [
             vector[start : start + like.numel()].view(like.shape)
-            for start, like in zip(self._starts, self._likes, strict=False)
+            for start, like in zip(self._starts, self._likes, strict=True)
         ]
 
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
-        group, total = self._group, self._total
+        group, like = self._group, self._likes[0]
         mine = self._slices[group.rank]
-        flat = total.new_zeros(len(own), len(total))
+        flat = like.new_zeros(len(own), self._length)
         for row, tensors in zip(flat, own, strict=True):
             for view, tensor in zip(self._views_of(row), tensors, strict=True):
                 view.copy_(tensor)
         parts = [flat[:, cut.start : cut.stop].contiguous() for cut in self._slices]
-        terms = [total.new_empty(len(nodes), len(mine)) for nodes in exchange.nodes]
+        terms = [like.new_empty(len(nodes), len(mine)) for nodes in exchange.nodes]
         group.all_to_all(list(map(buffer_of, terms)), list(map(buffer_of, parts)))
         sums = evaluate([term for rows in terms for term in rows], exchange.expression)
-        pieces = [total[cut.start : cut.stop] for cut in self._slices]
-        pieces[group.rank].copy_(sums)
+        return self._own_views(sums) if self._owners else self._gather(sums)
+
+    def _own_views(self, sums: Tensor) -> list[Tensor]:
+        first, nothing = self._slices[self._group.rank].start, sums.new_empty(0, 2)
+        return [
+            sums[start - first : start - first + like.numel()].view(like.shape)
+            if owner == self._group.rank
+            else nothing
+            for start, like, owner in zip(self._starts, self._likes, self._owners, strict=True)
+        ]
+
+    def _gather(self, sums: Tensor) -> list[Tensor]:
+        rank = self._group.rank
+        pieces = [self._total[cut.start : cut.stop] for cut in self._slices]
+        pieces[rank].copy_(sums)
         outputs = list(map(buffer_of, pieces))
-        group.all_gather(outputs, outputs[group.rank])
+        self._group.all_gather(outputs, outputs[rank])
         return self._views
 
 

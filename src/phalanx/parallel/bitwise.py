@@ -72,10 +72,12 @@ class Bitwise(Strategy):
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
         self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
         self._losses = torch.zeros(2, dtype=torch.float64)  # weighted losses, weights
+        owners = self._owners_of_gradients()
         self._tree_reducer = TreeReducer(
             [self._losses, *self._parameters, *self._buffers],
             self.num_micro_batches,
             self.group.world if isinstance(self.group, WorldGroup) else None,
+            None if owners is None else [None, *owners, *[None] * len(self._buffers)],
         )
         self.optimizer = torch_optimizer(rule, self._parameters)
 
@@ -123,11 +125,18 @@ class Bitwise(Strategy):
         self._reducer.clear()
         self.missing = ()  # as of a rank that was given the sums
         self._is_in_step, self.summed = False, SummedLoss(*losses.tolist())
-        for parameter, total in zip(self._parameters, sums, strict=False):
-            parameter.grad = total
+        self._take_gradients(sums[: len(self._parameters)])
         if self._buffers:
             torch._foreach_copy_(self._buffers, sums[len(self._parameters) :])
         return ReduceTimes(time.perf_counter() - began if self.size > 1 else 0.0)
+
+    def _owners_of_gradients(self) -> Sequence[int] | None:
+        """Return the only rank that needs each parameter's gradient; None: all need all."""
+        return None
+
+    def _take_gradients(self, sums: Sequence[Tensor]) -> None:
+        for parameter, total in zip(self._parameters, sums, strict=True):
+            parameter.grad = total
 
     def gradients_are_finite(self) -> bool:
         return self._reducer.is_finite or super().gradients_are_finite()

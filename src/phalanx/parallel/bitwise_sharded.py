@@ -18,12 +18,19 @@ from torch.optim import LBFGS, Optimizer
 
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.faults import is_fault_tolerant
-from phalanx.comm.layout import CACHE_LINE_BYTES
+from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.comm.memory import allocate_shared
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.flat_grad_buffer import node_members
+from phalanx.gradients.norms import (
+    NonFiniteGradients,
+    are_finite,
+    describe_nonfinite_sums,
+    find_nonfinite,
+    square_of,
+)
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners
@@ -70,7 +77,7 @@ class OwnedUpdates(Bitwise):
         sizes = [parameter.nbytes for parameter in self._parameters]
         owners = assign_owners(sizes, number)
         self._is_own = [owner == own for owner in owners]
-        starts, self._parts = lay_out(sizes, owners, number)
+        starts, self._parts = by_owner(sizes, owners, number, CACHE_LINE_BYTES)
         self._memory = self._allocate(self._parts[-1].stop)
         views = [
             view_like(parameter, self._memory[start : start + parameter.nbytes])
@@ -129,7 +136,8 @@ class OwnedUpdates(Bitwise):
 
 class BitwiseZero(OwnedUpdates):
     """ZeRO stages 1 and 2: all ranks divide the parameters among themselves, and send each other
-    what they have updated."""
+    what they have updated. Over messages the sums of gradients come to their owners alone; on one
+    node they exist once."""
 
     name = "zero"
 
@@ -145,6 +153,44 @@ class BitwiseZero(OwnedUpdates):
             pieces = [self._memory[part.start : part.stop] for part in self._parts]
             outputs = list(map(buffer_of, pieces))
             self._world.group.all_gather(outputs, outputs[self.rank])
+
+    def _owners_of_gradients(self) -> Sequence[int]:
+        return assign_owners([parameter.nbytes for parameter in self._parameters], self.size)
+
+    def _take_gradients(self, sums: Sequence[Tensor]) -> None:
+        if not self._reducer.is_divided:
+            super()._take_gradients(sums)
+            return
+        for parameter, total, is_own in zip(self._parameters, sums, self._is_own, strict=True):
+            # Of others zeros without memory, until they are dropped.
+            parameter.grad = total if is_own else parameter.new_zeros(()).expand(parameter.shape)
+
+    def gradients_are_finite(self) -> bool:
+        if not self._reducer.is_divided:
+            return super().gradients_are_finite()
+        owned = zip(self._parameters, self._is_own, strict=True)
+        gradients = [p.grad for p, is_own in owned if is_own and p.grad is not None]
+        return not self.group.sum([not are_finite(gradients)])[0]
+
+    def gradient_square(self) -> float:
+        """Add the squares in the order of the parameters, as one process does."""
+        if not self._reducer.is_divided:
+            return super().gradient_square()
+        owned = zip(self._parameters, self._is_own, strict=True)
+        own = [square_of(p.grad) if is_own and p.grad is not None else 0.0 for p, is_own in owned]
+        return sum(self.group.sum(own))
+
+    def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
+        if not self._reducer.is_divided:
+            return super().describe_nonfinite_sums(batch, loss)
+        found = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
+        rows = self.group.gather(found)
+        if rows is None:
+            return self.group.share("")
+        last, number = max(int(row[0]) for row in rows), sum(int(row[1]) for row in rows)
+        losses = [row[2] for row in rows]
+        summed = NonFiniteGradients(last, number, 0.0)
+        return self.group.share(describe_nonfinite_sums(batch.step, losses, summed, self._names))
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         return self._expected(f"{self._parameters[0].element_size()}Ψ", 1)
@@ -218,25 +264,6 @@ def check_by_parameter(source: OptimizerSource, strategy: str) -> None:
             f"{type(source).__name__} may update them jointly: give an optimizer of torch.optim, "
             'or take strategy="mpi"'
         )
-
-
-def lay_out(
-    sizes: Sequence[int], owners: Sequence[int], num_owners: int
-) -> tuple[list[int], list[range]]:
-    """Return where each part of a vector begins, and what each owner has of it: its parts side by
-    side, each from a cache line on. In bytes. Pure.
-
-    sizes, owners: of the parts.
-    """
-    starts, pieces, end = [0] * len(sizes), [], 0
-    for owner in range(num_owners):
-        begin = end
-        for number, size in enumerate(sizes):
-            if owners[number] == owner:
-                starts[number] = end
-                end += -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
-        pieces.append(range(begin, end))
-    return starts, pieces
 
 
 def view_like(tensor: Tensor, memory: Tensor) -> Tensor:

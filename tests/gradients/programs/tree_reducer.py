@@ -1,6 +1,7 @@
 """Each rank: sum lists of tensors in the order of trees, and compare with what one process sums."""
 
 import random
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -52,8 +53,8 @@ def summed(reducer: TreeReducer, own: list[int], leaves: list[int]) -> list[Tens
     return reducer.reduce()
 
 
-def check_sums(world: World, *, is_shared: bool) -> None:
-    reducer = TreeReducer(LIKES, NUM_LEAVES, world)
+def check_sums(world: World, *, is_shared: bool, owners_of_sums: Sequence[int | None] = ()) -> None:
+    reducer = TreeReducer(LIKES, NUM_LEAVES, world, owners_of_sums or None)
     alone = TreeReducer(LIKES, NUM_LEAVES, None)
     for step in range(STEPS):
         owners, leaves = division(step, world.size)
@@ -61,7 +62,11 @@ def check_sums(world: World, *, is_shared: bool) -> None:
         found = summed(reducer, owners[world.rank], leaves)
         alone.begin([range(NUM_LEAVES)], leaves)
         expected = summed(alone, leaves, leaves)
-        for tensor, other in zip(found, expected, strict=True):
+        assert reducer.is_divided == bool(owners_of_sums)
+        for place, (tensor, other) in enumerate(zip(found, expected, strict=True)):
+            if owners_of_sums and owners_of_sums[place] not in (None, world.rank):
+                assert not tensor.numel()
+                continue
             same = tensor.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)
             assert tensor.dtype == other.dtype and torch.equal(*same), (step, tensor.dtype)
         assert reducer.is_finite is (True if is_shared else None)
@@ -109,6 +114,7 @@ def main() -> None:
     check_mismatch(world)
     over_messages = World.create(timeout_s=30, link=LINK)
     check_sums(over_messages, is_shared=False)
+    check_sums(over_messages, is_shared=False, owners_of_sums=[None, 0, 1, 2, 2, 0, 1])
     over_messages.close()
     world.close()
     print(f"rank {world.rank} is done", flush=True)

@@ -32,6 +32,8 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 
 SHARDED = ("mlp", "cnn", "rnn", "gpt", "skipped")
 """Cases of the strategies that divide the optimizer's state."""
+LINKED = ("mlp", "skipped")
+"""Those that are run over messages, too."""
 STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "shared": {"strategy": "shared"},
     "zero": {"strategy": "zero", "zero_stage": 2},
@@ -54,6 +56,11 @@ if __name__ == "__main__":
     for strategy, options in STRATEGIES.items():
         for case in SHARDED:
             run(case, folder / strategy, **options)
+    os.environ["PHALANX_LINK"] = "10Gbit/s"  # no rank shares memory with another
+    for strategy, options in STRATEGIES.items():
+        for case in LINKED:
+            run(case, folder / "linked" / strategy, **options)
+    del os.environ["PHALANX_LINK"]
     saved = folder / "checkpoints"
     run("mlp", folder / "saved", **STRATEGIES["zero"], checkpoint_dir=saved, checkpoint_steps=2)
     checkpoint = saved / checkpoint.name
