@@ -2,6 +2,9 @@
 
 import mmap
 import os
+import secrets
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -9,10 +12,12 @@ import pytest
 from phalanx.launch.leftovers import (
     SHARED_MEMORY,
     abandoned_segments,
+    kill_process,
     leftovers_of,
     remove,
     segment_or_session,
 )
+from phalanx.launch.orphan import JOB_VARIABLE
 
 NEEDS_SHARED_MEMORY = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm")
 
@@ -54,3 +59,27 @@ def test_a_segment_in_use_is_seen_and_is_not_abandoned():
             assert leftovers_of([os.getpid()], []) == {segment}
     finally:
         segment.unlink()
+
+
+def test_one_process_of_a_job_is_killed_even_stopped_with_what_is_above_it() -> None:
+    """Its shell is let go on, or nobody would learn of the death."""
+    token = f"{os.getpid()}.{secrets.token_hex(8)}"
+    script = "sleep 60 & echo $!; kill -STOP $! $$; wait $!; exit 7"
+    shell = subprocess.Popen(
+        ["sh", "-c", script],
+        env={**os.environ, JOB_VARIABLE: token},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert shell.stdout is not None
+    pid = int(shell.stdout.readline())
+    try:
+        while Path(f"/proc/{shell.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+            time.sleep(0.01)
+        assert not kill_process(token + "0", pid)
+        assert kill_process(token, pid)
+        assert shell.wait(10) == 7
+        assert not kill_process(token, pid)
+    finally:
+        shell.kill()
+        shell.stdout.close()

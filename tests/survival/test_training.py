@@ -15,6 +15,7 @@ from tests.survival.test_launch import PROGRAMS, launch
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi")]
 PROGRAM, RANKS, SECONDS = PROGRAMS / "training.py", 4, 1.5
+FROZEN_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +27,15 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads((folder / "result-0.json").read_text())
 
 
-def check(folder: Path, truth: dict[str, Any], seed: int, deaths: int) -> None:
-    """Train on four ranks of which some die, and compare what the others have with the truth."""
-    done = launch(folder, "-n", RANKS, PROGRAM, folder, seed, deaths, SECONDS)
+def check(folder: Path, truth: dict[str, Any], seed: int, failures: int, *kinds: str) -> str:
+    """Train on four ranks of which some fail, compare what the others have with the truth, and
+    return what was said.
+
+    kinds: as of the program; those that do not die are killed after `FROZEN_S`.
+    """
+    options = ["--patience", FROZEN_S] if kinds else []
+    words = [PROGRAM, folder, seed, failures, SECONDS, *kinds]
+    done = launch(folder, *options, "-n", RANKS, *words)
     assert done.returncode == 0, done.stderr
     killed = {int(path.name.split("-")[1]) for path in folder.glob("killed-*")}
     results = {int(path.stem.split("-")[1]): path for path in folder.glob("result-*.json")}
@@ -41,6 +48,7 @@ def check(folder: Path, truth: dict[str, Any], seed: int, deaths: int) -> None:
     assert len(readable_folders(folder / "checkpoints")) >= 40  # one an epoch
     mapped = [name for path in folder.glob("mapped-*") for name in path.read_text().split()]
     assert not [name for name in mapped if Path(name).exists()]
+    return done.stderr
 
 
 @pytest.mark.parametrize(("seed", "deaths"), [(1, 1), (2, 3)])
@@ -48,6 +56,27 @@ def test_same_bits_through_deaths(
     tmp_path: Path, truth: dict[str, Any], seed: int, deaths: int
 ) -> None:
     check(tmp_path, truth, seed, deaths)
+
+
+def test_frozen_ranks_are_killed_and_those_that_go_on_in_time_are_not(
+    tmp_path: Path, truth: dict[str, Any]
+) -> None:
+    """One rank is stopped, one is for a second, and one computes for ever."""
+    said = check(tmp_path, truth, 4, 3, "stop", "pause", "loop")
+    failed = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("killed-*"))
+    outcome = json.loads((tmp_path / "logs" / "run.json").read_text())["outcome"]
+    assert len(failed) == 2 and outcome["lost"] == failed
+    for rank in failed:
+        assert f"rank {rank} has kept the others waiting for 2 s (--patience)" in said
+    assert not list((tmp_path / "logs").glob("waits-*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2000, 2050))
+def test_same_bits_through_frozen_ranks(tmp_path: Path, truth: dict[str, Any], seed: int) -> None:
+    drawn = random.Random(-seed)
+    kinds = [drawn.choice(("kill", "stop", "pause", "loop")) for _ in range(RANKS - 1)]
+    check(tmp_path, truth, seed, 1 + drawn.randrange(3), *kinds)
 
 
 @pytest.mark.long

@@ -15,10 +15,11 @@ from rich.console import Console
 from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.preflight import Preflight, preflight_nodes
-from phalanx.cli.restarts import Restarts
+from phalanx.cli.restarts import Patience, Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import program_words
+from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.record import default_folder
 from phalanx.jobs.restarts import check_restarts, supervise
@@ -41,6 +42,7 @@ def launch(
     hostfile: HostFile = None,
     preflight: Preflight = True,
     survive: Annotated[bool, Parameter(negative="")] = False,
+    patience: Patience = None,
     restarts: Restarts = 0,
     batch: Submit = LOCALLY,
 ) -> None:
@@ -77,6 +79,7 @@ def launch(
     survive
         Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI.
     """
+    check_patience(patience, survive=survive)
     check_restarts(restarts, os.environ)
     mpi = find_mpi(os.environ) if survive else None
     if survive:
@@ -96,6 +99,7 @@ def launch(
     if batch.submit is not None:
         _check_for_job(hosts=hosts, hostfile=hostfile, log_dir=log_dir)
         flags = ["--survive"] * survive + ["--restarts", str(restarts)] * (restarts > 0)
+        flags += [] if patience is None else ["--patience", f"{patience:g}"]
         write_job(batch, words, name=name, ranks=ranks, threads=threads, flags=flags)
         return
     check_used(batch)
@@ -121,6 +125,7 @@ def launch(
             output=sys.stdout.buffer,
             environment=_environment,
             survive=survive,
+            patience_s=patience,
             is_supervised=restarts > 0,
         )
         lost = supervise(program, folder, ranks, restarts)

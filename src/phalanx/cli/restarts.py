@@ -1,10 +1,12 @@
-"""The option that has ranks started again after a loss, of commands that start them."""
+"""Options of commands that start ranks: what happens when some are lost, or keep others waiting."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from cyclopts import Group, Parameter
+
+_LOSSES = Group("Losses", sort_key=7)
 
 Restarts = Annotated[
     int,
@@ -13,6 +15,17 @@ Restarts = Annotated[
         help="Start the ranks again when some of them, their launcher or nodes are lost, on the "
         "hosts that answer and from the newest complete checkpoint, at most so often an hour "
         "(docs/survival.md).",
-        group=Group("Losses", sort_key=7),
+        group=_LOSSES,
+    ),
+]
+
+Patience = Annotated[
+    float | None,
+    Parameter(
+        name="--patience",
+        help="--survive: seconds for which a rank may keep the others waiting; one that is stopped "
+        "or stuck for longer is killed, and the others go on. Default: the timeout of the run ends "
+        "the wait, and the run.",
+        group=_LOSSES,
     ),
 ]

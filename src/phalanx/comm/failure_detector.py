@@ -151,6 +151,10 @@ class FailureDetector:
             keep_alive_forever(message)  # MPI reads it until it is sent
         self._sent.clear()
 
+    def is_waiting_in(self, thread: int) -> bool:
+        """Return whether this thread waits, by its id. Called from any thread."""
+        return thread in self._threads
+
     def _others_are_waiting(self) -> bool:
         return any(thread != threading.get_ident() for thread in self._threads)
 

@@ -68,6 +68,9 @@ class RecordedGroup(Protocol):
     def last_calls(self) -> GroupCalls:
         """The last collectives of this rank."""
 
+    def wait_state(self, thread: int) -> tuple[int, bool]:
+        """As `Group.wait_state`."""
+
 
 class FlightRecorder:
     """Flight recorder of one world on one rank."""

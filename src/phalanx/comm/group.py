@@ -319,6 +319,12 @@ class Group:
         """Return the last collectives of this rank; none in a group of one."""
         return self._monitor.last_calls(self.sequence)
 
+    def wait_state(self, thread: int) -> tuple[int, bool]:
+        """Return a number that grows with each call of this rank, and whether it is in one now.
+        thread: by which it makes them; called from any other."""
+        number, is_waiting = self._peers.wait_state(thread)
+        return self.sequence + number, is_waiting
+
     def fail(self, reason: str) -> None:
         """Report to the peers that this rank has failed: their waits end with `PeerFailedError`,
         and so do those of this rank's other threads."""

@@ -197,6 +197,11 @@ class ShmGroup:
         """Return whether the process of `rank`, which had joined, has ended."""
         return bool(self._module.is_dead(self._handle, rank))
 
+    def call_state(self) -> tuple[int, bool]:
+        """Return the number of calls that this rank has begun, and whether it is in the last."""
+        begun, ended, _ = self._module.logged_calls(self._handle)
+        return begun, begun != ended
+
     # Doorbells. MPI makes progress only while it is called, so a rank that waits for a message must
     # poll; with many ranks per core these polls take the time of the ranks that are waited for. So
     # it sleeps, and polls when a peer has rung: the peer has sent a message, or has received one of

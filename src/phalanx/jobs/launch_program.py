@@ -29,6 +29,7 @@ from phalanx.jobs.outcome import (
     on_host,
     was_stopped,
 )
+from phalanx.jobs.patience import Patience
 from phalanx.jobs.record import end_record
 from phalanx.jobs.runtime import FAILED_S, LOST_GRACE_S, POLL_INTERVAL_S, started
 from phalanx.launch import run_python
@@ -42,6 +43,7 @@ from phalanx.launch.rank_log import RankFailure, log_file, read_ends, read_failu
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
 from phalanx.records.files import read_failure, read_run, record_file
 from phalanx.records.schema import Outcome, Run
+from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
 
 SHOWN_LINES = 20
 """Of the log of the rank that failed first."""
@@ -84,13 +86,14 @@ def launch_program(
     output: Output,
     environment: Mapping[str, str] = MappingProxyType({}),
     survive: bool = False,
+    patience_s: float | None = None,
 ) -> list[int]:
     """Run `words` on new ranks, and copy the output of rank 0 while it grows.
 
     folder: new or empty, for a log a rank. threads: of each rank, unless the user has set them;
     None: by the cores of its node, where that is another one.
     mpi: None for one process without a launcher. environment: added to ours. survive: the others
-    go on when a rank dies.
+    go on when a rank dies. patience_s: a rank that keeps others waiting for longer is killed.
     Returns: the ranks that died, of a job with `survive` that the others have brought to its end.
     Raises: RunFailedError, which names the rank that failed first and shows the end of its log;
             UserError of the same words where that one ended with the exit code of bad input.
@@ -109,18 +112,24 @@ def launch_program(
     if wanted.get(OWN_POOLS):
         wanted[OWN_POOLS] = " ".join(name for name in THREAD_POOLS if name not in os.environ)
     added = {name: value for name, value in wanted.items() if name not in os.environ}
-    command = replace(command, environment={**command.environment, **added, **environment})
+    reports = {WAIT_REPORTS: "" if patience_s is None else str(folder.absolute())}
+    others = {**added, **environment, **reports}
+    command = replace(command, environment={**command.environment, **others})
     shown = 0
     failed_at: float | None = None
     with started([command], folder, nodes, []) as (job, collector):
+        patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
         while (code := job.poll()) is None:
             shown = _copy(log_file(folder, 0), shown, output)
+            if patience is not None:
+                patience.check()
             if failed_at is None and _must_end(folder, is_spread=bool(collector), survive=survive):
                 failed_at = time.monotonic()
             if failed_at is not None and time.monotonic() > failed_at + FAILED_S:
                 job.end(LOST_GRACE_S)
             time.sleep(POLL_INTERVAL_S)
     _copy(log_file(folder, 0), shown, output)
+    remove_reports(folder)
     if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
     if survive:

@@ -30,6 +30,8 @@ class ProgramJob:
     environment: Callable[[Path], Mapping[str, str]]
     """Variables of ranks whose folder that is."""
     survive: bool = False
+    patience_s: float | None = None
+    """For which a rank may keep the others waiting."""
     is_supervised: bool = False
     """Whether the run's own record decides that it has ended well."""
     _checkpoint: Path | None = None
@@ -48,6 +50,7 @@ class ProgramJob:
             output=self.output,
             environment=environment,
             survive=self.survive,
+            patience_s=self.patience_s,
         )
         if self.is_supervised:
             check_completed(attempt.folder)

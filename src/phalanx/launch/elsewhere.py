@@ -1,4 +1,4 @@
-"""End the processes of a job on the nodes that its launcher may have lost."""
+"""End processes of a job on the other nodes: those that its launcher may have lost, or one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from phalanx.launch import leftovers
 from phalanx.launch.allocation import Allocation, granted, is_this_machine
@@ -17,6 +18,8 @@ CONNECT_S = 5
 ANSWER_S = 9.0
 """For a node to be reached and to have ended what runs there."""
 _MAX_NODES_AT_ONCE = 64
+
+T = TypeVar("T")
 
 
 def end_elsewhere(
@@ -27,14 +30,37 @@ def end_elsewhere(
     token: of the job, in the environment of its processes.
     Returns: the nodes that did not answer, or could not end them, each with the reason.
     """
+    reasons = _on_each(nodes, lambda name: _end_on(name, token, environ))
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def kill_elsewhere(
+    nodes: Allocation,
+    token: str,
+    *,
+    hostname: str,
+    pid: int,
+    environ: Mapping[str, str] = os.environ,
+) -> bool:
+    """Kill one process of a job on another node than this one; return whether it was found.
+
+    token: as of `end_elsewhere`. hostname: as the node has it, whatever name it is reached by.
+    """
+
+    def kill_on(name: str) -> bool:
+        done = _run_on(name, [token, hostname, str(pid)], environ)
+        return not isinstance(done, str) and "killed" in done.stdout
+
+    return any(_on_each(nodes, kill_on).values())
+
+
+def _on_each(nodes: Allocation, act: Callable[[str], T]) -> dict[str, T]:
+    """Return what `act` makes of the name of each node but this one, of all at once."""
     names = [node.name for node in nodes.nodes if not is_this_machine(node.name)]
     if not names:
         return {}
     with ThreadPoolExecutor(min(len(names), _MAX_NODES_AT_ONCE)) as threads:
-        reasons = threads.map(lambda name: _end_on(name, token, environ), names)
-        return {
-            name: reason for name, reason in zip(names, reasons, strict=True) if reason is not None
-        }
+        return dict(zip(names, threads.map(act, names), strict=True))
 
 
 def reach(name: str, words: Iterable[str], environ: Mapping[str, str]) -> list[str]:
@@ -50,7 +76,18 @@ def reach(name: str, words: Iterable[str], environ: Mapping[str, str]) -> list[s
 
 def _end_on(name: str, token: str, environ: Mapping[str, str]) -> str | None:
     """Return why a node may still run processes of the job; None if it does not."""
-    command = reach(name, [sys.executable, "-I", "-S", "-", token], environ)
+    done = _run_on(name, [token], environ)
+    if isinstance(done, str):
+        return done
+    left = done.stdout.split()
+    return f"process {', '.join(left)} cannot be killed" if left else None
+
+
+def _run_on(
+    name: str, words: Sequence[str], environ: Mapping[str, str]
+) -> subprocess.CompletedProcess[str] | str:
+    """Run `leftovers.py` on a node; return why it could not be, if so."""
+    command = reach(name, [sys.executable, "-I", "-S", "-", *words], environ)
     source = Path(leftovers.__file__).read_text()
     try:
         done = subprocess.run(
@@ -68,5 +105,4 @@ def _end_on(name: str, token: str, environ: Mapping[str, str]) -> str | None:
     if done.returncode:
         said = done.stderr.strip().splitlines()
         return said[-1] if said else f"{command[0]} ended with exit code {done.returncode}"
-    left = done.stdout.split()
-    return f"process {', '.join(left)} cannot be killed" if left else None
+    return done

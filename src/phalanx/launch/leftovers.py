@@ -5,7 +5,8 @@ folder `ompi.<process id of mpiexec>`; MPICH keeps one until a rank exits normal
 unlinks its files at once.
 
 Run as a program, `leftovers.py <token>` ends the processes of a job on this node and removes their
-files. It needs the standard library only, so that a node gets it through standard input.
+files, and `leftovers.py <token> <host> <process id>` kills one of them where this is its host. It
+needs the standard library only, so that a node gets it through standard input.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -182,5 +184,28 @@ def end_all(token: str) -> list[int]:
     return pids
 
 
+def kill_process(token: str, pid: int) -> bool:
+    """Kill one process with `token` in its environment, and let those above it go on that may be
+    stopped as well; return whether it was there."""
+    if token.encode() not in _environment_of(pid):
+        return False
+    above, parents = pid, list[int]()
+    while token.encode() in _environment_of(above := parent_of(above)):
+        parents.append(above)
+    kill([pid])
+    for parent in parents:
+        with contextlib.suppress(OSError):
+            os.kill(parent, signal.SIGCONT)
+    return True
+
+
+def main(words: list[str]) -> None:
+    """Print which processes are left, or that one was killed. words: those of the command line."""
+    if len(words) == 1:
+        print(*end_all(words[0]))
+    elif words[1] == socket.gethostname() and kill_process(words[0], int(words[2])):
+        print("killed")
+
+
 if __name__ == "__main__":
-    print(*end_all(sys.argv[1]))
+    main(sys.argv[1:])

@@ -48,6 +48,9 @@ class RunGroup(ABC):
         those who are left where the group survives the loss of ranks."""
         return compute()
 
+    def report_waits(self) -> None:  # noqa: B027  # else a timeout ends them
+        """Report from now on how long this rank waits for others. Not collective."""
+
     @abstractmethod
     def barrier(self) -> None:
         """Wait until every rank is here."""

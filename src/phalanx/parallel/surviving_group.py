@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from phalanx.comm.recovery import Recovery, finish, is_recoverable, recover
+from phalanx.comm.wait_reporter import WaitReporter, current_wait
 from phalanx.comm.world import World
 from phalanx.parallel.world_group import WorldGroup
 
@@ -35,9 +38,21 @@ class SurvivingGroup(WorldGroup):
         self._is_within = False
         self._progress: Sequence[int] | None = None  # of the ranks, when they last met
         self._followers: list[Callable[[Recovery], None]] = []
+        self._reporter: WaitReporter | None = None
+        self._num_meetings, self._is_meeting = 0, False
 
     def follow(self, on_loss: Callable[[Recovery], None]) -> None:
         self._followers.append(on_loss)
+
+    def report_waits(self) -> None:
+        """Report from now on how long this rank waits for others, where it is asked for: one of
+        them that is stopped or stuck is killed then. Not collective."""
+        if self._reporter is None:
+            thread = threading.get_ident()
+            self._reporter = WaitReporter(self.world, lambda: self._current_wait(thread))
+
+    def _current_wait(self, thread: int) -> Hashable | None:
+        return self._num_meetings if self._is_meeting else current_wait(self.world, thread)
 
     def together(self, compute: Callable[[], T]) -> T:
         """Return what `compute` returns, the same on every rank, through the loss of ranks.
@@ -66,12 +81,15 @@ class SurvivingGroup(WorldGroup):
         while True:
             try:
                 self._settle(lambda: None)
-                if finish(self.world):
-                    return
+                with self._meeting():
+                    if finish(self.world):
+                        break
             except Exception as error:
                 if not is_recoverable(error):
                     raise
             self._recover()
+        if self._reporter is not None:
+            self._reporter.close()
 
     def barrier(self) -> None:
         self.together(super().barrier)
@@ -114,9 +132,19 @@ class SurvivingGroup(WorldGroup):
             self._progress = None
         return compute()
 
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Count the block as a wait of this rank for the others."""
+        self._num_meetings, self._is_meeting = self._num_meetings + 1, True
+        try:
+            yield
+        finally:
+            self._is_meeting = False
+
     def _recover(self) -> None:
         """Meet the ranks that are left, as often as it takes."""
-        recovery = recover(self.world, progress=self._num_calls)
+        with self._meeting():
+            recovery = recover(self.world, progress=self._num_calls)
         self.world = world = recovery.world
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
         self.node, self._checkpoint_group = world.group.nodes[world.rank], None

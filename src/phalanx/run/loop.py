@@ -230,6 +230,8 @@ class TrainingLoop:
         recorder.counts.damaged = self._feed.num_damaged if self.strategy.counts_samples else 0
         times = (self._began, self._began + self._waited_s, ended)
         recorder.end_step(epoch, step, result, times, samples)
+        if step == self.options.start.step:
+            self.strategy.group.report_waits()
         if step == self.options.start.step + MEASURED_STEP:
             recorder.add_memory()
 

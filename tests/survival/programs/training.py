@@ -1,12 +1,14 @@
-"""Trains with checkpoints and evaluations; some of the original ranks die at random moments.
+"""Trains with checkpoints and evaluations; some of the original ranks fail at random moments.
 
-Words: folder for the results, seed of the deaths, their number, seconds in which they come.
+Words: folder for the results, seed of the failures, their number, seconds in which they come, and
+their kinds in turn: `kill` (default), `stop`, `pause` (stopped for a second), `loop` (for ever).
 """
 
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,22 +23,38 @@ import phalanx
 from phalanx.launch.leftovers import mapped_files
 
 MICRO_BATCHES, BATCH, SAMPLES = 8, 32, 81  # the last global batch has 17 samples
+PAUSE_S = 1.0
+LOOPS, OVER = threading.Event(), threading.Event()
 
 
-def die_later(folder: Path, seed: int, deaths: int, seconds: float) -> None:
-    """Have this rank die if it is one of those drawn."""
+def fail(kind: str) -> None:
+    """Fail in this moment, as the word says."""
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "loop":
+        LOOPS.set()
+    else:
+        if kind == "pause":
+            subprocess.Popen(["sh", "-c", f"sleep {PAUSE_S}; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fail_later(folder: Path, seed: int, number: int, seconds: float, kinds: list[str]) -> None:
+    """Have this rank fail if it is one of those drawn."""
     rank, drawn = int(os.environ.get("RANK", "0")), random.Random(seed)
-    victims = drawn.sample(range(int(os.environ.get("WORLD_SIZE", "1"))), deaths)
+    victims = drawn.sample(range(int(os.environ.get("WORLD_SIZE", "1"))), number)
     moments = [drawn.uniform(0, seconds) for _ in victims]
     if rank in victims:
-        moment = moments[victims.index(rank)]
+        place = victims.index(rank)
+        moment, kind = moments[place], kinds[place % len(kinds)]
 
-        def die() -> None:
-            time.sleep(moment)
-            (folder / f"killed-{rank}").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        def wait() -> None:
+            if not OVER.wait(moment) or kind == "kill":
+                if kind != "pause":
+                    (folder / f"killed-{rank}").touch()
+                fail(kind)
 
-        threading.Thread(target=die, daemon=True).start()
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def error(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -44,7 +62,7 @@ def error(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(inputs), targets)
 
 
-def main(folder: Path, seed: int, deaths: int, seconds: float) -> None:
+def main(folder: Path, seed: int, number: int, seconds: float, kinds: list[str]) -> None:
     torch.manual_seed(5)
     data = torch.randn(SAMPLES, 20), torch.randint(10, (SAMPLES,))
     model = nn.Sequential(
@@ -64,13 +82,19 @@ def main(folder: Path, seed: int, deaths: int, seconds: float) -> None:
     )
     mapped = [str(path) for path in mapped_files(os.getpid()) if path.parts[1] == "dev"]
     (folder / f"mapped-{os.environ.get('RANK', '0')}").write_text("\n".join(mapped))
-    die_later(folder, seed, deaths, seconds)
+    if kinds == ["kill"]:
+        fail_later(folder, seed, number, seconds, kinds)
     steps, errors = 0, []
     for batch in run:
+        while LOOPS.is_set():
+            pass
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
         steps += batch.ends_step
+        if steps == 1 and batch.ends_step and kinds != ["kill"]:  # ranks are watched from now on
+            fail_later(folder, seed, number, seconds, kinds)
         if batch.ends_epoch:
             errors.append(run.evaluate(error, data))
+    OVER.set()
     rows = run._group.gather([1.0])
     assert rows is not None, "whoever is rank 0 next has them"
     result = {
@@ -83,4 +107,5 @@ def main(folder: Path, seed: int, deaths: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    folder, seed, number, seconds, *kinds = sys.argv[1:]
+    main(Path(folder), int(seed), int(number), float(seconds), kinds or ["kill"])

@@ -1,0 +1,103 @@
+"""A thread of a rank that reports how long the rank has waited in one collective."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+from phalanx.comm.mpi import mpi
+from phalanx.comm.world import World
+from phalanx.records.wait_reports import WAIT_REPORTS, WaitReport, write_report
+
+POLL_S = 0.25
+REPORT_S = 0.5
+MAX_GAP_S = 1.0
+"""Between two polls, beyond which this process was stopped itself, and has not waited."""
+
+
+def current_wait(world: World, thread: int) -> Hashable | None:
+    """Return what tells the collective in which this rank waits from any other; None where it
+    waits in none. thread: that makes the collectives; called from any other."""
+    states = [group.wait_state(thread) for group in world.recorder.registered()]
+    return tuple(states) if any(waits for _, waits in states) else None
+
+
+def launched_ranks(world: World) -> list[int]:
+    """Return the numbers by which the launcher knows the ranks of a world. Not collective."""
+    own, everyone = world.communicator.Get_group(), mpi().COMM_WORLD.Get_group()
+    ranks = own.Translate_ranks(None, everyone)
+    own.Free()
+    everyone.Free()
+    return [int(rank) for rank in ranks]
+
+
+class WaitClock:
+    """Seconds for which a rank has been seen in one and the same wait."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+        self._wait: Hashable | None = None
+        self._seen_at_s = 0.0
+
+    def see(self, wait: Hashable | None, now_s: float) -> float:
+        """Return the seconds so far, after a look at what the rank waits for now."""
+        gap_s, self._seen_at_s = now_s - self._seen_at_s, now_s
+        if wait is None or wait != self._wait or gap_s > MAX_GAP_S:
+            self.waited_s = 0.0
+        else:
+            self.waited_s += gap_s
+        self._wait = wait
+        return self.waited_s
+
+
+class WaitReporter:
+    """Reports of this rank, until it is closed; nothing where nobody has asked for them."""
+
+    def __init__(self, world: World, wait: Callable[[], Hashable | None]) -> None:
+        """world: that of the run at its start. wait: as `current_wait`, of the ranks left."""
+        folder = os.environ.get(WAIT_REPORTS)
+        self._folder = Path(folder) if folder else None
+        self._wait, self._number = wait, 0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wait reporter", daemon=True)
+        if self._folder is not None:
+            ranks = launched_ranks(world)
+            self._rank, self._group = ranks[world.rank], ranks[0]
+            self._report(0.0)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Say that nobody needs to wait for this rank any more."""
+        self._closed.set()
+        if self._folder is not None:
+            self._thread.join()
+            self._report(0.0, is_over=True)
+
+    def _run(self) -> None:
+        clock, told_s, told_at = WaitClock(), 0.0, time.monotonic()
+        while not self._closed.wait(POLL_S):
+            now = time.monotonic()
+            waited_s = clock.see(self._wait(), now)
+            if (waited_s and now > told_at + REPORT_S) or (told_s and not waited_s):
+                self._report(waited_s)
+                told_s, told_at = waited_s, now
+
+    def _report(self, waited_s: float, *, is_over: bool = False) -> None:
+        assert self._folder is not None, "asked for"
+        self._number += 1
+        report = WaitReport(
+            rank=self._rank,
+            group=self._group,
+            hostname=socket.gethostname(),
+            process_id=os.getpid(),
+            number=self._number,
+            waited_s=waited_s,
+            is_over=is_over,
+        )
+        with contextlib.suppress(OSError):  # a full disk must not end a run
+            write_report(self._folder, report)

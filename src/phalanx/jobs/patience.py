@@ -1,0 +1,116 @@
+"""An end to waiting for a rank that is stopped or stuck: it is killed, and the others go on.
+
+Ranks report while they wait (`records/wait_reports.py`). Where one has waited for too long, those
+of its run that do not wait keep it waiting. A rank in a collective is therefore never killed.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from phalanx.errors import UserError
+from phalanx.launch.allocation import Allocation
+from phalanx.launch.elsewhere import kill_elsewhere
+from phalanx.launch.leftovers import kill_process
+from phalanx.records.wait_reports import WaitReport, read_reports
+
+MARGIN_S = 1.0
+"""For reports to arrive: a rank that came at the last moment has said so by then."""
+FRESH_S = 2.0
+"""Age of a report beyond which its rank may be stopped, too."""
+_LOOK_EVERY_S = 0.25
+_MAX_GAP_S = 2.0
+"""Between two looks, beyond which this process was stopped, and has seen nothing."""
+
+
+class RankWait(NamedTuple):
+    """State of a rank as its reports tell it, by one clock."""
+
+    report: WaitReport
+    reported_at_s: float
+    waited_at_s: float
+    """When it was last known to wait, or first heard of."""
+
+
+def late_ranks(waits: Mapping[int, RankWait], now_s: float, patience_s: float) -> list[int]:
+    """Return the ranks that have kept another one waiting for more than `patience_s`. Pure."""
+    limit_s = patience_s + MARGIN_S
+    kept_waiting = {
+        wait.report.group
+        for wait in waits.values()
+        if wait.report.waited_s >= limit_s and now_s - wait.reported_at_s < FRESH_S
+    }
+    return [
+        rank
+        for rank, wait in sorted(waits.items())
+        if wait.report.group in kept_waiting
+        and not wait.report.is_over
+        and now_s - wait.waited_at_s > limit_s
+    ]
+
+
+def check_patience(patience_s: float | None, *, survive: bool) -> None:
+    """Raises: UserError for a patience that is none, or that nobody survives."""
+    if patience_s is None:
+        return
+    if not 0 < patience_s < float("inf"):
+        raise UserError(f"--patience {patience_s:g} must be above 0: seconds")
+    if not survive:
+        raise UserError(
+            f"--patience {patience_s:g} kills a rank that keeps the others waiting, and without "
+            "--survive its death ends them all: add --survive, or leave it out"
+        )
+
+
+class Patience:
+    """Patience of a job with its ranks."""
+
+    def __init__(self, folder: Path, patience_s: float, token: str, nodes: Allocation) -> None:
+        """folder: of the reports. token: of the job, in the environment of its processes."""
+        self._folder, self._patience_s, self._token = folder, patience_s, token
+        self._nodes = nodes
+        self._waits: dict[int, RankWait] = {}
+        self._given_up: set[int] = set()
+        self._looked_at_s = time.monotonic()
+
+    def check(self) -> None:
+        """Kill the ranks that have kept others waiting for too long, and say so. Called often."""
+        now = time.monotonic()
+        if now - self._looked_at_s < _LOOK_EVERY_S:
+            return
+        if now - self._looked_at_s > _MAX_GAP_S:
+            self._waits.clear()
+        self._looked_at_s = now
+        self._look(now)
+        for rank in late_ranks(self._waits, now, self._patience_s):
+            report = self._waits[rank].report
+            if rank not in self._given_up and self._kill(report):
+                where = f" ({report.hostname})" if self._nodes.has_others else ""
+                print(
+                    f"phalanx: rank {rank}{where} has kept the others waiting for "
+                    f"{self._patience_s:g} s (--patience), and was killed",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            self._given_up.add(rank)
+
+    def _look(self, now_s: float) -> None:
+        for report in read_reports(self._folder):
+            known = self._waits.get(report.rank)
+            if known is not None and known.report == report:
+                continue
+            waited_at = now_s if known is None or report.waited_s else known.waited_at_s
+            self._waits[report.rank] = RankWait(report, now_s, waited_at)
+
+    def _kill(self, report: WaitReport) -> bool:
+        """Kill a rank on its node; return whether it was there."""
+        if report.hostname == socket.gethostname():
+            return kill_process(self._token, report.process_id)
+        return kill_elsewhere(
+            self._nodes, self._token, hostname=report.hostname, pid=report.process_id
+        )
