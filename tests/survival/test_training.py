@@ -15,7 +15,7 @@ from tests.survival.test_launch import PROGRAMS, launch
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi")]
 PROGRAM, RANKS, SECONDS = PROGRAMS / "training.py", 4, 1.5
-FROZEN_S = 2.0
+FROZEN_S = 1.5
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,21 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads((folder / "result-0.json").read_text())
 
 
-def check(folder: Path, truth: dict[str, Any], seed: int, failures: int, *kinds: str) -> str:
+def check(
+    folder: Path,
+    truth: dict[str, Any],
+    seed: int,
+    failures: int,
+    *kinds: str,
+    seconds: float = SECONDS,
+) -> str:
     """Train on four ranks of which some fail, compare what the others have with the truth, and
     return what was said.
 
     kinds: as of the program; those that do not die are killed after `FROZEN_S`.
     """
     options = ["--patience", FROZEN_S] if kinds else []
-    words = [PROGRAM, folder, seed, failures, SECONDS, *kinds]
+    words = [PROGRAM, folder, seed, failures, seconds, *kinds]
     done = launch(folder, *options, "-n", RANKS, *words)
     assert done.returncode == 0, done.stderr
     killed = {int(path.name.split("-")[1]) for path in folder.glob("killed-*")}
@@ -61,13 +68,13 @@ def test_same_bits_through_deaths(
 def test_frozen_ranks_are_killed_and_those_that_go_on_in_time_are_not(
     tmp_path: Path, truth: dict[str, Any]
 ) -> None:
-    """One rank is stopped, one is for a second, and one computes for ever."""
-    said = check(tmp_path, truth, 4, 3, "stop", "pause", "loop")
+    """One rank is stopped, one is for half a second, and one computes for ever."""
+    said = check(tmp_path, truth, 4, 3, "stop", "pause", "loop", seconds=0.5)
     failed = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("killed-*"))
     outcome = json.loads((tmp_path / "logs" / "run.json").read_text())["outcome"]
     assert len(failed) == 2 and outcome["lost"] == failed
     for rank in failed:
-        assert f"rank {rank} has kept the others waiting for 2 s (--patience)" in said
+        assert f"rank {rank} has kept the others waiting for 1.5 s (--patience)" in said
     assert not list((tmp_path / "logs").glob("waits-*"))
 
 

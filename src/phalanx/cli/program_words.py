@@ -10,7 +10,8 @@ _OF_JOB_FILES = (
     *("--image", "--runtime", "--workdir"),
 )
 _WITH_VALUE = (
-    *("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile", "--restarts"),
+    *("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile"),
+    *("--restarts", "--patience"),
     *_OF_JOB_FILES,
 )
 

@@ -17,7 +17,7 @@ from phalanx.records.wait_reports import WAIT_REPORTS, WaitReport, write_report
 POLL_S = 0.25
 REPORT_S = 0.5
 MAX_GAP_S = 1.0
-"""Between two polls, beyond which this process was stopped itself, and has not waited."""
+"""That counts between two polls: beyond it this process was stopped itself, or had no core."""
 
 
 def current_wait(world: World, thread: int) -> Hashable | None:
@@ -47,10 +47,10 @@ class WaitClock:
     def see(self, wait: Hashable | None, now_s: float) -> float:
         """Return the seconds so far, after a look at what the rank waits for now."""
         gap_s, self._seen_at_s = now_s - self._seen_at_s, now_s
-        if wait is None or wait != self._wait or gap_s > MAX_GAP_S:
+        if wait is None or wait != self._wait:
             self.waited_s = 0.0
         else:
-            self.waited_s += gap_s
+            self.waited_s += min(gap_s, MAX_GAP_S)
         self._wait = wait
         return self.waited_s
 

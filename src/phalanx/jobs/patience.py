@@ -24,8 +24,8 @@ MARGIN_S = 1.0
 FRESH_S = 2.0
 """Age of a report beyond which its rank may be stopped, too."""
 _LOOK_EVERY_S = 0.25
-_MAX_GAP_S = 2.0
-"""Between two looks, beyond which this process was stopped, and has seen nothing."""
+_MAX_GAP_S = 1.0
+"""That counts between two looks: beyond it this process was stopped, or had no core."""
 
 
 class RankWait(NamedTuple):
@@ -77,17 +77,18 @@ class Patience:
         self._waits: dict[int, RankWait] = {}
         self._given_up: set[int] = set()
         self._looked_at_s = time.monotonic()
+        self._now_s = 0.0
+        """By a clock that stands still while nobody looks."""
 
     def check(self) -> None:
         """Kill the ranks that have kept others waiting for too long, and say so. Called often."""
-        now = time.monotonic()
-        if now - self._looked_at_s < _LOOK_EVERY_S:
+        gap_s = time.monotonic() - self._looked_at_s
+        if gap_s < _LOOK_EVERY_S:
             return
-        if now - self._looked_at_s > _MAX_GAP_S:
-            self._waits.clear()
-        self._looked_at_s = now
-        self._look(now)
-        for rank in late_ranks(self._waits, now, self._patience_s):
+        self._looked_at_s += gap_s
+        self._now_s += min(gap_s, _MAX_GAP_S)
+        self._look(self._now_s)
+        for rank in late_ranks(self._waits, self._now_s, self._patience_s):
             report = self._waits[rank].report
             if rank not in self._given_up and self._kill(report):
                 where = f" ({report.hostname})" if self._nodes.has_others else ""

@@ -185,13 +185,14 @@ def end_all(token: str) -> list[int]:
 
 
 def kill_process(token: str, pid: int) -> bool:
-    """Kill one process with `token` in its environment, and let those above it go on that may be
-    stopped as well; return whether it was there."""
+    """Kill one process with `token` in its environment, and let those above it go on, should they
+    be stopped as well; return whether it was there."""
     if token.encode() not in _environment_of(pid):
         return False
     above, parents = pid, list[int]()
     while token.encode() in _environment_of(above := parent_of(above)):
-        parents.append(above)
+        if _status_of(above)[0] == "T":  # Open MPI's launcher passes SIGCONT on to all ranks
+            parents.append(above)
     kill([pid])
     for parent in parents:
         with contextlib.suppress(OSError):

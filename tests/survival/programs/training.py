@@ -1,7 +1,7 @@
 """Trains with checkpoints and evaluations; some of the original ranks fail at random moments.
 
 Words: folder for the results, seed of the failures, their number, seconds in which they come, and
-their kinds in turn: `kill` (default), `stop`, `pause` (stopped for a second), `loop` (for ever).
+their kinds in turn: `kill` (default), `stop`, `pause` (for half a second), `loop` (for ever).
 """
 
 import json
@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import torch
@@ -23,7 +22,7 @@ import phalanx
 from phalanx.launch.leftovers import mapped_files
 
 MICRO_BATCHES, BATCH, SAMPLES = 8, 32, 81  # the last global batch has 17 samples
-PAUSE_S = 1.0
+PAUSE_S = 0.5
 LOOPS, OVER = threading.Event(), threading.Event()
 
 

@@ -1,0 +1,96 @@
+"""Ranks that others wait for: decided from the times that each rank has measured. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+PHASES = ("data", "forward", "backward", "optimizer")
+SLOW_RATIO = 1.5
+"""Of a phase to the median of the other ranks, from which on a rank may be slow."""
+SLOW_SHARE = 0.1
+"""Of the others' step, which the excess must be at least: nobody waits for less."""
+SLOW_WINDOWS = 2
+"""One after the other, in which a rank must be slow."""
+TOLD_EVERY_STEPS = 500
+"""Between two lines about the same rank."""
+
+
+class RankPace(NamedTuple):
+    """Sums over the steps of a window, of one rank."""
+
+    micro_batches: float
+    """That it computed."""
+    data_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    step_s: float
+    """Whole steps, with what it waited for others."""
+
+    @property
+    def unit_s(self) -> float:
+        """Seconds of a micro-batch."""
+        return (self.data_s + self.forward_s + self.backward_s) / max(1.0, self.micro_batches)
+
+    def phases(self, steps: int) -> list[float]:
+        """Return seconds by phase: of a micro-batch, and of the optimizer's step."""
+        per = max(1.0, self.micro_batches)
+        of_one = [self.data_s / per, self.forward_s / per, self.backward_s / per]
+        return [*of_one, self.optimizer_s / steps]
+
+
+class SlowRank(NamedTuple):
+    """A rank that is slower than the others."""
+
+    rank: int
+    phase: str
+    """In which it loses most."""
+    ratio: float
+    """Of that phase to the median of the others."""
+    steps: int
+    """For which it has been slow."""
+
+
+def slow_phase(paces: Sequence[RankPace], rank: int, steps: int) -> tuple[str, float] | None:
+    """Return the phase in which a rank loses most against the others, and how many times their
+    median it takes; None where it is not slow. Micro-batches count alike, however many a rank has.
+    """
+    others = [pace.phases(steps) for number, pace in enumerate(paces) if number != rank]
+    usual = [median(times) for times in zip(*others, strict=True)]
+    own = paces[rank].phases(steps)
+    per_step = [paces[rank].micro_batches / steps] * 3 + [1.0]
+    excess = [n * (mine - usually) for n, mine, usually in zip(per_step, own, usual, strict=True)]
+    number = max(range(len(PHASES)), key=excess.__getitem__)
+    whole_s = sum(n * usually for n, usually in zip(per_step, usual, strict=True))
+    is_slow = own[number] >= SLOW_RATIO * usual[number] and excess[number] >= SLOW_SHARE * whole_s
+    if not is_slow or not whole_s:
+        return None
+    return PHASES[number], own[number] / usual[number] if usual[number] else math.inf
+
+
+class SlowRanks:
+    """Ranks that were slow in the last windows, and when they were told of."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, tuple[int, int]] = {}  # windows, steps
+        self._told_at: dict[int, int] = {}
+
+    def see(self, paces: Sequence[RankPace], *, steps: int, step: int) -> list[SlowRank]:
+        """Return the ranks to tell of now. steps: of the window; step: updates made so far."""
+        found = []
+        for rank in range(len(paces)):
+            slow = slow_phase(paces, rank, steps)
+            if slow is None:
+                self._since.pop(rank, None)
+                continue
+            windows, before = self._since.get(rank, (0, 0))
+            self._since[rank] = windows + 1, before + steps
+            told_at = self._told_at.get(rank)
+            is_due = told_at is None or step - told_at >= TOLD_EVERY_STEPS
+            if windows + 1 >= SLOW_WINDOWS and is_due:
+                self._told_at[rank] = step
+                found.append(SlowRank(rank, *slow, before + steps))
+        return found
