@@ -12,6 +12,9 @@ LEAST_GAIN = 0.1
 WINDOWS = 2
 """One after the other, in which it would have."""
 
+Costs = tuple[Sequence[float], Sequence[float]]
+"""By rank, the seconds of a micro-batch, and of what does not depend on their number."""
+
 
 def step_s(counts: Sequence[int], units_s: Sequence[float], fixed_s: Sequence[float]) -> float:
     """Return the seconds that the slowest rank takes for its micro-batches and its update."""
@@ -40,10 +43,11 @@ def division(counts: Sequence[int]) -> list[range]:
 
 
 class Rebalancer:
-    """Divisions that a run has tried; the same on all ranks, which see the same times."""
+    """Division of the micro-batches as the ranks' times suggest it; the same on all ranks, which
+    see the same times."""
 
     def __init__(self) -> None:
-        self._seen: list[Sequence[RankPace]] = []
+        self._seen: list[Costs] = []
 
     def see(
         self, paces: Sequence[RankPace], counts: Sequence[int], *, steps: int
@@ -52,25 +56,21 @@ class Rebalancer:
 
         paces: of a window of so many steps, in which the ranks had `counts`.
         """
-        if self._seen and len(self._seen[-1]) != len(paces):  # ranks were lost
+        costs = [pace.unit_s for pace in paces], [pace.optimizer_s / steps for pace in paces]
+        if self._seen and len(self._seen[-1][0]) != len(paces):  # ranks were lost
             self._seen.clear()
-        self._seen = [*self._seen[1 - WINDOWS :], paces]
+        self._seen = [*self._seen[1 - WINDOWS :], costs]
         if len(self._seen) < WINDOWS:
             return None
-        wanted = balanced_counts(sum(counts), *_mean_costs(self._seen, steps))
-        for window in self._seen:
-            costs = _mean_costs([window], steps)
-            if step_s(wanted, *costs) > (1 - LEAST_GAIN) * step_s(counts, *costs):
+        units_s, fixed_s = (_means(values) for values in zip(*self._seen, strict=True))
+        wanted = balanced_counts(sum(counts), units_s, fixed_s)
+        for units, fixed in self._seen:
+            if step_s(wanted, units, fixed) > (1 - LEAST_GAIN) * step_s(counts, units, fixed):
                 return None
         self._seen.clear()
         return wanted
 
 
-def _mean_costs(
-    windows: Sequence[Sequence[RankPace]], steps: int
-) -> tuple[list[float], list[float]]:
-    """Return by rank the seconds of a micro-batch and of an update."""
-    by_rank = list(zip(*windows, strict=True))
-    units = [sum(pace.unit_s for pace in paces) / len(paces) for paces in by_rank]
-    fixed = [sum(pace.optimizer_s for pace in paces) / len(paces) / steps for paces in by_rank]
-    return units, fixed
+def _means(windows: Sequence[Sequence[float]]) -> list[float]:
+    """Return each rank's mean over the windows."""
+    return [sum(values) / len(values) for values in zip(*windows, strict=True)]
