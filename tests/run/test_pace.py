@@ -42,9 +42,7 @@ def test_a_phase_that_takes_much_longer_than_on_the_other_ranks(
     for others in ([pace()], [pace(), pace(), pace()]):
         phase = slow_phase([*others, slow], len(others), STEPS)
         assert phase == (None if found is None else (found[0], pytest.approx(found[1])))
-        assert all(
-            slow_phase([*others, slow], rank, STEPS) is None for rank in range(len(others))
-        )
+        assert all(slow_phase([*others, slow], rank, STEPS) is None for rank in range(len(others)))
 
 
 @dataclass
