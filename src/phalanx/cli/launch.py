@@ -14,6 +14,7 @@ from rich.console import Console
 
 from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
+from phalanx.cli.inject import Inject, take_injections
 from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.cli.restarts import Patience, Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
@@ -44,6 +45,7 @@ def launch(
     survive: Annotated[bool, Parameter(negative="")] = False,
     patience: Patience = None,
     restarts: Restarts = 0,
+    inject: Inject = (),
     batch: Submit = LOCALLY,
 ) -> None:
     """Run a program of yours on ranks of this machine, of --hosts or of the allocation, by the MPI
@@ -94,12 +96,14 @@ def launch(
     for name, number in (("--ranks", ranks), ("--threads", threads)):
         if number is not None and number < 1:
             raise UserError(f"{name} {number} must be at least 1")
+    take_injections(inject, ranks)
     is_second = words[0] in ("-m", "phalanx") and len(words) > 1
     name = words[1] if is_second else Path(words[0]).stem
     if batch.submit is not None:
         _check_for_job(hosts=hosts, hostfile=hostfile, log_dir=log_dir)
         flags = ["--survive"] * survive + ["--restarts", str(restarts)] * (restarts > 0)
         flags += [] if patience is None else ["--patience", f"{patience:g}"]
+        flags += [word for text in inject for word in ("--inject", text)]
         write_job(batch, words, name=name, ranks=ranks, threads=threads, flags=flags)
         return
     check_used(batch)
@@ -129,7 +133,7 @@ def launch(
             is_supervised=restarts > 0,
         )
         lost = supervise(program, folder, ranks, restarts)
-    _tell_end(folder, lost)
+    _tell_end(folder, lost, inject)
 
 
 def _check_for_job(**given: object) -> None:
@@ -140,13 +144,18 @@ def _check_for_job(**given: object) -> None:
             raise UserError(f"{option}: a job file leaves that to the job; leave it out")
 
 
-def _tell_end(folder: Path, lost: Sequence[int]) -> None:
+def _tell_end(folder: Path, lost: Sequence[int], inject: Sequence[str]) -> None:
     """Say without whom the job has come to its end, and where its records are."""
     if lost:
         who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
         print(f"phalanx: {who}, and the others went on to the end", file=sys.stderr)
     if record_file(folder, Run).exists():
         print(f"phalanx: records of the run: phalanx report {folder}", file=sys.stderr)
+    elif inject:
+        print(
+            "phalanx: --inject: no fault was injected: the program does not train by phalanx.start",
+            file=sys.stderr,
+        )
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -32,10 +32,13 @@ from phalanx.report.large_batch.summary import print_summary as large_batch_summ
 from phalanx.report.parallelism.study_data import ALGORITHMS
 from phalanx.report.parallelism.summary import print_summary as parallelism_summary
 from phalanx.report.scaling.summary import show_summary
+from phalanx.report.survival.study_data import KIND as SURVIVAL
+from phalanx.report.survival.summary import print_summary as survival_summary
 from phalanx.study import compression as compression_study
 from phalanx.study import large_batch as large_batch_study
 from phalanx.study import parallelism as parallelism_study
 from phalanx.study import scaling as scaling_study
+from phalanx.study import survival as survival_study
 from phalanx.study.compression import CompressionConfig
 from phalanx.study.execute import execute, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
@@ -44,6 +47,7 @@ from phalanx.study.planned import PlannedRun, own_command, study_folder
 from phalanx.study.programs import file_state, plan_program
 from phalanx.study.scaling import ScalingConfig
 from phalanx.study.scratch import plan_scratch
+from phalanx.study.survival import SurvivalConfig
 from phalanx.train.data_options import DatasetName
 
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
@@ -288,6 +292,49 @@ def parallelism(
 
 def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:
     return "text" if model == "gpt" else config.dataset
+
+
+@app.command
+def survival(
+    *,
+    config: Annotated[SurvivalConfig, OPTIONS] = SurvivalConfig(),  # noqa: B008  # frozen
+    preflight: Preflight = True,
+    json_: Json = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
+) -> None:
+    """Measure what faults cost: the same training undisturbed, and with ranks that die.
+
+    Faults are injected at times drawn from a seed. The page shows the loss against wall-clock time
+    with every fault marked, the share of the time that went into steps that count, how long a fault
+    goes unnoticed, and whether the bits are the same. The same command given again goes on where it
+    stopped.
+
+    For example:
+
+        phalanx study survival --quick
+
+        phalanx study survival --fault-s 15 --seeds 0 1 2
+    """
+    console = new_console(json_)
+    take_hosts(hosts, hostfile, console)
+    choice = resolve(config.dataset, config.data_root)
+    planned = survival_study.plan(config)
+    run_study(
+        study_folder(config, SURVIVAL, choice.name),
+        planned.runs,
+        console,
+        survival_summary,
+        kind=SURVIVAL,
+        reasons=[
+            choice.reason,
+            *(f"left out: {name}: {reason}" for name, reason in planned.left_out.items()),
+        ],
+        data=[choice.name],
+        left_out=planned.left_out,
+        preflight=preflight,
+        json_=json_,
+    )
 
 
 def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console) -> int:

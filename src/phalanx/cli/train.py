@@ -7,6 +7,7 @@ import os
 from phalanx.cli.as_json import printed_run
 from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
+from phalanx.cli.inject import Inject, take_injections
 from phalanx.cli.preflight import Preflight, preflight_training
 from phalanx.cli.restarts import Restarts
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
@@ -28,6 +29,7 @@ def train(
     hostfile: HostFile = None,
     preflight: Preflight = True,
     restarts: Restarts = 0,
+    inject: Inject = (),
     json_: Json = False,
     config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
 ) -> None:
@@ -55,6 +57,7 @@ def train(
     check_restarts(restarts, os.environ)
     use_hosts(hosts, hostfile, os.environ)
     config = options.config()
+    take_injections(inject, None)
     launched = detect(os.environ)
     if launched:
         refuse_hosts(hosts, hostfile, launched)
@@ -75,6 +78,7 @@ def train(
     except RunIsFinishedError as finished:
         console.print(str(finished), markup=False)
         return
+    take_injections(inject, config.ranks)
     folder = folder_of(config)
     lines = [*where(config), choice.reason, *notices, title(config)]
     console.print("\n".join(lines), markup=False)

@@ -211,7 +211,7 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
+        self._path, self._file = path, path.open("ab")
         self._encoder = msgspec.json.Encoder()
         self._waiting: list[Noted] = []
         self.note: Callable[[Noted], None] = self._waiting.append
@@ -230,6 +230,11 @@ class EventWriter:
         self._file.write(self._encoder.encode_lines(map(_made, waiting)))
         self._file.flush()
         self.due_at = time.perf_counter() + FLUSH_INTERVAL_S
+
+    def append(self, event: Event) -> None:
+        """Write one event at once, from any thread; it may come before others that wait."""
+        with self._path.open("ab", buffering=0) as file:
+            file.write(msgspec.json.encode(event) + b"\n")
 
     def close(self) -> None:
         if not self._file.closed:

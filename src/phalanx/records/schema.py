@@ -15,6 +15,7 @@ import msgspec
 SCHEMA_VERSION = 1
 
 Status = Literal["planned", "running", "completed", "failed", "interrupted"]
+FaultKind = Literal["kill", "stop", "terminate"]
 LearningRateRule = Literal["none", "linear", "sqrt"]
 LearningRateSchedule = Literal["constant", "step", "cosine", "polynomial"]
 
@@ -163,6 +164,7 @@ class StartedEvent(Event, frozen=True, kw_only=True, tag="started"):
     role: str = "worker"  # or "server"
     coordinates: dict[str, int] = {}  # along the axes of the mesh
     expected: ExpectedCosts | None = None  # costs of this rank by theory
+    time_s: float | None = None  # Unix time of this event; None in records of an older Phalanx
 
 
 class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
@@ -302,6 +304,16 @@ class RecoveredEvent(Event, frozen=True, kw_only=True, tag="recovered"):
     step: int  # updates that all survivors had made
     lost: list[int]  # by the numbers that they started with
     recovery_s: float  # from the notice to the new world
+
+
+class InjectedEvent(Event, frozen=True, kw_only=True, tag="injected"):
+    """A fault that is about to strike this rank, as it was asked for."""
+
+    time_s: float  # Unix time of the fault
+    kind: FaultKind
+    rank: int  # by the number that it started with
+    step: int  # updates made
+    pause_s: float | None = None  # of a stop, until the rank goes on; None: never
 
 
 class StoppedEvent(Event, frozen=True, kw_only=True, tag="stopped"):

@@ -13,6 +13,7 @@ from typing import Literal
 from phalanx.report.format import (
     first_few,
     joined,
+    one_decimal,
     points,
     points_with_span,
     ratio,
@@ -87,6 +88,24 @@ class Agreement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimeShare:
+    """Share of the wall-clock time that a training spent on steps that count."""
+
+    subject: str
+    estimate: float
+    interval: Interval | None  # None of one run
+    floor: float  # that the share is held to
+    facts: str = ""
+
+    @property
+    def verdict(self) -> Literal["reaches", "is below", "cannot be told"]:
+        interval = self.interval
+        if interval is None or interval.holds(self.floor):
+            return "cannot be told"
+        return "reaches" if interval.low > self.floor else "is below"
+
+
+@dataclass(frozen=True, kw_only=True)
 class FastestBySize:
     """Ranges of sizes, increasing, with the fastest path of each; None where it cannot be told."""
 
@@ -122,7 +141,7 @@ def accuracy_difference(
     )
 
 
-Finding = Fastest | Speed | AccuracyDifference | Agreement | FastestBySize | str
+Finding = Fastest | Speed | AccuracyDifference | Agreement | FastestBySize | TimeShare | str
 """A string is a condition of the measurement, which nothing is computed from."""
 
 
@@ -138,6 +157,8 @@ def finding_text(finding: Finding) -> str:
         case Agreement():
             text = f"{finding.num} of {finding.n} {finding.noun} {finding.holds}"
             return f"{text}; not {joined(finding.exceptions)}" if finding.exceptions else text
+        case TimeShare():
+            return _time_share(finding)
         case FastestBySize():
             return _by_size(finding)
         case _:
@@ -188,6 +209,22 @@ def _difference(finding: AccuracyDifference) -> str:
     }[finding.verdict]
     facts = ", ".join(fact for fact in (change, finding.facts) if fact)
     return f"{finding.subject} {words}" + (f": {facts}" if facts else "")
+
+
+def _time_share(finding: TimeShare) -> str:
+    floor, interval = one_decimal(finding.floor), finding.interval
+    share = one_decimal(finding.estimate)
+    if interval is None:
+        told = f"of one run, so whether it reaches {floor} cannot be told"
+    else:
+        share += f" ({one_decimal(interval.low)} to {one_decimal(interval.high)})"
+        told = {
+            "reaches": f"which reaches {floor}",
+            "is below": f"which is below {floor}",
+            "cannot be told": f"whether it reaches {floor} cannot be told",
+        }[finding.verdict]
+    facts = f" ({finding.facts})" if finding.facts else ""
+    return f"{finding.subject}: {share} of the time went into steps that count, {told}{facts}"
 
 
 def _by_size(finding: FastestBySize) -> str:

@@ -108,10 +108,12 @@ def _run_of_study(folder: Path, *, is_alone: bool = False, keeps_steps: bool = F
         num_ranks, parts = _parts_of(folder, run)
         ranks = _read_ranks(parts, num_ranks, keeps_steps=keeps_steps)
         is_complete = run.outcome.status == "completed"
-        unseen = sorted(set(range(num_ranks)) - set(ranks)) if is_complete else []
+        lost = set(run.outcome.lost)
+        unseen = sorted(set(range(num_ranks)) - set(ranks) - lost) if is_complete else []
         if unseen and not (is_alone and _has_summaries(ranks)):
             raise ValueError(f"{folder} completed, but has no records of ranks {unseen}")
-        if is_complete and (damage := _damage(folder, ranks)):
+        left = {rank: measure for rank, measure in ranks.items() if rank not in lost}
+        if is_complete and (damage := _damage(folder, left)):
             raise ValueError(damage)
     except (ValueError, OSError) as error:
         return RunMeasure(name=folder.name, status="damaged", error=str(error))

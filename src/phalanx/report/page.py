@@ -27,6 +27,7 @@ from phalanx.report.io.page import io_content, io_study_content
 from phalanx.report.large_batch.page import large_batch_content
 from phalanx.report.parallelism.page import parallelism_content
 from phalanx.report.scaling.page import scaling_content
+from phalanx.report.survival.page import survival_content
 from phalanx.report.tables import sources
 from phalanx.report.trace.write import write_missing_trace
 
@@ -36,6 +37,7 @@ CONTENTS: Mapping[str, Callable[[StudyMeasures], Content]] = {
     "compression": compression_content,
     "large-batch": large_batch_content,
     "io": io_study_content,
+    "survival": survival_content,
 }
 """By the kind of a study; of another kind they are runs to be compared."""
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"

@@ -269,6 +269,13 @@ class ProgramRun:
             )
         )
 
+    @property
+    def step_loss(self) -> float | None:
+        """Mean loss of the last step's global batch, before its update, over all ranks, as
+        `backward` weighs it; None where the strategy does not sum it. Not collective."""
+        summed = self._strategy.summed
+        return None if summed is None else summed.loss / (summed.weight or 1)
+
     def training_loss(self) -> float:
         """Return the mean loss of this epoch's samples so far, over all ranks; after its loop that
         of the whole epoch, before the next begins. As `backward` weighs it. Collective."""

@@ -31,6 +31,7 @@ from phalanx.records.schema import (
     StoppedEvent,
 )
 from phalanx.run.digests import ModelDigests
+from phalanx.run.fault_injector import FaultInjector
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import resident_bytes
 from phalanx.run.step_record import step_record
@@ -77,6 +78,14 @@ class RunRecorder:
         self._first_correct = 0 if counts_correct else None
         self._epoch_began = began_at
         self._digests: ModelDigests | None = None
+        self._num_steps = 0  # updates made
+        self._faults = FaultInjector.of(
+            os.environ,
+            strategy.group,
+            writer,
+            began_at=began_at,
+            num_steps=lambda: self._num_steps,
+        )
         self.gathered: GatheredRecords | None = None
         """Brings this rank's file to rank 0's folder after each epoch."""
 
@@ -111,6 +120,7 @@ class RunRecorder:
                 role=strategy.role,
                 coordinates=strategy.coordinates,
                 expected=expected,
+                time_s=time.time(),
             )
         )
         if strategy.num_blocks is not None and strategy.rank == 0:
@@ -119,6 +129,8 @@ class RunRecorder:
 
     def begin_epoch(self) -> None:
         """Begin to count an epoch; after the barrier with which it begins."""
+        if self._faults is not None:
+            self._faults.begin()
         strategy = self._strategy
         self.counts = EpochCounts(correct=self._first_correct)
         self._bytes_before, traffic = strategy.communicated_bytes, strategy.group.traffic
@@ -143,6 +155,7 @@ class RunRecorder:
         """
         counts, loss_sum = self.counts, 0.0
         counts.steps += 1
+        self._num_steps = step + 1
         counts.communication_s += result.communication_s
         if result.is_skipped:
             counts.skipped += 1
@@ -240,12 +253,16 @@ class RunRecorder:
 
     def stop(self, step: int) -> None:
         """Write the last line of a run that was stopped. step: updates made."""
+        if self._faults is not None:
+            self._faults.cancel()
         if self.writer is not None:
             self.writer.add(StoppedEvent(at_s=self.at_s(), step=step))
             self.writer.close()
 
     def finish(self, parameters_sha256: str, certificate: Certificate | None = None) -> None:
         """Write the last line of a rank that came to the end. certificate: of a bitwise run."""
+        if self._faults is not None:
+            self._faults.cancel()
         if self.writer is None:
             return
         self.writer.add(

@@ -1,0 +1,143 @@
+"""Injection of faults into this rank, at the times of a schedule that all ranks have."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from phalanx.records.files import EventWriter
+from phalanx.records.schema import InjectedEvent
+from phalanx.run.fault_schedule import ScheduledFault, fault_schedule, injections_of
+
+NOTICE_S = 0.1
+"""Time before a fault at which it is told and recorded."""
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "terminate": signal.SIGTERM}
+
+
+class LivingRanks(Protocol):
+    """Ranks of a run, of which some may be lost."""
+
+    rank: int
+    """Number of this one now."""
+    size: int
+    """Number of those that live."""
+
+
+class FaultInjector:
+    """Strikes this rank, by a thread of its own, when the schedule says so."""
+
+    def __init__(
+        self,
+        schedule: Iterator[ScheduledFault],
+        ranks: LivingRanks,
+        writer: EventWriter | None,
+        *,
+        began_at: float,
+        num_steps: Callable[[], int],
+    ) -> None:
+        """ranks: before any was lost. writer: of this rank's records. began_at:
+        `time.perf_counter()` that events count from. num_steps: returns the updates made."""
+        self._schedule, self._ranks, self._writer = schedule, ranks, writer
+        self._rank, self._began_at, self._num_steps = ranks.rank, began_at, num_steps
+        self._is_cancelled = threading.Event()
+        self._lock = threading.Lock()  # of the decision between a fault and the end
+        self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
+        self._first_step_at = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        environ: Mapping[str, str],
+        ranks: LivingRanks,
+        writer: EventWriter | None,
+        *,
+        began_at: float,
+        num_steps: Callable[[], int],
+    ) -> FaultInjector | None:
+        """Return an injector of the faults that the environment asks for; None for none."""
+        injections = injections_of(environ)
+        if not injections:
+            return None
+        schedule = fault_schedule(injections, ranks.size)
+        return cls(schedule, ranks, writer, began_at=began_at, num_steps=num_steps)
+
+    def begin(self) -> None:
+        """Count time from now on. The ranks call it together, before the first step; later calls do
+        nothing."""
+        if self._thread.ident is None:
+            self._first_step_at = time.perf_counter()
+            self._thread.start()
+
+    def cancel(self) -> None:
+        """Strike no more: the training is over."""
+        with self._lock:
+            self._is_cancelled.set()
+
+    def _run(self) -> None:
+        for fault in self._schedule:
+            at = self._first_step_at + fault.at_s
+            if self._is_cancelled.wait(max(0.0, at - NOTICE_S - time.perf_counter())):
+                return
+            if self._ranks.size < 2:
+                return
+            if fault.rank == self._rank:
+                self._strike(fault, at)
+            elif self._ranks.rank == 0:
+                _tell(fault)
+
+    def _strike(self, fault: ScheduledFault, at: float) -> None:
+        """Tell and record the fault, and let it happen at its time."""
+        _tell(fault)
+        with self._lock:
+            if self._is_cancelled.is_set():
+                return
+            self._record(fault, max(0.0, at - time.perf_counter()))
+        self._is_cancelled.wait(max(0.0, at - time.perf_counter()))
+        with self._lock:
+            if self._is_cancelled.is_set():
+                return
+            if fault.kind == "stop" and fault.pause_s is not None:
+                _continue_later(fault.pause_s)
+            os.kill(os.getpid(), _SIGNALS[fault.kind])
+
+    def _record(self, fault: ScheduledFault, left_s: float) -> None:
+        """left_s: until the fault."""
+        if self._writer is not None:
+            self._writer.append(
+                InjectedEvent(
+                    at_s=time.perf_counter() + left_s - self._began_at,
+                    time_s=time.time() + left_s,
+                    kind=fault.kind,
+                    rank=fault.rank,
+                    step=self._num_steps(),
+                    pause_s=fault.pause_s,
+                )
+            )
+
+
+def _tell(fault: ScheduledFault) -> None:
+    """Print the fault before it happens."""
+    what = {"kill": "SIGKILL", "stop": "SIGSTOP", "terminate": "SIGTERM"}[fault.kind]
+    if fault.kind == "stop":
+        pause_s = fault.pause_s
+        what += ", for good" if pause_s is None else f", for {pause_s:g} s"
+    line = f"phalanx: injected fault: rank {fault.rank}: {what}, {fault.at_s:.1f} s after its begin"
+    print(line, file=sys.stderr, flush=True)
+
+
+def _continue_later(pause_s: float) -> None:
+    """Have another process continue this one, which cannot do so itself."""
+    command = f"sleep {pause_s}; kill -CONT {os.getpid()}"
+    subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -1,0 +1,60 @@
+"""The plan of the survival study."""
+
+from typing import Any
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.study import survival
+from phalanx.study.survival import SurvivalConfig, SurvivalRun, plan
+
+
+@pytest.fixture
+def every_mpi_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SurvivalRun, "check", lambda _: None)
+
+
+@pytest.mark.usefixtures("every_mpi_can")
+def test_runs_of_a_seed_differ_in_their_faults_alone() -> None:
+    runs = plan(SurvivalConfig(seeds=(0, 3))).runs
+    assert [run.name for run in runs] == [
+        "undisturbed-s0", "in-place-s0", "undisturbed-s3", "in-place-s3",
+    ]  # fmt: skip
+    assert [run.options["inject"] for run in runs] == [(), ("kill:15:0",), (), ("kill:15:3",)]
+    for quiet, disturbed in (runs[:2], runs[2:]):
+        assert quiet.config == disturbed.config
+
+
+@pytest.mark.usefixtures("every_mpi_can")
+def test_a_quick_study_is_short() -> None:
+    runs = plan(SurvivalConfig(quick=True)).runs
+    assert [run.name for run in runs] == ["undisturbed-s0", "in-place-s0"]
+    assert runs[1].options["inject"] == ("kill:2:0",)
+    assert runs[0].config.steps == survival.QUICK_STEPS
+
+
+def test_an_mpi_that_ends_all_ranks_leaves_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(run: SurvivalRun) -> None:
+        if run.survives:
+            raise UserError("--survive: MPICH ends all ranks when one dies")
+
+    monkeypatch.setattr(SurvivalRun, "check", check)
+    planned = plan(SurvivalConfig(seeds=(0,)))
+    assert [run.name for run in planned.runs] == ["undisturbed-s0"]
+    assert planned.left_out == {"in-place": "--survive: MPICH ends all ranks when one dies"}
+    with pytest.raises(UserError, match="there is nothing to run: --survive: MPICH"):
+        plan(SurvivalConfig(ways=("in-place",)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seeds": ()}, "--seeds needs at least one"),
+        ({"ranks": 1}, "--ranks must be at least 2, not 1"),
+        ({"fault_s": -1.0}, "--fault-s must be positive"),
+        ({"ranks": 9}, "--ranks 9, --micro-batches 8, .*at least the one before"),
+    ],
+)
+def test_what_makes_no_study_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        SurvivalConfig(**options)
