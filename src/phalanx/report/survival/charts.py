@@ -58,7 +58,7 @@ def _row(run: DisturbedRun, step: TimedStep, fault: FaultMeasure | None = None) 
         "at_s": step.ended_s if fault is None else fault.at_s,
         "updates": step.step + 1,
         "loss": step.loss,
-        "step_ms": 1e3 * step.took_s,
+        "step_ms": 1e3 * (step.ended_s - step.began_s),
         "words": words,
         "noticed": "" if notice_s is None else f"after {duration(notice_s)}",
         "continued": "" if continue_s is None else f"after {duration(continue_s)}",
@@ -77,9 +77,14 @@ def _curves(rows: Sequence[Row], x: alt.X, y: alt.Y) -> AnyChart:
     line = steps.mark_line(strokeWidth=1.6).encode(color=series.color, detail="run:N")
     faults = base.transform_filter(f"datum.kind === '{FAULT}'")
     cross = faults.mark_point(
-        shape="cross", angle=45, size=170, filled=True, stroke="var(--surface)", strokeWidth=1.2
+        shape="cross",
+        angle=45,
+        size=190,
+        filled=True,
+        color="var(--ink)",
+        stroke="var(--surface)",
+        strokeWidth=1.2,
     ).encode(
-        color=series.color,
         tooltip=tooltips(
             *("words|fault", "run", "at_s|time (s)|,.2f", "updates|updates before it|,d"),
             *("noticed", "continued|next step ended", "loss||.5f"),
@@ -122,8 +127,8 @@ LOSS_BY_UPDATES = Chart(
 )
 STEP_TIMES = Chart(
     title="Time of a step",
-    caption="Fewer ranks have more to compute each, until as many are left as there are cores "
-    "busy.",
+    caption="From the end of a step to that of the next. When ranks have died the others compute "
+    "their part.",
     source=SOURCE,
     rows=curve_rows,
     runs=_names,
@@ -136,9 +141,9 @@ STEP_TIMES = Chart(
 
 
 def share_rows(data: SurvivalStudyData) -> list[Row]:
-    """A row a way."""
+    """A row a way with faults."""
     rows: list[Row] = []
-    for cell in data.cells:
+    for cell in data.disturbed_cells:
         if cell.share is not None:
             interval = cell.share_interval
             span = (

@@ -10,11 +10,10 @@ from statistics import fmean, median
 from phalanx.report.comparison import counted
 from phalanx.report.content import Topic, make_topic, told
 from phalanx.report.findings import Agreement, Finding, TimeShare, headline_text
-from phalanx.report.format import duration, joined, one_decimal
-from phalanx.report.statistics import mean_interval
+from phalanx.report.format import duration, joined, one_decimal, ratio
+from phalanx.report.statistics import mean_interval, ratio_of_times
 from phalanx.report.study_content import topics_of_runs
 from phalanx.report.survival.study_data import (
-    UNDISTURBED,
     DisturbedRun,
     SurvivalCell,
     SurvivalStudyData,
@@ -56,16 +55,16 @@ def findings(data: SurvivalStudyData) -> tuple[Topic, ...]:
         ),
         make_topic(
             "Effective training time",
-            "From the begin of the first step to the end of the last. A step counts with the time "
-            "of its own parts; one in which a fault came with the median of the undisturbed ones "
-            "before it; one that is made again counts once. Fewer ranks make slower steps, which "
-            f"count. The mean over the runs is held to {one_decimal(FLOOR)}.",
-            [(cell.label, effective_time(cell)) for cell in data.cells if cell.shares],
+            "Share of the time from the begin of the first step to the end of the last. Steps "
+            "between a fault and the recovery from it count with the median of the undisturbed "
+            "ones before them; a step that is made again counts once. Fewer ranks make slower "
+            f"steps, which count. The mean over the runs is held to {one_decimal(FLOOR)}.",
+            [(cell.label, effective_time(cell)) for cell in data.disturbed_cells if cell.shares],
         ),
         make_topic(
             "What a fault costs",
-            "Until the last survivor has noticed, and until the end of the next step that counts; "
-            "means over the faults.",
+            "Until the last survivor has noticed, and until the end of the first step after the "
+            "recovery; means over the faults. Who computes notices at the end of it.",
             [(cell.label, costs(data, cell)) for cell in data.disturbed_cells if cell.faults],
         ),
         *topics_of_runs(data.measures),
@@ -114,10 +113,8 @@ def same_losses(data: SurvivalStudyData) -> Agreement | None:
 def effective_time(cell: SurvivalCell) -> Finding:
     """Return the share of the time that went into steps that count."""
     loads = [load for run in cell.runs if (load := run.load_average) is not None]
-    facts = [counted(len(cell.runs), "run")]
-    if cell.way != UNDISTURBED:
-        facts.append(counted(len(cell.faults), "fault"))
-        facts += [text] if (text := mean_time_between(cell)) else []
+    facts = [counted(len(cell.runs), "run"), counted(len(cell.faults), "fault")]
+    facts += [text] if (text := mean_time_between(cell)) else []
     facts += [f"load {min(loads):.1f} to {max(loads):.1f} when they began"] if loads else []
     return TimeShare(
         subject=f"steps of {duration(step_s(cell))}",
@@ -157,12 +154,25 @@ def costs(data: SurvivalStudyData, cell: SurvivalCell) -> list[Finding]:
         times = cell.times(name)
         if times:
             texts.append(f"{words} {_mean(times)}, at most {duration(max(times))}")
+    slower = _slower(data, cell)
+    texts += [slower] if slower else []
     again = sum(run.timeline.steps_again for run in cell.runs)
     starts = sum(run.timeline.num_starts - 1 for run in cell.runs)
     is_known = len(_pairs(data, [cell])) == len(cell.runs) and not _differing(data, [cell])
     lost = ", no sample lost" if is_known else ""
     texts.append(f"{counted(again, 'step')} made again, {counted(starts, 'restart')}{lost}")
     return texts
+
+
+def _slower(data: SurvivalStudyData, cell: SurvivalCell) -> str:
+    """Return how much longer the runs took than undisturbed ones, in words; empty where that cannot
+    be told."""
+    pairs = _pairs(data, [cell])
+    interval = ratio_of_times(
+        tuple((run.timeline.wall_s,) for run, _ in pairs),
+        tuple((base.timeline.wall_s,) for _, base in pairs),
+    )
+    return "" if interval is None else f"the run takes {ratio(interval)} its undisturbed time"
 
 
 def _mean(times: Sequence[float]) -> str:

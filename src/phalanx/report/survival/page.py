@@ -107,7 +107,7 @@ def _figures_of(cell: SurvivalCell) -> list[KeyFigure]:
         )
     for name, meaning in (
         ("notice_s", "until the last survivor had noticed a fault"),
-        ("continue_s", "from a fault to the end of the next step"),
+        ("continue_s", "from a fault to the end of the first step after the recovery"),
     ):
         times = cell.times(name)
         known = mean_interval(times)

@@ -4,7 +4,7 @@ the records."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -73,7 +73,8 @@ class SurvivalCell:
 
     @property
     def share_interval(self) -> Interval | None:
-        return mean_interval(self.shares)
+        found = mean_interval(self.shares)
+        return None if found is None else replace(found, high=min(1.0, found.high))
 
     def times(self, name: str) -> list[float]:
         """Return a time of every fault: `notice_s`, `recovery_s`, `continue_s` or `lost_s`."""

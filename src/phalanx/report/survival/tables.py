@@ -39,7 +39,7 @@ def ways(data: SurvivalStudyData) -> Table:
     return make_table(
         "Ways to go on",
         "Means over runs and faults. To notice: until the last survivor knew; to continue: until "
-        "the next step that counts had ended.",
+        "the end of the first step that counts after the recovery.",
         COLUMNS,
         data.cells,
     )
@@ -70,7 +70,7 @@ def faults(data: SurvivalStudyData) -> Table:
     return make_table(
         "Faults",
         "New world: from the notice to a world without the dead, of the slowest survivor. Lost: by "
-        "how much its step took longer than those before it.",
+        "how much the steps until then took longer than those before.",
         FAULT_COLUMNS,
         [FaultRow(run, fault) for run in data.runs for fault in run.timeline.faults],
     )

@@ -7,9 +7,11 @@ lost the first time.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from phalanx.records.schema import (
     Event,
@@ -23,8 +25,6 @@ from phalanx.records.schema import (
 )
 from phalanx.report.rank_measures import parts_of
 
-LOSS = "loss"
-"""Name under which the program records the loss of a step."""
 NEIGHBOURS = 10
 """Undisturbed steps before a disturbed one, whose median says what it would have taken."""
 RankEvents = Mapping[int, Sequence[Event]]
@@ -41,7 +41,7 @@ class TimedStep:
     ended_s: float
     """On the last rank."""
     took_s: float
-    """Of its own parts, on that rank: without checkpoints and what else is between two steps."""
+    """Time of its own parts, on that rank: without checkpoints and what else is between two."""
     loss: float | None
 
 
@@ -58,11 +58,12 @@ class FaultMeasure:
     notice_s: float | None
     """Until the last survivor had noticed; None where nobody told."""
     recovery_s: float | None
-    """From there to the new world, of the slowest survivor."""
+    """From the notice to the new world, of the slowest survivor."""
     continue_s: float | None
-    """Until the next step had ended that counts; None where none did."""
+    """Until the end of the first step that counts after the recovery, or after the fault where
+    there is none; None where none ended."""
     lost_s: float
-    """Time that its step took longer; of several faults in one step the first has it."""
+    """Time by which the steps until then took longer; of several faults in one the first has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,27 +93,44 @@ def make_timeline(starts: Sequence[RankEvents]) -> Timeline:
     """starts: of the run, in their order."""
     ends: dict[int, tuple[float, float]] = {}  # of a step: Unix time, seconds of its parts
     losses: dict[int, float] = {}
-    again = 0
+    again, resumed = 0, []
     for ranks in starts:
         made = dict[int, tuple[float, float]]()
         for events in ranks.values():
             _add_steps(events, made, losses)
         again += len(ends.keys() & made.keys())
+        if ends and made:
+            resumed.append(made[min(made)][0])
         ends |= made
     if not ends:
         return Timeline(steps=(), faults=(), num_starts=len(starts), steps_again=0, effective_s=0.0)
-    first = min(ends)
-    origin = ends[first][0] - ends[first][1]
+    origin = ends[min(ends)][0] - ends[min(ends)][1]
     steps = tuple(_counted(ends, losses, origin))
-    injected = [fault for ranks in starts for fault in _faults_of(ranks)]
-    moments = sorted(fault.time_s - origin for fault, _ in injected)
+    struck = sorted(
+        (fault for ranks in starts for fault in _faults_of(ranks)),
+        key=lambda fault: fault.event.time_s,
+    )
+    windows = [(fault.event.time_s - origin, fault.recovered - origin) for fault in struck]
+    windows += [(moment - origin, moment - origin) for moment in resumed]
+    effective_s = [_effective_s(steps, number, windows) for number in range(len(steps))]
     return Timeline(
         steps=steps,
-        faults=tuple(_measure_faults(injected, steps, moments, origin)),
+        faults=tuple(_measure_faults(struck, steps, effective_s, origin)),
         num_starts=len(starts),
         steps_again=again,
-        effective_s=sum(_effective_s(steps, number, moments) for number in range(len(steps))),
+        effective_s=sum(effective_s),
     )
+
+
+class Strike(NamedTuple):
+    """A fault as the ranks of its start have recorded it, in Unix time."""
+
+    event: InjectedEvent
+    noticed: float | None
+    """By the last survivor."""
+    recovered: float
+    """When the last survivor had a new world; the time of the fault where nobody recovered."""
+    recovery_s: float | None
 
 
 def _add_steps(
@@ -142,82 +160,82 @@ def _counted(
 ) -> Iterator[TimedStep]:
     before_s = 0.0
     for step in sorted(ends):
-        ended_s, took_s = ends[step][0] - origin, ends[step][1]
+        ended_s = max(before_s, ends[step][0] - origin)
         yield TimedStep(
             step=step,
             began_s=before_s,
-            ended_s=max(before_s, ended_s),
-            took_s=took_s,
+            ended_s=ended_s,
+            took_s=ends[step][1],
             loss=losses.get(step),
         )
-        before_s = max(before_s, ended_s)
+        before_s = ended_s
 
 
-def _faults_of(ranks: RankEvents) -> Iterator[tuple[InjectedEvent, RankEvents]]:
-    """Yield the faults that came, with the events of their start: one told just before the end may
-    not have come."""
+def _faults_of(ranks: RankEvents) -> Iterator[Strike]:
+    """Yield the faults that came: one told just before the end may not have come."""
     for events in ranks.values():
         is_finished = any(isinstance(event, FinishedEvent) for event in events)
         for event in events:
             if isinstance(event, InjectedEvent) and (event.kind == "stop" or not is_finished):
-                yield event, ranks
+                told = [
+                    ((_origin_of(of_rank) or 0.0) + recovered.at_s, recovered.recovery_s)
+                    for of_rank in ranks.values()
+                    for recovered in of_rank
+                    if isinstance(recovered, RecoveredEvent) and event.rank in recovered.lost
+                ]
+                yield Strike(
+                    event=event,
+                    noticed=max((at - recovery_s for at, recovery_s in told), default=None),
+                    recovered=max((at for at, _ in told), default=event.time_s),
+                    recovery_s=max((recovery_s for _, recovery_s in told), default=None),
+                )
 
 
 def _measure_faults(
-    injected: Sequence[tuple[InjectedEvent, RankEvents]],
+    struck: Sequence[Strike],
     steps: Sequence[TimedStep],
-    moments: Sequence[float],
+    effective_s: Sequence[float],
     origin: float,
 ) -> Iterator[FaultMeasure]:
-    charged = set[int]()  # steps
-    for fault, ranks in sorted(injected, key=lambda pair: pair[0].time_s):
+    """struck: in the order of time. effective_s: of each step."""
+    ends = [step.ended_s for step in steps]
+    charged = 0  # steps so far
+    for fault, noticed, recovered, recovery_s in struck:
         at_s = fault.time_s - origin
-        number = bisect.bisect_right([step.ended_s for step in steps], at_s)
-        step, lost_s = steps[number] if number < len(steps) else None, 0.0
-        if step is not None and step.step not in charged:
-            charged.add(step.step)
-            lost_s = step.ended_s - step.began_s - _effective_s(steps, number, moments)
-        notices = [
-            (_time_of(events, event) - event.recovery_s - fault.time_s, event.recovery_s)
-            for events in ranks.values()
-            for event in events
-            if isinstance(event, RecoveredEvent) and fault.rank in event.lost
-        ]
+        first = bisect.bisect_right(ends, at_s)
+        last = bisect.bisect_right(ends, recovered - origin)
+        own = range(max(first, charged), min(last + 1, len(steps)))
+        charged = max(charged, own.stop)
         yield FaultMeasure(
             kind=fault.kind,
             rank=fault.rank,
             pause_s=fault.pause_s,
             at_s=at_s,
             step=fault.step,
-            notice_s=max((notice for notice, _ in notices), default=None),
-            recovery_s=max((recovery for _, recovery in notices), default=None),
-            continue_s=None if step is None else step.ended_s - at_s,
-            lost_s=lost_s,
+            notice_s=None if noticed is None else noticed - fault.time_s,
+            recovery_s=recovery_s,
+            continue_s=ends[last] - at_s if last < len(steps) else None,
+            lost_s=sum(steps[n].ended_s - steps[n].began_s - effective_s[n] for n in own),
         )
 
 
-def _time_of(events: Sequence[Event], event: Event) -> float:
-    """Return the Unix time of a rank's event."""
-    return (_origin_of(events) or 0.0) + event.at_s
-
-
-def _effective_s(steps: Sequence[TimedStep], number: int, moments: Sequence[float]) -> float:
-    """Return the part of a step's interval that it needs: of an undisturbed one its own parts, of a
-    disturbed one what its neighbours take."""
+def _effective_s(
+    steps: Sequence[TimedStep], number: int, windows: Sequence[tuple[float, float]]
+) -> float:
+    """Return the part of a step's interval that it needs: all of it, or what the undisturbed steps
+    before it take. windows: of faults, until the recovery from each."""
     step = steps[number]
     interval_s = step.ended_s - step.began_s
-    if not _is_disturbed(step, moments):
-        return min(step.took_s, interval_s)
-    before = steps[max(0, number - NEIGHBOURS) : number]
-    after = steps[number + 1 : number + 1 + NEIGHBOURS]
-    for near in (before, after):
-        quiet = [s.took_s for s in near if not _is_disturbed(s, moments)]
-        if quiet:
-            return min(median(quiet), interval_s)
-    return min(step.took_s, interval_s)
+    if not _is_disturbed(step, windows):
+        return interval_s
+    before = (steps[n] for n in range(number - 1, -1, -1))
+    after = (steps[n] for n in range(number + 1, len(steps)))
+    for others in (before, after):
+        quiet = (s.ended_s - s.began_s for s in others if not _is_disturbed(s, windows))
+        if near := list(itertools.islice(quiet, NEIGHBOURS)):
+            return min(median(near), interval_s)
+    return interval_s
 
 
-def _is_disturbed(step: TimedStep, moments: Sequence[float]) -> bool:
-    """moments: of the faults, in their order."""
-    following = bisect.bisect_right(moments, step.began_s)
-    return following < len(moments) and moments[following] <= step.ended_s
+def _is_disturbed(step: TimedStep, windows: Sequence[tuple[float, float]]) -> bool:
+    return any(begin <= step.ended_s and end > step.began_s for begin, end in windows)

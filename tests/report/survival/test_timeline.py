@@ -1,0 +1,98 @@
+"""The timeline of a training with faults, from events that were made up."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from phalanx.records.schema import Event, InjectedEvent, StartedEvent, StepEvent
+from phalanx.report.survival.timeline import make_timeline
+from tests.report.survival.made_survival import (
+    DEATHS,
+    NOTICE_S,
+    RANKS,
+    RECOVERY_S,
+    STEP_S,
+    STEPS,
+    Death,
+    events_of,
+    loss_of,
+    sha_of,
+)
+
+
+def ranks_of(seed: int, deaths: Sequence[Death]) -> dict[int, list[Event]]:
+    return {rank: events_of(rank, seed, deaths, sha_of(seed)) for rank in range(RANKS)}
+
+
+def test_an_undisturbed_run_is_effective_all_of_its_time() -> None:
+    timeline = make_timeline([ranks_of(0, ())])
+    assert len(timeline.steps) == STEPS and not timeline.faults
+    assert timeline.wall_s == pytest.approx(STEPS * STEP_S, abs=1e-5)
+    assert timeline.effective_share == pytest.approx(1, abs=1e-5)
+    assert [step.loss for step in timeline.steps] == [loss_of(n, 0) for n in range(STEPS)]
+
+
+def test_what_a_death_costs() -> None:
+    """Clocks of the ranks differ, and rank 0 is among the dead."""
+    deaths = DEATHS[0]
+    timeline = make_timeline([ranks_of(0, deaths)])
+    lost_s = sum(death.cost_s for death in deaths)
+    assert timeline.wall_s == pytest.approx(STEPS * STEP_S + lost_s, abs=1e-5)
+    assert timeline.effective_s == pytest.approx(STEPS * STEP_S, abs=1e-5)
+    assert [(fault.rank, fault.step) for fault in timeline.faults] == [(2, 20), (0, 40)]
+    for fault, death in zip(timeline.faults, deaths, strict=True):
+        assert fault.notice_s == pytest.approx(NOTICE_S, abs=1e-5)
+        assert fault.recovery_s == pytest.approx(RECOVERY_S, abs=1e-5)
+        assert fault.continue_s == pytest.approx(NOTICE_S + RECOVERY_S + STEP_S, abs=1e-5)
+        assert fault.lost_s == pytest.approx(death.cost_s, abs=1e-5)
+    assert all(step.loss == loss_of(step.step, 0) for step in timeline.steps)
+    assert (timeline.num_starts, timeline.steps_again) == (1, 0)
+
+
+def test_two_deaths_in_a_step_are_counted_once() -> None:
+    deaths = (Death(20, 2), Death(20, 1, 0.015))
+    timeline = make_timeline([ranks_of(0, deaths)])
+    lost_s = timeline.wall_s - STEPS * STEP_S
+    assert sum(fault.lost_s for fault in timeline.faults) == pytest.approx(lost_s, abs=1e-5)
+    assert timeline.effective_s == pytest.approx(STEPS * STEP_S, abs=1e-5)
+
+
+def start_of(first: int, last: int, at_s: float, *others: Event) -> dict[int, list[Event]]:
+    """Return the events of one rank that makes some steps from a Unix time on."""
+    steps = [step(number, at_s + (number - first + 1) * STEP_S) for number in range(first, last)]
+    return {0: [started(at_s), *steps, *others]}
+
+
+def started(at_s: float) -> StartedEvent:
+    (event,) = (e for e in events_of(0, 0, (), "") if isinstance(e, StartedEvent))
+    return msgspec.structs.replace(event, at_s=0.0, time_s=0.0, startup_s=at_s)
+
+
+def step(number: int, at_s: float) -> StepEvent:
+    values: dict[str, Any] = dict.fromkeys(
+        ("data_s", "backward_s", "communication_s", "optimizer_s"), 0.0
+    )
+    return StepEvent(
+        at_s=at_s, epoch=0, step=number, samples=1, loss_sum=1.0, forward_s=STEP_S, **values
+    )
+
+
+def test_steps_that_a_restart_makes_again_count_once() -> None:
+    """Killed in step 10, 3 s to the new start, which goes on from the checkpoint of step 4."""
+    death_s = 10.5 * STEP_S
+    kill = InjectedEvent(at_s=death_s, time_s=death_s, kind="kill", rank=0, step=10)
+    timeline = make_timeline([start_of(0, 10, 0.0, kill), start_of(4, 20, 3.0)])
+    assert [made.step for made in timeline.steps] == list(range(20))
+    assert (timeline.num_starts, timeline.steps_again) == (2, 6)
+    assert timeline.effective_s == pytest.approx(20 * STEP_S, abs=1e-5)
+    assert timeline.wall_s == pytest.approx(3.0 + 16 * STEP_S, abs=1e-5)
+    (fault,) = timeline.faults
+    assert fault.notice_s is None
+    assert fault.continue_s == pytest.approx(3.0 + STEP_S - death_s, abs=1e-5)
+
+
+def test_a_run_without_steps_has_no_times() -> None:
+    timeline = make_timeline([{}])
+    assert (timeline.steps, timeline.faults, timeline.effective_share) == ((), (), None)
