@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from phalanx.jobs.restarts import RESTART
 from phalanx.records.files import EventWriter
 from phalanx.records.schema import InjectedEvent
 from phalanx.run.fault_schedule import ScheduledFault, fault_schedule, injections_of
@@ -64,7 +65,8 @@ class FaultInjector:
         injections = injections_of(environ)
         if not injections:
             return None
-        schedule = fault_schedule(injections, ranks.size)
+        attempt = int(environ.get(RESTART, "0"))
+        schedule = fault_schedule(injections, ranks.size, attempt=attempt)
         return cls(schedule, ranks, writer, began_at=began_at, num_steps=num_steps)
 
     def begin(self) -> None:
