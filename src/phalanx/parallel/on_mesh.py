@@ -35,6 +35,7 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
+from phalanx.parallel.nonfinite import describe_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
@@ -262,7 +263,7 @@ class OnMesh(Strategy):
         found = find_nonfinite([shard.grad for shard in self._shards], 0.0)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])
-        return self._describe_nonfinite(batch, found, found)
+        return describe_over_ranks(self.group, batch.step, found, found, self._names)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         names = trained_parameters(self.model)

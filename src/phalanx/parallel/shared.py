@@ -26,6 +26,7 @@ from phalanx.gradients.fused_over_nodes import LaneOptimizerStep, uneven_nodes
 from phalanx.gradients.norms import find_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import dense_gradient
+from phalanx.parallel.nonfinite import describe_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.step import Batch, StateBytes, StepOptions
 from phalanx.parallel.strategy import Strategy
@@ -114,7 +115,7 @@ class Shared(Strategy):
     def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:
         """Describe each rank's own gradients, which still exist; their sums never do."""
         own = find_nonfinite([parameter.grad for parameter in self._parameters], loss_sum)
-        return self._describe_nonfinite(batch, own, own)
+        return describe_over_ranks(self.group, batch.step, own, own, self._names)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return expected costs. Parameters and state exist once a node: each rank's part of them

@@ -21,8 +21,6 @@ from phalanx.gradients.norms import (
     NonFiniteGradients,
     are_finite,
     clip_factor,
-    describe_nonfinite,
-    describe_nonfinite_sums,
     find_nonfinite,
     square_of,
 )
@@ -30,6 +28,7 @@ from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
 from phalanx.models.options import DataShape
 from phalanx.parallel.loss import CrossEntropy, LossFunction, join_logits
+from phalanx.parallel.nonfinite import describe_over_ranks, describe_sums_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, rule_of
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import (
@@ -304,12 +303,8 @@ class Strategy(ABC):
 
     def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
         """Describe non-finite sums of gradients by the losses of the ranks."""
-        rows = self.group.gather([loss])
-        if rows is None:
-            return self.group.share("")
-        summed = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
-        losses = [row[0] for row in rows]
-        return self.group.share(describe_nonfinite_sums(batch.step, losses, summed, self._names))
+        sums = [parameter.grad for parameter in self._parameters]
+        return describe_sums_over_ranks(self.group, batch.step, loss, sums, self._names)
 
     def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
         """Describe non-finite gradients in a line that names rank and parameter.
@@ -319,17 +314,8 @@ class Strategy(ABC):
         replaced.
         """
         summed = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
-        return self._describe_nonfinite(batch, self._recompute_gradients(batch), summed)
-
-    def _describe_nonfinite(
-        self, batch: Batch, own: NonFiniteGradients, summed: NonFiniteGradients
-    ) -> str:
-        """Return rank 0's description of all ranks' non-finite gradients."""
-        rows = self.group.gather(own)
-        if rows is None:
-            return self.group.share("")
-        ranks = [NonFiniteGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
-        return self.group.share(describe_nonfinite(batch.step, ranks, summed, self._names))
+        own = self._recompute_gradients(batch)
+        return describe_over_ranks(self.group, batch.step, own, summed, self._names)
 
     def _recompute_gradients(self, batch: Batch) -> NonFiniteGradients:
         """Recompute this rank's gradients of the batch, before they are summed over the ranks, and

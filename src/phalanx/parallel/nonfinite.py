@@ -1,0 +1,51 @@
+"""Description of gradients that are not finite, from what every rank has found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from phalanx.gradients.norms import (
+    NonFiniteGradients,
+    describe_nonfinite,
+    describe_nonfinite_sums,
+    find_nonfinite,
+)
+from phalanx.parallel.run_group import RunGroup
+
+
+def describe_over_ranks(
+    group: RunGroup,
+    step: int,
+    own: NonFiniteGradients,
+    summed: NonFiniteGradients,
+    names: Sequence[str],
+) -> str:
+    """Return rank 0's description of all ranks' non-finite gradients. Collective.
+
+    own: of this rank, before they were summed. names: of the parameters.
+    """
+    rows = group.gather(own)
+    if rows is None:
+        return group.share("")
+    ranks = [NonFiniteGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
+    return group.share(describe_nonfinite(step, ranks, summed, names))
+
+
+def describe_sums_over_ranks(
+    group: RunGroup,
+    step: int,
+    loss: float,
+    sums: Sequence[Tensor | None],
+    names: Sequence[str],
+) -> str:
+    """Return rank 0's description of non-finite sums, by the losses of the ranks. Collective.
+
+    loss: of this rank. sums: of the gradients over the ranks, as `find_nonfinite` takes them.
+    """
+    rows = group.gather([loss])
+    if rows is None:
+        return group.share("")
+    losses = [row[0] for row in rows]
+    return group.share(describe_nonfinite_sums(step, losses, find_nonfinite(sums, 0.0), names))
