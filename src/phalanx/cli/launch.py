@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -34,18 +35,40 @@ from phalanx.records.schema import Run
 from phalanx.run.defaults import RUN_DIR
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Options of the ranks that are started."""
+
+    ranks: Annotated[int | None, Parameter(name=["--ranks", "-n"])] = None
+    """How many; default: one a slot of the nodes, or one a core of this machine."""
+
+    threads: int | None = None
+    """Compute threads of each rank; default: cores of its node ÷ ranks there."""
+
+    log_dir: Path | None = None
+    """New folder for the output of the ranks, and for the records of a program that calls
+    `phalanx.start`; default: runs/launch/TIME-PROGRAM."""
+
+    survive: Annotated[bool, Parameter(negative="")] = False
+    """Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI."""
+
+    patience: Patience = None
+
+    restarts: Restarts = 0
+
+    inject: Inject = ()
+
+
+Options = Annotated[LaunchOptions, Parameter(name="*")]
+DEFAULTS = LaunchOptions()
+
+
 def launch(
     *words: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    ranks: Annotated[int | None, Parameter(name=["--ranks", "-n"])] = None,
-    threads: int | None = None,
-    log_dir: Path | None = None,
+    options: Options = DEFAULTS,
     hosts: Hosts = None,
     hostfile: HostFile = None,
     preflight: Preflight = True,
-    survive: Annotated[bool, Parameter(negative="")] = False,
-    patience: Patience = None,
-    restarts: Restarts = 0,
-    inject: Inject = (),
     batch: Submit = LOCALLY,
 ) -> None:
     """Run a program of yours on ranks of this machine, of --hosts or of the allocation, by the MPI
@@ -71,47 +94,59 @@ def launch(
     words
         Program and its arguments: `program.py …`, `-m module …`, or a command. Options of launch
         stand before it.
-    ranks
-        How many; default: one a slot of the nodes, or one a core of this machine.
-    threads
-        Compute threads of each rank; default: cores of its node ÷ ranks there.
-    log_dir
-        New folder for the output of the ranks, and for the records of a program that calls
-        `phalanx.start`; default: runs/launch/TIME-PROGRAM.
-    survive
-        Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI.
     """
-    check_patience(patience, survive=survive)
-    check_restarts(restarts, os.environ)
-    mpi = find_mpi(os.environ) if survive else None
-    if survive:
-        check_survival(mpi, os.environ)
+    check_patience(options.patience, survive=options.survive)
+    check_restarts(options.restarts, os.environ)
+    if options.survive:
+        check_survival(find_mpi(os.environ), os.environ)
     refuse_launcher("launch", os.environ)
     command = program_words(words)
     use_hosts(hosts, hostfile, os.environ)
-    if batch.submit is not None and ranks is None:
-        ranks = batch.nodes
-    cores, nodes = usable_cores(), allocation(os.environ)
-    ranks = (sum(nodes.slots) or cores) if ranks is None else ranks
-    for name, number in (("--ranks", ranks), ("--threads", threads)):
-        if number is not None and number < 1:
-            raise UserError(f"{name} {number} must be at least 1")
-    take_injections(inject, ranks)
-    is_second = words[0] in ("-m", "phalanx") and len(words) > 1
-    name = words[1] if is_second else Path(words[0]).stem
+    ranks = _number_of_ranks(options, batch)
+    take_injections(options.inject, ranks)
     if batch.submit is not None:
-        _check_for_job(hosts=hosts, hostfile=hostfile, log_dir=log_dir)
-        flags = ["--survive"] * survive + ["--restarts", str(restarts)] * (restarts > 0)
-        flags += [] if patience is None else ["--patience", f"{patience:g}"]
-        flags += [word for text in inject for word in ("--inject", text)]
+        _check_for_job(hosts=hosts, hostfile=hostfile, log_dir=options.log_dir)
+        name, threads, flags = _name_of(words), options.threads, _flags(options)
         write_job(batch, words, name=name, ranks=ranks, threads=threads, flags=flags)
         return
     check_used(batch)
     check_ranks(ranks, os.environ)
-    folder = log_dir or default_folder("launch", name)
+    folder = options.log_dir or default_folder("launch", _name_of(words))
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
-    if nodes.nodes:
+    _examine(words, ranks, folder, preflight=preflight)
+    _run(command, ranks, options, folder)
+
+
+def _flags(options: LaunchOptions) -> list[str]:
+    """Return the options that a job file passes on, beside those for ranks and threads."""
+    flags = ["--survive"] if options.survive else []
+    flags += ["--restarts", str(options.restarts)] if options.restarts else []
+    flags += [] if options.patience is None else ["--patience", f"{options.patience:g}"]
+    return flags + [word for text in options.inject for word in ("--inject", text)]
+
+
+def _number_of_ranks(options: LaunchOptions, batch: Submit) -> int:
+    """Raises: UserError for numbers that are none."""
+    nodes, ranks = allocation(os.environ), options.ranks
+    if batch.submit is not None and ranks is None:
+        ranks = batch.nodes
+    ranks = (sum(nodes.slots) or usable_cores()) if ranks is None else ranks
+    for name, number in (("--ranks", ranks), ("--threads", options.threads)):
+        if number is not None and number < 1:
+            raise UserError(f"{name} {number} must be at least 1")
+    return ranks
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """Return the name of a program, for its folder and its job."""
+    is_second = words[0] in ("-m", "phalanx") and len(words) > 1
+    return words[1] if is_second else Path(words[0]).stem
+
+
+def _examine(words: Sequence[str], ranks: int, folder: Path, *, preflight: bool) -> None:
+    """Print which nodes are used, and examine them."""
+    if (nodes := allocation(os.environ)).nodes:
         print(f"phalanx: {nodes.describe(ranks)}", file=sys.stderr)
     if preflight:
         preflight_nodes(
@@ -121,19 +156,23 @@ def launch(
             files=[Path(words[0])] if words[0].endswith(".py") else [],
             prefix="phalanx: ",
         )
+
+
+def _run(command: Sequence[str], ranks: int, options: LaunchOptions, folder: Path) -> None:
+    """Run the program, and say how it ended. folder: of its output and records."""
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
         program = ProgramJob(
             words=command,
-            threads=threads,
-            mpi=mpi or find_mpi(os.environ),
+            threads=options.threads,
+            mpi=find_mpi(os.environ),
             output=sys.stdout.buffer,
             environment=_environment,
-            survive=survive,
-            patience_s=patience,
-            is_supervised=restarts > 0,
+            survive=options.survive,
+            patience_s=options.patience,
+            is_supervised=options.restarts > 0,
         )
-        lost = supervise(program, folder, ranks, restarts)
-    _tell_end(folder, lost, inject)
+        lost = supervise(program, folder, ranks, options.restarts)
+    _tell_end(folder, lost, options.inject)
 
 
 def _check_for_job(**given: object) -> None:
