@@ -4,6 +4,7 @@ PHALANX_REQUIRE_KERNELS=1 makes a build without them fail: `make wheel` sets it.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -25,6 +26,9 @@ SOURCES = (
 )
 ROWS = "src/phalanx/data/packed/csrc"
 HEADERS = ("kernels", "module", "shm", "wide")
+LOADER = "src/phalanx/comm/compiled.py"
+INTERFACE = re.findall(r"^INTERFACE = (\w+)$", Path(LOADER).read_text(), re.M)
+MACROS = [("INTERFACE", *INTERFACE)]
 
 
 def missing_kernels(build: build_ext) -> list[str]:
@@ -60,7 +64,8 @@ setup(
         Extension(
             "phalanx.comm._kernels",
             [f"{FOLDER}/{name}.c" for name in SOURCES],
-            depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
+            depends=[LOADER, *(f"{FOLDER}/{name}.h" for name in HEADERS)],
+            define_macros=MACROS,
             # No contraction: the same bits from every width of vectors. No errno of roots: it
             # would keep them from being vectors.
             extra_compile_args=[
@@ -73,7 +78,8 @@ setup(
         Extension(
             "phalanx.data.packed._rows",
             [f"{ROWS}/{name}.c" for name in ("module", "rows", "crc")],
-            depends=[f"{ROWS}/{name}.h" for name in ("rows", "crc")],
+            depends=[LOADER, *(f"{ROWS}/{name}.h" for name in ("rows", "crc"))],
+            define_macros=MACROS,
             extra_compile_args=["-O3", "-g0", "-std=gnu11", "-fvisibility=hidden"],
             py_limited_api=True,
             optional=IS_OPTIONAL,  # without a compiler rows are read one by one

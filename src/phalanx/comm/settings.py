@@ -77,8 +77,9 @@ def read_settings(
     """This rank's. link, check: as the program says, None: as the environment does. library: the
     version text of the MPI library; reported_gpu_aware: its own answer
     (`query_gpu_support`)."""
-    module, problem, gpu_aware = kernels.compiled(), None, False
+    module, problem, gpu_aware = None, None, False
     try:
+        module = kernels.compiled()
         gpu_aware = is_gpu_aware(environ, library, reported_gpu_aware) is True
     except ValueError as error:  # told to all ranks, since they wait for this one
         problem = str(error)

@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from phalanx.comm.compiled import import_kernels
 from phalanx.doctor.examine import Finding, ok, problem, warning
+from phalanx.errors import UserError
 from phalanx.launch.allocation import HOSTS, allocation
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
@@ -32,6 +34,10 @@ def check_mpi(ranks: int) -> list[Finding]:
     installation = find_mpi(os.environ)
     where = f"{_SOURCES[installation.source]}, {installation.mpiexec}"
     found = ok("MPI", f"{installation} {where}")
+    try:
+        import_kernels()
+    except UserError as error:
+        return [found, problem("kernels", str(error))]
     return [found, *judge_ranks(installation, ranks, *run_probe(installation, ranks))]
 
 

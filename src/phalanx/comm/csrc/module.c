@@ -263,6 +263,7 @@ PyMODINIT_FUNC PyInit__kernels(void)
         PyModule_AddIntConstant(module, "SLOT_BYTES", SLOT_BYTES) == 0 &&
         PyModule_AddIntConstant(module, "MAX_RANKS", MAX_RANKS) == 0 &&
         PyModule_AddIntConstant(module, "PROTOCOL", PROTOCOL) == 0 &&
+        PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) == 0 &&
         PyModule_AddIntConstant(module, "NOT_FINITE", NOT_FINITE) == 0 &&
         add_enumerations(module) == 0)
         return module;

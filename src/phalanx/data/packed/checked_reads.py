@@ -5,7 +5,6 @@ In C where the extension was built (csrc/rows.c); else in Python, one span at a 
 
 from __future__ import annotations
 
-import importlib
 import os
 import zlib
 from functools import cache
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from phalanx.comm.compiled import import_extension
 
 INTACT, TRUNCATED, ALTERED = 0, 1, 2
 """Outcome of reading a span; or a negative errno."""
@@ -63,11 +64,11 @@ def crcs_of_rows(rows: NDArray[Any]) -> NDArray[np.uint32]:
 
 @cache
 def compiled() -> ModuleType | None:
-    """Return the C extension; None when it was not built."""
-    try:
-        return importlib.import_module("phalanx.data.packed._rows")
-    except ImportError:
-        return None
+    """Return the C extension; None when it was not built.
+
+    Raises: UserError as `import_extension`.
+    """
+    return import_extension("phalanx.data.packed._rows")
 
 
 def _read_span(spans: SpanBatch, i: int, out: memoryview) -> int:

@@ -134,5 +134,10 @@ PyMODINIT_FUNC PyInit__rows(void)
 {
     crc_prepare();
     install_bus_error_handler();
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
 }
