@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.mpi import is_stand_in, mpi
-from phalanx.launch.survival import FAULT_TOLERANCE
+from phalanx.launch.survival import is_started_to_survive
 
 Fault = Literal["died", "left"]
 
@@ -19,8 +19,7 @@ _watched: list[Any] = []
 
 def is_fault_tolerant() -> bool:
     """Return whether communicators stay usable when a rank dies: Open MPI, started with ULFM."""
-    enabled = os.environ.get(FAULT_TOLERANCE, "0").lower() in ("1", "true", "yes", "mpi")
-    return enabled and not is_stand_in()
+    return is_started_to_survive(os.environ) and not is_stand_in()
 
 
 def fault_in(error: BaseException) -> Fault | None:

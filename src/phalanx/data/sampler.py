@@ -6,7 +6,7 @@ which rank computes a sample, never which update it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
@@ -40,6 +40,8 @@ class EpochPlace(TypedDict):
     """Samples of the epoch already seen, over all ranks."""
     micro_batches: NotRequired[int]
     """Into which a global batch is cut first; a rank has consecutive ones. Left out: one a rank."""
+    own: NotRequired[Sequence[int]]
+    """Micro-batches that the rank has in place of consecutive ones, in the order of its samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,8 @@ class GlobalBatches:
     """Samples of the epoch already seen."""
     micro_batches: int | None = None
     """Into which a batch is cut first, of which a rank has consecutive ones; None: one a rank."""
+    own: Sequence[int] | None = None
+    """Micro-batches that the rank has; None: consecutive ones, as many as the others."""
     order: Tensor | None = None
     """(num_samples,) int64; None: all samples at random, by (seed, epoch)."""
 
@@ -74,7 +78,11 @@ class GlobalBatches:
         for start in range(self.first_sample, self.num_samples, self.global_batch_size):
             stop = min(start + self.global_batch_size, self.num_samples)
             local = self._local(start, stop)
-            yield RankBatch(indices=order[local.start : local.stop], global_size=stop - start)
+            indices = order[local.start : local.stop]
+            if self.own is not None and self.micro_batches is not None:
+                parts = [shard(start, stop, each, self.micro_batches) for each in self.own]
+                indices = torch.cat([order[part.start : part.stop] for part in parts])
+            yield RankBatch(indices=indices, global_size=stop - start)
 
     def _local(self, start: int, stop: int) -> range:
         """Return the rank's samples of a batch [start, stop)."""

@@ -7,11 +7,12 @@ one that noticed.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import signal
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -94,8 +95,10 @@ def determine_outcome(
     last: the event with which a rank says that it came to its end.
     """
     records = _Records(folder, last)
-    if ranks and all(records.stopped_at(rank) is not None for rank in range(ranks)):
-        return Outcome(status="interrupted", error=stopped_text(records.stopped_at(0) or 0))
+    steps = {rank: step for rank in range(ranks) if (step := records.stopped_at(rank)) is not None}
+    unstopped = [rank for rank in range(ranks) if rank not in steps]
+    if steps and _lost_ranks(records, ranks, unstopped) is not None:
+        return Outcome(status="interrupted", error=stopped_text(min(steps.values())))
     if was_stopped(ending.exit_code) and not any(records.first(rank) for rank in range(ranks)):
         return Outcome(status="interrupted", error="stopped as asked, before the first step")
     outcome = _outcome_of(records, ranks, ending)
@@ -148,6 +151,25 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     )
 
 
+class _RankRecords:
+    """One rank's records, as far as they tell how it ended."""
+
+    def __init__(self) -> None:
+        self.first: Event | None = None
+        self.has_finished = False
+        self.stopped_at: int | None = None
+        self.lost: set[int] = set()
+
+    def add(self, event: Event, last: type[Event]) -> None:
+        """last: the event with which a rank says that it came to its end."""
+        self.first = self.first or event
+        self.has_finished = self.has_finished or isinstance(event, last)
+        if isinstance(event, StoppedEvent):
+            self.stopped_at = event.step
+        elif isinstance(event, RecoveredEvent):
+            self.lost.update(event.lost)
+
+
 class _Records:
     """Records of one run, as far as they can be read."""
 
@@ -155,30 +177,31 @@ class _Records:
         self.folder = folder
         self.failure = _failure(folder)
         self._last = last
+        self._ranks: dict[int, _RankRecords] = {}
 
     def first(self, rank: int) -> Event | None:
         """The event with which a rank began."""
-        return next(iter(self._read(rank)), None)
+        return self._of(rank).first
 
     def has_finished(self, rank: int) -> bool:
-        return any(isinstance(event, self._last) for event in self._read(rank))
+        return self._of(rank).has_finished
 
     def lost_by(self, rank: int) -> set[int]:
         """Return the ranks without which `rank` went on."""
-        events = (event for event in self._read(rank) if isinstance(event, RecoveredEvent))
-        return {lost for event in events for lost in event.lost}
+        return self._of(rank).lost
 
     def stopped_at(self, rank: int) -> int | None:
         """Return the updates after which the rank was stopped as asked; None: it was not."""
-        stops = (event for event in self._read(rank) if isinstance(event, StoppedEvent))
-        return next((event.step for event in stops), None)
+        return self._of(rank).stopped_at
 
-    def _read(self, rank: int) -> Iterable[Event]:
-        """The events up to the first that is damaged."""
-        try:
-            yield from read_events(rank_file(self.folder, rank))
-        except (OSError, ValueError):
-            return
+    def _of(self, rank: int) -> _RankRecords:
+        """Read a rank's file once, up to the first event that is damaged."""
+        if rank not in self._ranks:
+            found = self._ranks[rank] = _RankRecords()
+            with contextlib.suppress(OSError, ValueError):
+                for event in read_events(rank_file(self.folder, rank)):
+                    found.add(event, self._last)
+        return self._ranks[rank]
 
 
 def is_about_peer(error: str | None) -> bool:
@@ -221,12 +244,11 @@ def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
 
 def _lost_ranks(records: _Records, ranks: int, unfinished: Sequence[int]) -> list[int] | None:
     """Return the ranks without which the others have come to their end, as these have written
-    down; None where they have not all."""
-    if not unfinished:
-        return []
+    down; None where they have not all. unfinished: of `ranks`."""
     finished = [rank for rank in range(ranks) if rank not in unfinished]
     lost = set[int]().union(*(records.lost_by(rank) for rank in finished))
-    return sorted(unfinished) if finished and lost.issuperset(unfinished) else None
+    are_known = lost.issuperset(unfinished) and (finished or not unfinished)
+    return sorted(lost) if are_known else None
 
 
 _PEER_IS_GONE = re.compile(

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
+from phalanx.jobs.first_rank import FirstRankTail
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome
+from phalanx.launch import rank_log
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.launch.binding import thread_variables
 from phalanx.launch.command import Command, local_commands, mpi_job
@@ -23,7 +27,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
-from phalanx.records.files import EventTail, rank_file
+from phalanx.launch.rank_log import read_failures
 from phalanx.records.schema import Event, FinishedEvent, Outcome
 
 POLL_INTERVAL_S = 0.1
@@ -47,6 +51,7 @@ class RankJob:
     silent_s: float  # timeout without records of rank 0, once the ranks have started
     environment: Mapping[str, str] = field(default_factory=dict)  # added to that of the ranks
     last_event: type[Event] = FinishedEvent  # a rank that wrote it came to its end
+    survive: bool = False  # the others go on when a rank dies
 
     @property
     def nodes(self) -> Allocation:
@@ -56,24 +61,40 @@ class RankJob:
     def commands(self) -> list[Command]:
         """Return the processes to start: one launcher for MPI, else one process per rank."""
         if self.mpi:
-            program = list(self.program)
+            program = [*self._noting_ends(), *self.program]
             if self.nodes.has_others:
                 names = {str(self.folder): str(self.folder.absolute())}
                 program = [*RELAY_WORDS, *(names.get(word, word) for word in program)]
             cores = usable_cores()
-            started = [mpi_job(self.mpi, self.ranks, program, cores=cores, environ=os.environ)]
+            job = mpi_job(
+                self.mpi,
+                self.ranks,
+                program,
+                cores=cores,
+                environ=os.environ,
+                survive=self.survive,
+            )
+            started = [job]
         else:
             started = local_commands(self.ranks, self.program, environ=os.environ)
         added = {**self.environment, **thread_variables(self.threads, os.environ)}
         return [replace(each, environment={**each.environment, **added}) for each in started]
 
+    def _noting_ends(self) -> list[str]:
+        """Return the words before a rank's program that have its end noted in the folder, where the
+        launcher tells nothing of it."""
+        if not self.survive:
+            return []
+        return [sys.executable, "-P", "-m", rank_log.__name__, str(self.folder), rank_log.SHOWN]
+
 
 def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
     """Start the ranks and wait for them; none of their processes is left when this returns.
 
-    show: draws the progress from new events of rank 0; called often, also without any.
+    show: draws the progress from new events of rank 0, or of the first that is left; called often,
+    also without any.
     """
-    tail = EventTail(rank_file(job.folder, 0))
+    tail = FirstRankTail(job.folder, job.ranks)
 
     def update() -> bool:
         events = list(tail.read_new())
@@ -82,20 +103,41 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
 
     files = list(job.folder.glob("*.json"))
     with started(job.commands(), job.folder, job.nodes, files) as (processes, collector):
+        must_end = collector is not None or job.survive
         ending = watch(
             processes,
             update,
             silent_s=job.silent_s,
             has_launcher=job.mpi is not None,
-            has_failed=(job.folder / "error.json").exists if collector else None,
+            has_failed=partial(has_failure, job.folder, survive=job.survive) if must_end else None,
         )
-        if ending.exit_code is None and collector:
+        if ending.exit_code is None and must_end:
             processes.end(LOST_GRACE_S)
+    if job.survive:
+        ending = ended_by_rank(job.folder, ending)
     outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
     if collector is None or outcome.status == "completed":
         return outcome
     known = ending._replace(nodes=rank_nodes(job, collector, processes))
     return determine_outcome(job.folder, job.ranks, known, last=job.last_event)
+
+
+def has_failure(folder: Path, *, survive: bool) -> bool:
+    """Return whether a rank has failed, so that all must end. survive: those that died do not
+    count."""
+    if (folder / "error.json").exists():
+        return True
+    return survive and any(failure.exit_code >= 0 for failure in read_failures(folder))
+
+
+def ended_by_rank(folder: Path, ending: JobExit) -> JobExit:
+    """Return the exit of a job with ULFM, whose launcher reports success whatever happens: that of
+    the first rank that failed or, where none has, that died first."""
+    failures = read_failures(folder)
+    if (ending.exit_code or 0) < 0 or ending.silent_s or not failures:
+        return ending
+    first = next((failure for failure in failures if failure.exit_code >= 0), failures[0])
+    return ending._replace(exit_code=first.exit_code, rank=first.rank)
 
 
 def rank_nodes(job: RankJob, collector: Collector, processes: Job) -> RankNodes:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -26,6 +27,8 @@ from phalanx.launch.stray_daemon import end_stray_daemon
 from phalanx.launch.survival import FAULT_TOLERANCE
 from phalanx.launch.variables import set_variables
 
+SHOWN = "--shown"
+"""Word before a program whose output stays that of the launcher, and which sets up itself."""
 _EXIT_NOT_FOUND = 127
 NOTES = "PHALANX_FAILURE_NOTES"
 """Folder in which a rank writes down its failure before it ends the others: MPICH's launcher kills
@@ -47,6 +50,10 @@ def log_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.log"
 
 
+def _failure_file(folder: Path, rank: int) -> Path:
+    return folder / f"failed-{rank}.json"
+
+
 def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankFailure]:
     """Return the failures of the ranks, the first first.
 
@@ -64,6 +71,11 @@ def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankFailu
     return sorted(failures, key=order)
 
 
+def has_failed(folder: Path, rank: int) -> bool:
+    """Return whether a rank's process has failed or died."""
+    return _failure_file(folder, rank).exists()
+
+
 def read_ends(folder: Path) -> dict[int, int]:
     """Return the exit codes of the ranks of a job with ULFM, negative for a signal, by rank."""
     codes = {int(path.stem.split("-")[1]): 0 for path in folder.glob("finished-*")}
@@ -72,19 +84,24 @@ def read_ends(folder: Path) -> dict[int, int]:
 
 def _run(folder: Path, words: list[str]) -> int:
     is_waited_for = os.environ.pop(TELLS_END, None) is not None
+    is_shown = words[0] == SHOWN
     launched = detect(os.environ)
     rank = launched.rank if launched else 0
-    use_own_cores(os.environ)
-    set_variables(os.environ)
+    if not is_shown:
+        use_own_cores(os.environ)
+        set_variables(os.environ)
     environment = {**os.environ, NOTES: str(folder)}
-    with log_file(folder, rank).open("ab") as output:
+    with ExitStack() as stack:
+        output = None if is_shown else stack.enter_context(log_file(folder, rank).open("ab"))
+        program = words[1:] if is_shown else words
         try:
             # MPICH and Intel MPI connect a rank to its launcher by an open descriptor (PMI_FD).
             process = subprocess.Popen(
-                words, stdout=output, stderr=subprocess.STDOUT, env=environment, close_fds=False
+                program, stdout=output, stderr=output, env=environment, close_fds=False
             )
         except OSError as error:
-            output.write(f"phalanx: cannot start {words[0]}: {error.strerror}\n".encode())
+            why = f"phalanx: cannot start {program[0]}: {error.strerror}\n"
+            os.write(1 if output is None else output.fileno(), why.encode())
             note(folder, RankFailure(rank, _EXIT_NOT_FOUND, time.time()))
             return _EXIT_NOT_FOUND
 
@@ -102,18 +119,18 @@ def _run(folder: Path, words: list[str]) -> int:
     if FAULT_TOLERANCE in os.environ:
         if code not in (0, EXIT_STOPPED):  # Open MPI tells the others of deaths by signals alone
             end_by_signal(-code if code < 0 else signal.SIGKILL)
-        elif code == 0:
+        elif code == 0 and not is_shown:
             (folder / f"finished-{rank}").touch()
     return code if code >= 0 else 128 - code
 
 
 def note(folder: Path, failure: RankFailure) -> None:
     """Write down how a rank failed, unless it has done so itself."""
-    if (folder / f"failed-{failure.rank}.json").exists():
+    if has_failed(folder, failure.rank):
         return
     temporary = folder / f".failed-{failure.rank}"
     temporary.write_text(json.dumps(failure._asdict()))
-    temporary.replace(folder / f"failed-{failure.rank}.json")
+    temporary.replace(_failure_file(folder, failure.rank))
 
 
 def note_abort(exit_code: int) -> None:

@@ -21,7 +21,7 @@ ALWAYS = {
 }
 ON_NODES = {"OMPI_MCA_mpi_preconnect_mpi": "1"}
 """A connection that is first made after a death may wait for ever."""
-_TIER_TWO = "only a restart from checkpoints is possible"
+_TIER_TWO = "only restarts from checkpoints are possible (--restarts N)"
 
 
 def check_survival(installation: MpiInstallation | None, environ: Mapping[str, str]) -> None:
@@ -43,6 +43,11 @@ def check_survival(installation: MpiInstallation | None, environ: Mapping[str, s
     check_components(environ)
 
 
+def is_started_to_survive(environ: Mapping[str, str]) -> bool:
+    """Return whether this rank was started by Open MPI's launcher with ULFM."""
+    return environ.get(FAULT_TOLERANCE, "0").lower() in ("1", "true", "yes", "mpi")
+
+
 def why_not_survived(environ: Mapping[str, str], library: str) -> str:
     """Return why the ranks that are left cannot go on by themselves. library: name of the MPI."""
     if "Open MPI" not in library:
@@ -51,7 +56,7 @@ def why_not_survived(environ: Mapping[str, str], library: str) -> str:
     by = "" if launched is None else f", not by {launched.launcher}"
     if launched is not None and launched.launcher == "openmpi":
         by = " with --with-ft ulfm"
-    return f"the ranks must be started by phalanx launch --survive, or mpirun{by}; {_TIER_TWO}"
+    return f"the ranks must be started by phalanx with --survive, or mpirun{by}; {_TIER_TWO}"
 
 
 def check_components(environ: Mapping[str, str]) -> None:

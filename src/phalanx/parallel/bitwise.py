@@ -71,7 +71,8 @@ class Bitwise(Strategy):
         buffers = list(model.buffers())
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
         self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
-        self._losses = torch.zeros(2, dtype=torch.float64)  # weighted losses, weights
+        # Weighted losses, weights, correct predictions.
+        self._losses = torch.zeros(3, dtype=torch.float64)
         owners = self._owners_of_gradients()
         self._tree_reducer = TreeReducer(
             [self._losses, *self._parameters, *self._buffers],
@@ -101,7 +102,11 @@ class Bitwise(Strategy):
         self._global_samples = of_samples
 
     def note_loss(self, weighted_loss: float, weight: float) -> None:
-        self._losses += torch.tensor([weighted_loss, weight], dtype=torch.float64)
+        self._losses += torch.tensor([weighted_loss, weight, 0], dtype=torch.float64)
+
+    def note_correct(self, number: int) -> None:
+        """Note the correct predictions of the micro-batch, before its backward pass."""
+        self._losses[2] += number
 
     @torch.no_grad()
     def end_micro_batch(self) -> None:
@@ -159,7 +164,8 @@ class Bitwise(Strategy):
         self._owners = inherit(self._owners, world.original_ranks)
         self.numbers = self._owners[world.original_rank]
         self.rank, self.size = self.data_rank, self.data_size = world.rank, world.size
-        self._reducer.rejoin(world, list(self._owners.values()))
+        if self._tree_reducer is not None:  # else it is made with those who are left
+            self._tree_reducer.rejoin(world, list(self._owners.values()))
 
     def synchronize_buffers(self) -> None:
         """Do nothing: they are the same after every step."""

@@ -84,6 +84,8 @@ class SummedLoss(NamedTuple):
 
     loss: float
     weight: float
+    correct: float = 0.0
+    """Right predictions, where they are counted so (`Bitwise.note_correct`)."""
 
 
 class TimedAction(NamedTuple):

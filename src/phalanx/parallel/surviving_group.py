@@ -17,6 +17,8 @@ from phalanx.comm.recovery import Recovery, finish, is_recoverable, recover
 from phalanx.comm.wait_reporter import WaitReporter, current_wait
 from phalanx.comm.world import World
 from phalanx.parallel.world_group import WorldGroup
+from phalanx.records.schema import RecoveredEvent, recovered_text
+from phalanx.records.spans import ClockReading, now_ns
 
 T = TypeVar("T")
 
@@ -107,6 +109,11 @@ class SurvivingGroup(WorldGroup):
     def broadcast(self, values: NDArray[np.uint8]) -> None:
         values[:] = self.together(lambda: self.world.share(values.copy()))
 
+    def clock(self) -> ClockReading:
+        readings = list[ClockReading]()
+        self.together(lambda: readings.append(super(SurvivingGroup, self).clock()))
+        return readings[-1] if readings else ClockReading(at_ns=now_ns(), offset_ns=0)
+
     @torch.no_grad()
     def synchronize_buffers(self, model: nn.Module) -> None:
         """Do nothing: whoever survives keeps buffers the same on all ranks."""
@@ -165,8 +172,5 @@ def _whole(result: Any) -> Any:
 
 def describe(recovery: Recovery) -> str:
     """Return the loss in a line."""
-    lost, left = list(map(str, recovery.lost)), len(recovery.world.original_ranks)
-    return (
-        f"rank{'s' * (len(lost) > 1)} {', '.join(lost)} died: {left} "
-        f"rank{'s' * (left > 1)} went on after {recovery.seconds * 1e3:.0f} ms"
-    )
+    event = RecoveredEvent(at_s=0.0, step=0, lost=list(recovery.lost), recovery_s=recovery.seconds)
+    return recovered_text(event, len(recovery.world.original_ranks))

@@ -225,6 +225,8 @@ class EventWriter:
             self.flush()
 
     def flush(self) -> None:
+        if self._file.closed:  # ranks may be lost after the end of this one
+            self._file = self._path.open("ab")
         waiting = self._waiting.copy()
         del self._waiting[: len(waiting)]
         self._file.write(self._encoder.encode_lines(map(_made, waiting)))

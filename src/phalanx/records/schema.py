@@ -316,6 +316,14 @@ class InjectedEvent(Event, frozen=True, kw_only=True, tag="injected"):
     pause_s: float | None = None  # of a stop, until the rank goes on; None: never
 
 
+def recovered_text(event: RecoveredEvent, left: int) -> str:
+    """Return a loss of ranks in one line. left: number of ranks that went on."""
+    ranks = f"rank{'s' * (len(event.lost) > 1)} {', '.join(map(str, event.lost))}"
+    return (
+        f"{ranks} died: {left} rank{'s' * (left > 1)} went on after {event.recovery_s * 1e3:.0f} ms"
+    )
+
+
 class StoppedEvent(Event, frozen=True, kw_only=True, tag="stopped"):
     """The last line of a rank that ended early, as asked, after a checkpoint."""
 

@@ -36,6 +36,7 @@ def certify(strategy: Strategy, steps: int) -> Certificate | None:
     """
     if not isinstance(strategy, Bitwise):
         return None
+    is_alone = strategy.size == 1 and not strategy.group.lost
     certificate = Certificate(
         sha256=_checked_sha256(strategy),
         steps=steps,
@@ -44,7 +45,7 @@ def certify(strategy: Strategy, steps: int) -> Certificate | None:
         torch=str(torch.__version__),
         torch_build=torch_build(),
         instruction_set=torch.backends.cpu.get_cpu_capability(),
-        strategy="sequential" if strategy.size == 1 else strategy.name,
+        strategy="sequential" if is_alone else strategy.name,
     )
     if strategy.rank == 0:
         print(certificate_text(certificate), flush=True)

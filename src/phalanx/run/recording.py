@@ -44,6 +44,7 @@ class EpochCounts:
     samples: int = 0
     loss_sum: float = 0.0
     summed_loss: float = 0.0
+    summed_correct: int = 0
     summed_samples: int = 0
     """The same over all ranks, where the strategy sums losses."""
     correct: int | None = None
@@ -86,6 +87,7 @@ class RunRecorder:
             began_at=began_at,
             num_steps=lambda: self._num_steps,
         )
+        self._has_taken_over = False  # what the first of the ranks does for all
         self.gathered: GatheredRecords | None = None
         """Brings this rank's file to rank 0's folder after each epoch."""
 
@@ -180,6 +182,9 @@ class RunRecorder:
                 *(*times, *result[2:], *self._times_since_last_step()),
             )
         )
+        if self._has_taken_over:
+            self._has_taken_over = False
+            self._digests = ModelDigests(self._strategy.model, writer, at_s=at_s)
         if self._digests is not None:
             self._digests.add(step, at_s)
         for action in self._strategy.actions():
@@ -245,11 +250,16 @@ class RunRecorder:
             self.writer.add(event)
 
     def add_loss(self, step: int, lost: Sequence[int], recovery_s: float) -> None:
-        """Record that ranks have died, and that this one goes on. step: updates made."""
-        if self.writer is not None:
-            self.writer.add(
-                RecoveredEvent(at_s=self.at_s(), step=step, lost=list(lost), recovery_s=recovery_s)
-            )
+        """Record at once that ranks have died, and that this one goes on. step: updates made."""
+        strategy = self._strategy
+        if self.writer is None:
+            return
+        self.writer.add(
+            RecoveredEvent(at_s=self.at_s(), step=step, lost=list(lost), recovery_s=recovery_s)
+        )
+        self.writer.flush()  # from here on this rank may be the first
+        is_first = strategy.rank == 0 and strategy.num_blocks is not None
+        self._has_taken_over = is_first and self._digests is None
 
     def stop(self, step: int) -> None:
         """Write the last line of a run that was stopped. step: updates made."""

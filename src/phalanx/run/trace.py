@@ -24,6 +24,7 @@ class Tracing:
         """began_at: seconds of `time.perf_counter()` that the rank's events count from. Collective:
         the clocks of several machines are compared."""
         self._group, self._folder = group, folder
+        self._rank, self._size = group.rank, group.size  # before any is lost
         self._began_ns = int(began_at * 1e9)
         self._spans: SpanRecorder | None = SpanRecorder()
         self._readings = [group.clock()]
@@ -41,8 +42,8 @@ class Tracing:
         if spans is None:
             return
         traced = TracedRank(
-            rank=self._group.rank,
-            size=self._group.size,
+            rank=self._rank,
+            size=self._size,
             hostname=socket.gethostname(),
             process_id=os.getpid(),
             began_ns=self._began_ns,

@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
+from phalanx.comm.layout import share_of
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.gradients.norms import REMEDIES, REMEDIES_IN_PROGRAM
+from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.step import Batch
+from phalanx.records.schema import EvaluationEvent
+from phalanx.records.totals import RankTotals, counted
 from phalanx.run.batch import MicroBatch
+from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.run.gradients import StepGradients
-from phalanx.run.micro_batches import micro_batches_of_rank
+from phalanx.run.micro_batches import cut_micro_batches
 from phalanx.torch_backend.threads import naming_operations
-from phalanx.train.accuracy import CorrectCounter
+from phalanx.train.accuracy import CorrectCounter, num_correct
+from phalanx.train.evaluation import evaluate
 from phalanx.train.loop import Training, TrainingContext
+
+SUMS = (
+    *("samples", "loss_sum", "targets"),
+    *("validation_targets", "validation_loss_sum", "validation_correct"),
+)
+"""Of the totals of rank 0, over all ranks."""
 
 
 class BitwiseTraining(Training):
     """A training by the strategy `Bitwise`, as programs have it: each micro-batch of a fixed cut
-    has random numbers and a gradient of its own."""
+    has random numbers and a gradient of its own.
+
+    Sums over all ranks are known to each of them after every step and evaluation, so that none is
+    lost with a rank.
+    """
 
     def __init__(self, context: TrainingContext) -> None:
         strategy = context.strategy
         self._gradients = StepGradients(strategy, {"": strategy.optimizer}, seed=context.seed)
+        self._counted = (
+            strategy if isinstance(strategy, Bitwise) and strategy.numbers is not None else None
+        )
+        """Counts correct predictions over all ranks, where some may be lost."""
+        self._validated = [0.0, 0.0, 0.0]
+        """Samples, loss and correct predictions of all ranks in the last evaluation."""
         super().__init__(context, MicroBatchFeed(context), self._gradients)
 
     def train_epoch(self) -> None:
@@ -41,14 +64,15 @@ class BitwiseTraining(Training):
                 waiting.append((logits, micro_batch.data.targets))
             if not micro_batch.ends_step:
                 continue
+            if context.strategy.missing:
+                loop.extend_step()
+                continue
             try:
                 result = gradients.apply(micro_batch)
             except UserError as error:
                 raise UserError(str(error).replace(REMEDIES_IN_PROGRAM, REMEDIES)) from error
-            summed = context.strategy.summed
-            assert summed is not None, "by the strategy"
             if not result.is_skipped:
-                loop.recorder.counts.summed_loss += targets_per_sample * summed.loss
+                self._count_sums(micro_batch.global_samples)
                 for pair in waiting:
                     correct.add(*pair)
             waiting.clear()
@@ -57,23 +81,84 @@ class BitwiseTraining(Training):
             if micro_batch.ends_epoch and context.strategy.loss.counts_correct:
                 loop.recorder.counts.correct = correct.total()
 
+    def totals(self) -> RankTotals:
+        """Return the counts of the last epoch; rank 0's are sums over all ranks."""
+        context, counts = self._context, self.loop.recorder.counts
+        strategy, targets = context.strategy, context.source.shape.targets_per_sample
+        correct = counted(counts.correct)
+        if self._counted is not None and counts.correct is not None:
+            correct = counts.summed_correct
+        samples, validation_loss, validation_correct = self._validated
+        totals = RankTotals(
+            train_s=counts.train_s,
+            communication_s=counts.communication_s,
+            samples=counts.summed_samples,
+            loss_sum=counts.summed_loss,
+            correct=correct,
+            targets=counts.summed_samples * targets,
+            validation_targets=samples * targets,
+            validation_loss_sum=validation_loss,
+            validation_correct=validation_correct,
+            steps=counts.steps,
+            skipped=counts.skipped,
+        )
+        if strategy.rank == 0:
+            return totals
+        nothing = dict.fromkeys(SUMS, 0.0)
+        return replace(totals, **nothing, correct=correct if self._counted is None else 0.0)
+
+    def _evaluate(self, epoch: int) -> EvaluationEvent:
+        """Evaluate together with those who are left, from the beginning after a loss."""
+        context, events = self._context, list[EvaluationEvent]()
+        group = context.strategy.group
+
+        def over_all_ranks() -> list[float]:
+            losses = ExactSum()
+            own = evaluate(
+                context.strategy, context.source, epoch, began_at=context.began_at, losses=losses
+            )
+            events.append(own)
+            samples, correct = group.sum([own.samples, counted(own.correct)])
+            return [samples, *sum_over_ranks(group, [losses]), correct]
+
+        self._validated = group.together(over_all_ranks)
+        return events[-1]
+
+    def _count_sums(self, samples: int) -> None:
+        """Count a step over all ranks. samples: of the global batch."""
+        summed, counts = self._context.strategy.summed, self.loop.recorder.counts
+        assert summed is not None, "by the strategy"
+        counts.summed_loss += self._context.source.shape.targets_per_sample * summed.loss
+        counts.summed_samples += samples
+        counts.summed_correct += round(summed.correct)
+
     def _compute(self, micro_batch: MicroBatch) -> Tensor | None:
         """Compute the gradient of a micro-batch, and return its logits."""
         context, batch = self._context, micro_batch.data
         outputs, loss = context.strategy.forward(batch)
         num_targets = max(1, batch.num_samples) * context.source.shape.targets_per_sample
+        logits = context.strategy.loss.logits(outputs)
+        if self._counted is not None and logits is not None and batch.num_samples:
+            own = logits.detach()[: len(batch.targets)]
+            self._counted.note_correct(num_correct(own, batch.targets))
         self._gradients.add(micro_batch, loss / num_targets, None, None)
-        return context.strategy.loss.logits(outputs)
+        return logits
 
 
 class MicroBatchFeed:
-    """Micro-batches of a source: a rank's consecutive ones of every global batch."""
+    """Micro-batches of a source: of every global batch those that a rank computes."""
 
     num_damaged = 0
 
-    def __init__(self, context: TrainingContext) -> None:
+    def __init__(self, context: TrainingContext, numbers: Sequence[int] | None = None) -> None:
+        """numbers: of the micro-batches of a global batch; None: consecutive ones, by the rank."""
         self.num_samples: int | None = context.source.num_train
         self._num_train, self._context = context.source.num_train, context
+        self._numbers = numbers
+
+    def of(self, numbers: Sequence[int]) -> MicroBatchFeed:
+        """Return a feed of the micro-batches of each global batch that have these numbers."""
+        return MicroBatchFeed(self._context, numbers)
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
@@ -81,24 +166,30 @@ class MicroBatchFeed:
         context, strategy = self._context, self._context.strategy
         number, batch_size = strategy.num_blocks, context.global_batch_size
         assert number is not None, "of the strategy"
-        place = {"rank": strategy.rank, "num_ranks": strategy.size}
+        own = self._numbers
+        if own is None:
+            own = share_of(strategy.rank, strategy.size, number)
         batches = context.source.train_batches(
             seed=context.seed,
             epoch=epoch,
             global_batch_size=batch_size,
             first_sample=seen,
+            rank=strategy.rank,
+            num_ranks=strategy.size,
             micro_batches=number,
-            **place,
+            own=own,
         )
         num_steps = min(max_steps, num_batches(self._num_train - seen, batch_size))
         for current, loaded in zip(range(step, step + num_steps), batches, strict=False):
             if context.delay_s:
                 time.sleep(context.delay_s)
-            slices = micro_batches_of_rank(loaded.global_size, number=number, **place)
+            slices = cut_micro_batches(loaded.global_size, number=number, own=own)
+            stop = 0
             for piece in slices:
-                rows = slice(piece.start - slices[0].start, piece.stop - slices[0].start)
+                start, stop = stop, stop + piece.stop - piece.start
                 # Copies: the bits of some operations depend on how their memory is aligned.
-                inputs, targets = loaded.inputs[rows].clone(), loaded.targets[rows].clone()
+                inputs = loaded.inputs[start:stop].clone()
+                targets = loaded.targets[start:stop].clone()
                 num_samples = 0 if piece.is_padding else len(targets)
                 ends_step = piece is slices[-1]
                 yield MicroBatch(

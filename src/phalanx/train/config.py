@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from phalanx.train.strategy_options import (
     ShardOptions,
     StrategyOptions,
     TensorOptions,
+    check_survived,
     take_strategy_options,
 )
 from phalanx.train.training_options import CheckpointOptions, TrainingOptions
@@ -81,6 +82,9 @@ class TrainConfig(
         given = GivenOptions(options, f"--model {wanted['model']} {split}")
         training, parallel = given.take(TrainingOptions), given.take(ParallelOptions)
         _check_parallel(parallel, mesh)
+        if parallel.survive:
+            check_survived(parallel.strategy)
+            parallel = replace(parallel, bitwise=True)
         data, communication = given.take(DataOptions), given.take(CommunicationOptions)
         data.check_exclusions()
         optimizer = given.take(OptimizerOptions)
@@ -129,6 +133,11 @@ class TrainConfig(
                 f"--dtype is {self.dtype}: leave one of them out"
             )
         self.check_bitwise()
+        if self.survive and self.stage is not None:
+            raise UserError(
+                f"--stage {self.stage}: the rank of a node that copies its data may die: with "
+                "--survive leave it out"
+            )
         if self.bitwise and self.damaged == "skip":
             raise UserError("--bitwise trains with every sample: leave --damaged skip out")
         if self.bitwise and self.per_rank_batch_size is not None:

@@ -57,6 +57,7 @@ def run_job(
                 mpi=mpi,
                 threads=threads,
                 silent_s=2 * config.timeout_s,
+                survive=config.survive,
                 environment={} if mpi else {"PHALANX_RENDEZVOUS": str(meeting / "rendezvous")},
             )
             return run_ranks(job, lambda events: line.show(progress, events))

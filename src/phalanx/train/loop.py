@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from phalanx.comm.recovery import Recovery
 from phalanx.data.sampler import num_batches
 from phalanx.data.sources.source import LoadedBatch, Source
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import NoticeEvent
+from phalanx.records.schema import EvaluationEvent, NoticeEvent
 from phalanx.records.totals import RankTotals, counted
 from phalanx.run.batch import MicroBatch
-from phalanx.run.exact_sum import ExactSum, sum_over_ranks
+from phalanx.run.exact_sum import ExactSum
 from phalanx.run.feed import Feed
 from phalanx.run.loop import Computation, LoopOptions, Position, TrainingLoop
 from phalanx.run.randomness import seed_micro_batch
@@ -84,35 +85,42 @@ class Training:
         )
         feed = feed or SourceFeed(context)
         self.loop = TrainingLoop(context.strategy, feed, recorder, options, computation)
+        self._evaluation: EvaluationEvent | None = None
+        context.strategy.group.follow(self._record_loss)
 
     def run_epoch(self) -> RankTotals:
-        """Train on every sample once, or on those that are left, and evaluate. Collective; the
-        ranks start and end together."""
-        context, epoch = self._context, self.loop.position.epoch
+        """Train on every sample once, or on those that are left, and evaluate; return `totals`.
+        Collective; the ranks start and end together."""
+        epoch = self.loop.position.epoch
         self.train_epoch()
-        losses = ExactSum()
-        evaluation = evaluate(
-            context.strategy, context.source, epoch, began_at=context.began_at, losses=losses
-        )
-        context.writer.add(evaluation)
-        counts, targets = self.loop.recorder.counts, context.source.shape.targets_per_sample
-        loss_sum, validation_loss_sum = counts.loss_sum, evaluation.loss_sum
-        if context.strategy.num_blocks is not None:  # of all ranks, in place of their rounded sums
-            sums = counts.summed_loss, *sum_over_ranks(context.strategy.group, [losses])
-            loss_sum, validation_loss_sum = sums if context.strategy.rank == 0 else (0.0, 0.0)
+        self._evaluation = self._evaluate(epoch)
+        self._context.writer.add(self._evaluation)
+        return self.totals()
+
+    def totals(self) -> RankTotals:
+        """Return this rank's counts of the last epoch; those of all ranks add up."""
+        counts, evaluation = self.loop.recorder.counts, self._evaluation
+        targets = self._context.source.shape.targets_per_sample
+        assert evaluation is not None, "run_epoch() comes first"
         return RankTotals(
             train_s=counts.train_s,
             communication_s=counts.communication_s,
             samples=counts.samples,
-            loss_sum=loss_sum,
+            loss_sum=counts.loss_sum,
             correct=counted(counts.correct),
             targets=counts.samples * targets,
             validation_targets=evaluation.samples * targets,
-            validation_loss_sum=validation_loss_sum,
+            validation_loss_sum=evaluation.loss_sum,
             validation_correct=counted(evaluation.correct),
             steps=counts.steps,
             damaged=counts.damaged,
             skipped=counts.skipped,
+        )
+
+    def _evaluate(self, epoch: int) -> EvaluationEvent:
+        context = self._context
+        return evaluate(
+            context.strategy, context.source, epoch, began_at=context.began_at, losses=ExactSum()
         )
 
     def train_epoch(self) -> None:
@@ -135,6 +143,10 @@ class Training:
                 correct.add(result.logits, batch.targets)
             if micro_batch.ends_epoch and strategy.loss.counts_correct:
                 loop.recorder.counts.correct = correct.total()
+
+    def _record_loss(self, recovery: Recovery) -> None:
+        recorder, step = self.loop.recorder, self.loop.position.step
+        recorder.add_loss(step, recovery.lost, recovery.seconds)
 
 
 class SourceFeed:

@@ -40,6 +40,9 @@ class ParallelOptions:
     """Train to the same bits on any number of ranks: by `sequential`, `mpi`, `shared` or
     `zero`, on one thread each, with a fixed cut into micro-batches and a fixed order of sums."""
 
+    survive: bool = False
+    """Go on without ranks that die, to the same bits: `mpi` with Open MPI. Means --bitwise, too."""
+
     slow_rank: str | None = None
     """Makes a rank slower, as RANK:SECONDS a step, to see which ranks wait for it."""
 

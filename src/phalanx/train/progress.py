@@ -10,18 +10,20 @@ from phalanx.records.schema import (
     Event,
     FinishedEvent,
     NoticeEvent,
+    RecoveredEvent,
     SkippedEvent,
     StartedEvent,
     StepEvent,
     SummaryEvent,
     certificate_text,
+    recovered_text,
 )
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import accuracy_text, communication_words, epoch_line, samples_word
 
 
 class TrainingProgress:
-    """Progress of a training run, from the events of rank 0 so far.
+    """Progress of a training run, from the events of rank 0 so far, or of the first that is left.
 
     Within an epoch the loss is that of rank 0's part, and left out where rank 0 sees none (the
     first stage of a pipeline); the speed is that of whole steps, which the ranks make together. The
@@ -35,6 +37,8 @@ class TrainingProgress:
         self._started: StartedEvent | None = None
         self._accuracy: float | None = None
         self._steps: list[StepEvent] = []  # of the current epoch
+        self._epochs: set[int] = set()  # summed up
+        self._lost: set[int] = set()  # ranks
 
     def take(self, events: Iterable[Event]) -> list[str]:
         """Count `events`; return the lines of epochs that ended, of notices and skipped steps."""
@@ -50,7 +54,10 @@ class TrainingProgress:
                 lines.append(f"skipped {event.reason}")
             elif isinstance(event, NoticeEvent):
                 lines.append(event.text)
-            elif isinstance(event, SummaryEvent):
+            elif isinstance(event, RecoveredEvent):
+                lines.append(self._loss_of_ranks(event))
+            elif isinstance(event, SummaryEvent) and event.epoch not in self._epochs:
+                self._epochs.add(event.epoch)
                 self._accuracy = event.validation_accuracy
                 lines.append(epoch_line(event, self._config))
             elif isinstance(event, FinishedEvent) and event.certificate is not None:
@@ -72,6 +79,11 @@ class TrainingProgress:
             f"  {samples / seconds:,.0f} {samples_word(self._config)}/s"
             f"{communication_words(self._config, communication_s / seconds)}"
         )
+
+    def _loss_of_ranks(self, event: RecoveredEvent) -> str:
+        assert self._config.ranks is not None, "complete"
+        self._lost.update(event.lost)
+        return recovered_text(event, self._config.ranks - len(self._lost))
 
     def _loss(self, started: StartedEvent) -> str:
         targets = sum(step.samples for step in self._steps) * started.targets_per_sample

@@ -27,6 +27,13 @@ from phalanx.launch.allocation import (
 from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
+from phalanx.launch.installation import find_mpi
+from phalanx.launch.survival import (
+    check_components,
+    check_survival,
+    is_started_to_survive,
+    why_not_survived,
+)
 from phalanx.models.options import DataShape, OwnModel, is_own_model, model_label
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import AXES, parse_mesh
@@ -43,7 +50,7 @@ EXCLUDED_OPTIONS = {
     "strategy", "ranks", "threads", "mesh", "lr", "lr_rule", "lr_schedule", "optimizer", "dataset",
     "data_root", "data", "stage", "keep_staged", "trace", "model", "epochs", "batch_size",
     "per_rank_batch_size", "seed", "dtype", "checkpoint_dir", "checkpoint_steps", "resume",
-    "restart_schedule", "allow_changes", "run_dir", "timeout_s",
+    "restart_schedule", "allow_changes", "run_dir", "timeout_s", "survive",
 }  # fmt: skip
 
 
@@ -81,11 +88,24 @@ def with_ranks(config: TrainConfig, launched: Launched | None) -> TrainConfig:
     Raises: UserError when the options do not fit the launcher or the machine.
     """
     ranks = _ranks(config, launched)
+    if config.survive:
+        _check_survival(launched)
     nodes = os.environ if launched or has_launcher(config) else {}
     if launched is None:
         check_ranks(ranks, nodes)
     threads = 1 if config.bitwise else config.threads or _threads(ranks, launched, nodes)
     return replace(config, ranks=ranks, threads=threads)
+
+
+def _check_survival(launched: Launched | None) -> None:
+    """Raise UserError where the MPI, or the launcher, ends all ranks when one dies."""
+    if launched is None:
+        check_survival(find_mpi(os.environ), os.environ)
+    elif launched.launcher == "hydra" or not is_started_to_survive(os.environ):
+        library = "Open MPI" if launched.launcher != "hydra" else "MPICH or Intel MPI"
+        raise UserError(f"--survive: {why_not_survived(os.environ, library)}")
+    else:
+        check_components(os.environ)
 
 
 def has_launcher(config: TrainConfig) -> bool:

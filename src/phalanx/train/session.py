@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,7 +25,7 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import NoticeEvent, Run
+from phalanx.records.schema import NoticeEvent, Run, TrainingEvaluationEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.run.certificate import certify, probe_processors
 from phalanx.run.gathered_records import GatheredRecords
@@ -35,10 +37,10 @@ from phalanx.train.bitwise import BitwiseTraining
 from phalanx.train.checkpointing import StartingPoint, manifest_of, starting_point
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_source import open_source
+from phalanx.train.epoch_summaries import EpochSummaries
 from phalanx.train.evaluation import evaluate_on_training_data
 from phalanx.train.loop import Training, TrainingContext, log_notices
 from phalanx.train.make_strategy import make_strategy
-from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.over_nodes import (
     follows_first_rank,
@@ -112,7 +114,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     _start(training, context, num_parameters)
     stopped = None
     try:
-        _epochs(config, context, training, saver)
+        _epochs(config, context, training, saver, output.folder)
     except Stopped as request:
         stopped = request
     if saver:
@@ -129,8 +131,8 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     if output.gathered:
         output.gathered.bring()
     group.barrier()
-    if output.keeps_run and group.rank == 0:
-        end_record(output.folder, Run, outcome_of(stopped))
+    if output.keeps_run:
+        _through_losses(strategy, lambda: _end_run(output, group, stopped))
     strategy.close()
     if stopped is not None:
         raise stopped
@@ -244,7 +246,7 @@ def _prepare(
         first_epoch=start.position[0],
         first_sample=start.position[1],
         checkpoint_steps=config.checkpoint_steps,
-        save=saver.within_epoch if saver else None,
+        save=None if saver is None else partial(_save_within, saver),
         schedule=schedule,
         source=source,
         global_batch_size=global_batch_size,
@@ -295,12 +297,15 @@ def _epochs(
     context: TrainingContext,
     training: Training,
     saver: CheckpointWriter | None,
+    folder: Path,
 ) -> None:
-    """Train the epochs that are left; after each, rank 0 writes the summary and a checkpoint
-    follows."""
-    trained_s = 0.0
+    """Train the epochs that are left; after each, rank 0 writes the summary, and a checkpoint
+    follows. folder: of the records."""
+    strategy, group = context.strategy, context.strategy.group
+    trained_s, summaries = 0.0, EpochSummaries(group, context.writer, folder, config)
     for epoch in range(context.first_epoch, config.epochs):
-        rows = context.strategy.group.gather(training.run_epoch().values())
+        training.run_epoch()
+        rows = group.together(lambda: group.gather(training.totals().values()))
         log_notices(context)
         if rows is not None:
             summary = summarize(
@@ -310,21 +315,49 @@ def _epochs(
                 at_s=time.perf_counter() - context.began_at,
             )
             trained_s = summary.trained_s
-            context.writer.add(summary)
-            print(epoch_line(summary, config), flush=True)
+            summaries.add(summary)
         if saver:
-            saver.after_epoch(epoch)
-        if rows is not None:
-            context.writer.flush()
+            _through_losses(strategy, partial(saver.after_epoch, epoch))
+        else:
+            _through_losses(strategy, lambda: None)
+        summaries.settle()
         if epoch < config.epochs - 1:
             training.loop.stop_if_asked()
     if config.final_train_samples:
-        context.writer.add(
-            evaluate_on_training_data(
-                context.strategy,
-                context.source,
-                config.epochs - 1,
-                config.final_train_samples,
-                began_at=context.began_at,
-            )
+        evaluated = list[TrainingEvaluationEvent]()
+        evaluate_model = partial(
+            evaluate_on_training_data,
+            strategy,
+            context.source,
+            config.epochs - 1,
+            config.final_train_samples,
+            began_at=context.began_at,
         )
+        _through_losses(strategy, lambda: evaluated.append(evaluate_model()))
+        context.writer.add(evaluated[-1])
+
+
+def _through_losses(strategy: Strategy, work: Callable[[], object]) -> None:
+    """Do what the ranks do together; where some may be lost, from the beginning after a loss, and
+    nobody goes on before all have done it."""
+    group = strategy.group
+
+    def work_and_wait() -> None:
+        work()
+        group.barrier()
+
+    if strategy.numbers is None:
+        work()
+    else:
+        group.together(work_and_wait)
+
+
+def _save_within(saver: CheckpointWriter, epoch: int, samples_seen: int) -> None:
+    _through_losses(saver.strategy, lambda: saver.within_epoch(epoch, samples_seen))
+
+
+def _end_run(output: RunOutput, group: RunGroup, stopped: Stopped | None) -> None:
+    """Close `run.json`, on rank 0."""
+    if group.rank == 0:
+        assert output.folder is not None, "named at the start"
+        end_record(output.folder, Run, outcome_of(stopped, group.lost))

@@ -170,6 +170,28 @@ NOT_BITWISE = {
 }
 """Strategies whose sums depend on the number of ranks, and why."""
 
+NOT_SURVIVED = {
+    "sequential": "one process has no others that could go on",
+    "shared": "ranks update slices of parameters that all share, and a death leaves some updated",
+    "gloo": "Gloo ends the others when a connection breaks",
+    "server": "a server's shard of the parameters is lost with it, and no other rank has it",
+    "local": "what a rank has learned since the last average is lost with it",
+    "zero": "a rank's shard of the optimizer's state is lost with it, and no other rank has it",
+    "tensor": "a rank's shard of the layers is lost with it, and no other rank has it",
+    "pipeline": "a rank's stages are lost with it, and no other rank has them",
+    "mesh": "a rank's shards and stages are lost with it, and no other rank has them",
+}
+"""Strategies that cannot go on in place when ranks die, and why."""
+
+
+def check_survived(strategy: StrategyName) -> None:
+    """Raise UserError where the ranks that are left cannot go on without those that die."""
+    if strategy in NOT_SURVIVED:
+        raise UserError(
+            f"--survive and --strategy {strategy} exclude each other: {NOT_SURVIVED[strategy]}; "
+            "take --strategy mpi, or restarts from checkpoints: --restarts N"
+        )
+
 
 StrategyOptions = MpiOptions | ServerOptions | LocalOptions | MeshOptions | BitwiseOptions | None
 """None: `sequential`, `shared` and `gloo` have no options of their own."""
@@ -187,7 +209,7 @@ def take_strategy_options(
     bitwise = _take_bitwise_options(given, strategy) if is_bitwise else None
     words = "--strategy mpi"
     if is_bitwise:
-        words += " without --bitwise, which has an order of sums of its own"
+        words += " without --bitwise or --survive, which have an order of sums of their own"
     mpi = given.take_if(strategy == "mpi" and not is_bitwise, MpiOptions, words)
     if mpi is not None and mpi.link is not None:
         Link.parse(mpi.link)
