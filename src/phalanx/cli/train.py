@@ -16,6 +16,7 @@ from phalanx.jobs.record import this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.launch.allocation import use_hosts
 from phalanx.launch.detect import detect, refuse_hosts
+from phalanx.records.files import read_run
 from phalanx.report.trace.show import show_trace
 from phalanx.train.restarting import TrainingJob
 from phalanx.train.resume import RunIsFinishedError
@@ -95,4 +96,7 @@ def train(
     finally:
         if config.trace:
             show_trace(folder, console)
+    if lost := read_run(folder).outcome.lost:
+        who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
+        console.print(f"{who}, and the others went on to the end", markup=False)
     console.print(f"records in {folder}; `phalanx report {folder}` draws them", markup=False)

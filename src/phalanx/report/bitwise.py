@@ -81,15 +81,15 @@ def read_bitwise_run(folder: Path) -> BitwiseRun:
     run = read_run(folder)
     certificate, first, steps = None, None, dict[int, str]()
     folders = [folder, *(folder / restart.folder for restart in run.restarts)]
-    files = [file for each in folders if (file := rank_file(each, 0)).exists()]
-    for event in chain.from_iterable(map(read_events, files)):
+    named = [rank_file(each, rank) for each in folders for rank in writers(run)]
+    for event in chain.from_iterable(read_events(file) for file in named if file.exists()):
         match event:
             case DigestNamesEvent():
                 first = first or event
             case DigestEvent():
                 steps[event.step] = event.digests
             case FinishedEvent():
-                certificate = event.certificate
+                certificate = certificate or event.certificate
     if first is None:
         raise UserError(
             f"{folder} has no digests of its parameters: bitwise runs alone record them, of "
@@ -103,6 +103,11 @@ def read_bitwise_run(folder: Path) -> BitwiseRun:
         before=first.digests,
         steps=steps,
     )
+
+
+def writers(run: Run) -> range:
+    """Return the ranks that may have written digests: rank 0, or others after its death."""
+    return range(run.setting.ranks if run.outcome.lost or run.restarts else 1)
 
 
 def find_parting(one: BitwiseRun, other: BitwiseRun) -> Parting | None:

@@ -71,7 +71,8 @@ class RunMeasure:
     final_train_accuracy: float | None = None  # of the final model, on some of the training data
     unseen: tuple[int, ...] = ()
     """Ranks whose records lie elsewhere: times, losses and accuracies are those that rank 0 has
-    summed up over all, and what needs every rank's records is not known."""
+    summed up over all, and what needs every rank's records is not known. So it is where ranks have
+    died (`Outcome.lost`), and the first of those that were left has summed up."""
     is_traced: bool = False  # a trace exists or can be made
 
     @property
@@ -96,8 +97,11 @@ def measure_run(
 
     unseen: ranks whose records lie elsewhere; rank 0 must have summaries then.
     """
-    epochs = _summarized(ranks[0]) if unseen else _epochs(ranks)
-    everyone = () if unseen else tuple(ranks.values())
+    lost = run.outcome.lost
+    left = {rank: measure for rank, measure in ranks.items() if rank not in lost}
+    is_summed = unseen or (lost and any(rank.summaries for rank in ranks.values()))
+    epochs = _summarized(ranks.values()) if is_summed else _epochs(left)
+    everyone = () if unseen or lost else tuple(ranks.values())
     timed = _whole(timed_epochs([epoch.epoch for epoch in epochs if epoch.epoch >= 0]), epochs)
     counted = [epoch for epoch in epochs if epoch.epoch in timed]
     epoch_s = median(epoch.epoch_s for epoch in counted) if timed else None
@@ -127,22 +131,25 @@ def measure_run(
     )
 
 
-def _summarized(rank: RankMeasure) -> tuple[EpochMeasure, ...]:
-    """rank: that of rank 0, which sums up every epoch over all ranks."""
+def _summarized(ranks: Iterable[RankMeasure]) -> tuple[EpochMeasure, ...]:
+    """Return the epochs as rank 0, or the first that was left, has summed them up."""
+    everyone = list(ranks)
+    summaries = {epoch: one for rank in everyone for epoch, one in rank.summaries.items()}
+    events = {epoch: one.event for rank in everyone for epoch, one in rank.epochs.items()}
     return tuple(
         EpochMeasure(
             epoch=epoch,
             epoch_s=summary.epoch_s,
             trained_s=summary.trained_s,
             samples=round(summary.images_per_s * summary.epoch_s),
-            first_sample=rank.epochs[epoch].event.first_sample,
+            first_sample=events[epoch].first_sample,
             train_loss=summary.train_loss,
             train_accuracy=summary.train_accuracy,
             validation_loss=summary.validation_loss,
             validation_accuracy=summary.validation_accuracy,
         )
-        for epoch, summary in sorted(rank.summaries.items())
-        if epoch in rank.epochs
+        for epoch, summary in sorted(summaries.items())
+        if epoch in events
     )
 
 

@@ -15,6 +15,7 @@ from phalanx.records.schema import (
     FinishedEvent,
     MemoryEvent,
     MetricsEvent,
+    RecoveredEvent,
     StartedEvent,
     StepEvent,
     SummaryEvent,
@@ -62,7 +63,7 @@ class RankMeasure:
     finished: FinishedEvent | None = None
     training_evaluation: TrainingEvaluationEvent | None = None
     summaries: Mapping[int, SummaryEvent] = field(default_factory=dict)
-    """By epoch, of all ranks; rank 0 alone has them."""
+    """By epoch, of all ranks; rank 0 alone has them, or after its death the next."""
     memory: MemoryEvent | None = None
     actions: Sequence[ActionEvent] = ()
     metrics: Sequence[MetricsEvent] = ()
@@ -144,7 +145,8 @@ def measure_rank(
     training_evaluation: TrainingEvaluationEvent | None = None
     num_finished, last = 0, None
     for event in events:
-        if not isinstance(event, MetricsEvent):  # which a program logs after its loop, too
+        # A program logs metrics after its loop, too, and ranks may be lost at the end.
+        if not isinstance(event, MetricsEvent | RecoveredEvent):
             last = event
         match event:
             case StepEvent():

@@ -90,20 +90,30 @@ def trace_topic(measures: StudyMeasures) -> Topic:
 
 
 def unseen_topic(measures: StudyMeasures) -> Topic:
-    """Runs of which some ranks left their records elsewhere."""
+    """Runs of which some ranks left their records elsewhere, or died."""
+    died = [
+        (
+            run.name,
+            f"{counted(len(lost), 'rank')} died ({joined(list(map(str, lost)))}), and the others "
+            "went on. What needs the records of all is left out.",
+        )
+        for run in measures.runs
+        if run.run is not None and (lost := run.run.outcome.lost)
+    ]
+    elsewhere = [
+        (
+            run.name,
+            f"There are no records of {counted(len(run.unseen), 'rank')} "
+            f"({joined([str(rank) for rank in run.unseen])}): on several nodes that share no "
+            "folder each node keeps its own. What needs them is left out.",
+        )
+        for run in measures.runs
+        if run.unseen
+    ]
     return make_topic(
         "Without the records of all ranks",
         "Times, losses and accuracies are those that rank 0 summed up over all ranks.",
-        [
-            (
-                run.name,
-                f"There are no records of {counted(len(run.unseen), 'rank')} "
-                f"({joined([str(rank) for rank in run.unseen])}): on several nodes that share no "
-                "folder each node keeps its own. What needs them is left out.",
-            )
-            for run in measures.runs
-            if run.unseen
-        ],
+        [*elsewhere, *died],
     )
 
 

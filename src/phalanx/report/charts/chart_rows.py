@@ -159,8 +159,9 @@ def metric_rows(runs: Iterable[RunMeasure]) -> list[Row]:
             "value": value,
         }
         for measure in runs
-        if measure.run and 0 in measure.ranks
-        for event in measure.ranks[0].metrics
+        if measure.run
+        for rank in measure.ranks.values()  # rank 0 or, after its death, the next
+        for event in rank.metrics
         for name, value in event.metrics.items()
     ]
 

@@ -1,0 +1,156 @@
+"""`phalanx train --survive` goes on through deaths of ranks, to the bits of one undisturbed run."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from phalanx.checkpoints.find import find_checkpoint
+from phalanx.records.files import rank_file, read_events, read_run
+from phalanx.records.schema import (
+    EpochEvent,
+    Event,
+    FinishedEvent,
+    RecoveredEvent,
+    StepEvent,
+    SummaryEvent,
+)
+from phalanx.report.bitwise import judge, read_bitwise_run
+from phalanx.report.folder import read_folder
+from tests.conftest import ONE_THREAD, PATIENCE, long
+from tests.survival.test_launch import PROGRAMS
+
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi"), pytest.mark.timeout(300)]
+RANKS, EPOCHS, STEPS = 4, 6, 10
+SECONDS = 1.5
+"""Of the steps on a quiet machine, about."""
+WORDS = (
+    *("train", "--model", f"{PROGRAMS / 'mortal_model.py'}:make", "--dataset", "digits"),
+    *("--train-samples", "305", "--validation-samples", "61", "--batch-size", "32"),
+    *("--epochs", str(EPOCHS), "--timeout-s", "60"),
+)
+Death = tuple[int, str, Any]
+
+
+def train(
+    folder: Path, *words: str, deaths: Sequence[Death] = ()
+) -> subprocess.CompletedProcess[str]:
+    saving = ("--run-dir", str(folder / "run"), "--checkpoint-dir", str(folder / "saved"))
+    return subprocess.run(
+        [sys.executable, "-m", "phalanx", *WORDS, *saving, "--checkpoint-steps", "4", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ONE_THREAD, "DEATHS": json.dumps(deaths)},
+        timeout=120 * PATIENCE,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of one process that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("truth")
+    done = train(folder, "--bitwise")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def events_of(folder: Path, ranks: int) -> list[list[Event]]:
+    return [list(read_events(rank_file(folder, rank))) for rank in range(ranks)]
+
+
+def certificates(ranks: Sequence[Sequence[Event]]) -> list[str]:
+    """Return the hashes of the ranks that came to the end."""
+    ends = [event for events in ranks for event in events if isinstance(event, FinishedEvent)]
+    return [event.certificate.sha256 for event in ends if event.certificate is not None]
+
+
+def losses(ranks: Sequence[Sequence[Event]]) -> list[tuple[Any, ...]]:
+    """Return the losses and accuracies of the epochs, in their order."""
+    found = [event for events in ranks for event in events if isinstance(event, SummaryEvent)]
+    return [
+        (e.epoch, e.train_loss, e.train_accuracy, e.validation_loss, e.validation_accuracy)
+        for e in sorted(found, key=lambda event: event.epoch)
+    ]
+
+
+def check(folder: Path, truth: Path, deaths: Sequence[Death]) -> str:
+    """Train on four ranks of which some die, and hold the others to the truth; return the output.
+
+    A death may come too late: then its rank has done all that it had to.
+    """
+    segments = set(Path("/dev/shm").glob("phalanx*"))
+    done = train(folder, "--survive", "--strategy", "mpi", "--ranks", str(RANKS), deaths=deaths)
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected, ranks = events_of(truth / "run", 1), events_of(folder / "run", RANKS)
+    outcome = read_run(folder / "run").outcome
+    lost = set(outcome.lost)
+    assert outcome.status == "completed" and lost <= {rank for rank, *_ in deaths}, outcome
+    assert set(certificates(ranks)) == set(certificates(expected))
+    assert losses(ranks) == losses(expected)
+    for rank in set(range(RANKS)) - lost:
+        counts = Counter(type(event) for event in ranks[rank])
+        steps = [event.step for event in ranks[rank] if isinstance(event, StepEvent)]
+        assert steps == list(range(EPOCHS * STEPS)), rank
+        assert counts[EpochEvent] == EPOCHS and counts[FinishedEvent] == 1
+        recovered = [event for event in ranks[rank] if isinstance(event, RecoveredEvent)]
+        assert {each for event in recovered for each in event.lost} == lost
+    saved = find_checkpoint(folder / "saved")
+    assert saved.manifest.position == (EPOCHS, 0) and not saved.skipped
+    assert len(list((folder / "saved").glob("epoch-*"))) == EPOCHS + 2
+    assert not [path for path in (folder / "saved").iterdir() if path.name.startswith(".epoch")]
+    for epoch in range(1, EPOCHS + 1):
+        assert f"epoch {epoch}/{EPOCHS} " in done.stdout
+    are_alike, words = judge(read_bitwise_run(folder / "run"), read_bitwise_run(truth / "run"))
+    assert are_alike, words
+    (measure,) = read_folder(folder / "run").runs
+    assert [epoch.train_loss for epoch in measure.trained] == [row[1] for row in losses(expected)]
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(folder) in str(p.info["cmdline"])]
+    assert not left
+    assert not set(Path("/dev/shm").glob("phalanx*")) - segments
+    return done.stdout
+
+
+def test_rank_0_dies_in_a_checkpoint_and_another_in_an_evaluation(
+    tmp_path: Path, truth: Path
+) -> None:
+    saved = str(tmp_path / "saved")
+    deaths = [
+        (0, "checkpoint", [".epoch-0002.new", saved]),
+        (2, "evaluation", 4),
+        (1, "checkpoint", [".epoch-0004-samples-00000256.new", saved]),
+    ]
+    output = check(tmp_path, truth, deaths)
+    assert read_run(tmp_path / "run").outcome.lost == [0, 1, 2]
+    assert "rank 0 died: 3 ranks went on after" in output
+    assert "ranks 0, 1, 2 died, and the others went on to the end" in output
+
+
+def drawn(seed: int) -> list[Death]:
+    """Return one to three deaths at random moments."""
+    chosen = random.Random(seed)
+    victims = chosen.sample(range(RANKS), 1 + seed % 3)
+    return [(rank, "seconds", chosen.uniform(0, SECONDS)) for rank in victims]
+
+
+@pytest.mark.parametrize("seed", [1, *(long(seed) for seed in range(2000, 2020))])
+def test_same_bits_through_random_deaths(tmp_path: Path, truth: Path, seed: int) -> None:
+    check(tmp_path, truth, drawn(seed))
+
+
+@pytest.mark.long
+def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
+    """Though its launcher goes on with the others, and reports success."""
+    words = ("--survive", "--strategy", "mpi", "--ranks", "3")
+    done = train(tmp_path, *words, deaths=[(1, "failure", 3)])
+    assert done.returncode == 1, done.stdout
+    assert "rank 1, a worker, ended without a word (exit code 3)" in done.stderr
+    assert read_run(tmp_path / "run").outcome.status == "failed"
