@@ -209,7 +209,7 @@ def take_strategy_options(
     bitwise = _take_bitwise_options(given, strategy) if is_bitwise else None
     words = "--strategy mpi"
     if is_bitwise:
-        words += " without --bitwise or --survive, which have an order of sums of their own"
+        words += " without --bitwise (or --survive), which has an order of sums of its own"
     mpi = given.take_if(strategy == "mpi" and not is_bitwise, MpiOptions, words)
     if mpi is not None and mpi.link is not None:
         Link.parse(mpi.link)
