@@ -1,12 +1,14 @@
 """The plan of the survival study."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from phalanx.errors import UserError
 from phalanx.study import survival
-from phalanx.study.survival import SurvivalConfig, SurvivalRun, plan
+from phalanx.study.survival import SurvivalConfig, plan
+from phalanx.study.survival_run import WAYS, SurvivalRun
 
 
 @pytest.fixture
@@ -15,33 +17,36 @@ def every_mpi_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("every_mpi_can")
-def test_runs_of_a_seed_differ_in_their_faults_alone() -> None:
+def test_runs_of_a_seed_differ_in_faults_and_checkpoints_alone() -> None:
     runs = plan(SurvivalConfig(seeds=(0, 3))).runs
-    assert [run.name for run in runs] == [
-        "undisturbed-s0", "in-place-s0", "undisturbed-s3", "in-place-s3",
+    assert [run.name for run in runs] == [f"{way}-s{seed}" for seed in (0, 3) for way in WAYS]
+    assert [run.options["inject"] for run in runs[len(WAYS) :]] == [
+        "", "kill:15:3", "stop:15:3:never", "kill:15:3",
     ]  # fmt: skip
-    assert [run.options["inject"] for run in runs] == [(), ("kill:15:0",), (), ("kill:15:3",)]
-    for quiet, disturbed in (runs[:2], runs[2:]):
-        assert quiet.config == disturbed.config
+    for seed in (0, 1):
+        configs = [run.config for run in runs[seed * len(WAYS) : (seed + 1) * len(WAYS)]]
+        assert len({replace(config, checkpoint_steps=None) for config in configs}) == 1
+        assert [config.checkpoint_steps for config in configs] == [None, None, None, 20]
 
 
 @pytest.mark.usefixtures("every_mpi_can")
 def test_a_quick_study_is_short() -> None:
     runs = plan(SurvivalConfig(quick=True)).runs
-    assert [run.name for run in runs] == ["undisturbed-s0", "in-place-s0"]
-    assert runs[1].options["inject"] == ("kill:2:0",)
+    assert [run.name for run in runs] == [f"{way}-s0" for way in WAYS]
+    assert runs[1].options["inject"] == "kill:4:0"
     assert runs[0].config.steps == survival.QUICK_STEPS
 
 
 def test_an_mpi_that_ends_all_ranks_leaves_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(run: SurvivalRun) -> None:
-        if run.survives:
+        if WAYS[run.way].survives:
             raise UserError("--survive: MPICH ends all ranks when one dies")
 
     monkeypatch.setattr(SurvivalRun, "check", check)
     planned = plan(SurvivalConfig(seeds=(0,)))
-    assert [run.name for run in planned.runs] == ["undisturbed-s0"]
-    assert planned.left_out == {"in-place": "--survive: MPICH ends all ranks when one dies"}
+    assert [run.name for run in planned.runs] == ["undisturbed-s0", "restarts-s0"]
+    why = "--survive: MPICH ends all ranks when one dies"
+    assert planned.left_out == {"in-place": why, "stops": why}
     with pytest.raises(UserError, match="there is nothing to run: --survive: MPICH"):
         plan(SurvivalConfig(ways=("in-place",)))
 

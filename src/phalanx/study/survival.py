@@ -6,33 +6,18 @@ compared, and all that differs is time.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import msgspec
-from rich.console import Console
 
 from phalanx.errors import UserError
-from phalanx.jobs.launch_program import launch_program, program_words
-from phalanx.jobs.live_line import LiveLine
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.survival import check_survival
 from phalanx.records.configuration import check_at_least, check_positive, check_values
-from phalanx.run.defaults import RUN_DIR
-from phalanx.run.fault_schedule import INJECT
 from phalanx.study.parallelism import StudyPlan
-from phalanx.study.planned import PlannedRun, environment_of
+from phalanx.study.survival_run import WAYS, SurvivalRun, WayName
 from phalanx.train.data_options import DatasetName
 from phalanx.train.survival_options import DisturbedTraining
 
-PROGRAM = "phalanx.train.disturbed_program"
-WayName = Literal["undisturbed", "in-place"]
-WAYS: tuple[WayName, ...] = ("undisturbed", "in-place")
 STEPS, QUICK_STEPS = 1_200, 160
-FAULT_S, QUICK_FAULT_S = 15.0, 2.0
+FAULT_S, QUICK_FAULT_S = 15.0, 4.0
 SEEDS, QUICK_SEEDS = (0, 1, 2), (0,)
 
 
@@ -40,24 +25,32 @@ SEEDS, QUICK_SEEDS = (0, 1, 2), (0,)
 class SurvivalConfig:
     """Options of the survival study. The defaults take some ten minutes on two cores."""
 
-    ways: tuple[WayName, ...] = WAYS
-    """`undisturbed`: no faults; `in-place`: ranks die, and the others go on (--survive)."""
+    ways: tuple[WayName, ...] = tuple(WAYS)
+    """`undisturbed`: no faults; `in-place`: ranks are killed, and the others go on (--survive);
+    `stops`: ranks are stopped for good, and killed after a while (--survive --patience);
+    `restarts`: ranks are killed, and all are started again from a checkpoint (--restarts)."""
 
     seeds: tuple[int, ...] | None = None
     """Every run is repeated with each seed, of the training as of its faults. Default: 0 1 2, or 0
     with --quick."""
 
     quick: bool = False
-    """One seed, a few seconds a run, a fault every 2 s."""
+    """One seed, a few seconds a run, a fault every 4 s."""
 
     fault_s: float | None = None
-    """Mean time between two faults. Default: 15, or 2 with --quick."""
+    """Mean time between two faults. Default: 15, or 4 with --quick."""
 
     steps: int | None = None
     """Updates of a run. Default: 1,200, or 160 with --quick."""
 
     ranks: int = 4
     """Ranks that every run begins with."""
+
+    patience_s: float = 1.0
+    """`stops`: time for which a rank may keep the others waiting."""
+
+    checkpoint_steps: int = 20
+    """`restarts`: steps of an epoch after which a checkpoint is written, again and again."""
 
     width: int = 512
     """Hidden units of the `mlp` that is trained."""
@@ -68,7 +61,7 @@ class SurvivalConfig:
     micro_batches: int = 8
     """Into which each batch is cut, whatever the ranks."""
 
-    train_samples: int = 16_384
+    train_samples: int = 59_392
     """Training samples of an epoch."""
 
     lr: float = 1e-3
@@ -90,8 +83,8 @@ class SurvivalConfig:
     def __post_init__(self) -> None:
         check_values(self, "ways", "seeds")
         check_at_least(self, 2, "ranks")
-        check_at_least(self, 1, "steps", "width", "batch_size", "micro_batches", "train_samples")
-        check_positive(self, "fault_s", "lr", "timeout_s")
+        check_at_least(self, 1, "steps", "checkpoint_steps", "width", "batch_size", "micro_batches")
+        check_positive(self, "fault_s", "patience_s", "lr", "timeout_s")
         if not self.ranks <= self.micro_batches <= self.batch_size <= self.train_samples:
             raise UserError(
                 f"--ranks {self.ranks}, --micro-batches {self.micro_batches}, --batch-size "
@@ -111,64 +104,6 @@ class SurvivalConfig:
     @property
     def all_seeds(self) -> tuple[int, ...]:
         return self.seeds or (QUICK_SEEDS if self.quick else SEEDS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SurvivalRun(PlannedRun):
-    """A launch of the training, disturbed or not."""
-
-    config: DisturbedTraining
-    way: WayName
-    ranks: int
-    faults: tuple[str, ...] = ()
-    """As `--inject` has them."""
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return {**super().options, "way": self.way, "ranks": self.ranks, "inject": self.faults}
-
-    @property
-    def mpi_ranks(self) -> int:
-        return self.ranks
-
-    @property
-    def survives(self) -> bool:
-        return self.way == "in-place"
-
-    def check(self) -> None:
-        mpi = find_mpi(os.environ)
-        if self.survives:
-            check_survival(mpi, os.environ)
-
-    def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:  # noqa: ARG002
-        self.check()
-        text = msgspec.json.encode(self.config.as_record()).decode()
-        with environment_of({INJECT: " ".join(self.faults)}), LiveLine(console, label) as live:
-            launch_program(
-                folder,
-                program_words(("-m", PROGRAM, text)),
-                ranks=self.ranks,
-                threads=1,
-                mpi=find_mpi(os.environ),
-                output=_LastLine(live),
-                environment={RUN_DIR: str(folder.absolute())},
-                survive=self.survives,
-            )
-
-
-class _LastLine:
-    """Output of rank 0, of which the last line is drawn."""
-
-    def __init__(self, live: LiveLine) -> None:
-        self._live = live
-
-    def write(self, new: bytes, /) -> None:
-        """Draw the last line of `new`."""
-        if lines := new.decode(errors="replace").strip().splitlines():
-            self._live.draw(lines[-1])
-
-    def flush(self) -> None:
-        """Do nothing: a line is drawn at once."""
 
 
 def plan(study: SurvivalConfig) -> StudyPlan:
@@ -194,7 +129,8 @@ def _planned(study: SurvivalConfig, way: WayName, seed: int) -> SurvivalRun:
         name=f"{way}-s{seed}",
         way=way,
         ranks=study.ranks,
-        faults=() if way == "undisturbed" else (f"kill:{study.mean_s:g}:{seed}",),
+        mean_s=study.mean_s,
+        patience_s=study.patience_s,
         config=DisturbedTraining(
             width=study.width,
             batch_size=study.batch_size,
@@ -206,5 +142,6 @@ def _planned(study: SurvivalConfig, way: WayName, seed: int) -> SurvivalRun:
             dataset=study.dataset,
             data_root=study.data_root,
             timeout_s=study.timeout_s,
+            checkpoint_steps=study.checkpoint_steps if WAYS[way].restarts else None,
         ),
     )

@@ -22,6 +22,8 @@ from phalanx.report.survival.timeline import FaultMeasure, TimedStep
 LOOKS = {
     LABELS["undisturbed"]: ("--sequential", "circle"),
     LABELS["in-place"]: ("--mpi", "square"),
+    LABELS["stops"]: ("--shared", "diamond"),
+    LABELS["restarts"]: ("--gloo", "triangle-up"),
 }
 """Colour and shape of each way, the same in all charts."""
 SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP", "terminate": "SIGTERM"}

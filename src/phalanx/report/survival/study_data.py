@@ -17,7 +17,12 @@ from phalanx.report.survival.timeline import FaultMeasure, RankEvents, Timeline,
 
 KIND = "survival"
 UNDISTURBED = "undisturbed"
-LABELS = {UNDISTURBED: "undisturbed", "in-place": "survived in place"}
+LABELS = {
+    UNDISTURBED: "undisturbed",
+    "in-place": "survived in place",
+    "stops": "stopped ranks killed",
+    "restarts": "restarted from checkpoints",
+}
 """Ways to go on, in the order of the page."""
 
 
@@ -126,7 +131,7 @@ def read_study_data(folder: Path, measures: StudyMeasures | None = None) -> Surv
 
 
 def _read_run(folder: Path, run: RunMeasure) -> DisturbedRun:
-    starts = [] if run.status == "damaged" else [_read_ranks(folder / run.name)]
+    starts = [] if run.status == "damaged" else _read_starts(folder / run.name, run)
     way, _, seed = run.name.rpartition("-s")
     return DisturbedRun(
         run=run,
@@ -135,6 +140,12 @@ def _read_run(folder: Path, run: RunMeasure) -> DisturbedRun:
         timeline=make_timeline(starts),
         sha256=_certified(starts[-1] if starts else {}),
     )
+
+
+def _read_starts(folder: Path, run: RunMeasure) -> list[RankEvents]:
+    """Return the events of the first start and of every restart."""
+    restarts = run.run.restarts if run.run else []
+    return [_read_ranks(each) for each in (folder, *(folder / r.folder for r in restarts))]
 
 
 def _read_ranks(folder: Path) -> RankEvents:

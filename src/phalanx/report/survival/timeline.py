@@ -93,14 +93,16 @@ def make_timeline(starts: Sequence[RankEvents]) -> Timeline:
     """starts: of the run, in their order."""
     ends: dict[int, tuple[float, float]] = {}  # of a step: Unix time, seconds of its parts
     losses: dict[int, float] = {}
-    again, resumed = 0, []
+    again, reached, resumed = 0, 0, list[float]()
     for ranks in starts:
         made = dict[int, tuple[float, float]]()
         for events in ranks.values():
             _add_steps(events, made, losses)
-        again += len(ends.keys() & made.keys())
         if ends and made:
+            again += max(0, reached - min(made))
             resumed.append(made[min(made)][0])
+        injected = [fault.event.step for fault in _faults_of(ranks)]
+        reached = max([*injected, *(step + 1 for step in made)], default=reached)
         ends |= made
     if not ends:
         return Timeline(steps=(), faults=(), num_starts=len(starts), steps_again=0, effective_s=0.0)

@@ -1,0 +1,119 @@
+"""One run of the survival study: a launch of the training, and the way in which it goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from rich.console import Console
+
+from phalanx.jobs.launch_program import program_words
+from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.program_job import ProgramJob
+from phalanx.jobs.restarts import supervise
+from phalanx.launch.installation import find_mpi
+from phalanx.launch.survival import check_survival
+from phalanx.run.defaults import RUN_DIR
+from phalanx.run.fault_schedule import INJECT
+from phalanx.study.planned import PlannedRun, environment_of
+from phalanx.train.survival_options import DisturbedTraining
+
+PROGRAM = "phalanx.train.disturbed_program"
+CHECKPOINTS = "checkpoints"
+RESTARTS_AN_HOUR = 1_000
+"""More than any run has: each start makes new steps, or the third in a row is the last."""
+
+WayName = Literal["undisturbed", "in-place", "stops", "restarts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A kind of faults, and how a run goes on after them."""
+
+    fault: str | None = None
+    """As `--inject` has it, with the place of mean time and seed; None for no faults."""
+    survives: bool = False
+    """In place, by those that are left."""
+    has_patience: bool = False
+    restarts: bool = False
+    """From checkpoints."""
+
+
+WAYS: Mapping[WayName, Way] = {
+    "undisturbed": Way(),
+    "in-place": Way(fault="kill:{mean_s:g}:{seed}", survives=True),
+    "stops": Way(fault="stop:{mean_s:g}:{seed}:never", survives=True, has_patience=True),
+    "restarts": Way(fault="kill:{mean_s:g}:{seed}", restarts=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurvivalRun(PlannedRun):
+    """A launch of the training, disturbed or not."""
+
+    config: DisturbedTraining
+    way: WayName
+    ranks: int
+    patience_s: float
+    mean_s: float
+    """Mean time between two faults."""
+
+    @property
+    def faults(self) -> str:
+        """Faults as `--inject` has them; empty for none."""
+        fault = WAYS[self.way].fault or ""
+        return fault.format(mean_s=self.mean_s, seed=self.config.seed)
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        own: dict[str, object] = {"way": self.way, "ranks": self.ranks, "inject": self.faults}
+        if WAYS[self.way].has_patience:
+            own["patience"] = self.patience_s
+        return {**super().options, **own}
+
+    @property
+    def mpi_ranks(self) -> int:
+        return self.ranks
+
+    def check(self) -> None:
+        mpi = find_mpi(os.environ)
+        if WAYS[self.way].survives:
+            check_survival(mpi, os.environ)
+
+    def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:  # noqa: ARG002
+        self.check()
+        way, config = WAYS[self.way], self.config
+        if way.restarts:
+            config = replace(config, checkpoint_dir=(folder / CHECKPOINTS).absolute())
+        text = msgspec.json.encode(config.as_record()).decode()
+        with environment_of({INJECT: self.faults}), LiveLine(console, label) as live:
+            job = ProgramJob(
+                words=program_words(("-m", PROGRAM, text)),
+                threads=1,
+                mpi=find_mpi(os.environ),
+                output=_LastLine(live),
+                environment=lambda own: {RUN_DIR: str(own.absolute())},
+                survive=way.survives,
+                patience_s=self.patience_s if way.has_patience else None,
+                is_supervised=way.restarts,
+            )
+            supervise(job, folder, self.ranks, RESTARTS_AN_HOUR if way.restarts else 0)
+
+
+class _LastLine:
+    """Output of rank 0, of which the last line is drawn."""
+
+    def __init__(self, live: LiveLine) -> None:
+        self._live = live
+
+    def write(self, new: bytes, /) -> None:
+        """Draw the last line of `new`."""
+        if lines := new.decode(errors="replace").strip().splitlines():
+            self._live.draw(lines[-1])
+
+    def flush(self) -> None:
+        """Do nothing: a line is drawn at once."""
