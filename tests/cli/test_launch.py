@@ -13,7 +13,7 @@ import pytest
 from phalanx.cli.program_words import separate_program
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launch_program import launch_program
-from phalanx.launch.installation import find_mpi
+from phalanx.launch.installation import MpiInstallation, find_mpi
 
 PROGRAM = Path(__file__).parent / "programs" / "launched.py"
 
@@ -69,13 +69,38 @@ def test_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Path, how: str,
         assert "run_python" not in done.stderr, "the program's own frames alone"
 
 
-@pytest.mark.parametrize(("code", "kind"), [(2, UserError), (3, RunFailedError)])
-def test_bad_input_of_a_program_is_that_of_its_launch(
-    code: int, kind: type[Exception], tmp_path: Path
+@pytest.mark.parametrize(
+    ("raised", "why", "kind"),
+    [
+        ("SystemExit(2)", r"exit code 2\)\n", UserError),
+        ("SystemExit(3)", r"exit code 3\)\n", RunFailedError),
+        ("ValueError('too few')", r"exit code 1\): ValueError: too few\n", RunFailedError),
+    ],
+)
+def test_a_program_that_fails_is_told_with_its_exception_and_bad_input_as_that_of_its_launch(
+    raised: str, why: str, kind: type[Exception], tmp_path: Path
 ) -> None:
-    words = [sys.executable, "-c", f"raise SystemExit({code})"]
-    with pytest.raises(kind, match=rf"rank 0 failed first \(exit code {code}\)"):
+    words = [sys.executable, "-c", f"raise {raised}"]
+    with pytest.raises(kind, match=rf"rank 0 failed first \({why}"):
         launch_program(tmp_path, words, ranks=1, threads=1, mpi=None, output=io.BytesIO())
+
+
+def test_a_launcher_that_failed_before_any_rank_began_is_started_once_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Open MPI's did so twice in thousands of starts."""
+    mpiexec, output = tmp_path / "mpiexec", io.BytesIO()
+    mpiexec.write_text(
+        f"#!/bin/sh\nif [ ! -e {tmp_path}/seen ]; then touch {tmp_path}/seen\n"
+        'echo "PMIx server\'s listener thread failed to start. We cannot continue."; exit 213; fi\n'
+        'shift 2; exec "$@"\n'
+    )
+    mpiexec.chmod(0o755)
+    mpi = MpiInstallation(vendor="other", version="1", mpiexec=mpiexec, source="path")
+    words = ["echo", "here"]
+    launch_program(tmp_path / "logs", words, ranks=1, threads=1, mpi=mpi, output=output)
+    assert output.getvalue() == b"here\n"
+    assert capsys.readouterr().err.count("started once more") == 1
 
 
 @pytest.mark.mpi

@@ -112,6 +112,10 @@ def test_hosts_come_before_an_allocation(tmp_path: Path) -> None:
     file.write_text("n0 slots=2\nn1:3\n")
     use_hosts(None, file, environ)
     assert environ[HOSTS] == "n0:2,n1:3"
+    assert allocation(environ).describe(3) == f"3 ranks on n0, n1 (--hostfile {file})"
+    assert allocation({HOSTS: "a:1,b:1"}).describe(2) == "2 ranks on a, b (PHALANX_HOSTS)"
+    with pytest.raises(UserError, match="PHALANX_HOSTS: .a:0. is no host; write PHALANX_HOSTS=n0"):
+        allocation({HOSTS: "a:0"})
 
 
 @pytest.mark.parametrize("text", ["n0:x", "n0:0", ",", "n 0:", "n0:1:2"])
@@ -172,9 +176,10 @@ def test_ranks_that_are_all_on_one_of_several_nodes(tmp_path: Path) -> None:
     assert text.endswith("mpirun -H a:1,b:1; or unset PBS_NODEFILE")
     assert describe_unused_nodes(2, 2, pbs) is None
     assert describe_unused_nodes(1, 1, pbs) is None
-    named = describe_unused_nodes(1, 3, {HOSTS: "elsewhere.invalid:2,b:1"})
+    environ = {HOSTS: "elsewhere.invalid:2,b:1"}
+    named = describe_unused_nodes(1, 3, environ)
     assert named is not None
-    assert named.startswith("--hosts names 2 nodes for 3 ranks")
+    assert named.startswith("PHALANX_HOSTS names 2 nodes for 3 ranks")
     slurm = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "a,b"}
     assert describe_unused_nodes(1, 2, slurm) is None
     assert describe_unused_nodes(1, 2, {HOSTS: "localhost:1,127.0.0.1:1"}) is None

@@ -67,7 +67,7 @@ def test_gloo_trains_over_nodes(nodes: Nodes) -> None:
         *("--dataset", "digits", "--train-samples", 256, "--validation-samples", 64),
         *("--batch-size", 128, "--epochs", 1, "--threads", 1, "--run-dir", "/mnt/scratch/gloo"),
     )
-    assert shown.startswith("2 ranks on n0, n1 (--hosts)\n")
+    assert shown.startswith(f"2 ranks on n0, n1 (--hostfile {file})\n")
     assert "phalanx report /mnt/scratch/gloo" in shown
 
 

@@ -47,7 +47,8 @@ def scratch(
     use_hosts(hosts, hostfile, os.environ)
     config = complete(config)
     if config.scheme == "alone" and (hosts or hostfile):
-        raise UserError("--hosts is for several ranks, and --scheme alone is one process")
+        option = "--hostfile" if hosts is None else "--hosts"
+        raise UserError(f"{option} is for several ranks, and --scheme alone is one process")
     take_hosts(None, None, console, config.ranks)
     folder = config.run_dir or new_folder(config)
     console.print(f"{reason}\n{title(config)}", markup=False)

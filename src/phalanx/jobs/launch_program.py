@@ -17,7 +17,13 @@ from typing import Protocol
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import RELAY_WORDS, Collector
-from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines, lost_daemon
+from phalanx.jobs.launcher_log import (
+    LAUNCHER_LOG,
+    has_not_started,
+    last_exception,
+    last_lines,
+    lost_daemon,
+)
 from phalanx.jobs.outcome import (
     ONE_NODE,
     PEER_DISCONNECTED,
@@ -31,7 +37,7 @@ from phalanx.jobs.outcome import (
 )
 from phalanx.jobs.patience import Patience
 from phalanx.jobs.record import end_record
-from phalanx.jobs.runtime import FAILED_S, LOST_GRACE_S, POLL_INTERVAL_S, started
+from phalanx.jobs.runtime import FAILED_S, LOST_GRACE_S, POLL_INTERVAL_S, started, tell_of_restart
 from phalanx.launch import run_python
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.launch.binding import OWN_POOLS, THREAD_POOLS, thread_variables
@@ -39,6 +45,7 @@ from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
+from phalanx.launch.job import Job
 from phalanx.launch.rank_log import RankFailure, log_file, read_ends, read_failures
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
 from phalanx.records.files import read_failure, read_run, record_file
@@ -115,20 +122,10 @@ def launch_program(
     reports = {WAIT_REPORTS: "" if patience_s is None else str(folder.absolute())}
     others = {**added, **environment, **reports}
     command = replace(command, environment={**command.environment, **others})
-    shown = 0
-    failed_at: float | None = None
-    with started([command], folder, nodes, []) as (job, collector):
-        patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
-        while (code := job.poll()) is None:
-            shown = _copy(log_file(folder, 0), shown, output)
-            if patience is not None:
-                patience.check()
-            if failed_at is None and _must_end(folder, is_spread=bool(collector), survive=survive):
-                failed_at = time.monotonic()
-            if failed_at is not None and time.monotonic() > failed_at + FAILED_S:
-                job.end(LOST_GRACE_S)
-            time.sleep(POLL_INTERVAL_S)
-    _copy(log_file(folder, 0), shown, output)
+    code, job, collector = _run(command, folder, nodes, output, patience_s, survive=survive)
+    if has_not_started(folder, code):
+        tell_of_restart(folder)
+        code, job, collector = _run(command, folder, nodes, output, patience_s, survive=survive)
     remove_reports(folder)
     if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
@@ -145,6 +142,36 @@ def launch_program(
     elif code:
         raise _failure(folder, code, survive=survive)
     return []
+
+
+def _run(
+    command: Command,
+    folder: Path,
+    nodes: Allocation,
+    output: Output,
+    patience_s: float | None,
+    *,
+    survive: bool,
+) -> tuple[int, Job, Collector | None]:
+    """Start the ranks and wait for them, while the output of rank 0 is copied.
+
+    Returns: the launcher's exit code, the job that has ended, and what ranks on other nodes said.
+    """
+    shown = 0
+    failed_at: float | None = None
+    with started([command], folder, nodes, []) as (job, collector):
+        patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
+        while (code := job.poll()) is None:
+            shown = _copy(log_file(folder, 0), shown, output)
+            if patience is not None:
+                patience.check()
+            if failed_at is None and _must_end(folder, is_spread=bool(collector), survive=survive):
+                failed_at = time.monotonic()
+            if failed_at is not None and time.monotonic() > failed_at + FAILED_S:
+                job.end(LOST_GRACE_S)
+            time.sleep(POLL_INTERVAL_S)
+    _copy(log_file(folder, 0), shown, output)
+    return code, job, collector
 
 
 def _must_end(folder: Path, *, is_spread: bool, survive: bool) -> bool:
@@ -275,10 +302,13 @@ def _why(folder: Path, code: int, failures: Sequence[RankFailure], nodes: RankNo
         words = f": {said}" if said else ""
         return f"no rank began, or all were killed (exit code {code}){words}\n  {_logs(folder)}"
     first = failures[0]
-    with log_file(folder, first.rank).open(errors="replace") as file:
+    log = log_file(folder, first.rank)
+    with log.open(errors="replace") as file:
         lines = deque(file, SHOWN_LINES) if first.rank else ()
     shown = "".join(f"  | {line.rstrip()}\n" for line in lines)
-    return f"rank {nodes.name(first.rank)} failed first ({_ended(first)})\n{shown}  {_logs(folder)}"
+    raised = last_exception(log)
+    why = f"({_ended(first)})" + (f": {raised}" if raised else "")
+    return f"rank {nodes.name(first.rank)} failed first {why}\n{shown}  {_logs(folder)}"
 
 
 def _ended(failure: RankFailure) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,11 @@ _ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)(?:: .*)
 _OURS = "phalanx: "
 LONGEST = 300
 """Characters of a last word that are shown."""
+_MOST_LINES = 1000
+"""At the end of a log, in which an exception is looked for."""
+_NOT_STARTED = "PMIx server's listener thread failed to start"
+_NOT_STARTED_CODE = 213
+"""With both Open MPI's launcher ends before it has started anything, once in thousands of starts."""
 
 
 def read_log(folder: Path) -> str:
@@ -39,9 +45,29 @@ def last_lines(folder: Path, *, besides: int | None = None) -> str | None:
     below = lines[begins[0] + 1 :] if begins else []
     raised = (line for line in below if not line.startswith(" ") and _ERROR.match(line))
     line = next(printed, None) or next(raised, None)
-    if line is None or len(line) <= LONGEST:
+    return None if line is None else _shortened(line)
+
+
+def last_exception(log: Path) -> str | None:
+    """Return the line that names the last exception in the log of a rank, below its traceback, if
+    it has one; None where there is none."""
+    with log.open(errors="replace") as file:
+        lines = [line.rstrip() for line in deque(file, _MOST_LINES)]
+    begins = [number for number, line in enumerate(lines) if line.startswith("Traceback (most")]
+    below = lines[begins[-1] + 1 :] if begins else filter(_ERROR.match, reversed(lines))
+    return next((_shortened(line) for line in below if line and not line.startswith(" ")), None)
+
+
+def _shortened(line: str) -> str:
+    if len(line) <= LONGEST:
         return line
     return f"{line[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def has_not_started(folder: Path, exit_code: int | None) -> bool:
+    """Return whether the launcher has ended by a fault of its own before it started any rank: the
+    same command may well succeed."""
+    return exit_code == _NOT_STARTED_CODE and _NOT_STARTED in read_log(folder)
 
 
 def failed_ranks(folder: Path) -> list[int]:

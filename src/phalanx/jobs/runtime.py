@@ -17,7 +17,7 @@ from pathlib import Path
 
 from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
 from phalanx.jobs.first_rank import FirstRankTail
-from phalanx.jobs.launcher_log import LAUNCHER_LOG
+from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome
 from phalanx.launch import rank_log
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
@@ -101,6 +101,25 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
         show(events)
         return bool(events)
 
+    ending, processes, collector = _run(job, update)
+    if has_not_started(job.folder, ending.exit_code):
+        tell_of_restart(job.folder)
+        ending, processes, collector = _run(job, update)
+    if job.survive:
+        ending = ended_by_rank(job.folder, ending)
+    outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
+    if collector is None or outcome.status == "completed":
+        return outcome
+    known = ending._replace(nodes=rank_nodes(job, collector, processes))
+    return determine_outcome(job.folder, job.ranks, known, last=job.last_event)
+
+
+def _run(job: RankJob, update: Callable[[], bool]) -> tuple[JobExit, Job, Collector | None]:
+    """Start the ranks and wait for them; return how they ended, the job that has, and what ranks on
+    other nodes said.
+
+    update: as `watch` takes it.
+    """
     files = list(job.folder.glob("*.json"))
     with started(job.commands(), job.folder, job.nodes, files) as (processes, collector):
         must_end = collector is not None or job.survive
@@ -113,13 +132,16 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
         )
         if ending.exit_code is None and must_end:
             processes.end(LOST_GRACE_S)
-    if job.survive:
-        ending = ended_by_rank(job.folder, ending)
-    outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
-    if collector is None or outcome.status == "completed":
-        return outcome
-    known = ending._replace(nodes=rank_nodes(job, collector, processes))
-    return determine_outcome(job.folder, job.ranks, known, last=job.last_event)
+    return ending, processes, collector
+
+
+def tell_of_restart(folder: Path) -> None:
+    """Say that a job is started once more, whose launcher has ended before any rank began."""
+    print(
+        "phalanx: Open MPI's launcher failed before any rank began, and is started once more; its "
+        f"words: {folder / LAUNCHER_LOG}",
+        file=sys.stderr,
+    )
 
 
 def has_failure(folder: Path, *, survive: bool) -> bool:

@@ -15,6 +15,8 @@ from phalanx.errors import UserError
 MAX_LOCAL_RANKS = 1024
 HOSTS = "PHALANX_HOSTS"
 """The user's own nodes, `n0:4,n1:4`; `--hosts` and `--hostfile` set it for all that they start."""
+NAMED_BY = "PHALANX_HOSTS_NAMED_BY"
+"""The option that has set `HOSTS`; without it the user has."""
 HOST_FILE = "PRTE_MCA_prte_default_hostfile"
 FORMER_HOST_FILE = "OMPI_MCA_orte_default_hostfile"  # of Open MPI 4, and of Kubernetes
 _HOST_FILES = (HOST_FILE, FORMER_HOST_FILE, "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
@@ -99,10 +101,11 @@ def allocation(environ: Mapping[str, str]) -> Allocation:
     Raises: UserError for hosts that cannot be understood.
     """
     if environ.get(HOSTS):
-        nodes = parse_hosts(environ[HOSTS])
+        source = environ.get(NAMED_BY) or HOSTS
+        nodes = parse_hosts(environ[HOSTS], source)
         if all(is_this_machine(node.name) for node in nodes):
             nodes = (Node("localhost", sum(node.slots for node in nodes)),)
-        return Allocation(nodes, "--hosts", is_named=True, needs_flags=True)
+        return Allocation(nodes, source, is_named=True, needs_flags=True)
     return granted(environ)
 
 
@@ -139,19 +142,21 @@ def is_this_machine(name: str) -> bool:
     return True
 
 
-def parse_hosts(text: str) -> tuple[Node, ...]:
+def parse_hosts(text: str, source: str = "--hosts") -> tuple[Node, ...]:
     """Parse `n0:4,n1:4`; a node without a number is meant for one rank, as in all MPIs.
 
+    source: who names them.
     Raises: UserError, which names the word.
     """
+    mend = f"write {HOSTS + '=' if source == HOSTS else '--hosts '}n0:4,n1:4 (name:ranks)"
     slots: Counter[str] = Counter()
     for word in filter(None, re.split(r"[,\s]+", text)):
         found = re.fullmatch(r"([\w.\-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?", word)
         if found is None or found[2] == "0":
-            raise UserError(f"--hosts: {word!r} is no host; write --hosts n0:4,n1:4 (name:ranks)")
+            raise UserError(f"{source}: {word!r} is no host; {mend}")
         slots[found[1]] += int(found[2] or 1)
     if not slots:
-        raise UserError("--hosts names no host; write --hosts n0:4,n1:4 (name:ranks)")
+        raise UserError(f"{source} names no host; {mend}")
     return tuple(Node(name, number) for name, number in slots.items())
 
 
@@ -164,9 +169,10 @@ def use_hosts(hosts: str | None, hostfile: Path | None, environ: MutableMapping[
         raise UserError("--hosts and --hostfile both name the nodes: leave one out")
     if hosts is not None:
         parse_hosts(hosts)
-        environ[HOSTS] = hosts
+        environ.update({HOSTS: hosts, NAMED_BY: "--hosts"})
     if hostfile is not None:
-        environ[HOSTS] = Allocation(read_host_file(hostfile), "--hostfile").hosts()
+        found = Allocation(read_host_file(hostfile), f"--hostfile {hostfile}")
+        environ.update({HOSTS: found.hosts(), NAMED_BY: found.source})
 
 
 def slots_per_node(environ: Mapping[str, str]) -> list[int]:
@@ -365,7 +371,7 @@ def check_ranks(ranks: int, environ: Mapping[str, str]) -> None:
     slots = sum(nodes.slots)
     if nodes.is_named and ranks > slots:
         raise UserError(
-            f"--ranks {ranks}: --hosts has {slots} slot{'s' * (slots != 1)}: "
+            f"--ranks {ranks}: {nodes.source} has {slots} slot{'s' * (slots != 1)}: "
             f"{nodes.hosts().replace(',', ', ')}; name more slots or take fewer ranks"
         )
     cpus = _slurm_cpus(environ)

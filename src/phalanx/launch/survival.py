@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect
-from phalanx.launch.installation import MpiInstallation
+
+if TYPE_CHECKING:  # every rank imports this, and needs no list of packages
+    from phalanx.launch.installation import MpiInstallation
 
 FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"
 """Set by Open MPI's launcher for the ranks of a job with ULFM."""
