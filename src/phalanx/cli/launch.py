@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from rich.console import Console
 from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.inject import Inject, take_injections
-from phalanx.cli.preflight import Preflight, preflight_nodes
+from phalanx.cli.preflight import Preflight, preflight_beside
 from phalanx.cli.restarts import Patience, Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
@@ -114,8 +115,8 @@ def launch(
     folder = options.log_dir or default_folder("launch", _name_of(words))
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
-    _examine(words, ranks, folder, preflight=preflight)
-    _run(command, ranks, options, folder)
+    with _examined(words, ranks, folder, preflight=preflight) as check:
+        _run(command, ranks, options, folder, check)
 
 
 def _flags(options: LaunchOptions) -> list[str]:
@@ -144,22 +145,31 @@ def _name_of(words: Sequence[str]) -> str:
     return words[1] if is_second else Path(words[0]).stem
 
 
-def _examine(words: Sequence[str], ranks: int, folder: Path, *, preflight: bool) -> None:
-    """Print which nodes are used, and examine them."""
+def _examined(
+    words: Sequence[str], ranks: int, folder: Path, *, preflight: bool
+) -> AbstractContextManager[Callable[[], None]]:
+    """Print which nodes are used, and have them examined, as `preflight_beside`."""
     if (nodes := allocation(os.environ)).nodes:
         print(f"phalanx: {nodes.describe(ranks)}", file=sys.stderr)
-    if preflight:
-        preflight_nodes(
-            ranks,
-            Console(stderr=True, soft_wrap=True, highlight=False),
-            folders=[folder],
-            files=[Path(words[0])] if words[0].endswith(".py") else [],
-            prefix="phalanx: ",
-        )
+    return preflight_beside(
+        ranks,
+        Console(stderr=True, soft_wrap=True, highlight=False),
+        prefix="phalanx: ",
+        is_wanted=preflight,
+        folders=[folder],
+        files=[Path(words[0])] if words[0].endswith(".py") else [],
+    )
 
 
-def _run(command: Sequence[str], ranks: int, options: LaunchOptions, folder: Path) -> None:
-    """Run the program, and say how it ended. folder: of its output and records."""
+def _run(
+    command: Sequence[str],
+    ranks: int,
+    options: LaunchOptions,
+    folder: Path,
+    check: Callable[[], None],
+) -> None:
+    """Run the program, and say how it ended. folder: of its output and records. check: called
+    again and again while its ranks run."""
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
         program = ProgramJob(
             words=command,
@@ -170,6 +180,7 @@ def _run(command: Sequence[str], ranks: int, options: LaunchOptions, folder: Pat
             survive=options.survive,
             patience_s=options.patience,
             is_supervised=options.restarts > 0,
+            check=check,
         )
         lost = supervise(program, folder, ranks, options.restarts)
     _tell_end(folder, lost, options.inject)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -13,11 +14,12 @@ from rich.console import Console
 from phalanx.cli.hosts import NODES
 from phalanx.data.datasets.catalog import DatasetChoice
 from phalanx.launch.allocation import allocation
-from phalanx.launch.installation import find_mpi
+from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.train.config import TrainConfig
 
 if TYPE_CHECKING:  # imports NumPy
     from phalanx.data.sources.pack_description import PackDescription
+    from phalanx.doctor.nodes.plan import NodePlan
 
 Preflight = Annotated[
     bool,
@@ -31,53 +33,91 @@ Preflight = Annotated[
 ]
 
 
-def preflight_nodes(
-    ranks: int,
-    console: Console,
-    *,
-    folders: Iterable[Path | None] = (),
-    files: Iterable[Path | None] = (),
-    data: Iterable[Path | None] = (),
-    prefix: str = "",
-) -> None:
+class Needs(TypedDict, total=False):
+    """Paths that a job has use for on its nodes; None: not given."""
+
+    folders: Iterable[Path | None]
+    """To write to."""
+    files: Iterable[Path | None]
+    """Of the program."""
+    data: Iterable[Path | None]
+    """To read."""
+
+
+def preflight_nodes(ranks: int, console: Console, **needs: Unpack[Needs]) -> None:
     """Examine the nodes that `ranks` ranks of MPI are started on; nothing on this machine alone.
 
-    console: takes a line on them, and one on each warning. folders: to write to; files: of the
-    program; data: to read. None: none. prefix: of each line. MPI is kept from networks that do
-    not lead to all nodes, by variables of this process.
+    console: takes a line on them, and one on each warning. MPI is kept from networks that do not
+    lead to all nodes, by variables of this process.
     Raises: UserError naming each node that cannot run them, and the mend.
     """
-    if not allocation(os.environ).nodes:
-        return
-    from phalanx.doctor.nodes.plan import plan_nodes
-    from phalanx.doctor.nodes.preflight import examine_nodes, needs_preflight
+    planned = _plan(ranks, needs)
+    if planned is not None:
+        from phalanx.doctor.nodes.preflight import examine_nodes
 
-    mpi = find_mpi(os.environ)
-    plan = plan_nodes(
-        ranks, mpi, os.environ, cwd=Path.cwd(), folders=folders, files=files, data=data
-    )
-    if needs_preflight(plan):
-        found = examine_nodes(plan, mpi)
+        found = examine_nodes(*planned)
         for line in found.lines():
-            console.print(f"{prefix}{line}", markup=False)
+            console.print(line, markup=False)
         os.environ.update(found.variables)
 
 
-def preflight_training(
-    config: TrainConfig, choice: DatasetChoice | PackDescription, folder: Path, console: Console
-) -> None:
-    """Examine the nodes of a training; nothing where it needs no MPI. folder: of its records.
+@contextlib.contextmanager
+def preflight_beside(
+    ranks: int, console: Console, *, is_wanted: bool, prefix: str = "", **needs: Unpack[Needs]
+) -> Iterator[Callable[[], None]]:
+    """Examine the nodes as `preflight_nodes` does, the links between them beside the block.
 
-    Raises: UserError as `preflight_nodes`.
+    prefix: of each line. is_wanted: else nothing is examined.
+    Yields: a function that the block, the job of these ranks, calls again and again; it prints the
+    lines, and raises UserError where ranks do not meet.
     """
-    if not config.uses_mpi or config.ranks is None:
+    planned = _plan(ranks, needs) if is_wanted else None
+    if planned is None:
+        yield lambda: None
         return
+    from phalanx.doctor.nodes.beside import examined_beside
+
+    def show(line: str) -> None:
+        console.print(f"{prefix}{line}", markup=False)
+
+    with examined_beside(*planned, show) as check:
+        yield check
+
+
+def _plan(ranks: int, needs: Needs) -> tuple[NodePlan, MpiInstallation] | None:
+    """Return the nodes with what they must have, and the MPI; None where no rank leaves this
+    machine."""
+    if not allocation(os.environ).nodes:
+        return None
+    from phalanx.doctor.nodes.plan import plan_nodes
+    from phalanx.doctor.nodes.preflight import needs_preflight
+
+    mpi = find_mpi(os.environ)
+    plan = plan_nodes(ranks, mpi, os.environ, cwd=Path.cwd(), **needs)
+    return (plan, mpi) if needs_preflight(plan) else None
+
+
+@contextlib.contextmanager
+def preflight_training(
+    config: TrainConfig,
+    choice: DatasetChoice | PackDescription,
+    folder: Path,
+    console: Console,
+    *,
+    is_wanted: bool,
+) -> Iterator[Callable[[], None]]:
+    """Examine the nodes of a training as `preflight_beside`; nothing where it needs no MPI.
+
+    folder: of its records. is_wanted: else nothing is examined.
+    """
     names = (config.model, config.loss or "", str(config.options().get("tensor_plan") or ""))
     places = [name.rpartition(":")[0] for name in names]
-    preflight_nodes(
-        config.ranks,
+    with preflight_beside(
+        config.ranks or 1,
         console,
+        is_wanted=is_wanted and config.uses_mpi and config.ranks is not None,
         folders=[folder, config.checkpoint_dir],
         files=[Path(place) for place in places if place.endswith(".py")],
         data=[config.data, choice.folder if isinstance(choice, DatasetChoice) else None],
-    )
+    ) as check:
+        yield check

@@ -63,9 +63,14 @@ def trace(
         return
     folder = config.run_dir or new_folder(config)
     console.print("\n".join([*where(config), choice.reason, title(config)]), markup=False)
-    if preflight:
-        preflight_training(config, choice, folder, console)
-    try:
-        run_job(config, folder, study="trace", command=this_command(), console=console)
-    finally:
-        show_trace(folder, console)
+    with preflight_training(config, choice, folder, console, is_wanted=preflight) as check:
+        try:
+            run_job(
+                *(config, folder),
+                study="trace",
+                command=this_command(),
+                console=console,
+                check=check,
+            )
+        finally:
+            show_trace(folder, console)

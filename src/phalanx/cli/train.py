@@ -83,19 +83,21 @@ def train(
     folder = folder_of(config)
     lines = [*where(config), choice.reason, *notices, title(config)]
     console.print("\n".join(lines), markup=False)
-    if preflight:
-        preflight_training(config, choice, folder, console)
-    try:
-        with (
-            interruption_noted(console, f"records kept in {folder}"),
-            printed_run(folder, json_),
-        ):
-            assert config.ranks is not None, "complete() fills it in"
-            job = TrainingJob(asked=asked, config=config, command=this_command(), console=console)
-            supervise(job, folder, config.ranks, restarts)
-    finally:
-        if config.trace:
-            show_trace(folder, console)
+    with preflight_training(config, choice, folder, console, is_wanted=preflight) as check:
+        try:
+            with (
+                interruption_noted(console, f"records kept in {folder}"),
+                printed_run(folder, json_),
+            ):
+                assert config.ranks is not None, "complete() fills it in"
+                command = this_command()
+                job = TrainingJob(
+                    asked=asked, config=config, command=command, console=console, check=check
+                )
+                supervise(job, folder, config.ranks, restarts)
+        finally:
+            if config.trace:
+                show_trace(folder, console)
     if lost := read_run(folder).outcome.lost:
         who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
         console.print(f"{who}, and the others went on to the end", markup=False)

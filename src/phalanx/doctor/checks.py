@@ -9,7 +9,7 @@ from phalanx.doctor.examine import Check, Finding, ok
 from phalanx.doctor.machine import check_cores, check_disk, check_leftovers, check_shared_memory
 from phalanx.doctor.mpi import PROBE_TIMEOUT_S, check_mpi
 from phalanx.doctor.nodes.checks import check_nodes
-from phalanx.doctor.nodes.preflight import SURVEY_S
+from phalanx.doctor.nodes.meeting import SURVEY_S
 from phalanx.doctor.software import check_gpu, check_python, check_report, check_torch
 
 

@@ -9,8 +9,9 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -94,6 +95,7 @@ def launch_program(
     environment: Mapping[str, str] = MappingProxyType({}),
     survive: bool = False,
     patience_s: float | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> list[int]:
     """Run `words` on new ranks, and copy the output of rank 0 while it grows.
 
@@ -101,6 +103,7 @@ def launch_program(
     None: by the cores of its node, where that is another one.
     mpi: None for one process without a launcher. environment: added to ours. survive: the others
     go on when a rank dies. patience_s: a rank that keeps others waiting for longer is killed.
+    check: called again and again while the ranks run; what it raises ends them.
     Returns: the ranks that died, of a job with `survive` that the others have brought to its end.
     Raises: RunFailedError, which names the rank that failed first and shows the end of its log;
             UserError of the same words where that one ended with the exit code of bad input.
@@ -122,10 +125,11 @@ def launch_program(
     reports = {WAIT_REPORTS: "" if patience_s is None else str(folder.absolute())}
     others = {**added, **environment, **reports}
     command = replace(command, environment={**command.environment, **others})
-    code, job, collector = _run(command, folder, nodes, output, patience_s, survive=survive)
+    run = partial(_run, command, folder, nodes, output, check, patience_s, survive=survive)
+    code, job, collector = run()
     if has_not_started(folder, code):
         tell_of_restart(folder)
-        code, job, collector = _run(command, folder, nodes, output, patience_s, survive=survive)
+        code, job, collector = run()
     remove_reports(folder)
     if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
@@ -149,6 +153,7 @@ def _run(
     folder: Path,
     nodes: Allocation,
     output: Output,
+    check: Callable[[], None],
     patience_s: float | None,
     *,
     survive: bool,
@@ -162,6 +167,7 @@ def _run(
     with started([command], folder, nodes, []) as (job, collector):
         patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
         while (code := job.poll()) is None:
+            check()
             shown = _copy(log_file(folder, 0), shown, output)
             if patience is not None:
                 patience.check()

@@ -34,6 +34,8 @@ class ProgramJob:
     """For which a rank may keep the others waiting."""
     is_supervised: bool = False
     """Whether the run's own record decides that it has ended well."""
+    check: Callable[[], None] = lambda: None
+    """Called again and again while they run; what it raises ends them."""
     _checkpoint: Path | None = None
 
     def start(self, attempt: Attempt) -> list[int]:
@@ -51,6 +53,7 @@ class ProgramJob:
             environment=environment,
             survive=self.survive,
             patience_s=self.patience_s,
+            check=self.check,
         )
         if self.is_supervised:
             check_completed(attempt.folder)

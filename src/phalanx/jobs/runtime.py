@@ -52,6 +52,7 @@ class RankJob:
     environment: Mapping[str, str] = field(default_factory=dict)  # added to that of the ranks
     last_event: type[Event] = FinishedEvent  # a rank that wrote it came to its end
     survive: bool = False  # the others go on when a rank dies
+    check: Callable[[], None] = lambda: None  # called while they run; what it raises ends them
 
     @property
     def nodes(self) -> Allocation:
@@ -97,6 +98,7 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
     tail = FirstRankTail(job.folder, job.ranks)
 
     def update() -> bool:
+        job.check()
         events = list(tail.read_new())
         show(events)
         return bool(events)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -31,11 +31,13 @@ def run_job(
     command: Sequence[str],
     console: Console,
     label: str | None = None,
+    check: Callable[[], None] = lambda: None,
     program: Sequence[str] = RANK_PROGRAM,
 ) -> None:
     """Train with new ranks, with records in `folder`; `config` is complete.
 
-    label: what stands before the live line; with one, finished epochs are not printed.
+    label: what stands before the live line; with one, finished epochs are not printed. check: called
+    again and again while the ranks run; what it raises ends them.
     Returns when every rank has written that it came to its end.
     Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
             KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.
@@ -58,6 +60,7 @@ def run_job(
                 threads=threads,
                 silent_s=2 * config.timeout_s,
                 survive=config.survive,
+                check=check,
                 environment={} if mpi else {"PHALANX_RENDEZVOUS": str(meeting / "rendezvous")},
             )
             return run_ranks(job, lambda events: line.show(progress, events))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
@@ -24,6 +24,8 @@ class TrainingJob:
     """Complete."""
     command: Sequence[str]
     console: Console
+    check: Callable[[], None] = lambda: None
+    """Called again and again while they run; what it raises ends them."""
 
     def start(self, attempt: Attempt) -> None:
         """Train to the end; raises as `run_job`."""
@@ -33,6 +35,7 @@ class TrainingJob:
             study="train",
             command=self.command,
             console=self.console,
+            check=self.check,
         )
 
     def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:

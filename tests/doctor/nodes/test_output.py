@@ -1,6 +1,6 @@
 """What launchers and ranks say when nodes are not connected, in a line."""
 
-from phalanx.doctor.nodes.preflight import describe_output
+from phalanx.doctor.nodes.meeting import describe_output
 
 DASHES = "-" * 74 + "\n"
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from phalanx.doctor.examine import Finding, problem
-from phalanx.doctor.mpi import parse_answers, reason
+from phalanx.doctor.examine import Finding
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.judge import describe_nodes, judge_nodes, judge_survey
+from phalanx.doctor.nodes.meeting import SURVEY_S, Meeting
 from phalanx.doctor.nodes.networks import JudgedNetworks, judge_networks
 from phalanx.doctor.nodes.plan import NodePlan
 from phalanx.doctor.nodes.reach import (
@@ -26,30 +20,20 @@ from phalanx.doctor.nodes.reach import (
     seen_folders,
     words_in,
 )
-from phalanx.doctor.nodes.survey import FAILED, PairSpeed, Survey
+from phalanx.doctor.nodes.survey import PairSpeed, Survey
 from phalanx.errors import UserError
-from phalanx.launch.allocation import HOSTS
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.job import Job
 from phalanx.launch.networks import network_variables
 
-SURVEY_S = 30.0
-_SURVEY_LOST_S = 6.0
-"""Where nodes do not answer each other in any network."""
-SURVEY_PROGRAM = (sys.executable, "-m", "phalanx.doctor.nodes.survey")
-_FIREWALL = (
-    "let the nodes reach each other on all TCP ports; where a node has several networks, name one: "
-    "OMPI_MCA_btl_tcp_if_include, PRTE_MCA_prte_if_include, or -iface for Hydra"
-)
+_LOST_S = 6.0
+"""For ranks to meet where nodes do not answer each other in any network."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
     """Findings on the nodes of a run."""
 
-    findings: list[Finding]
+    findings: Sequence[Finding]
     """Problems and warnings."""
     mpi: str
     own: Mapping[str, Any]
@@ -59,6 +43,8 @@ class Preflight:
     pairs: Sequence[PairSpeed] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """Keep MPI to the networks that lead to all nodes."""
+    are_apart: bool = False
+    """No network leads from each node to the others."""
 
     @property
     def problems(self) -> list[Finding]:
@@ -73,6 +59,20 @@ class Preflight:
             raise UserError("\n  ".join(["the nodes cannot run this:", *_texts(self.problems)]))
         return [describe_nodes(self.mpi, self.own, self.nodes, self.pairs), *_texts(self.findings)]
 
+    def meeting(self, mpi: MpiInstallation) -> Meeting:
+        """Start a rank on each node that was asked; leave its `with` block to end them."""
+        patience_s = _LOST_S if self.are_apart else SURVEY_S
+        return Meeting(
+            list(self.nodes), mpi, None, patience_s=patience_s, variables=self.variables
+        )
+
+    def having_met(self, met: Survey | Finding) -> Preflight:
+        """Return these findings with those of the ranks that met."""
+        if isinstance(met, Finding):
+            return replace(self, findings=[*self.findings, met])
+        judged = judge_survey(list(self.nodes), met, len(self.nodes))
+        return replace(self, findings=[*self.findings, *judged], pairs=met.pairs)
+
 
 def needs_preflight(plan: NodePlan) -> bool:
     """Return whether ranks leave this machine."""
@@ -81,10 +81,19 @@ def needs_preflight(plan: NodePlan) -> bool:
 
 def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
     """Ask the nodes and start a rank on each. Nothing is left behind on any of them."""
+    if not plan.has_ssh:
+        return examine_by_ranks(plan, mpi)
+    found = ask_over_ssh(plan, mpi)
+    if found.problems:
+        return found
+    with found.meeting(mpi) as meeting:
+        return found.having_met(meeting.wait())
+
+
+def ask_over_ssh(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
+    """Ask the nodes; what follows from how their ranks meet is still to be found."""
     question = plan.question()
     own = facts.answer({**question, "names": []})
-    if not plan.has_ssh:
-        return _examine_by_ranks(plan, mpi, own)
     nodes, failed = ask_nodes(plan.hosts, question)
     findings = failed + judge_nodes(plan, own, nodes)
     found = Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes)
@@ -95,15 +104,12 @@ def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
         {host: node.unreachable for host, node in nodes.items()},
     )
     variables = _choose_networks(mpi, networks)
-    findings += with_mend(networks.findings, variables)
-    is_lost = bool(networks.findings) and not networks.usable
-    patience_s = _SURVEY_LOST_S if is_lost else SURVEY_S
-    survey = run_survey(plan.hosts, mpi, None, patience_s=patience_s, variables=variables)
-    found = replace(found, findings=findings, variables=variables)
-    if isinstance(survey, Finding):
-        return replace(found, findings=[*findings, survey])
-    findings += judge_survey(plan.hosts, survey, len(plan.hosts))
-    return replace(found, pairs=survey.pairs)
+    return replace(
+        found,
+        findings=findings + with_mend(networks.findings, variables),
+        variables=variables,
+        are_apart=bool(networks.findings) and not networks.usable,
+    )
 
 
 def _choose_networks(mpi: MpiInstallation, networks: JudgedNetworks) -> dict[str, str]:
@@ -123,11 +129,13 @@ def with_mend(findings: Sequence[Finding], variables: Mapping[str, str]) -> list
     return [replace(it, detail=f"{it.detail}; left out by {words}") for it in findings]
 
 
-def _examine_by_ranks(plan: NodePlan, mpi: MpiInstallation, own: Mapping[str, Any]) -> Preflight:
+def examine_by_ranks(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
     """Examine nodes that only the MPI's launcher reaches."""
+    own = facts.answer({**plan.question(), "names": []})
     with words_in(plan.folders) as words:
         question = {**plan.question(), "words": dict(words.values())}
-        survey = run_survey(plan.hosts, mpi, question)
+        with Meeting(plan.hosts, mpi, question) as meeting:
+            survey = meeting.wait()
     if isinstance(survey, Finding):
         return Preflight(findings=[survey], mpi=str(mpi), own=own)
     nodes = nodes_of(survey, words)
@@ -149,48 +157,6 @@ def nodes_of(survey: Survey, words: Mapping[str, tuple[str, str]]) -> dict[str, 
             sees=seen_folders(words, node.read or {}),
         )
     return found
-
-
-def run_survey(
-    hosts: Sequence[str],
-    mpi: MpiInstallation,
-    question: Mapping[str, object] | None,
-    *,
-    patience_s: float = SURVEY_S,
-    variables: Mapping[str, str] = MappingProxyType({}),
-) -> Survey | Finding:
-    """Start a rank on each host, and return what they found, or why they did not.
-
-    variables: for the launcher and the ranks.
-    """
-    environ = {**os.environ, HOSTS: ",".join(f"{host}:1" for host in hosts)}
-    program = [*SURVEY_PROGRAM, json.dumps(question)]
-    command = mpi_job(mpi, len(hosts), program, cores=usable_cores(), environ=environ)
-    command = replace(command, environment={**command.environment, **variables})
-    with tempfile.TemporaryDirectory(prefix="phalanx-doctor-") as folder:
-        log = Path(folder) / "ranks.log"
-        with Job.start([command], log) as job:
-            code = job.wait(patience_s)
-        output = log.read_text(errors="replace")
-    answers = parse_answers(output)
-    said = describe_output(output)
-    if code is None:
-        detail = f"ranks on {', '.join(hosts[:8])} do not reach each other within {patience_s:g} s"
-        return problem("MPI", f"{detail}: {said}", _FIREWALL)
-    if code or not answers:
-        return problem("MPI", f"{mpi} does not connect the nodes: {said}", _FIREWALL)
-    return Survey.parse(answers[0])
-
-
-def describe_output(output: str) -> str:
-    """Return the launcher's first sentence, between lines of dashes, what a rank said, or the first
-    line of an error."""
-    parts = re.split(r"^-{20,}\n", output, flags=re.MULTILINE)
-    if len(parts) > 2:
-        return " ".join(parts[1].split()).partition(". ")[0]
-    lines = [line for line in output.splitlines() if "setpgid(" not in line]  # harmless
-    said = next((line for line in lines if line.startswith(FAILED)), None)
-    return said.removeprefix(FAILED) if said else reason("\n".join(lines))
 
 
 def _texts(findings: Sequence[Finding]) -> list[str]:

@@ -1,0 +1,103 @@
+"""One rank on each node, which find each other by MPI and measure the links between the nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+from phalanx.doctor.examine import Finding, problem
+from phalanx.doctor.mpi import parse_answers, reason
+from phalanx.doctor.nodes.survey import FAILED, Survey
+from phalanx.launch.allocation import HOSTS
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import MpiInstallation
+from phalanx.launch.job import Job
+
+SURVEY_S = 30.0
+SURVEY_PROGRAM = (sys.executable, "-m", "phalanx.doctor.nodes.survey")
+_POLL_EVERY_S = 0.02
+_FIREWALL = (
+    "let the nodes reach each other on all TCP ports; where a node has several networks, name one: "
+    "OMPI_MCA_btl_tcp_if_include, PRTE_MCA_prte_if_include, or -iface for Hydra"
+)
+
+
+class Meeting:
+    """Ranks on all hosts, started; leaving the `with` block ends them."""
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        mpi: MpiInstallation,
+        question: Mapping[str, object] | None,
+        *,
+        patience_s: float = SURVEY_S,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """question: as `survey` takes it. variables: for the launcher and the ranks."""
+        self._hosts, self._mpi, self._patience_s = hosts, mpi, patience_s
+        self._found: Survey | Finding | None = None
+        environ = {**os.environ, HOSTS: ",".join(f"{host}:1" for host in hosts)}
+        program = [*SURVEY_PROGRAM, json.dumps(question)]
+        command = mpi_job(mpi, len(hosts), program, cores=usable_cores(), environ=environ)
+        command = replace(command, environment={**command.environment, **variables})
+        with contextlib.ExitStack() as stack:
+            folder = tempfile.TemporaryDirectory(prefix="phalanx-doctor-")
+            self._log = Path(stack.enter_context(folder)) / "ranks.log"
+            self._job = Job.start([command], self._log)
+            stack.callback(self._job.end)
+            self._stack = stack.pop_all()
+        self._until_s = time.monotonic() + patience_s
+
+    def poll(self) -> Survey | Finding | None:
+        """Return what the ranks found, or why they did not; None while they are at it."""
+        if self._found is None:
+            code = self._job.poll()
+            if code is not None or time.monotonic() > self._until_s:
+                self._job.end()
+                self._found = self._judge(code, self._log.read_text(errors="replace"))
+        return self._found
+
+    def wait(self) -> Survey | Finding:
+        """Poll until the ranks have ended."""
+        while (found := self.poll()) is None:
+            time.sleep(_POLL_EVERY_S)
+        return found
+
+    def _judge(self, code: int | None, output: str) -> Survey | Finding:
+        answers, said = parse_answers(output), describe_output(output)
+        if code is None:
+            hosts = ", ".join(self._hosts[:8])
+            detail = f"ranks on {hosts} do not reach each other within {self._patience_s:g} s"
+            return problem("MPI", f"{detail}: {said}", _FIREWALL)
+        if code or not answers:
+            return problem("MPI", f"{self._mpi} does not connect the nodes: {said}", _FIREWALL)
+        return Survey.parse(answers[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def describe_output(output: str) -> str:
+    """Return the launcher's first sentence, between lines of dashes, what a rank said, or the first
+    line of an error."""
+    parts = re.split(r"^-{20,}\n", output, flags=re.MULTILINE)
+    if len(parts) > 2:
+        return " ".join(parts[1].split()).partition(". ")[0]
+    lines = [line for line in output.splitlines() if "setpgid(" not in line]  # harmless
+    said = next((line for line in lines if line.startswith(FAILED)), None)
+    return said.removeprefix(FAILED) if said else reason("\n".join(lines))
