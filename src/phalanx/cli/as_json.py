@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.console import print_json
 from phalanx.errors import RunFailedError
 from phalanx.records.divergence import UNBOUNDED
-from phalanx.report.folder import read_folder
-from phalanx.report.measures import EpochMeasure, RunMeasure
+
+if TYPE_CHECKING:  # few commands print JSON
+    from phalanx.report.measures import EpochMeasure, RunMeasure
 
 
 @contextmanager
@@ -29,6 +30,8 @@ def printed_run(folder: Path, wanted: bool) -> Iterator[None]:
 
 
 def _print_run(folder: Path) -> None:
+    from phalanx.report.folder import read_folder
+
     (measure,) = read_folder(folder).runs
     print_json({"folder": str(folder), **describe_run(measure)})
 
@@ -37,6 +40,8 @@ def print_study(folder: Path, report: Path, wanted: bool) -> None:
     """Print all runs of a study as JSON if `wanted`, also failed and missing ones."""
     if not wanted:
         return
+    from phalanx.report.folder import read_folder
+
     found = read_folder(folder)
     print_json(
         {

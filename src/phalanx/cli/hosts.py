@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 from rich.console import Console
 
 from phalanx.errors import UserError
 from phalanx.launch.allocation import allocation, use_hosts
-from phalanx.train.config import TrainConfig
+
+if TYPE_CHECKING:  # `phalanx launch` starts no training
+    from phalanx.train.config import TrainConfig
 
 NODES = Group("Nodes", sort_key=6)
 Hosts = Annotated[

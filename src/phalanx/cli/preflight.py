@@ -12,14 +12,14 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.hosts import NODES
-from phalanx.data.datasets.catalog import DatasetChoice
 from phalanx.launch.allocation import allocation
 from phalanx.launch.installation import MpiInstallation, find_mpi
-from phalanx.train.config import TrainConfig
 
-if TYPE_CHECKING:  # imports NumPy
+if TYPE_CHECKING:  # most commands start no training
+    from phalanx.data.datasets.catalog import DatasetChoice
     from phalanx.data.sources.pack_description import PackDescription
     from phalanx.doctor.nodes.plan import NodePlan
+    from phalanx.train.config import TrainConfig
 
 Preflight = Annotated[
     bool,
@@ -110,6 +110,8 @@ def preflight_training(
 
     folder: of its records. is_wanted: else nothing is examined.
     """
+    from phalanx.data.datasets.catalog import DatasetChoice
+
     names = (config.model, config.loss or "", str(config.options().get("tensor_plan") or ""))
     places = [name.rpartition(":")[0] for name in names]
     with preflight_beside(

@@ -17,7 +17,6 @@ from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.launch.allocation import use_hosts
 from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.records.files import read_run
-from phalanx.report.trace.show import show_trace
 from phalanx.train.restarting import TrainingJob
 from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import complete, folder_of, title, where
@@ -68,6 +67,8 @@ def train(
 
         folder = run_started_by_launcher(config, launched)
         if config.trace and launched.rank == 0 and folder is not None:
+            from phalanx.report.trace.show import show_trace
+
             show_trace(folder, new_console())
         return
     refuse_one_process(config, hosts, hostfile)
@@ -97,6 +98,8 @@ def train(
                 supervise(job, folder, config.ranks, restarts)
         finally:
             if config.trace:
+                from phalanx.report.trace.show import show_trace
+
                 show_trace(folder, console)
     if lost := read_run(folder).outcome.lost:
         who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
-from phalanx.jobs.collector import RELAY_WORDS, Collector
+from phalanx.jobs.collector import Collector
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
     has_not_started,
@@ -47,7 +47,8 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
-from phalanx.launch.rank_log import RankFailure, log_file, read_ends, read_failures
+from phalanx.launch.rank_failure import RankFailure
+from phalanx.launch.rank_log import log_file, read_ends, read_failures
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
 from phalanx.records.files import read_failure, read_run, record_file
 from phalanx.records.schema import Outcome, Run
@@ -114,7 +115,7 @@ def launch_program(
     command, nodes = Command(words=(*stub, *words)), THIS_MACHINE
     if mpi is not None:
         nodes = allocation(os.environ)
-        program = [*(RELAY_WORDS if nodes.has_others else ()), *stub, *words]
+        program = [*stub, *words]
         command = mpi_job(
             mpi, ranks, program, cores=usable_cores(), environ=os.environ, survive=survive
         )

@@ -18,7 +18,7 @@ _MOST_LINES = 1000
 """At the end of a log, in which an exception is looked for."""
 _NOT_STARTED = "PMIx server's listener thread failed to start"
 _NOT_STARTED_CODE = 213
-"""With both Open MPI's launcher ends before it has started anything, once in thousands of starts."""
+"""With both Open MPI's launcher ends before it has started a rank, once in thousands of starts."""
 
 
 def read_log(folder: Path) -> str:

@@ -1,7 +1,7 @@
 """Run a rank's program with its output in a file of its own, and note how it failed.
 
 Run as a program, `-m phalanx.launch.rank_log <folder> <word>...`. That of the rank finds RANK,
-WORLD_SIZE and the like, as under torchrun.
+WORLD_SIZE and the like, as under torchrun. On a node that lacks the folder it is relayed (`relay`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
 from phalanx.errors import EXIT_STOPPED
+from phalanx.launch import relay
 from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
+from phalanx.launch.rank_failure import NOTES, RankFailure, failure_file, note
 from phalanx.launch.relay import TELLS_END, end_by_signal, end_frame
 from phalanx.launch.relayed import flush
 from phalanx.launch.stray_daemon import end_stray_daemon
@@ -30,28 +31,11 @@ from phalanx.launch.variables import set_variables
 SHOWN = "--shown"
 """Word before a program whose output stays that of the launcher, and which sets up itself."""
 _EXIT_NOT_FOUND = 127
-NOTES = "PHALANX_FAILURE_NOTES"
-"""Folder in which a rank writes down its failure before it ends the others: MPICH's launcher kills
-whoever watches it at once."""
-
-
-class RankFailure(NamedTuple):
-    """Failure of a rank's process."""
-
-    rank: int
-    exit_code: int
-    """Negative for a signal."""
-    at_s: float
-    """Wall-clock time; of ranks on several nodes, by their own clocks."""
 
 
 def log_file(folder: Path, rank: int) -> Path:
     """Return the file of a rank's output."""
     return folder / f"rank-{rank}.log"
-
-
-def _failure_file(folder: Path, rank: int) -> Path:
-    return folder / f"failed-{rank}.json"
 
 
 def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankFailure]:
@@ -73,7 +57,7 @@ def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankFailu
 
 def has_failed(folder: Path, rank: int) -> bool:
     """Return whether a rank's process has failed or died."""
-    return _failure_file(folder, rank).exists()
+    return failure_file(folder, rank).exists()
 
 
 def read_ends(folder: Path) -> dict[int, int]:
@@ -124,15 +108,6 @@ def _run(folder: Path, words: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def note(folder: Path, failure: RankFailure) -> None:
-    """Write down how a rank failed, unless it has done so itself."""
-    if has_failed(folder, failure.rank):
-        return
-    temporary = folder / f".failed-{failure.rank}"
-    temporary.write_text(json.dumps(failure._asdict()))
-    temporary.replace(_failure_file(folder, failure.rank))
-
-
 def note_abort(exit_code: int) -> None:
     """Write down that this rank is about to end all ranks, and have it sent where the folder is on
     another node; a daemon that has lost its launcher is ended later. Never raises."""
@@ -147,4 +122,5 @@ def note_abort(exit_code: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_run(Path(sys.argv[1]), sys.argv[2:]))
+    again = [sys.executable, "-P", "-m", "phalanx.launch.rank_log", *sys.argv[1:]]
+    sys.exit(relay.main(again, lambda: _run(Path(sys.argv[1]), sys.argv[2:])))

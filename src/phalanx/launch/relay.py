@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from phalanx.launch.frames import frames_of
 from phalanx.launch.orphan import end_with_parent
 from phalanx.launch.relayed import ACKNOWLEDGED, CONTROL, RELAYED
 from phalanx.launch.temporary import job_folder
+from phalanx.launch.transport import skip_device_search
 
 ORDER = "PHALANX_RELAY"
 OUTPUT = ".output"
@@ -246,14 +248,20 @@ def end_by_signal(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def main(words: list[str]) -> int:
-    """Run `words`; does not return where the folder of the records is on this node."""
+def main(words: list[str], here: Callable[[], int] | None = None) -> int:
+    """Run `words`; does not return where the folder of the records is on this node.
+
+    here: does there, in this process, what `words` would; its result is returned.
+    """
     text = os.environ.pop(ORDER, None)
     order = None if text is None else Order.decode(text)
     if order is not None:
         _write(b"".join(frames_of(_rank(), HELLO, 0, 0, socket.gethostname().encode())))
         os.environ[TELLS_END] = "1"
+        skip_device_search(os.environ)
     if order is None or (Path(order.folder) / order.word).exists():
+        if here is not None:
+            return here()
         try:
             os.execvp(words[0], words)
         except OSError as error:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.launch.rank_log import NOTES, RankFailure, note
+from phalanx.launch.rank_failure import NOTES, RankFailure, note
 from phalanx.launch.stray_daemon import end_stray_daemon
 
 _GRACE_S = 1.0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING
 
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect
-from phalanx.launch.installation import MpiInstallation, find_wheel
+
+if TYPE_CHECKING:  # every rank imports this, and few need the list of packages
+    from phalanx.launch.installation import MpiInstallation
 
 LIBRARY_CHOICES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
 """With these mpi4py may load another library than that of the wheel."""
@@ -22,6 +25,8 @@ def prepare_tasks(environ: MutableMapping[str, str]) -> None:
     launched = detect(environ)
     if launched is None or launched.launcher != "slurm":
         return
+    from phalanx.launch.installation import find_wheel
+
     wheel = find_wheel()
     if wheel is not None:
         check_interface(wheel, environ)

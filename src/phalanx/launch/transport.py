@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.launch.detect import Launched, detect
-from phalanx.launch.installation import MpiInstallation, find_wheel
 from phalanx.launch.srun import LIBRARY_CHOICES
 
+if TYPE_CHECKING:  # every rank imports this, and few need the list of packages
+    from phalanx.launch.installation import MpiInstallation
+
 MPICH_TRANSPORT = "MPIR_CVAR_CH4_NETMOD"
+OPEN_MPI_TRANSPORTS = "OMPI_MCA_btl"
+ROOT = Path("/")
+_DEVICES = ("sys/class/infiniband", "sys/class/cxi", "dev/kgni0")
+"""Of networks that libfabric knows beside TCP: InfiniBand, Omni-Path, EFA; Slingshot; Aries."""
 
 
 def choose_transport(environ: MutableMapping[str, str]) -> None:
     """Set the transport of a rank whose job has several nodes, if nothing is chosen."""
+    skip_device_search(environ)
     if any(name in environ for name in (MPICH_TRANSPORT, *LIBRARY_CHOICES)):
         return
     launched = detect(environ)
-    if launched is not None and launched.launcher != "torchrun":
+    if launched is not None and launched.launcher not in ("openmpi", "torchrun"):
+        from phalanx.launch.installation import find_wheel
+
         environ.update(variables_for_ranks(find_wheel(), launched))
+
+
+def skip_device_search(environ: MutableMapping[str, str], root: Path = ROOT) -> None:
+    """Keep Open MPI from its search for devices of fast networks where this node has none, unless
+    its transports are chosen: it sleeps for a second in it.
+
+    environ: of a rank. root: of the node's file system.
+    """
+    launched = detect(environ)
+    if launched is None or launched.launcher not in ("openmpi", "slurm"):
+        return
+    if OPEN_MPI_TRANSPORTS not in environ and not any((root / name).exists() for name in _DEVICES):
+        environ[OPEN_MPI_TRANSPORTS] = "^ofi"
 
 
 def variables_for_ranks(wheel: MpiInstallation | None, launched: Launched) -> dict[str, str]:

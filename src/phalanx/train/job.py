@@ -36,8 +36,8 @@ def run_job(
 ) -> None:
     """Train with new ranks, with records in `folder`; `config` is complete.
 
-    label: what stands before the live line; with one, finished epochs are not printed. check: called
-    again and again while the ranks run; what it raises ends them.
+    label: what stands before the live line; with one, finished epochs are not printed. check: is
+    called again and again while the ranks run; what it raises ends them.
     Returns when every rank has written that it came to its end.
     Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
             KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.

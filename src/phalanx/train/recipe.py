@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import fields
 
 from phalanx.checkpoints.manifest import Manifest, Value
-from phalanx.data.sources.pack_description import describe
 from phalanx.models.options import model_label
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.option_groups import option
@@ -28,7 +27,11 @@ _OTHERS = ("epochs", "autocast")
 
 def recipe_of(config: TrainConfig) -> dict[str, Value]:
     """Return the options by name, as plain values; `data` is the fingerprint of packed data."""
-    fingerprint = describe(config.data).fingerprint if config.data is not None else ""
+    fingerprint = ""
+    if config.data is not None:
+        from phalanx.data.sources.pack_description import describe  # imports NumPy
+
+        fingerprint = describe(config.data).fingerprint
     learning = [field.name for field in fields(OptimizerOptions) if field.name != "optimizer"]
     names = (*learning, *_OF_THE_DATA, *_OTHERS)
     loss = None if config.loss is None else FunctionName.parse("--loss", config.loss).label

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.checkpoints.find import check_checkpoint_dir, find_checkpoint
 from phalanx.checkpoints.folder import readable_folders
 from phalanx.data.datasets.catalog import DatasetChoice, resolve
-from phalanx.data.sources.pack_description import PackDescription, describe
 from phalanx.errors import UserError
 from phalanx.jobs.record import (
     begin_record,
@@ -44,6 +44,9 @@ from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import RunIsFinishedError, check_resumable
 from phalanx.train.strategy_options import BitwiseOptions, MeshOptions, ServerOptions
 from phalanx.train.validate import dataset_for, validate
+
+if TYPE_CHECKING:
+    from phalanx.data.sources.pack_description import PackDescription
 
 # Options left out of a setting: those with a field of their own, and those that decide no number.
 EXCLUDED_OPTIONS = {
@@ -189,6 +192,8 @@ def _check_writable(option: str, folder: Path | None) -> None:
 def _resolve_data(config: TrainConfig) -> DatasetChoice | PackDescription:
     if config.data is None:
         return resolve(dataset_for(config), config.data_root)
+    from phalanx.data.sources.pack_description import describe  # imports NumPy
+
     return describe(config.data)
 
 

@@ -62,9 +62,7 @@ class Preflight:
     def meeting(self, mpi: MpiInstallation) -> Meeting:
         """Start a rank on each node that was asked; leave its `with` block to end them."""
         patience_s = _LOST_S if self.are_apart else SURVEY_S
-        return Meeting(
-            list(self.nodes), mpi, None, patience_s=patience_s, variables=self.variables
-        )
+        return Meeting(list(self.nodes), mpi, None, patience_s=patience_s, variables=self.variables)
 
     def having_met(self, met: Survey | Finding) -> Preflight:
         """Return these findings with those of the ranks that met."""
@@ -93,8 +91,9 @@ def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
 def ask_over_ssh(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
     """Ask the nodes; what follows from how their ranks meet is still to be found."""
     question = plan.question()
-    own = facts.answer({**question, "names": []})
     nodes, failed = ask_nodes(plan.hosts, question)
+    here = (node.facts for host, node in nodes.items() if is_this_machine(host))
+    own = next(here, None) or facts.answer({**question, "names": []})
     findings = failed + judge_nodes(plan, own, nodes)
     found = Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes)
     if found.problems:
