@@ -33,7 +33,7 @@ Preflight = Annotated[
 ]
 
 
-class Needs(TypedDict, total=False):
+class NodePaths(TypedDict, total=False):
     """Paths that a job has use for on its nodes; None: not given."""
 
     folders: Iterable[Path | None]
@@ -44,14 +44,14 @@ class Needs(TypedDict, total=False):
     """To read."""
 
 
-def preflight_nodes(ranks: int, console: Console, **needs: Unpack[Needs]) -> None:
+def preflight_nodes(ranks: int, console: Console, **paths: Unpack[NodePaths]) -> None:
     """Examine the nodes that `ranks` ranks of MPI are started on; nothing on this machine alone.
 
     console: takes a line on them, and one on each warning. MPI is kept from networks that do not
     lead to all nodes, by variables of this process.
     Raises: UserError naming each node that cannot run them, and the mend.
     """
-    planned = _plan(ranks, needs)
+    planned = _plan(ranks, paths)
     if planned is not None:
         from phalanx.doctor.nodes.preflight import examine_nodes
 
@@ -63,7 +63,7 @@ def preflight_nodes(ranks: int, console: Console, **needs: Unpack[Needs]) -> Non
 
 @contextlib.contextmanager
 def preflight_beside(
-    ranks: int, console: Console, *, is_wanted: bool, prefix: str = "", **needs: Unpack[Needs]
+    ranks: int, console: Console, *, is_wanted: bool, prefix: str = "", **paths: Unpack[NodePaths]
 ) -> Iterator[Callable[[], None]]:
     """Examine the nodes as `preflight_nodes` does, the links between them beside the block.
 
@@ -71,7 +71,7 @@ def preflight_beside(
     Yields: a function that the block, the job of these ranks, calls again and again; it prints the
     lines, and raises UserError where ranks do not meet.
     """
-    planned = _plan(ranks, needs) if is_wanted else None
+    planned = _plan(ranks, paths) if is_wanted else None
     if planned is None:
         yield lambda: None
         return
@@ -84,7 +84,7 @@ def preflight_beside(
         yield check
 
 
-def _plan(ranks: int, needs: Needs) -> tuple[NodePlan, MpiInstallation] | None:
+def _plan(ranks: int, paths: NodePaths) -> tuple[NodePlan, MpiInstallation] | None:
     """Return the nodes with what they must have, and the MPI; None where no rank leaves this
     machine."""
     if not allocation(os.environ).nodes:
@@ -93,7 +93,7 @@ def _plan(ranks: int, needs: Needs) -> tuple[NodePlan, MpiInstallation] | None:
     from phalanx.doctor.nodes.preflight import needs_preflight
 
     mpi = find_mpi(os.environ)
-    plan = plan_nodes(ranks, mpi, os.environ, cwd=Path.cwd(), **needs)
+    plan = plan_nodes(ranks, mpi, os.environ, cwd=Path.cwd(), **paths)
     return (plan, mpi) if needs_preflight(plan) else None
 
 
