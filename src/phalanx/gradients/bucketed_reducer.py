@@ -13,10 +13,10 @@ from phalanx.comm.select import Algorithm
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.wait import WaitPolicy
 from phalanx.gradients.buckets import plan_buckets
-from phalanx.gradients.comm_thread import CommThread, CompletedTask, SameThread
+from phalanx.gradients.comm_thread import CommThread, CompletedTask, SameThread, times_of
 from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Uncompressed
 from phalanx.gradients.gradient_buckets import Bucket, GradientBuckets, visible_memory
-from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
+from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.records.spans import now_ns
 from phalanx.torch_backend.tensors import dtype_of
 
@@ -205,11 +205,7 @@ class BucketedGradReducer(GradReducer):
         self._compressor.reduce(bucket.number, bucket.values, self._backend)
 
     def _record_times(self, completed: Sequence[CompletedTask[Bucket]], computed_ns: int) -> None:
-        *others, last = completed
-        hidden_ns = sum(max(0, min(c.ended_ns, computed_ns) - c.began_ns) for c in others)
-        last_ns = max(0, last.ended_ns - max(last.began_ns, computed_ns))
-        exposed_ns = now_ns() - computed_ns
-        self.times = ReduceTimes(exposed_ns / 1e9, hidden_ns / 1e9, last_ns / 1e9)
+        self.times = times_of(completed, computed_ns)
         if (spans := self._group.spans) is not None:
             for bucket, began_ns, ended_ns in completed:
                 detail: dict[str, str | int | float] = {"bytes": bucket.values.nbytes}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
+from phalanx.gradients.reducer import ReduceTimes
 from phalanx.records.spans import now_ns
 
 CLOSING_TIMEOUT_S = 5.0
@@ -100,3 +101,13 @@ class SameThread(Generic[Task]):
 
     def close(self) -> None:
         """Do nothing: there is no thread."""
+
+
+def times_of(completed: Sequence[CompletedTask[Task]], computed_ns: int) -> ReduceTimes:
+    """Return the times of buckets, the last of which nothing can hide. computed_ns: when the
+    backward pass ended."""
+    *others, last = completed
+    hidden_ns = sum(max(0, min(c.ended_ns, computed_ns) - c.began_ns) for c in others)
+    last_ns = max(0, last.ended_ns - max(last.began_ns, computed_ns))
+    exposed_ns = now_ns() - computed_ns
+    return ReduceTimes(exposed_ns / 1e9, hidden_ns / 1e9, last_ns / 1e9)

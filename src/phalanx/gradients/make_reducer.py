@@ -100,7 +100,7 @@ def make_bucketed_reducer(
         raise ValueError("gradients of complex parameters are not compressed")
     on_thread = overlaps if on_thread is None else on_thread
     whole = sum(parameter.nbytes for parameter in parameters)
-    largest_bytes = bucket_bytes or _largest_bytes(world, whole, overlaps=overlaps)
+    largest_bytes = bucket_bytes or largest_bytes_of(world, whole, overlaps=overlaps)
     group = world.group
     if on_thread:  # it needs a group of its own, and sleeps while this rank computes
         policy = WaitPolicy.for_network()
@@ -143,7 +143,8 @@ def obstacle_to_sharing(world: World) -> str | None:
     return None
 
 
-def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
+def largest_bytes_of(world: World, whole: int, *, overlaps: bool) -> int:
+    """Return the bytes of the largest bucket of gradients of `whole` bytes."""
     if world.on_one_node:
         return largest_bucket_bytes(world.size, world.settings.cache_bytes)
     return network_bucket_bytes(world.link or UNKNOWN_LINK) if overlaps else whole

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from phalanx.comm.group import Group
 from phalanx.comm.world import World
 from phalanx.gradients.summation_tree import Exchange, Subtree, plan_exchange
-from phalanx.gradients.tree_vector import TreeVector, make_tree_vector
+from phalanx.gradients.tree_vector import MessageTreeVector, TreeVector, make_tree_vector
 
 
 class TreeReducer:
@@ -38,11 +39,13 @@ class TreeReducer:
         num_leaves: int,
         world: World | None,
         owners: Sequence[int | None] | None = None,
+        group: Group | None = None,
     ) -> None:
         """likes: tensors of the shapes and types of a list. num_leaves: micro-batches of a full
         global batch. world: None for a single process. owners: of the likes, the only rank that
-        needs the sum, None where all do; None: all need all. Collective."""
-        self._owners_of_sums = owners
+        needs the sum, None where all do; None: all need all. group: of all ranks, which
+        carries messages; None: shared memory where there is some. Collective."""
+        self._owners_of_sums, self._group = owners, group
         self._num_leaves = num_leaves
         self._world = world if world is not None and world.size > 1 else None
         self._exchange: Exchange | None = None
@@ -115,13 +118,16 @@ class TreeReducer:
         if self._vector is None or exchange.num_terms > self._num_windows:
             self._close_vector()
             self._num_windows = max(self._world.size, exchange.num_terms)
-            self._vector = make_tree_vector(
-                self._world, self._likes, self._num_windows, self._owners_of_sums
-            )
+            self._vector = self._make_vector(self._world)
         own = [self._sums[node] for node in exchange.nodes[self._world.rank]]
         sums = self._vector.reduce(own, exchange)
         self.is_finite = self._vector.is_finite
         return self._as_complex(sums)
+
+    def _make_vector(self, world: World) -> TreeVector:
+        if self._group is not None:
+            return MessageTreeVector(self._likes, self._group, self._owners_of_sums)
+        return make_tree_vector(world, self._likes, self._num_windows, self._owners_of_sums)
 
     def close(self) -> None:
         """Drop the memory of the sums. Collective."""

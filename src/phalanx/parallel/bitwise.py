@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.recovery import Recovery
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.gradients.overlapped_tree_reducer import OverlappedTreeReducer
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.parallel.formulas import data_parallel_costs
@@ -43,9 +45,15 @@ class Bitwise(Strategy):
     """Of the strategy, on several ranks."""
 
     def __init__(
-        self, world: World | None, *, micro_batches: int, step_options: StepOptions | None = None
+        self,
+        world: World | None,
+        *,
+        micro_batches: int,
+        overlaps: bool = False,
+        step_options: StepOptions | None = None,
     ) -> None:
-        """world: None for a single process. micro_batches: of a full global batch."""
+        """world: None for a single process. micro_batches: of a full global batch. overlaps:
+        gradients are summed while the last backward pass of a step runs."""
         super().__init__(_group_of(world), step_options)
         self.num_micro_batches = self.num_blocks = micro_batches
         self._owners = {
@@ -56,7 +64,8 @@ class Bitwise(Strategy):
             self.group.follow(self._go_on)
         self.coordinates = {"dp": self.rank}
         self._is_in_step = False
-        self._tree_reducer: TreeReducer | None = None
+        self._overlaps = overlaps and self.size > 1
+        self._tree_reducer: TreeReducer | OverlappedTreeReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
@@ -73,17 +82,20 @@ class Bitwise(Strategy):
         self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
         # Weighted losses, weights, correct predictions.
         self._losses = torch.zeros(3, dtype=torch.float64)
-        owners = self._owners_of_gradients()
-        self._tree_reducer = TreeReducer(
-            [self._losses, *self._parameters, *self._buffers],
-            self.num_micro_batches,
-            self.group.world if isinstance(self.group, WorldGroup) else None,
-            None if owners is None else [None, *owners, *[None] * len(self._buffers)],
-        )
+        self._tree_reducer = self._make_reducer()
         self.optimizer = torch_optimizer(rule, self._parameters)
 
+    def _make_reducer(self) -> TreeReducer | OverlappedTreeReducer:
+        world = self.group.world if isinstance(self.group, WorldGroup) else None
+        likes, number = [self._losses, *self._parameters, *self._buffers], self.num_micro_batches
+        if world is not None and self._overlaps:
+            return OverlappedTreeReducer(likes, self._parameters, number, world)
+        if (owners := self._owners_of_gradients()) is None:
+            return TreeReducer(likes, number, world)
+        return TreeReducer(likes, number, world, [None, *owners, *[None] * len(self._buffers)])
+
     @property
-    def _reducer(self) -> TreeReducer:
+    def _reducer(self) -> TreeReducer | OverlappedTreeReducer:
         assert self._tree_reducer is not None, "prepare() comes first"
         return self._tree_reducer
 
@@ -120,7 +132,10 @@ class Bitwise(Strategy):
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
     ) -> ReduceTimes:
-        backward(loss_sum, weight, inputs)
+        reducer, last = self._reducer, self._micro_batch if self._num_samples else None
+        overlapped = reducer if isinstance(reducer, OverlappedTreeReducer) else None
+        with nullcontext() if overlapped is None else overlapped.last_pass(last):
+            backward(loss_sum, weight, inputs)
         began = time.perf_counter()
         self.end_micro_batch()
         try:
@@ -133,6 +148,8 @@ class Bitwise(Strategy):
         self._take_gradients(sums[: len(self._parameters)])
         if self._buffers:
             torch._foreach_copy_(self._buffers, sums[len(self._parameters) :])
+        if overlapped is not None:
+            return overlapped.times
         return ReduceTimes(time.perf_counter() - began if self.size > 1 else 0.0)
 
     def _owners_of_gradients(self) -> Sequence[int] | None:

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.join_world import join_communicator, join_world, report_binding
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.gradients.compression.make import make_compressor
 from phalanx.launch.detect import Launched
 from phalanx.launch.orphan import JOB_VARIABLE
@@ -120,10 +122,21 @@ def make_local(ranks: JobRanks, options: LocalOptions, *, step: StepOptions) -> 
     )
 
 
-def make_bitwise(name: str, ranks: JobRanks, *, micro_batches: int, step: StepOptions) -> Bitwise:
-    """name: sequential, mpi, shared or zero. Raises: UserError as `JobRanks.join`."""
+def make_bitwise(
+    name: str, ranks: JobRanks, *, micro_batches: int, overlaps: bool = False, step: StepOptions
+) -> Bitwise:
+    """name: sequential, mpi, shared or zero. overlaps: of `mpi`. Raises: UserError as
+    `JobRanks.join`, and where nothing can overlap."""
     if name == "sequential":
         return Bitwise(None, micro_batches=micro_batches, step_options=step)
+    if overlaps:
+        if is_fault_tolerant():
+            raise UserError(
+                "--overlap on and --survive exclude each other: what a lost rank has not computed "
+                "is added after the last backward pass; leave --overlap out"
+            )
+        world = ranks.join()
+        return Bitwise(world, micro_batches=micro_batches, overlaps=True, step_options=step)
     kinds: dict[str, type[Bitwise]] = {
         kind.name: kind for kind in (Bitwise, BitwiseShared, BitwiseZero)
     }

@@ -126,7 +126,8 @@ def make_strategy(
     Raises: UserError when they cannot work together so.
     """
     if (number := choice.bitwise_micro_batches) is not None:
-        return make_bitwise(choice.name, ranks, micro_batches=number, step=step)
+        overlaps = choice.name == "mpi" and choice.mpi.overlap == "on"
+        return make_bitwise(choice.name, ranks, micro_batches=number, overlaps=overlaps, step=step)
     if choice.name in ("gloo", "zero") and dist.is_initialized():
         raise UserError(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
@@ -162,8 +163,8 @@ def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) 
         raise UserError(without_owner(name))
     if is_on_gpu:
         raise UserError("bitwise=True is for the CPU: leave device= out")
-    if options:
-        raise UserError(f"bitwise=True has an order of sums of its own: leave {min(options)} out")
+    if others := options.keys() - {"overlap"}:
+        raise UserError(f"bitwise=True has an order of sums of its own: leave {min(others)} out")
 
 
 def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int) -> None:

@@ -15,7 +15,12 @@ from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.config import TrainConfig
 from phalanx.train.own_model import named_plan
-from phalanx.train.strategy_options import BitwiseOptions, MeshOptions, ServerOptions
+from phalanx.train.strategy_options import (
+    BitwiseMpiOptions,
+    BitwiseOptions,
+    MeshOptions,
+    ServerOptions,
+)
 
 
 def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
@@ -29,10 +34,13 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
     match config.strategy_options:
         case MpiOptions() as options:
             return make_mpi(ranks, options, seed=config.seed, step=step)
-        case BitwiseOptions():
+        case BitwiseOptions() as options:
             number = config.bitwise_micro_batches(launched.world_size if launched else 1)
             assert number is not None, "its options"
-            return make_bitwise(config.strategy, ranks, micro_batches=number, step=step)
+            overlaps = isinstance(options, BitwiseMpiOptions) and options.overlap == "on"
+            return make_bitwise(
+                config.strategy, ranks, micro_batches=number, overlaps=overlaps, step=step
+            )
         case ServerOptions() as options:
             from phalanx.parallel.server import Server
 

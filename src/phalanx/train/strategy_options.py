@@ -12,7 +12,7 @@ from phalanx.models.options import is_own_model
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
 from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, GivenOptions, ruled
 from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions, Overlap
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES
 
 StrategyName = Literal[
@@ -156,6 +156,14 @@ class BitwiseOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BitwiseMpiOptions(BitwiseOptions):
+    """The same of `mpi`."""
+
+    overlap: Overlap = "auto"
+    """Sum gradients while the last backward pass of a step runs; `auto`: after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BitwiseZeroOptions(BitwiseOptions, ShardOptions):
     """The same of `zero`."""
 
@@ -226,6 +234,8 @@ def _take_bitwise_options(given: GivenOptions, strategy: StrategyName) -> Bitwis
             f"--bitwise and --strategy {strategy} exclude each other: {NOT_BITWISE[strategy]}; "
             "take --strategy mpi"
         )
+    if strategy == "mpi":
+        return given.take(BitwiseMpiOptions)
     if strategy != "zero":
         return given.take(BitwiseOptions)
     options = given.take(BitwiseZeroOptions)

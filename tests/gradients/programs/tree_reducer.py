@@ -4,12 +4,15 @@ import random
 from collections.abc import Sequence
 
 import torch
+from mpi4py import MPI
 from torch import Tensor
 
 from phalanx.comm import kernels
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.gradients.overlapped_tree_reducer import OverlappedTreeReducer
 from phalanx.gradients.tree_reducer import TreeReducer
 
 NUM_LEAVES, STEPS = 11, 12
@@ -108,7 +111,26 @@ def check_mismatch(world: World) -> None:
     world.barrier()
 
 
+def check_grown_gradient() -> None:
+    """After its bucket was summed; on one rank."""
+    world = World.create(timeout_s=30, communicator=MPI.COMM_SELF)
+    parameter = torch.nn.Parameter(torch.ones(3))
+    reducer = OverlappedTreeReducer([parameter], [parameter], NUM_LEAVES, world)
+    reducer.begin([range(NUM_LEAVES)], [3])
+    try:
+        with reducer.last_pass(3):
+            for _ in range(2):
+                (2 * parameter).sum().backward()
+    except UserError as error:
+        assert "take use_reentrant=False" in str(error)
+    else:
+        raise AssertionError("it was not seen")
+    reducer.close()
+    world.close()
+
+
 def main() -> None:
+    check_grown_gradient()
     world = World.create(timeout_s=30)
     check_sums(world, is_shared=kernels.compiled() is not None)
     check_mismatch(world)

@@ -35,6 +35,7 @@ SHARDED = ("mlp", "cnn", "rnn", "gpt", "skipped")
 LINKED = ("mlp", "skipped")
 """Those that are run over messages, too."""
 STRATEGIES: Mapping[str, Mapping[str, Any]] = {
+    "mpi": {"strategy": "mpi", "overlap": "on"},
     "shared": {"strategy": "shared"},
     "zero": {"strategy": "zero", "zero_stage": 2},
 }

@@ -1,0 +1,183 @@
+"""Sums in the order of a tree, bucket by bucket, while the last backward pass of a step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from torch import Tensor
+
+from phalanx.comm.wait import WaitPolicy
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.gradients.bucketed_reducer import AFTER_BACKWARD, DURING_BACKWARD
+from phalanx.gradients.buckets import LAST_BUCKET_DIVISOR, plan_buckets
+from phalanx.gradients.comm_thread import CommThread, times_of
+from phalanx.gradients.make_reducer import largest_bytes_of
+from phalanx.gradients.reducer import ReduceTimes, dense_gradient
+from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.records.spans import now_ns
+
+
+class _Addition(NamedTuple):
+    """Gradients of a bucket, of a rank's last micro-batch; None: it has no samples."""
+
+    bucket: int
+    tensors: list[Tensor] | None
+
+
+class OverlappedTreeReducer:
+    """Reducer as `TreeReducer`, with the same bits, whose ranks sum the gradients of a bucket over
+    messages as soon as all of them have been through it:
+
+        reducer.begin(owners, leaves)
+        ...  # reducer.add(leaf, tensors) for each of this rank's micro-batches but the last
+        with reducer.last_pass(leaf):
+            loss.backward()
+        reducer.add(leaf, tensors)
+        sums = reducer.reduce()
+
+    Only the last addition of a rank can be hidden, and the exchange: buckets wait until the rank
+    has computed its other micro-batches.
+    """
+
+    is_finite: bool | None = None
+    is_divided = False
+    times = ReduceTimes(0.0)
+    """Of the last `reduce`."""
+
+    def __init__(
+        self,
+        likes: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        num_leaves: int,
+        world: World,
+    ) -> None:
+        """likes, num_leaves: as `TreeReducer`. parameters: those of the likes whose gradients stand
+        in their places in the lists. Collective."""
+        policy = WaitPolicy.for_network()
+        self._group = world.group.subgroup(range(world.size), name="gradients", policy=policy)
+        whole = sum(parameter.nbytes for parameter in parameters)
+        largest = largest_bytes_of(world, whole, overlaps=True)
+        plan = plan_buckets(
+            [parameter.nbytes for parameter in parameters],
+            [str(parameter.dtype) for parameter in parameters],
+            range(len(parameters) - 1, -1, -1),  # a backward pass goes backwards
+            largest,
+            largest // LAST_BUCKET_DIVISOR,
+        )
+        self._members = [[parameters[number] for number in numbers] for numbers in plan]
+        places = {like: place for place, like in enumerate(likes)}
+        self._places = [[places.pop(one) for one in members] for members in self._members]
+        self._places.append(list(places.values()))  # what hooks do not tell of
+        self._reducers = [
+            TreeReducer([likes[place] for place in own], num_leaves, world, group=self._group)
+            for own in self._places
+        ]
+        self._bucket_of = {
+            parameter: number
+            for number, members in enumerate(self._members)
+            for parameter in members
+        }
+        self._sums: dict[int, list[Tensor]] = {}
+        self._pending: list[set[Tensor]] = []
+        self._next = 0  # bucket to hand to the thread
+        self._leaf: int | None = None  # the last of this rank
+        self._is_open = False
+        self._computed_ns = 0
+        self._thread = CommThread(self._add_and_reduce)
+        self._hooks = [one.register_post_accumulate_grad_hook(self._mark) for one in parameters]
+
+    def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
+        """Begin a global batch, as `TreeReducer.begin`."""
+        for reducer in self._reducers:
+            reducer.begin(owners, leaves)
+        self._pending = [set(members) for members in self._members]
+        self._sums.clear()
+        self._next, self._leaf = 0, None
+
+    @contextmanager
+    def last_pass(self, leaf: int | None) -> Iterator[None]:
+        """Sum what becomes ready in the block: the last backward pass of this rank in the step, for
+        micro-batch `leaf`; None: for one without samples."""
+        self._leaf, self._is_open = leaf, leaf is not None
+        self._group.set_wait_policy(DURING_BACKWARD)
+        try:
+            yield
+        except BaseException as error:
+            self._group.fail(str(error) or type(error).__name__)
+            raise
+        finally:
+            self._is_open = False
+            self._computed_ns = now_ns()
+
+    def add(self, leaf: int, tensors: list[Tensor]) -> None:
+        """Add what micro-batch `leaf` has made: the tensors are changed."""
+        if leaf != self._leaf:
+            for own, reducer in zip(self._places, self._reducers, strict=True):
+                reducer.add(leaf, [tensors[place] for place in own])
+            return
+        while self._next < len(self._places):
+            self._submit([tensors[place] for place in self._places[self._next]])
+
+    def missing(self, leaves: Collection[int]) -> list[int]:
+        """Return none: no rank is lost."""
+        assert not leaves, "no rank has those of others"
+        return []
+
+    def rejoin(self, world: World, owners: Sequence[Collection[int]]) -> None:  # noqa: ARG002
+        """Raise AssertionError: nothing overlaps where ranks may be lost."""
+        raise AssertionError("nothing overlaps where ranks may be lost")
+
+    def reduce(self) -> list[Tensor]:
+        """Return the sums, as `TreeReducer.reduce`. Collective."""
+        while self._next < len(self._places):
+            self._submit(None)
+        self._group.set_wait_policy(AFTER_BACKWARD)
+        self.times = times_of(self._thread.wait(), self._computed_ns)
+        found = {
+            place: total
+            for bucket, own in enumerate(self._places)
+            for place, total in zip(own, self._sums[bucket], strict=True)
+        }
+        return [found[place] for place in sorted(found)]
+
+    def clear(self) -> None:
+        """Forget what was added, once its sums are known."""
+        for reducer in self._reducers:
+            reducer.clear()
+
+    def close(self) -> None:
+        """Drop the memory of the sums, and end the thread. Collective."""
+        for hook in self._hooks:
+            hook.remove()
+        self._thread.close()
+        self._sums.clear()
+        for reducer in self._reducers:
+            reducer.close()
+        self._group.close()
+
+    def _mark(self, parameter: Tensor) -> None:
+        if not self._is_open:
+            return
+        bucket = self._bucket_of[parameter]
+        if bucket < self._next:
+            raise UserError(
+                "overlap: a gradient has grown after it was complete, as by checkpointing with "
+                "use_reentrant=True: leave overlap out, or take use_reentrant=False"
+            )
+        self._pending[bucket].discard(parameter)
+        while self._next < len(self._members) and not self._pending[self._next]:
+            self._submit([dense_gradient(one) for one in self._members[self._next]])
+
+    def _submit(self, tensors: list[Tensor] | None) -> None:
+        self._thread.submit(_Addition(self._next, tensors))
+        self._next += 1
+
+    def _add_and_reduce(self, addition: _Addition) -> None:
+        reducer = self._reducers[addition.bucket]
+        if addition.tensors is not None:
+            assert self._leaf is not None, "of the last pass"
+            reducer.add(self._leaf, addition.tensors)
+        self._sums[addition.bucket] = reducer.reduce()
