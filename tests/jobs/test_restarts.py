@@ -16,6 +16,7 @@ import pytest
 
 from phalanx.jobs.restarts import WINDOW_S, left_of, why_no_restart
 from phalanx.launch.allocation import Allocation, parse_hosts
+from phalanx.launch.installation import find_mpi
 from phalanx.launch.leftovers import parent_of
 from phalanx.launch.variables import _LAUNCHERS
 from phalanx.records.files import read_events, read_run
@@ -132,6 +133,21 @@ def test_a_program_is_started_again_from_its_newest_checkpoint(
     (measure,) = read_folder(logs).runs
     assert [epoch.epoch for epoch in measure.trained] == list(range(6))
     assert "restart 1 (" in (logs / "restarts.log").read_text()
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_ranks_go_on_in_place_and_are_started_again_when_all_are_lost(tmp_path: Path) -> None:
+    if find_mpi(os.environ).vendor != "openmpi":
+        pytest.skip("only Open MPI goes on when a rank dies")
+    own, logs = tmp_path / "own", tmp_path / "logs"
+    own.mkdir()
+    options = ("--survive", "--restarts", 1, "-n", 2, "--log-dir", logs)
+    done = run("launch", *options, PROGRAM, tmp_path, "kill")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "result.json").read_text()) == truth(own)
+    assert len(read_run(logs).restarts) == 1
+    assert '"event":"recovered"' in (logs / "rank-0.jsonl").read_text()
 
 
 @pytest.mark.mpi
