@@ -54,6 +54,7 @@ def main(folder: Path, *ways: str) -> None:
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
         if how and run.rank == run.size - 1 and batch.ends_step and batch.step + 1 >= last:
+            print(f"one of {run.size} ends", flush=True)
             end(how)
     sums = [value.double().sum().item() for value in model.state_dict().values()]
     if run.rank == 0:
