@@ -162,8 +162,9 @@ def _empty_state(specs: Mapping[str, Spec], strategy: Strategy) -> dict[str, Ten
         name, quantity = key.rsplit(":", 1)
         if name not in states:
             continue  # another rank's
-        part = local_shard(parameters[name])
-        value = torch.zeros_like(part) if spec.shape else torch.zeros((), dtype=torch.float32)
+        value = torch.zeros(spec.shape, dtype=spec.dtype)
+        if spec.shape and isinstance(parameters[name], DTensor):
+            value = torch.zeros_like(local_shard(parameters[name]))
         states[name][quantity] = value
         wanted[key] = place_like(value, parameters[name])
     return wanted

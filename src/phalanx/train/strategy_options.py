@@ -173,7 +173,7 @@ NOT_BITWISE = {
     "server": "its servers sum the gradients of the workers in the order of these",
     "local": "its ranks train alone between two averages, so that their number is mathematics",
     "tensor": "it cuts the sums within layers among the ranks",
-    "pipeline": "its schedules sum micro-batches in orders of their own",
+    "pipeline": "its schedules pad micro-batches to one size, and sum them in orders of their own",
     "mesh": "its axes cut sums among the ranks: tp those within layers, shard and dp gradients",
 }
 """Strategies whose sums depend on the number of ranks, and why."""
