@@ -11,15 +11,16 @@ import pytest
 import torch
 from torch import nn
 
+from phalanx.checkpoints.contents import TensorFile
 from phalanx.checkpoints.nested import NestedEncoder, decode
-from phalanx.checkpoints.tensor_file import Spec, read_specs, read_tensors, write_tensors
+from phalanx.checkpoints.tensor_file import Spec, read_specs, read_tensors
 from phalanx.errors import UserError
 
 
 def through_files(folder: Path, value: Any) -> Any:
     encoder = NestedEncoder()
     text = json.dumps(encoder.encode(value, "run.state"))
-    write_tensors(folder / "tensors", encoder.tensors)
+    TensorFile.of("tensors", encoder.tensors).write(folder)
     return decode(json.loads(text), read_tensors(folder / "tensors"))
 
 
@@ -73,7 +74,7 @@ def test_a_parameter_comes_back_as_a_plain_tensor(tmp_path: Path) -> None:
 
 def test_complex_tensors_are_real_views_in_the_file(tmp_path: Path) -> None:
     """Any reader of safetensors opens it."""
-    write_tensors(tmp_path / "file", {"z": torch.ones(3, dtype=torch.complex128)})
+    TensorFile.of("file", {"z": torch.ones(3, dtype=torch.complex128)}).write(tmp_path)
     assert read_specs(tmp_path / "file") == {"z": Spec("C128", (3,))}
     assert b'"dtype":"F64","shape":[3,2]' in (tmp_path / "file").read_bytes()
 

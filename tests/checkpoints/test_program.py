@@ -146,7 +146,7 @@ def save(folder: Path, state: ProgramState, manifest: Manifest | None = None) ->
         manifest=manifest or manifest_of(state),
         shapes={},
         names=IN_PROGRAM,
-        also=state.write,
+        also=state.files,
     )
     writer.within_epoch(0, state.step * 8)
     return find_checkpoint(folder)

@@ -17,14 +17,13 @@ from phalanx.checkpoints.manifest import (
     StoredFile,
     folder_name,
 )
-from phalanx.checkpoints.writer import CheckpointWriter
+from phalanx.checkpoints.retention import Retention
 from phalanx.errors import UserError
-from phalanx.parallel.sequential import Sequential
 from phalanx.train.config import TrainConfig
 from phalanx.train.recipe import recipe_of, restarts_schedule
 from phalanx.train.resume import RunIsFinishedError, check_resumable
 from phalanx.train.run import complete
-from tests.checkpoints.test_manifest import manifest, save
+from tests.checkpoints.test_manifest import save
 from tests.data.packs import make_pack
 
 CONFIG = TrainConfig.from_options(dataset="digits", ranks=1)
@@ -88,13 +87,12 @@ def test_one_set_aside_counts_while_its_successor_is_missing(tmp_path: Path) -> 
 def test_the_checkpoint_just_written_stays_whatever_the_clock_says(tmp_path: Path) -> None:
     """Of those within epochs two stay: the newest, and of the others the one that was saved last.
     Those of whole epochs all do."""
-    saver = CheckpointWriter(folder=tmp_path, strategy=Sequential(), manifest=manifest(), shapes={})
     save_at(tmp_path, 1, saved_at=50.0)
     (tmp_path / folder_name(0, 1_000)).mkdir()  # damaged
     for samples, saved_at in ((20_000, 10.0), (4_000, 30.0), (6_000, 20.0)):  # two batch sizes
         save_at(tmp_path, 0, samples, saved_at=saved_at)
     newest = save_at(tmp_path, 0, 8_000, saved_at=5.0)  # the clock was set back
-    saver._remove_older(newest)
+    Retention(tmp_path, None).remove_older(newest)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {folder_name(1), folder_name(0, 4_000), newest.name}
 

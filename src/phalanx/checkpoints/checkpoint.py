@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from phalanx.checkpoints.contents import CheckpointFile, TensorFile
 from phalanx.checkpoints.differences import differing_tensors
 from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, replacing
 from phalanx.checkpoints.manifest import (
@@ -22,50 +23,46 @@ from phalanx.checkpoints.manifest import (
     verify,
     write_manifest,
 )
-from phalanx.checkpoints.tensor_file import Spec, read_tensors, write_tensors
+from phalanx.checkpoints.tensor_file import Spec, read_tensors
 from phalanx.errors import UserError
 
 
 def save_checkpoint(
-    folder: Path,
-    model: nn.Module,
-    optimizer: Optimizer,
-    manifest: Manifest,
-    *,
-    also: Sequence[Callable[[Path], None]] = (),
-    names: OptionNames = COMMAND_LINE,
+    folder: Path, model: nn.Module, optimizer: Optimizer, manifest: Manifest
 ) -> Path:
     """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; by one rank.
     It is published complete or not at all.
 
-    manifest: without its `files`, which are filled in here. also: each writes further files into
-    the folder that it is given.
+    manifest: without its `files`, which are filled in here.
     Raises: UserError when it cannot be written (a full disk); what was there before is untouched.
     """
+    return write_checkpoint(folder, manifest, model_files(model, optimizer))
 
-    def fill(new: Path) -> None:
-        write_tensors(new / MODEL_FILE, model_tensors(model))
-        write_tensors(new / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
-        for write in also:
-            write(new)
 
-    return write_checkpoint(folder, manifest, fill, names)
+def model_files(model: nn.Module, optimizer: Optimizer) -> list[CheckpointFile]:
+    """Return the files of a model and its optimizer that one rank holds in full."""
+    return [
+        TensorFile.of(MODEL_FILE, model_tensors(model)),
+        TensorFile.of(OPTIMIZER_FILE, optimizer_tensors(model, optimizer)),
+    ]
 
 
 def write_checkpoint(
     folder: Path,
     manifest: Manifest,
-    fill: Callable[[Path], None],
+    files: Iterable[CheckpointFile],
     names: OptionNames = COMMAND_LINE,
 ) -> Path:
-    """Publish what `fill` writes into the folder that it is given, with its manifest.
+    """Publish `files`, written in their order, with the manifest. Returns: the checkpoint.
 
+    manifest: without its `files`, which are filled in here.
     Raises: UserError when it cannot be written; what was there before is untouched.
     """
     target = folder / folder_name(*manifest.position)
     try:
         with replacing(target) as new:
-            fill(new)
+            for file in files:
+                file.write(new)
             write_manifest(new, manifest)
     except OSError as error:
         raise UserError(

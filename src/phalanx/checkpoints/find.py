@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, readable_folders
+from phalanx.checkpoints.folder import (
+    COMMAND_LINE,
+    OptionNames,
+    readable_folders,
+    unfinished_folders,
+)
 from phalanx.checkpoints.manifest import (
     MANIFEST,
     Manifest,
@@ -42,9 +47,32 @@ def find_checkpoint(path: Path, names: OptionNames = COMMAND_LINE) -> FoundCheck
         return FoundCheckpoint(path=path, manifest=verify(path))
     if not path.is_dir():
         raise UserError(f"{names.resume}{path}: there is no such folder")
-    manifests, problems = _read_manifests(path)
-    if not manifests and not problems:
+    found, problems = _search(path)
+    if found is not None:
+        return found
+    if not problems:
         raise UserError(f"{names.resume}{path}: no checkpoint (epoch-*/{MANIFEST}) in this folder")
+    newest = max(problems, key=lambda checkpoint: position_of(checkpoint.name))
+    raise UserError(f"{names.resume}{path}: no complete checkpoint in it: {problems[newest]}")
+
+
+def find_newest(folder: Path) -> tuple[FoundCheckpoint | None, list[str]]:
+    """Return the newest valid checkpoint in `folder`, None where there is none, and a line for the
+    user for each newer one that is damaged or was not finished.
+
+    Newest: as in `find_checkpoint`. Cost: its files are read. Raises: OSError.
+    """
+    found, problems = _search(folder)
+    passed = list(found.skipped) if found else [_passed_over(text) for text in problems.values()]
+    position = (-1, 0) if found is None else found.manifest.position
+    unfinished = [path for path in unfinished_folders(folder) if position_of(path.name) > position]
+    lines = [f"passed over: checkpoint {path} was not finished" for path in unfinished]
+    return found, [*passed, *lines]
+
+
+def _search(folder: Path) -> tuple[FoundCheckpoint | None, dict[Path, str]]:
+    """Return the newest valid checkpoint, and the problems of those that are not valid."""
+    manifests, problems = _read_manifests(folder)
     for checkpoint, manifest in _newest_first(manifests):
         try:
             verify(checkpoint)
@@ -52,10 +80,13 @@ def find_checkpoint(path: Path, names: OptionNames = COMMAND_LINE) -> FoundCheck
             problems[checkpoint] = str(error)
             continue
         newer = [p for p in problems if position_of(p.name) > manifest.position]
-        notices = tuple(f"passed over: {problems[p].split('; ')[0]}" for p in newer)
-        return FoundCheckpoint(path=checkpoint, manifest=manifest, skipped=notices)
-    newest = max(problems, key=lambda checkpoint: position_of(checkpoint.name))
-    raise UserError(f"{names.resume}{path}: no complete checkpoint in it: {problems[newest]}")
+        notices = tuple(_passed_over(problems[p]) for p in newer)
+        return FoundCheckpoint(path=checkpoint, manifest=manifest, skipped=notices), problems
+    return None, problems
+
+
+def _passed_over(problem: str) -> str:
+    return f"passed over: {problem.split('; ')[0]}"
 
 
 def has_checkpoints(path: Path) -> bool:
@@ -98,10 +129,17 @@ def _newest_first(manifests: Mapping[Path, Manifest]) -> list[tuple[Path, Manife
 
 
 def check_checkpoint_dir(
-    folder: Path, resumed: FoundCheckpoint | None, names: OptionNames = COMMAND_LINE
+    folder: Path,
+    resumed: FoundCheckpoint | None,
+    names: OptionNames = COMMAND_LINE,
+    *,
+    may_begin: bool = False,
 ) -> None:
     """Raise UserError when `folder` holds checkpoints of another run than the one that resumes, or
-    cannot be written."""
+    cannot be written.
+
+    may_begin: although it holds checkpoints, none of which is valid.
+    """
     where = f"{names.checkpoint_dir}{folder}"
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -111,6 +149,8 @@ def check_checkpoint_dir(
         return
     newest = max((*manifests, *problems), key=lambda checkpoint: position_of(checkpoint.name))
     if resumed is None:
+        if may_begin:
+            return
         raise UserError(
             f"{where} holds the checkpoints of a run, up to {newest.name}: "
             f"go on from them by {names.resume}{folder}, or name another folder"

@@ -7,18 +7,25 @@ or the new one: `readable_folders` finds it under either name. No torch.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
+
+import msgspec
 
 from phalanx.errors import UserError
+from phalanx.records.owner import is_alive, this_process
+from phalanx.records.schema import Owner
 
 LOCK = ".lock"
+_LOCK_WITHIN_S = 0.5
+"""For another process to have looked whether the folder is locked, or to have ended."""
 _HIDDEN = re.compile(r"\.(epoch-\d+(?:-[a-z]+-\d+)?)\.(.+)")
 _NEW, _ASIDE, _REMOVED = "new", "old", "removed"
 
@@ -49,7 +56,7 @@ def readable_folders(folder: Path) -> list[Path]:
     return visible + [p for p, name in _hidden(folder, _ASIDE) if name not in names]
 
 
-@contextmanager
+@contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Give an empty hidden folder to fill, and publish it as `target` at the end of the block.
 
@@ -92,11 +99,40 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> IO[bytes]:
+class FolderLock:
+    """A folder that is this process's to write checkpoints into, until it is closed or the process
+    has ended."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """file: locked; it holds the owner, for whom it refuses."""
+        self._file = file
+        # A forked worker of a data loader would keep the lock of a process that was killed.
+        os.register_at_fork(after_in_child=file.close)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+            file.truncate(0)
+            file.write(msgspec.json.encode(this_process()))
+            file.flush()
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        if self._file.closed:
+            return
+        with contextlib.suppress(OSError):
+            self._file.truncate(0)
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> FolderLock:
     """Make `folder` this process's to write checkpoints into, and sweep what killed runs left.
 
-    The lock ends when the file is closed, or with the process. Where the file system has no locks
-    nothing is swept: the hidden folders might be those of a living run.
+    Where the file system has no locks, the process that is named in the file counts while it runs
+    on this machine, and nothing is swept: the hidden folders might be those of a living run.
     Raises: UserError when another run has it, or it cannot be written.
     """
     try:
@@ -106,18 +142,61 @@ def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> IO[bytes]:
         raise UserError(
             f"{names.checkpoint_dir}{folder} cannot be written: {error.strerror or error}"
         ) from error
+    has_locks = True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_soon(file)
     except BlockingIOError:
         file.close()
-        raise UserError(
-            f"{names.checkpoint_dir}{folder}: another run is writing its checkpoints there: "
-            f"{names.ends}, or name another folder"
-        ) from None
+        raise _another_run(folder, names) from None
     except OSError:  # a file system without locks
-        return file
-    sweep(folder)
-    return file
+        has_locks = False
+        if is_alive(_owner(folder)):
+            file.close()
+            raise _another_run(folder, names) from None
+    locked = FolderLock(file)
+    if has_locks:
+        sweep(folder)
+    return locked
+
+
+def check_unlocked(folder: Path, names: OptionNames = COMMAND_LINE) -> None:
+    """Raise UserError when another run, as far as this machine sees, writes checkpoints into
+    `folder`; nothing is locked."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _another_run(folder, names) from None
+    except OSError:  # no such file, or a file system without locks
+        return
+
+
+def _lock_soon(file: IO[bytes]) -> None:
+    """Lock a file for this process alone. Raises: BlockingIOError when another process has it."""
+    until = time.monotonic() + _LOCK_WITHIN_S
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(_LOCK_WITHIN_S / 10)
+
+
+def _owner(folder: Path) -> Owner | None:
+    try:
+        return msgspec.json.decode((folder / LOCK).read_bytes(), type=Owner)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _another_run(folder: Path, names: OptionNames) -> UserError:
+    owner = _owner(folder)
+    who = "" if owner is None else f" (process {owner.process_id} on {owner.hostname})"
+    return UserError(
+        f"{names.checkpoint_dir}{folder}: another run is writing its checkpoints there{who}: "
+        f"{names.ends}, or name another folder"
+    )
 
 
 def sweep(folder: Path) -> None:
@@ -137,6 +216,13 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def unfinished_folders(folder: Path) -> list[Path]:
+    """Return the hidden folders of checkpoints that were never finished, or are being written."""
+    if not folder.is_dir():
+        return []
+    return [path for path, _ in _hidden(folder, _NEW)]
 
 
 def _restore(target: Path) -> None:

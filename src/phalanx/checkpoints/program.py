@@ -17,10 +17,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.checkpoints.checkpoint import model_tensors, stored_name
+from phalanx.checkpoints.contents import CheckpointFile, TensorFile, TextFile
 from phalanx.checkpoints.load import load
 from phalanx.checkpoints.manifest import PROGRAM_FILE
 from phalanx.checkpoints.nested import PLAIN, NestedEncoder, check_storable, decode
-from phalanx.checkpoints.tensor_file import read_tensors, write_tensors
+from phalanx.checkpoints.tensor_file import read_tensors
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
@@ -57,11 +58,11 @@ class ProgramState:
             check_storable(tensor, f"the model's {name}")
         self._encode()
 
-    def write(self, folder: Path) -> None:
-        """Write the program's files into the folder of a new checkpoint; by one rank."""
+    def files(self) -> list[CheckpointFile]:
+        """Return the program's files of a checkpoint; their tensors are the program's own."""
         document, tensors = self._encode()
-        (folder / PROGRAM_FILE).write_text(json.dumps(document, indent=2))
-        write_tensors(folder / PROGRAM_TENSORS, tensors)
+        text = TextFile(PROGRAM_FILE, json.dumps(document, indent=2))
+        return [text, TensorFile.of(PROGRAM_TENSORS, tensors)]
 
     def _encode(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if type(self.values) is not dict:

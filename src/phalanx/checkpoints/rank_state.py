@@ -8,7 +8,6 @@ ranks send.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ import msgspec
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from phalanx.checkpoints.contents import TensorFile
 from phalanx.checkpoints.gathering import Box, GatherPlan, full_tensors, gather_objects
 from phalanx.checkpoints.manifest import Manifest, is_rank_state_file, rank_state_file
-from phalanx.checkpoints.tensor_file import Spec, in_file_order, write_stream
+from phalanx.checkpoints.tensor_file import Spec, in_file_order
 from phalanx.comm.group import Group
 from phalanx.gradients.reducer import RankLocalState
 from phalanx.parallel.strategy import Strategy
-
-Write = Callable[[Path], None]
 
 
 class _StateSpec(msgspec.Struct, frozen=True):
@@ -42,13 +40,13 @@ class _StateSpec(msgspec.Struct, frozen=True):
         return GatherPlan(specs, boxes)
 
 
-def gather_rank_state(strategy: Strategy) -> Write | None:
-    """Return on rank 0 what writes the files of all ranks into a folder; None where nothing is
-    kept. The others have sent theirs when they return. Collective: rank 0 must call what it gets.
+def gather_rank_state(strategy: Strategy) -> list[TensorFile]:
+    """Return on rank 0 the files of all ranks, to be written or copied in their order; elsewhere,
+    and where nothing is kept, none. The others have sent theirs when they return. Collective.
     """
     state = strategy.rank_local_state()
     if state is None:
-        return None
+        return []
     group = strategy.group.checkpoint_group()
     own = _StateSpec(
         state.name, state.plan, {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
@@ -56,18 +54,16 @@ def gather_rank_state(strategy: Strategy) -> Write | None:
     rows = gather_objects(group, own, _StateSpec)
     tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
     if rows is not None:
-        return lambda folder: _write(folder, group, rows, tensors)
+        return [_file(rank, row, group, tensors) for rank, row in enumerate(rows)]
     for _ in full_tensors(group, own.as_plan(strategy.rank), tensors):
         pass
-    return None
+    return []
 
 
-def _write(folder: Path, group: Group | None, rows: list[_StateSpec], own: dict[str, Any]) -> None:
-    for rank, row in enumerate(rows):
-        plan = row.as_plan(rank)
-        words = {"words": row.words, "plan": json.dumps(row.plan)}
-        stream = full_tensors(group, plan, own)
-        write_stream(folder / rank_state_file(rank), plan.specs, stream, words)
+def _file(rank: int, row: _StateSpec, group: Group | None, own: dict[str, Any]) -> TensorFile:
+    plan = row.as_plan(rank)
+    words = {"words": row.words, "plan": json.dumps(row.plan)}
+    return TensorFile(rank_state_file(rank), plan.specs, full_tensors(group, plan, own), words)
 
 
 def load_rank_state(checkpoint: Path, manifest: Manifest, strategy: Strategy) -> str:

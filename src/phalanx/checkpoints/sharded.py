@@ -8,7 +8,7 @@ itself the parts that it holds, from a folder that it must see.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -18,10 +18,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from phalanx.checkpoints.checkpoint import model_tensors, stored_name, write_checkpoint
-from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames
+from phalanx.checkpoints.contents import CheckpointFile, TensorFile
 from phalanx.checkpoints.gathering import GatherPlan, LocalBox, full_tensors, make_gather_plan
 from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, folder_name, verify
-from phalanx.checkpoints.tensor_file import Spec, read_specs, write_stream
+from phalanx.checkpoints.tensor_file import Spec, read_specs
 from phalanx.errors import UserError
 from phalanx.parallel.local_shards import local_shard, place_like
 from phalanx.parallel.strategy import Strategy
@@ -29,44 +29,40 @@ from phalanx.parallel.strategy import Strategy
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def save_sharded(
-    folder: Path,
-    strategy: Strategy,
-    manifest: Manifest,
-    shapes: Shapes | None = None,
-    *,
-    also: Callable[[Path], None] | None = None,
-    names: OptionNames = COMMAND_LINE,
-) -> Path:
+def save_sharded(folder: Path, strategy: Strategy, manifest: Manifest) -> Path:
     """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; collective.
     It is published complete or not at all.
 
-    manifest: without its `files`, which are filled in here. shapes: of the full model's tensors, to
-    which the parts are held. also: writes further files into the folder that it is given.
+    manifest: without its `files`, which are filled in here.
     Raises: UserError when it cannot be written; what was there before is untouched.
     """
-    files = {MODEL_FILE: model_parts(strategy), OPTIMIZER_FILE: optimizer_parts(strategy)}
+    files = gather_sharded(strategy)
+    if strategy.rank > 0:
+        return folder / folder_name(*manifest.position)
+    return write_checkpoint(folder, manifest, files)
+
+
+def gather_sharded(strategy: Strategy, shapes: Shapes | None = None) -> list[CheckpointFile]:
+    """Return on rank 0 the files of model and optimizer, to be written or copied in their order,
+    while the others send; elsewhere none. Collective.
+
+    shapes: of the full model's tensors, to which the parts are held.
+    """
+    parts_of = {MODEL_FILE: model_parts(strategy), OPTIMIZER_FILE: optimizer_parts(strategy)}
     group = strategy.group.checkpoint_group()
-    plans = {name: make_gather_plan(group, _local_boxes(parts)) for name, parts in files.items()}
+    plans = {name: make_gather_plan(group, _local_boxes(parts)) for name, parts in parts_of.items()}
     streams = {
         name: full_tensors(group, plans[name], {key: _plain(part) for key, part in parts.items()})
-        for name, parts in files.items()
+        for name, parts in parts_of.items()
     }
     if strategy.rank > 0:
         for stream in streams.values():
             for _ in stream:
                 pass
-        return folder / folder_name(*manifest.position)
+        return []
     if shapes is not None:
         _check_shapes(plans, shapes)
-
-    def fill(new: Path) -> None:
-        for name, stream in streams.items():
-            write_stream(new / name, plans[name].specs, stream)
-        if also:
-            also(new)
-
-    return write_checkpoint(folder, manifest, fill, names)
+    return [TensorFile(name, plans[name].specs, stream) for name, stream in streams.items()]
 
 
 def load_sharded(checkpoint: Path, strategy: Strategy) -> Manifest:

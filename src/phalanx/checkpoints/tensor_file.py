@@ -67,12 +67,6 @@ def in_file_order(specs: Mapping[str, Spec]) -> list[str]:
     return sorted(specs, key=lambda name: (-specs[name].dtype.itemsize, name))
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors that are all here."""
-    specs = {name: Spec.of(tensor) for name, tensor in tensors.items()}
-    write_stream(path, specs, (tensors[name] for name in in_file_order(specs)))
-
-
 def write_stream(
     path: Path,
     specs: Mapping[str, Spec],

@@ -1,36 +1,56 @@
-"""Writing of a run's checkpoints, and removal of those within epochs that are no longer needed."""
+"""Writing of a run's checkpoints, by a thread while training goes on, and removal of older ones."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import NamedTuple
 
 import msgspec
 
-from phalanx.checkpoints.checkpoint import save_checkpoint
-from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, lock, remove
+from phalanx.checkpoints.background import BackgroundWork
+from phalanx.checkpoints.checkpoint import model_files, write_checkpoint
+from phalanx.checkpoints.contents import CheckpointFile, SnapshotMemory
+from phalanx.checkpoints.folder import COMMAND_LINE, FolderLock, OptionNames, lock
 from phalanx.checkpoints.load import check_written_folder
-from phalanx.checkpoints.manifest import Manifest, read_manifest
-from phalanx.checkpoints.rank_state import Write, gather_rank_state
+from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.rank_state import gather_rank_state
+from phalanx.checkpoints.retention import Retention
 from phalanx.comm.shared_folder import named_host
-from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter
 from phalanx.records.schema import SavedEvent
 
-MAX_WITHIN_EPOCH = 2
-"""Checkpoints within epochs that are kept: the newest, and one to resume from should it be damaged.
-Those of full epochs all stay."""
+
+class _Written(NamedTuple):
+    """A checkpoint that is on the disk."""
+
+    path: Path
+    num_bytes: int
+    seconds: float
+    """Of writing."""
+
+
+class _Held(NamedTuple):
+    """A checkpoint that a thread writes, as its record begins."""
+
+    epoch: int
+    at_s: float
+    seconds: float
+    """For which training was held."""
 
 
 @dataclass(kw_only=True)
 class CheckpointWriter:
-    """One rank's part in writing checkpoints; collective."""
+    """One rank's part in writing checkpoints; collective.
+
+    With `in_background` rank 0 copies what a checkpoint holds, or gathers it, while training is
+    held, and a thread writes the copy. The next checkpoint waits until the last one is written.
+    """
 
     folder: Path
     strategy: Strategy
@@ -43,9 +63,18 @@ class CheckpointWriter:
     began_at: float = 0.0
     """`time.perf_counter()` that events count from."""
     names: OptionNames = COMMAND_LINE
-    also: Write | None = None
-    """Writes further files of rank 0 into the folder of a checkpoint."""
-    _lock: IO[bytes] | None = None
+    also: Callable[[], Sequence[CheckpointFile]] | None = None
+    """Returns further files of rank 0."""
+    in_background: bool = False
+    keep: int | None = None
+    """Valid checkpoints to keep, the newest; None: all of full epochs, and two within them."""
+    _lock: FolderLock | None = None
+    _memory: SnapshotMemory = field(default_factory=SnapshotMemory)
+    _work: BackgroundWork[_Written] = field(default_factory=BackgroundWork)
+    _held: _Held | None = None
+
+    def __post_init__(self) -> None:
+        self._retention = Retention(self.folder, self.keep)
 
     def begin(self) -> str:
         """Lock the folder, and sweep what killed runs left there. Collective.
@@ -59,13 +88,28 @@ class CheckpointWriter:
         try:
             return check_written_folder(self.folder, self.strategy.group)
         except BaseException:
-            self.close()
+            self._unlock()
             raise
 
     def close(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Wait until the last checkpoint is written, and let other runs have the folder.
+
+        Raises: UserError when it could not be written.
+        """
+        try:
+            self._take(wait=True)
+        finally:
+            self._unlock()
+
+    def poll(self) -> bool:
+        """Record a checkpoint that has been written, and return whether one still is. Not
+        collective. Raises: UserError when it could not be written."""
+        if self._held is None:
+            return False
+        if self._work.is_running:
+            return True
+        self._take(wait=False)
+        return False
 
     def after_epoch(self, epoch: int) -> None:
         """Write the checkpoint of a finished epoch. Ranks that rank 0 does not need wait for it at
@@ -74,68 +118,83 @@ class CheckpointWriter:
 
     def within_epoch(self, epoch: int, samples_seen: int) -> None:
         """samples_seen: of `epoch`, by all ranks together."""
-        path = self._save(epoch, (epoch, samples_seen))
+        self._save(epoch, (epoch, samples_seen))
         self.strategy.group.barrier()  # so that the wait is no part of a step
-        if path is not None:
-            self._remove_older(path)
 
-    def _remove_older(self, newest: Path) -> None:
-        """Remove checkpoints within epochs, whoever wrote them: the folder is this run's.
-
-        newest: just written; it stays, whatever a clock that was set back says.
-        """
-        saved = {}
-        for path in self.folder.glob("epoch-*-samples-*"):
-            try:
-                saved[path] = read_manifest(path).saved_at
-            except UserError:
-                saved[path] = 0.0  # of no use to anybody
-        saved[newest] = math.inf
-        for path in sorted(saved, key=lambda path: saved[path])[:-MAX_WITHIN_EPOCH]:
-            remove(path)
-
-    def _save(self, epoch: int, position: tuple[int, int]) -> Path | None:
-        """Write the checkpoint; return its path on rank 0."""
+    def _save(self, epoch: int, position: tuple[int, int]) -> None:
+        """Write a checkpoint, or have it written."""
         began = time.perf_counter()
         if self.writer is not None:
             self.writer.flush()  # a run that goes on from here has records of all before
+        self._take(wait=True)
         with named_host(detect(os.environ)):
-            path = self._write(position)
-        if path is not None:
-            self._record(epoch, path, time.perf_counter() - began)
-        return path
+            files = self._gather()
+            if self.strategy.rank > 0:
+                return
+            if self._lock is None and self.strategy.group.lost:  # that of another rank 0
+                self._lock = lock(self.folder, self.names)
+            manifest = msgspec.structs.replace(
+                self.manifest,
+                epochs_done=position[0],
+                samples_seen=position[1],
+                saved_at=time.time(),
+            )
+            if self.in_background:
+                files = self._memory.copy(files)
+                self._work.begin(lambda: self._write(manifest, files))
+            else:
+                written = self._write(manifest, files)
+        now = time.perf_counter()
+        self._held = _Held(epoch, now - self.began_at, now - began)
+        if not self.in_background:
+            self._record(written)
 
-    def _write(self, position: tuple[int, int]) -> Path | None:
-        strategy = self.strategy
-        manifest = msgspec.structs.replace(
-            self.manifest,
-            epochs_done=position[0],
-            samples_seen=position[1],
-            saved_at=time.time(),
-        )
+    def _gather(self) -> list[CheckpointFile]:
+        """Return the files of rank 0, which it writes or copies in their order. Collective."""
+        strategy, also = self.strategy, self.also
+        files: list[CheckpointFile] = []
         if strategy.is_sharded:
             # It imports DTensor, which takes seconds.
-            from phalanx.checkpoints.sharded import save_sharded
+            from phalanx.checkpoints.sharded import gather_sharded
 
-            path = save_sharded(
-                self.folder, strategy, manifest, self.shapes, also=self.also, names=self.names
-            )
+            files += gather_sharded(strategy, self.shapes)
         else:
-            further = [write for write in (gather_rank_state(strategy), self.also) if write]
+            of_ranks = gather_rank_state(strategy)
             if strategy.rank == 0:
-                if self._lock is None and strategy.group.lost:  # that of another rank 0
-                    self._lock = lock(self.folder, self.names)
-                parts = (strategy.model, strategy.optimizer)
-                path = save_checkpoint(
-                    self.folder, *parts, manifest, also=further, names=self.names
-                )
-        return path if strategy.rank == 0 else None
+                files += [*model_files(strategy.model, strategy.optimizer), *of_ranks]
+        return [*files, *(also() if also is not None and strategy.rank == 0 else ())]
 
-    def _record(self, epoch: int, path: Path, save_s: float) -> None:
-        if self.writer is None:
-            return
+    def _write(self, manifest: Manifest, files: Sequence[CheckpointFile]) -> _Written:
+        """Write a checkpoint and remove those that are no longer kept; on rank 0, on any thread."""
+        began = time.perf_counter()
+        path = write_checkpoint(self.folder, manifest, files, self.names)
         num_bytes = sum(file.stat().st_size for file in path.iterdir())
-        at_s = time.perf_counter() - self.began_at
-        event = SavedEvent(at_s=at_s, epoch=epoch, path=str(path), save_s=save_s, bytes=num_bytes)
+        seconds = time.perf_counter() - began
+        self._retention.remove_older(path)
+        return _Written(path, num_bytes, seconds)
+
+    def _take(self, *, wait: bool) -> None:
+        with named_host(detect(os.environ)):
+            written = self._work.take(wait=wait)
+        if written is not None:
+            self._record(written)
+
+    def _record(self, written: _Written) -> None:
+        held, self._held = self._held, None
+        if self.writer is None or held is None:
+            return
+        event = SavedEvent(
+            at_s=held.at_s,
+            epoch=held.epoch,
+            path=str(written.path),
+            save_s=held.seconds,
+            bytes=written.num_bytes,
+            written_s=written.seconds if self.in_background else None,
+        )
         self.writer.add(event)
         self.writer.flush()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

@@ -30,6 +30,7 @@ from phalanx.launch.allocation import allocation, check_ranks, use_hosts
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
+from phalanx.launch.job import DEFAULT_STOP_S
 from phalanx.launch.survival import check_survival
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run
@@ -58,6 +59,10 @@ class LaunchOptions:
     restarts: Restarts = 0
 
     inject: Inject = ()
+
+    grace_s: float = DEFAULT_STOP_S
+    """After SIGTERM, time for a program of `phalanx.start` with checkpoints to save one and stop;
+    then the ranks are ended."""
 
 
 Options = Annotated[LaunchOptions, Parameter(name="*")]
@@ -124,6 +129,7 @@ def _flags(options: LaunchOptions) -> list[str]:
     flags = ["--survive"] if options.survive else []
     flags += ["--restarts", str(options.restarts)] if options.restarts else []
     flags += [] if options.patience is None else ["--patience", f"{options.patience:g}"]
+    flags += [] if options.grace_s == DEFAULT_STOP_S else ["--grace-s", f"{options.grace_s:g}"]
     return flags + [word for text in options.inject for word in ("--inject", text)]
 
 
@@ -136,6 +142,8 @@ def _number_of_ranks(options: LaunchOptions, batch: Submit) -> int:
     for name, number in (("--ranks", ranks), ("--threads", options.threads)):
         if number is not None and number < 1:
             raise UserError(f"{name} {number} must be at least 1")
+    if not options.grace_s > 0:
+        raise UserError(f"--grace-s {options.grace_s:g} must be positive")
     return ranks
 
 
@@ -181,6 +189,7 @@ def _run(
             patience_s=options.patience,
             is_supervised=options.restarts > 0,
             check=check,
+            grace_s=options.grace_s,
         )
         lost = supervise(program, folder, ranks, options.restarts)
     _tell_end(folder, lost, options.inject)

@@ -17,6 +17,7 @@ from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.launch.allocation import use_hosts
 from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.records.files import read_run
+from phalanx.train.config import DEFAULTS
 from phalanx.train.restarting import TrainingJob
 from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import complete, folder_of, title, where
@@ -63,6 +64,11 @@ def train(
         refuse_hosts(hosts, hostfile, launched)
         if json_:
             raise UserError("--json: give it where phalanx starts the ranks, without a launcher")
+        if config.grace_s != DEFAULTS["grace_s"]:
+            raise UserError(
+                f"--grace-s {config.grace_s:g}: {launched.launcher} has started the ranks, and how "
+                "long it waits is its own: leave it out"
+            )
         from phalanx.train.rank import run_started_by_launcher  # imports torch
 
         folder = run_started_by_launcher(config, launched)

@@ -46,7 +46,8 @@ from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.job import Job
+from phalanx.launch.job import DEFAULT_STOP_S, Job
+from phalanx.launch.listening import is_listening
 from phalanx.launch.rank_failure import RankFailure
 from phalanx.launch.rank_log import log_file, read_ends, read_failures
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
@@ -97,6 +98,7 @@ def launch_program(
     survive: bool = False,
     patience_s: float | None = None,
     check: Callable[[], None] = lambda: None,
+    grace_s: float = DEFAULT_STOP_S,
 ) -> list[int]:
     """Run `words` on new ranks, and copy the output of rank 0 while it grows.
 
@@ -105,6 +107,7 @@ def launch_program(
     mpi: None for one process without a launcher. environment: added to ours. survive: the others
     go on when a rank dies. patience_s: a rank that keeps others waiting for longer is killed.
     check: called again and again while the ranks run; what it raises ends them.
+    grace_s: for ranks that listen to save and stop after SIGTERM.
     Returns: the ranks that died, of a job with `survive` that the others have brought to its end.
     Raises: RunFailedError, which names the rank that failed first and shows the end of its log;
             UserError of the same words where that one ended with the exit code of bad input.
@@ -126,7 +129,10 @@ def launch_program(
     reports = {WAIT_REPORTS: "" if patience_s is None else str(folder.absolute())}
     others = {**added, **environment, **reports}
     command = replace(command, environment={**command.environment, **others})
-    run = partial(_run, command, folder, nodes, output, check, patience_s, survive=survive)
+    def listen(job: Job) -> None:
+        job.stop_on_termination(lambda: is_listening(folder), grace_s, has_launcher=mpi is not None)
+
+    run = partial(_run, command, folder, nodes, output, check, patience_s, listen, survive=survive)
     code, job, collector = run()
     if has_not_started(folder, code):
         tell_of_restart(folder)
@@ -156,16 +162,19 @@ def _run(
     output: Output,
     check: Callable[[], None],
     patience_s: float | None,
+    begin: Callable[[Job], None],
     *,
     survive: bool,
 ) -> tuple[int, Job, Collector | None]:
     """Start the ranks and wait for them, while the output of rank 0 is copied.
 
+    begin: called with the job that was started.
     Returns: the launcher's exit code, the job that has ended, and what ranks on other nodes said.
     """
     shown = 0
     failed_at: float | None = None
     with started([command], folder, nodes, []) as (job, collector):
+        begin(job)
         patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
         while (code := job.poll()) is None:
             check()

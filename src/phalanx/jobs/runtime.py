@@ -53,6 +53,8 @@ class RankJob:
     last_event: type[Event] = FinishedEvent  # a rank that wrote it came to its end
     survive: bool = False  # the others go on when a rank dies
     check: Callable[[], None] = lambda: None  # called while they run; what it raises ends them
+    grace_s: float | None = None
+    """For the ranks to save and stop after SIGTERM to this process; None: it ends them."""
 
     @property
     def nodes(self) -> Allocation:
@@ -124,6 +126,10 @@ def _run(job: RankJob, update: Callable[[], bool]) -> tuple[JobExit, Job, Collec
     """
     files = list(job.folder.glob("*.json"))
     with started(job.commands(), job.folder, job.nodes, files) as (processes, collector):
+        if job.grace_s is not None:
+            processes.stop_on_termination(
+                lambda: True, job.grace_s, has_launcher=job.mpi is not None
+            )
         must_end = collector is not None or job.survive
         ending = watch(
             processes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import signal
@@ -11,10 +12,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, Self
 
+from phalanx.errors import RunFailedError
 from phalanx.launch import leftovers, orphan
 from phalanx.launch.command import Command
 from phalanx.launch.leftovers import is_daemon, kill, processes_with
@@ -24,6 +27,10 @@ _LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks have ended, a
 _KILLED_WITHIN_S = 10.0
 _POLL_EVERY_S = 0.02
 PASSED_ON = signal.SIGUSR1
+DEFAULT_STOP_S = 30.0
+"""For ranks to save and stop: Kubernetes and Slurm give as much by default."""
+REPEATED_S = 0.5
+"""A second SIGTERM that comes so long after the first is another one."""
 _MAX_CHECKS = 10  # of a shared-memory file whose owner is not one of our processes
 
 Step = Literal["ask", "kill ranks", "kill all"]
@@ -58,7 +65,11 @@ class Job:
         self._leftovers: set[Path] = set()
         self._num_checks: Counter[str] = Counter()
         self._finished = False
-        self._former: Any = None
+        self._former: dict[int, Any] = {}
+        self._listens: Callable[[], bool] = lambda: False
+        self._asked_at: float | None = None
+        self._stop_within_s = math.inf
+        self._has_launcher = self._has_repeated = True
 
     @classmethod
     def start(cls, commands: Sequence[Command], log: Path, *, output: int | None = None) -> Self:
@@ -94,6 +105,7 @@ class Job:
         if all(code is not None for code in codes):
             self._finish()
             return self._exit_code
+        self._check_grace()
         if self._exit_code is not None and self._ending_since is None:
             self._terminate(DEFAULT_GRACE_S)
         self._record_leftovers()
@@ -125,13 +137,51 @@ class Job:
     def __enter__(self) -> Self:
         """From now on SIGUSR1 goes to the processes: they may be asked to save and stop."""
         if threading.current_thread() is threading.main_thread():
-            self._former = signal.signal(PASSED_ON, lambda *_: self._pass_on())
+            self._former[PASSED_ON] = signal.signal(PASSED_ON, lambda *_: self._pass_on())
         return self
+
+    def stop_on_termination(
+        self, listens: Callable[[], bool], grace_s: float, *, has_launcher: bool
+    ) -> None:
+        """From now on the first SIGTERM asks the ranks to save and stop, where they listen. Not to
+        the launcher: that of Open MPI ends its ranks 0.2 s after its own SIGTERM.
+
+        listens: returns whether the ranks do. grace_s: time for them to stop; then `poll` raises
+        RunFailedError. has_launcher: the job is a launcher and its ranks, else every process is a
+        rank. A second SIGTERM has the effect that the first has without this.
+        """
+        self._has_launcher, self._has_repeated = has_launcher, False
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+            self._listens, self._stop_within_s = listens, grace_s
+            self._former[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._ask_to_stop)
 
     def __exit__(self, *_: object) -> None:
         self.end()
-        if self._former is not None:
-            signal.signal(PASSED_ON, self._former)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        now, former = time.monotonic(), self._former[signal.SIGTERM]
+        if self._asked_at is None and self._listens():
+            self._asked_at = now
+            self._pass_on()
+        elif self._asked_at is not None and now < self._asked_at + REPEATED_S:
+            return  # to the process, and to its group
+        elif callable(former):
+            former(number, frame)
+        else:
+            signal.signal(number, former)
+            os.kill(os.getpid(), number)
+
+    def _check_grace(self) -> None:
+        asked_at, within_s = self._asked_at, self._stop_within_s
+        if asked_at is not None and time.monotonic() > asked_at + within_s:
+            self._stop_within_s = math.inf  # told once; ending them takes more polls
+            raise RunFailedError(
+                f"asked to stop, and not stopped within the grace period of {within_s:g} s "
+                "(--grace-s): all ranks were ended; the newest checkpoint is an earlier one"
+            )
 
     def _pass_on(self) -> None:
         for process in self._running():
@@ -149,13 +199,26 @@ class Job:
     def _escalate(self) -> None:
         if self._ending_since is None:
             return
-        step = termination_step(time.monotonic() - self._ending_since, self._grace_s)
+        elapsed_s = time.monotonic() - self._ending_since
+        step = termination_step(elapsed_s, self._grace_s)
         started = {process.pid for process in self._running()}
+        if elapsed_s > 2 * REPEATED_S and not self._has_repeated:
+            self._repeat(started)
         if step == "kill ranks":
             mine = processes_with(self.token)
             kill(pid for pid in mine if pid not in started and not is_daemon(pid))
         elif step == "kill all":
             kill([*started, *processes_with(self.token)])
+
+    def _repeat(self, started: set[int]) -> None:
+        """Send SIGTERM once more to ranks that took the first as a request to save and stop. Not to
+        a launcher, which would leave its files."""
+        self._has_repeated = True
+        launchers = started if self._has_launcher else set()
+        for pid in processes_with(self.token) if self._listens() else ():
+            if pid not in launchers and not is_daemon(pid):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
 
     def _record_leftovers(self, *, now: bool = False) -> None:
         """Record the files of the ranks while they live; /proc does not list them afterwards.

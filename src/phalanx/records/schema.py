@@ -273,6 +273,7 @@ class SavedEvent(Event, frozen=True, kw_only=True, tag="saved"):
     path: str
     save_s: float
     bytes: int
+    written_s: float | None = None  # by a thread, beside the steps; None: they waited, save_s
 
 
 class MemoryEvent(Event, frozen=True, kw_only=True, tag="memory"):

@@ -13,6 +13,7 @@ from phalanx.checkpoints.find import (
     FoundCheckpoint,
     check_checkpoint_dir,
     find_checkpoint,
+    find_newest,
     has_checkpoints,
 )
 from phalanx.checkpoints.folder import IN_PROGRAM, readable_folders
@@ -28,52 +29,90 @@ from phalanx.records.schema import NoticeEvent
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
 from phalanx.run.recording import RunRecorder
 
+AUTOMATIC = "auto"
+"""Resume from the newest valid checkpoint in the run's folder, or begin anew."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlan:
     """Where a program's checkpoints go, and where it looks for the one to resume from."""
 
     folder: Path | None
-    every_steps: int | None
+    every_steps: int | None = None
     """Steps of an epoch between two checkpoints within it."""
-    place: Path | None
+    every_s: float | None = None
+    """Seconds between two checkpoints."""
+    keep: int | None = None
+    """Checkpoints that stay; None: all of full epochs, and two within them."""
+    in_background: bool = True
+    """Whether a thread writes them while training goes on."""
+    place: Path | None = None
     """A checkpoint, or a folder of them; None: the run begins anew."""
+    is_automatic: bool = False
+    """Whether the run begins anew also where no checkpoint in the folder is valid."""
 
     @classmethod
     def of(
         cls,
         checkpoint_dir: Path | str | None,
-        checkpoint_steps: int | None,
         resume: bool | Path | str | None,
+        *,
+        checkpoint_steps: int | None = None,
+        checkpoint_seconds: float | None = None,
+        keep_checkpoints: int | None = None,
+        checkpoint_thread: bool = True,
     ) -> CheckpointPlan:
         """Return the plan of what `phalanx.start` was given. Raises: UserError where that does not
         fit."""
         folder = None if checkpoint_dir is None else Path(checkpoint_dir)
-        if folder is None and checkpoint_steps is not None:
-            raise UserError(f"checkpoint_steps={checkpoint_steps} needs checkpoint_dir=")
-        if folder is None and resume is True:
-            raise UserError("resume=True needs checkpoint_dir=, the folder to resume from")
-        place = folder if resume is True else Path(resume) if resume else None
+        given = {
+            "checkpoint_steps": checkpoint_steps,
+            "checkpoint_seconds": checkpoint_seconds,
+            "keep_checkpoints": keep_checkpoints,
+            "checkpoint_thread": None if checkpoint_thread else False,
+        }
+        for name, value in given.items():
+            if folder is None and value is not None:
+                raise UserError(f"{name}={value} needs checkpoint_dir=")
+        if checkpoint_seconds is not None and not checkpoint_seconds > 0:
+            raise UserError(f"checkpoint_seconds={checkpoint_seconds} is no positive number")
+        if folder is None and resume in (True, AUTOMATIC):
+            raise UserError(f"resume={resume!r} needs checkpoint_dir=, the folder to resume from")
+        is_automatic = resume == AUTOMATIC
+        place = folder if resume is True or is_automatic else Path(resume) if resume else None
         if is_restart() and folder is not None and (place is None or readable_folders(folder)):
-            place = folder
-        return cls(folder=folder, every_steps=checkpoint_steps, place=place)
+            place, is_automatic = folder, True
+        return cls(
+            folder=folder,
+            every_steps=checkpoint_steps,
+            every_s=checkpoint_seconds,
+            keep=keep_checkpoints,
+            in_background=checkpoint_thread,
+            place=place,
+            is_automatic=is_automatic,
+        )
 
     def find(self) -> tuple[FoundCheckpoint | None, list[str]]:
         """Find the checkpoint on the disk that this rank sees, and return lines for the user.
 
         Raises: UserError for a folder of another run, or a checkpoint that is missing or damaged.
         """
-        folder, place = self.folder, self.place
-        lines = []
+        folder, place, may_begin = self.folder, self.place, self.is_automatic
+        lines: list[str] = []
+        if may_begin and folder is not None:
+            found, lines = find_newest(folder)
+        else:
+            is_missing = place == folder and place is not None and not readable_folders(place)
+            found = None if place is None or is_missing else find_checkpoint(place, IN_PROGRAM)
+            lines = [*found.skipped] if found is not None else []
         if is_restart() and place is None:
             lines = ["started again, without checkpoint_dir=: training from the start"]
-        if place is not None and place == folder and not readable_folders(place):
-            place, lines = None, [f"no checkpoint in {folder} yet: training from the start"]
-        found = None if place is None else find_checkpoint(place, IN_PROGRAM)
+        if found is None and place is not None:
+            lines = [*lines, f"no checkpoint in {folder} yet: training from the start"]
         if folder is not None:
-            check_checkpoint_dir(folder, found, IN_PROGRAM)
+            check_checkpoint_dir(folder, found, IN_PROGRAM, may_begin=may_begin)
         if found is not None:
-            lines = [*found.skipped, f"resuming from {found.path}"]
+            lines = [*lines, f"resuming from {found.path}"]
         return found, lines
 
     def find_together(self, group: RunGroup) -> tuple[FoundCheckpoint | None, list[str]]:
@@ -94,7 +133,10 @@ class CheckpointPlan:
         if problem := group.share(problem):
             raise UserError(problem)
         if group.rank > 0 and self.place is not None and has_checkpoints(self.place):
-            found = find_checkpoint(self.place, IN_PROGRAM)
+            if self.is_automatic:
+                found, _ = find_newest(self.place)
+            else:
+                found = find_checkpoint(self.place, IN_PROGRAM)
         return found, lines
 
 
@@ -130,7 +172,9 @@ class ProgramCheckpoints:
                 manifest=self._manifest,
                 shapes={n: tuple(t.shape) for n, t in model_tensors(strategy.model).items()},
                 names=IN_PROGRAM,
-                also=state.write,
+                also=state.files,
+                in_background=plan.in_background,
+                keep=plan.keep,
             )
             self._notice = writer.begin()
         try:
@@ -149,8 +193,10 @@ class ProgramCheckpoints:
             steps=steps,
             start=position,
             checkpoint_steps=plan.every_steps,
+            checkpoint_seconds=plan.every_s,
             save=save,
             save_epoch=save,
+            poll=None if writer is None else writer.poll,
         )
 
     def _resume(
@@ -202,7 +248,10 @@ class ProgramCheckpoints:
             self.state.check()
 
     def close(self) -> None:
-        """Let other runs have the folder."""
+        """Wait for the last checkpoint, and let other runs have the folder.
+
+        Raises: UserError when it could not be written.
+        """
         if self._writer is not None:
             self._writer.close()
 

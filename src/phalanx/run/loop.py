@@ -50,10 +50,15 @@ class LoopOptions:
     start: Position = BEGINNING
     checkpoint_steps: int | None = None
     """Steps of an epoch after which `save` is called, again and again; None: never."""
+    checkpoint_seconds: float | None = None
+    """Time after which `save` is called, again and again, between two steps; None: never."""
     save: Callable[[Position], None] | None = None
     """Writes a checkpoint within an epoch. Collective."""
     save_epoch: Callable[[Position], None] | None = None
     """Writes a checkpoint between two epochs. Collective."""
+    poll: Callable[[], bool] | None = None
+    """Returns whether a checkpoint is still being written. Raises: UserError when one could not
+    be."""
 
 
 class Computation(Protocol):
@@ -91,7 +96,13 @@ class TrainingLoop:
         self.current: MicroBatch | None = None
         """Micro-batch of an unfinished step that is computed now."""
         self._began = self._waited_s = 0.0
-        self._stop = StopRequest(strategy.group) if options.save is not None else None
+        self.stop: StopRequest | None = None
+        if options.save is not None:
+            self.stop = StopRequest(
+                strategy.group,
+                save_every_s=options.checkpoint_seconds,
+                is_saving=self._poll,
+            )
 
     def epochs(self) -> Iterator[Epoch]:
         """Yield the epochs that are left; a checkpoint follows each.
@@ -111,6 +122,7 @@ class TrainingLoop:
                 )
             if options.save_epoch is not None:
                 options.save_epoch(self.position)
+                self.note_saved()
 
     def stop_if_asked(self) -> None:
         """End the run between two epochs, after their checkpoint, where a signal has asked for it.
@@ -118,7 +130,7 @@ class TrainingLoop:
 
         Raises: Stopped.
         """
-        if self._stop is not None and self._stop.agree(self.position.step, now=True):
+        if self.stop is not None and self.stop.agree(self.position.step, now=True):
             raise Stopped(self.position.step)
 
     @property
@@ -172,8 +184,9 @@ class TrainingLoop:
             is_in_step = not batch.ends_step
             if not is_in_step and not batch.ends_epoch:
                 step, stops = self.position.step, self._stops()
-                if stops or step == due:
+                if stops or step == due or self._saves_by_time:
                     self._save_within()
+                if step == due:
                     due = step + (self.options.checkpoint_steps or 0)
                 if stops:
                     raise Stopped(step)
@@ -217,8 +230,27 @@ class TrainingLoop:
 
     def _stops(self) -> bool:
         """Return whether to end the run after this step. Collective now and then."""
-        stop, step = self._stop, self.position.step
+        self._poll()
+        stop, step = self.stop, self.position.step
         return stop is not None and self.strategy.is_in_lockstep and stop.agree(step)
+
+    def stop_listening(self, *, has_failed: bool = False) -> None:
+        """Let signals have the effect that they had before the run. Not collective."""
+        if self.stop is not None:
+            self.stop.close(has_failed=has_failed)
+
+    @property
+    def _saves_by_time(self) -> bool:
+        return self.stop is not None and self.stop.saves
+
+    def _poll(self) -> bool:
+        """Return whether a checkpoint is still being written."""
+        return self.options.poll is not None and self.options.poll()
+
+    def note_saved(self) -> None:
+        """Count the time to the next checkpoint from now."""
+        if self.stop is not None:
+            self.stop.saved()
 
     def end_step(self, result: StepResult, samples: int) -> None:
         """Record the step that was just made, and move on. samples: of this rank."""
@@ -248,6 +280,7 @@ class TrainingLoop:
         self.strategy.synchronize_buffers()
         assert self.options.save is not None, "what makes it due"
         self.options.save(self.position)
+        self.note_saved()
 
     def _serve(self) -> None:
         """Serve the workers, in segments between two checkpoints."""

@@ -153,6 +153,7 @@ class ProgramRun:
         except GeneratorExit:  # such as by `break`, which all ranks do after the same step
             has_ended = leaves_by_break(sys._getframe(1))  # else an exception is under way
             self._departure.note(self._loop.position.step, self.close if has_ended else None)
+            self._loop.stop_listening(has_failed=not has_ended)
             self._gradients.release()
             self._options.end()
             close_later(self._departure)
@@ -162,6 +163,7 @@ class ProgramRun:
             raise
         except BaseException:
             self._departure.cancel()  # the error says why
+            self._loop.stop_listening(has_failed=True)
             raise
         self._end()
         close_later(self)
@@ -338,6 +340,7 @@ class ProgramRun:
         self._gradients.release()
         self._options.end()
         self._checkpoints.close()
+        self._loop.stop_listening()
         if self._departure.has_left:
             self._records.note(f"the program left the loop after {self._loop.progress}")
         certificate = None if stopped else certify(self._strategy, self._loop.position.step)

@@ -61,6 +61,9 @@ def start(
     bad_gradients: Literal["stop", "skip"] = "stop",
     checkpoint_dir: Path | str | None = None,
     checkpoint_steps: int | None = None,
+    checkpoint_seconds: float | None = None,
+    keep_checkpoints: int | None = None,
+    checkpoint_thread: bool = True,
     resume: bool | Path | str | None = None,
     run_dir: Path | str | None = None,
     on_metrics: Metrics | None = None,
@@ -116,9 +119,14 @@ def start(
         return is float32 again.
     clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
     checkpoint_dir: folder of checkpoints, written after each epoch and at the end of the run; None
-        writes none. checkpoint_steps: steps of an epoch after which one is written, too.
+        writes none. With it, SIGUSR1 or SIGTERM to any rank has all save one and stop.
+    checkpoint_steps, checkpoint_seconds: steps of an epoch, or time, after which one is written,
+        too. keep_checkpoints: number of valid ones that stay, the newest; None: those of epochs,
+        and two within them. checkpoint_thread: one is copied, and a thread writes the copy while
+        training goes on; False: training waits, and needs no memory for a copy.
     resume: True goes on from the newest complete checkpoint in `checkpoint_dir`, and begins anew
-        where there is none; a path from that checkpoint, or from the newest one in that folder.
+        where there is none; "auto" also where all are damaged; a path from that checkpoint, or
+        from the newest one in that folder.
         The number of ranks and the strategy may be others.
     run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
         PHALANX_RUN_DIR, or none are written.
@@ -136,7 +144,15 @@ def start(
     check_model(model)
     check_optimizers(model, optimizers)
     _check_paths(checkpoint_dir=checkpoint_dir, run_dir=run_dir, resume=resume or None)
-    saving = CheckpointPlan.of(checkpoint_dir, checkpoint_steps, resume)
+    _check_counts(keep_checkpoints=keep_checkpoints)
+    saving = CheckpointPlan.of(
+        checkpoint_dir,
+        resume,
+        checkpoint_steps=checkpoint_steps,
+        checkpoint_seconds=checkpoint_seconds,
+        keep_checkpoints=keep_checkpoints,
+        checkpoint_thread=checkpoint_thread,
+    )
     bitwise = is_bitwise(bitwise)
     batches = _plan_batches(
         data,

@@ -6,17 +6,24 @@ kept, and the same command goes on from there.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from phalanx.errors import EXIT_STOPPED
+from phalanx.launch.listening import note_listening
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.schema import Outcome, stopped_text
 
-STOP_SIGNAL = signal.SIGUSR1
+STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+REPEATED_S = 0.5
+"""A SIGTERM that comes so long after the first ends the process. Launchers send one to a process,
+and at once to its group."""
 ASK_INTERVAL_S = 1.0
 """Between two times at which the ranks ask each other. It costs one small sum over the ranks."""
 MAX_STEPS = 10_000
@@ -44,37 +51,121 @@ def outcome_of(stopped: Stopped | None, lost: Sequence[int] = ()) -> Outcome:
 
 
 class StopRequest:
-    """A signal to any rank, of which all learn after the same step."""
+    """What any rank may ask for between two steps, of which all learn after the same one: to stop,
+    by a signal, and a checkpoint, by rank 0's clock.
 
-    def __init__(self, group: RunGroup) -> None:
-        """Listen for the signal, unless the program does so itself or this is no main thread."""
+    The first SIGTERM is noted, as SIGUSR1 is; a second one ends the process as if nobody listened.
+    """
+
+    def __init__(
+        self,
+        group: RunGroup,
+        *,
+        save_every_s: float | None = None,
+        is_saving: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Listen for the signals, but for those that the program handles itself, and where this is
+        no main thread.
+
+        save_every_s: time between two checkpoints; None: none are due by time. is_saving: whether
+        the last one is still being written.
+        """
         self._group = group
         self._is_asked = False
         self._due = self._asked_step = 0
-        self._asked_at = time.perf_counter()
-        handler = signal.getsignal(STOP_SIGNAL)
-        is_free = handler is signal.SIG_DFL or isinstance(
-            getattr(handler, "__self__", None), StopRequest
-        )  # that of an earlier run of the program
-        if is_free and threading.current_thread() is threading.main_thread():
-            signal.signal(STOP_SIGNAL, self._note)
+        self._asked_at = self._saved_at = time.perf_counter()
+        self._save_every_s, self._is_saving = save_every_s, is_saving
+        self._interval_s = min(ASK_INTERVAL_S, (save_every_s or ASK_INTERVAL_S) / 2)
+        self._terminated_at: float | None = None
+        self._former: dict[signal.Signals, Any] = {}
+        self._dumps: list[Path | None] = []
+        self.on_terminate: Callable[[], None] | None = None
+        """Called on the first SIGTERM, which may be a launcher's: it ends this rank next because
+        another one has failed."""
+        self.saves = False
+        """Whether the ranks have agreed on a checkpoint after this step, by time."""
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_SIGNALS:
+                handler = signal.getsignal(number)
+                if _is_free(handler):
+                    self._former[number] = handler
+                    signal.signal(number, self._note)
+            note_listening(group.rank, bool(self._former))
 
     def agree(self, step: int, *, now: bool = False) -> bool:
-        """Return whether a rank was asked to stop. Collective at steps that the ranks know of.
+        """Return whether a rank was asked to stop, and set `saves`. Collective at steps that the
+        ranks know of.
 
         step: number of updates made, the same on all ranks. now: whether to ask at this step in any
         case; else about once a second.
         """
+        self.saves = False
         if step < self._due and not now:
             return False
         since, self._asked_at = self._asked_at, time.perf_counter()
         steps, self._asked_step = max(1, step - self._asked_step), step
         pace_s = (self._asked_at - since) / steps
-        wait = min(MAX_STEPS, max(1, int(ASK_INTERVAL_S / max(pace_s, 1e-9))))
-        own = [float(self._is_asked), float(wait if self._group.rank == 0 else 0)]
-        asked, wait_of_all = self._group.sum(own)
+        wait = min(MAX_STEPS, max(1, int(self._interval_s / max(pace_s, 1e-9))))
+        own = [float(self._is_asked), 0.0, 0.0]
+        if self._group.rank == 0:
+            own[1:] = float(wait), float(self._is_save_due())
+        asked, wait_of_all, save_due = self._group.sum(own)
         self._due = step + int(wait_of_all)
+        self.saves = save_due > 0
         return asked > 0
 
-    def _note(self, _signal: int, _frame: FrameType | None) -> None:
+    def saved(self) -> None:
+        """Count the time to the next checkpoint from now: one was made."""
+        self._saved_at = time.perf_counter()
+
+    def close(self, *, has_failed: bool = False) -> None:
+        """Listen no longer: signals have the effect that they had before.
+
+        has_failed: what was written down of the last collectives stays.
+        """
+        for path in () if has_failed else filter(None, self._dumps):
+            path.unlink(missing_ok=True)
+        self._dumps.clear()
+        if self._former:
+            note_listening(self._group.rank, False)
+        while self._former:
+            number, handler = self._former.popitem()
+            if getattr(signal.getsignal(number), "__self__", None) is self:
+                signal.signal(number, handler)
+
+    def _is_save_due(self) -> bool:
+        every_s = self._save_every_s
+        is_due = every_s is not None and time.perf_counter() >= self._saved_at + every_s
+        return is_due and not self._is_saving()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
         self._is_asked = True
+        if number != signal.SIGTERM:
+            return
+        now = time.monotonic()
+        if self._terminated_at is None:
+            self._terminated_at = now
+            reason = f"rank {self._group.rank} was asked to end (SIGTERM)"
+            self._dumps = [recorder.write(reason) for recorder in self._group.recorders()]
+            if self.on_terminate is not None:
+                self.on_terminate()
+        elif now > self._terminated_at + REPEATED_S:
+            self._end(number, frame)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        """Do what the signal did before."""
+        handler = self._former.get(signal.SIGTERM)
+        self.close(has_failed=True)
+        if callable(handler):
+            handler(number, frame)
+        else:
+            os.kill(os.getpid(), number)
+
+
+def _is_free(handler: Any) -> bool:
+    """Return whether a signal has its default effect, or a handler of Phalanx's, such as that of an
+    earlier run of the program."""
+    if handler is signal.SIG_DFL:
+        return True
+    module = str(getattr(handler, "__module__", ""))
+    return callable(handler) and module.partition(".")[0] == "phalanx"

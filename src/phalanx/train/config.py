@@ -33,7 +33,7 @@ from phalanx.train.strategy_options import (
     check_survived,
     take_strategy_options,
 )
-from phalanx.train.training_options import CheckpointOptions, TrainingOptions
+from phalanx.train.training_options import AUTOMATIC, CheckpointOptions, TrainingOptions
 
 DEFAULTS = default_options(
     TrainingOptions,
@@ -132,6 +132,7 @@ class TrainConfig(
                 f"--autocast {self.autocast} takes the place of float32 where that is safe, and "
                 f"--dtype is {self.dtype}: leave one of them out"
             )
+        self._check_checkpoints()
         self.check_bitwise()
         if self.survive and self.stage is not None:
             raise UserError(
@@ -149,6 +150,15 @@ class TrainConfig(
             raise UserError(
                 f"--batch-size {self.batch_size} and --per-rank-batch-size "
                 f"{self.per_rank_batch_size} exclude each other: give the global or the local one"
+            )
+
+    def _check_checkpoints(self) -> None:
+        if self.resume == AUTOMATIC and self.checkpoint_dir is None:
+            raise UserError("--resume auto needs --checkpoint-dir, the folder to resume from")
+        if self.checkpoint_seconds is not None and self.strategy == "server":
+            raise UserError(
+                f"--checkpoint-seconds {self.checkpoint_seconds:g} and --strategy server exclude "
+                "each other: workers are not in step; take --checkpoint-steps"
             )
 
     def mesh_of(self, ranks: int) -> Mesh:

@@ -61,6 +61,7 @@ def run_job(
                 silent_s=2 * config.timeout_s,
                 survive=config.survive,
                 check=check,
+                grace_s=config.grace_s if config.checkpoint_dir else None,
                 environment={} if mpi else {"PHALANX_RENDEZVOUS": str(meeting / "rendezvous")},
             )
             return run_ranks(job, lambda events: line.show(progress, events))

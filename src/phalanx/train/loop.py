@@ -41,8 +41,11 @@ class TrainingContext:
     first_epoch: int = 0  # more than 0 in a resumed run
     first_sample: int = 0  # of that epoch, more than 0 where it resumes within it
     checkpoint_steps: int | None = None  # after how many steps of an epoch `save` is called
+    checkpoint_seconds: float | None = None  # time after which it is called as well
     save: Callable[[int, int], None] | None = None
     """Writes a checkpoint within an epoch: (epoch, samples of it that all ranks have seen)."""
+    poll: Callable[[], bool] | None = None
+    """Returns whether a checkpoint is still being written."""
     seeds_steps: bool = False
     """Whether PyTorch's generators are seeded anew for each step: a user's model may draw."""
 
@@ -81,7 +84,9 @@ class Training:
             batch_size=context.global_batch_size,
             start=context.start,
             checkpoint_steps=context.checkpoint_steps,
+            checkpoint_seconds=context.checkpoint_seconds,
             save=None if save is None else lambda at: save(at.epoch, at.seen),
+            poll=context.poll,
         )
         feed = feed or SourceFeed(context)
         self.loop = TrainingLoop(context.strategy, feed, recorder, options, computation)

@@ -8,8 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.checkpoints.find import check_checkpoint_dir, find_checkpoint
-from phalanx.checkpoints.folder import readable_folders
+from phalanx.checkpoints.find import (
+    FoundCheckpoint,
+    check_checkpoint_dir,
+    find_checkpoint,
+    find_newest,
+)
+from phalanx.checkpoints.folder import check_unlocked, readable_folders
 from phalanx.data.datasets.catalog import DatasetChoice, resolve
 from phalanx.errors import UserError
 from phalanx.jobs.record import (
@@ -43,6 +48,7 @@ from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import RunIsFinishedError, check_resumable
 from phalanx.train.strategy_options import BitwiseOptions, MeshOptions, ServerOptions
+from phalanx.train.training_options import AUTOMATIC
 from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:
@@ -52,8 +58,9 @@ if TYPE_CHECKING:
 EXCLUDED_OPTIONS = {
     "strategy", "ranks", "threads", "mesh", "lr", "lr_rule", "lr_schedule", "optimizer", "dataset",
     "data_root", "data", "stage", "keep_staged", "trace", "model", "epochs", "batch_size",
-    "per_rank_batch_size", "seed", "dtype", "checkpoint_dir", "checkpoint_steps", "resume",
-    "restart_schedule", "allow_changes", "run_dir", "timeout_s", "survive",
+    "per_rank_batch_size", "seed", "dtype", "checkpoint_dir", "checkpoint_steps",
+    "checkpoint_seconds", "keep_checkpoints", "checkpoint_thread", "resume", "restart_schedule",
+    "allow_changes", "run_dir", "grace_s", "timeout_s", "survive",
 }  # fmt: skip
 
 
@@ -136,11 +143,20 @@ def _resumed(
     own: the user's model.
     """
     messages: list[str] = []
-    folder = config.resume
-    if folder and folder == config.checkpoint_dir and not readable_folders(folder):
-        messages = [f"no checkpoint in {folder} yet: training from the start"]
+    found: FoundCheckpoint | None = None
+    folder, is_automatic = config.resume, config.resume == AUTOMATIC
+    if config.checkpoint_dir:
+        check_unlocked(config.checkpoint_dir)
+    if is_automatic:
+        folder = config.checkpoint_dir
+        assert folder is not None, "by the rules of the options"
+        found, messages = find_newest(folder)
+    elif folder and (folder != config.checkpoint_dir or readable_folders(folder)):
+        found = find_checkpoint(folder)
+        messages = [*found.skipped]
+    if folder and found is None:
+        messages += [f"no checkpoint in {folder} yet: training from the start"]
         config = replace(config, resume=None, restart_schedule=False, allow_changes=False)
-    found = find_checkpoint(config.resume) if config.resume else None
     if found is not None:
         tensors = own.tensors if own is not None and is_own_model(config.model) else None
         try:
@@ -149,10 +165,10 @@ def _resumed(
             if not is_restart:
                 raise
             changed = ", which has all epochs"
-        messages = [*found.skipped, f"resuming from {found.path}{changed}"]
+        messages += [f"resuming from {found.path}{changed}"]
         config = replace(config, resume=found.path)
     if config.checkpoint_dir:
-        check_checkpoint_dir(config.checkpoint_dir, found)
+        check_checkpoint_dir(config.checkpoint_dir, found, may_begin=is_automatic)
     return config, messages
 
 

@@ -65,6 +65,7 @@ class RunOutput:
     tracing: Tracing | None = None
     gathered: GatheredRecords | None = None
     keeps_run: bool = False  # the ranks themselves keep `run.json`: no parent does
+    on_terminate: Callable[[], None] | None = None  # on the first SIGTERM of a run that listens
 
     def close(self) -> None:
         if self.writer:
@@ -112,6 +113,8 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     training = BitwiseTraining(context) if config.bitwise else Training(context)
     training.loop.recorder.gathered = output.gathered
     _start(training, context, num_parameters)
+    if training.loop.stop:
+        training.loop.stop.on_terminate = output.on_terminate
     stopped = None
     try:
         _epochs(config, context, training, saver, output.folder)
@@ -119,6 +122,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
         stopped = request
     if saver:
         saver.close()
+    training.loop.stop_listening()
     context.source.close()
     if output.tracing:
         output.tracing.compare_clocks()
@@ -236,6 +240,8 @@ def _prepare(
             writer=writer,
             began_at=began_at,
             shapes=shapes,
+            in_background=config.checkpoint_thread,
+            keep=config.keep_checkpoints,
         )
         _notify(writer, began_at, strategy, saver.begin())
     slow_rank, delay_s = parse_slow_rank(config.slow_rank or "0:0")
@@ -246,7 +252,9 @@ def _prepare(
         first_epoch=start.position[0],
         first_sample=start.position[1],
         checkpoint_steps=config.checkpoint_steps,
+        checkpoint_seconds=config.checkpoint_seconds,
         save=None if saver is None else partial(_save_within, saver),
+        poll=saver.poll if saver else None,
         schedule=schedule,
         source=source,
         global_batch_size=global_batch_size,
@@ -318,6 +326,7 @@ def _epochs(
             summaries.add(summary)
         if saver:
             _through_losses(strategy, partial(saver.after_epoch, epoch))
+            training.loop.note_saved()
         else:
             _through_losses(strategy, lambda: None)
         summaries.settle()

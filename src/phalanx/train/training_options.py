@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from phalanx.launch.job import DEFAULT_STOP_S
 from phalanx.models.options import ModelName, ModelOptions
 from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
 
@@ -14,6 +15,9 @@ DtypeName = Literal["float32", "float64"]
 
 SAVED = Needs("--checkpoint-dir", lambda options: options.checkpoint_dir is not None)
 RESUMED = Needs("--resume", lambda options: options.resume is not None)
+
+AUTOMATIC = Path("auto")
+"""Value of `--resume`: the newest valid checkpoint in --checkpoint-dir, or none."""
 
 DEFAULT_BATCH_SIZE = 128
 GPT_BATCH_SIZE = 32
@@ -77,8 +81,18 @@ class CheckpointOptions:
     checkpoint_steps: int | None = ruled(None, AT_LEAST_ONE, SAVED)
     """Write one after every so many steps as well. Default: after epochs only."""
 
+    checkpoint_seconds: float | None = ruled(None, POSITIVE, SAVED)
+    """Write one whenever so much time has passed since the last one, between two steps."""
+
+    keep_checkpoints: int | None = ruled(None, AT_LEAST_ONE, SAVED)
+    """Keep so many valid ones, the newest. Default: those of epochs, and two within them."""
+
+    checkpoint_thread: bool = ruled(True, SAVED)
+    """A thread writes a copy of the state while training goes on; else training waits."""
+
     resume: Path | None = None
-    """Resume from this checkpoint, or from the newest complete one in this folder."""
+    """Resume from this checkpoint, or from the newest complete one in this folder; `auto`: from the
+    newest valid one in --checkpoint-dir, or begin where there is none."""
 
     restart_schedule: bool = ruled(False, RESUMED)
     """--resume: begin the learning rate's schedule anew, over the epochs that are left."""
@@ -88,6 +102,9 @@ class CheckpointOptions:
 
     run_dir: Path | None = None
     """Folder of the run's records. Default: a new one under runs/train."""
+
+    grace_s: float = ruled(DEFAULT_STOP_S, POSITIVE, SAVED)
+    """After SIGTERM, time for the ranks to save a checkpoint and stop; then they are ended."""
 
     timeout_s: float = ruled(300.0, POSITIVE)
     """Fail when ranks have waited this long for each other, and name the missing ranks."""
