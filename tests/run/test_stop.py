@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.records.files import read_run
 from phalanx.run import stop
 from phalanx.run.stop import StopRequest
+from phalanx.train.rank import Terminated, _raise_terminated
 from tests.conftest import ONE_THREAD
 
 SMALL = ("--dataset", "digits", "--train-samples", "700", "--validation-samples", "100")
@@ -59,7 +61,20 @@ def test_a_stopped_run_goes_on_to_the_same_parameters(command: list[str], tmp_pa
     )
 
 
-def test_ranks_ask_each_other_about_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Leave signal handlers as they are."""
+    former = {number: signal.getsignal(number) for number in stop.STOP_SIGNALS}
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("number", stop.STOP_SIGNALS)
+def test_ranks_ask_each_other_about_once_a_second(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     now = 0.0
     monkeypatch.setattr(stop.time, "perf_counter", lambda: now)
     asked: list[int] = []
@@ -69,20 +84,68 @@ def test_ranks_ask_each_other_about_once_a_second(monkeypatch: pytest.MonkeyPatc
             asked.append(step)
             return super().sum(values)
 
-    former = signal.getsignal(stop.STOP_SIGNAL)
-    try:
-        request = StopRequest(Group())
-        for step in range(1, 100):
-            now = step / 10
-            assert not request.agree(step)
-        assert asked == list(range(1, 100, 10))
-        signal.raise_signal(stop.STOP_SIGNAL)
-        step = 100
+    request = StopRequest(Group())
+    for step in range(1, 100):
+        now = step / 10
         assert not request.agree(step)
-        step = 101
-        assert request.agree(step)
-        later = StopRequest(Group())  # of the program's next run: it once heard nothing
-        signal.raise_signal(stop.STOP_SIGNAL)
-        assert later.agree(step, now=True)
-    finally:
-        signal.signal(stop.STOP_SIGNAL, former)
+    assert asked == list(range(1, 100, 10))
+    signal.raise_signal(number)
+    step = 100
+    assert not request.agree(step)
+    step = 101
+    assert request.agree(step)
+    later = StopRequest(Group())  # of the program's next run: it once heard nothing
+    signal.raise_signal(number)
+    assert later.agree(step, now=True)
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_second_sigterm_has_the_effect_of_the_first_without_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that comes at once is the same: launchers send it to a process and to its group."""
+    now = 0.0
+    monkeypatch.setattr(stop.time, "monotonic", lambda: now)
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    request = StopRequest(SingleProcessGroup())
+    signal.raise_signal(signal.SIGTERM)
+    now = 0.4
+    signal.raise_signal(signal.SIGTERM)
+    assert request.agree(1, now=True)
+    now = 0.6
+    with pytest.raises(Terminated):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is _raise_terminated
+    StopRequest(SingleProcessGroup()).close()
+    with pytest.raises(Terminated):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_program_keeps_its_own_handlers() -> None:
+    heard: list[int] = []
+    for number in stop.STOP_SIGNALS:
+        signal.signal(number, lambda number, _: heard.append(number))
+    request = StopRequest(SingleProcessGroup())
+    for number in stop.STOP_SIGNALS:
+        signal.raise_signal(number)
+    assert heard == [*stop.STOP_SIGNALS] and not request.agree(1, now=True)
+
+
+@pytest.mark.usefixtures("restored")
+def test_checkpoints_by_time_are_due_when_the_last_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, is_saving = 0.0, False
+    monkeypatch.setattr(stop.time, "perf_counter", lambda: now)
+    request = StopRequest(SingleProcessGroup(), save_every_s=3.0, is_saving=lambda: is_saving)
+    saved: list[float] = []
+    for step in range(1, 200):
+        now, is_saving = step / 10, 8.5 < step / 10 < 11.5
+        assert not request.agree(step)
+        if request.saves:
+            saved.append(now)
+            request.saved()
+    first, second, third, *others = saved  # the third waited for the second; asked once a second
+    assert 2.9 < first < 4.2 and 2.9 < second - first < 4.2 and 11.4 < third < 12.7
+    assert len(others) == 2

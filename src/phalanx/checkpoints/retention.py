@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay when a newer one has been written."""
+"""Removal of older checkpoints of a run, once a newer one is whole."""
 
 from __future__ import annotations
 

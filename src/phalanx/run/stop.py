@@ -6,6 +6,7 @@ kept, and the same command goes on from there.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -51,8 +52,8 @@ def outcome_of(stopped: Stopped | None, lost: Sequence[int] = ()) -> Outcome:
 
 
 class StopRequest:
-    """What any rank may ask for between two steps, of which all learn after the same one: to stop,
-    by a signal, and a checkpoint, by rank 0's clock.
+    """Requests between two steps, of which all ranks learn after the same one: to stop, by a signal
+    to any of them, and for a checkpoint, by rank 0's clock.
 
     The first SIGTERM is noted, as SIGUSR1 is; a second one ends the process as if nobody listened.
     """
@@ -75,7 +76,7 @@ class StopRequest:
         self._due = self._asked_step = 0
         self._asked_at = self._saved_at = time.perf_counter()
         self._save_every_s, self._is_saving = save_every_s, is_saving
-        self._interval_s = min(ASK_INTERVAL_S, (save_every_s or ASK_INTERVAL_S) / 2)
+        self._interval_s = min(ASK_INTERVAL_S, (save_every_s or math.inf) / 2)
         self._terminated_at: float | None = None
         self._former: dict[signal.Signals, Any] = {}
         self._dumps: list[Path | None] = []
