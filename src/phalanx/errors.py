@@ -32,6 +32,10 @@ class RunStoppedError(Exception):
     """A run was stopped as asked, after a checkpoint."""
 
 
+class StopTimeoutError(RunStoppedError):
+    """A run was asked to stop, and was ended when it had not within its grace period."""
+
+
 def was_interrupted(error: BaseException | None) -> bool:
     """Return whether `error` is Ctrl-C, or was raised while that was on its way.
 

@@ -13,6 +13,7 @@ from phalanx.errors import (
     EXIT_STOPPED,
     RunFailedError,
     RunStoppedError,
+    StopTimeoutError,
     UserError,
     was_interrupted,
 )
@@ -87,6 +88,8 @@ def _exit_code(error: BaseException) -> int | None:
     if was_interrupted(error):
         return EXIT_INTERRUPTED
     match error:
+        case StopTimeoutError():
+            return EXIT_INTERRUPTED
         case RunStoppedError():
             return EXIT_STOPPED
         case RunFailedError() | BrokenPipeError():

@@ -12,6 +12,7 @@ from phalanx.jobs.restarts import RESTART, Attempt, Resumption
 from phalanx.launch.allocation import allocation, max_local_ranks
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
+from phalanx.launch.job import DEFAULT_STOP_S
 from phalanx.records.files import read_run, record_file
 from phalanx.records.progress import newest_saved
 from phalanx.records.schema import Run
@@ -32,6 +33,8 @@ class ProgramJob:
     survive: bool = False
     patience_s: float | None = None
     """For which a rank may keep the others waiting."""
+    grace_s: float = DEFAULT_STOP_S
+    """For ranks that listen to save and stop after SIGTERM."""
     is_supervised: bool = False
     """Whether the run's own record decides that it has ended well."""
     check: Callable[[], None] = lambda: None
@@ -54,6 +57,7 @@ class ProgramJob:
             survive=self.survive,
             patience_s=self.patience_s,
             check=self.check,
+            grace_s=self.grace_s,
         )
         if self.is_supervised:
             check_completed(attempt.folder)

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 import msgspec
 
-from phalanx.errors import RunFailedError, UserError, was_interrupted
+from phalanx.errors import RunFailedError, RunStoppedError, UserError, was_interrupted
 from phalanx.jobs.outcome import raise_failure
 from phalanx.launch.cores import usable_cores
 from phalanx.records import environment
@@ -109,6 +109,8 @@ def run_recorded(folder: Path, kind: type[JobRecord], work: Callable[[], Outcome
         outcome = Outcome(status="failed", error=first_line)
         if was_interrupted(error):
             outcome = Outcome(status="interrupted")
+        elif isinstance(error, RunStoppedError):
+            outcome = Outcome(status="interrupted", error=first_line)
         with contextlib.suppress(RunFailedError):
             end_record(folder, kind, outcome)
         raise

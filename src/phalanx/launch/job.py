@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Self
 
-from phalanx.errors import RunFailedError
+from phalanx.errors import StopTimeoutError
 from phalanx.launch import leftovers, orphan
 from phalanx.launch.command import Command
 from phalanx.launch.leftovers import is_daemon, kill, processes_with
@@ -147,7 +147,7 @@ class Job:
         the launcher: that of Open MPI ends its ranks 0.2 s after its own SIGTERM.
 
         listens: returns whether the ranks do. grace_s: time for them to stop; then `poll` raises
-        RunFailedError. has_launcher: the job is a launcher and its ranks, else every process is a
+        StopTimeoutError. has_launcher: the job is a launcher and its ranks, else every process is a
         rank. A second SIGTERM has the effect that the first has without this.
         """
         self._has_launcher, self._has_repeated = has_launcher, False
@@ -178,7 +178,7 @@ class Job:
         asked_at, within_s = self._asked_at, self._stop_within_s
         if asked_at is not None and time.monotonic() > asked_at + within_s:
             self._stop_within_s = math.inf  # told once; ending them takes more polls
-            raise RunFailedError(
+            raise StopTimeoutError(
                 f"asked to stop, and not stopped within the grace period of {within_s:g} s "
                 "(--grace-s): all ranks were ended; the newest checkpoint is an earlier one"
             )

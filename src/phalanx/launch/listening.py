@@ -8,7 +8,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from phalanx.launch.rank_log import NOTES
+from phalanx.launch.rank_failure import NOTES
 
 
 def note_listening(rank: int, is_listening: bool) -> None:

@@ -12,6 +12,7 @@ from phalanx.jobs.restarts import Attempt, Resumption
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
+from phalanx.train.training_options import AUTOMATIC
 
 
 @dataclass(kw_only=True)
@@ -44,7 +45,7 @@ class TrainingJob:
         Raises: UserError where it does not fit them, or no checkpoint can be read.
         """
         saved, given = self.asked.checkpoint_dir, self.asked.resume
-        resume = saved if saved is not None and readable_folders(saved) else given
+        resume = AUTOMATIC if saved is not None and readable_folders(saved) else given
         notices: list[str] = []
         self.config, _ = complete(
             replace(self.asked, ranks=attempt.ranks, resume=resume),
