@@ -129,6 +129,7 @@ def launch_program(
     reports = {WAIT_REPORTS: "" if patience_s is None else str(folder.absolute())}
     others = {**added, **environment, **reports}
     command = replace(command, environment={**command.environment, **others})
+
     def listen(job: Job) -> None:
         job.stop_on_termination(lambda: is_listening(folder), grace_s, has_launcher=mpi is not None)
 
