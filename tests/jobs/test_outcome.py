@@ -389,6 +389,8 @@ def test_a_launcher_that_outlives_a_failed_rank_does_not_hide_its_error(tmp_path
         "  Remote daemon: [prterun-n0-84@0,1] on node n1\n",
         "A daemon failed to report back after being spawned.\n\n"
         "  Local host:    n0\n  Remote host:   n1\n  Daemon exit status: 255\n",
+        "[mpiexec@n0] Error: Downstream from host n1 exited abnormally\n"
+        "[mpiexec@n0] Trying to close other downstreams\n",
     ],
 )
 def test_a_daemon_that_died_is_named_with_its_host(tmp_path: Path, said: str, code: int) -> None:

@@ -131,7 +131,8 @@ def test_a_loss_ends_the_run_everywhere_and_is_told(
     with make_nodes(2) as nodes:
         lose(nodes, FAULTS[name], "n1", 0.0, tmp_path / "log")
         if name == "daemon killed":
-            assert "the launcher lost its daemon on " in outcome_of(nodes)["error"]
+            log = (nodes.shared / "run" / "launcher.log").read_text()
+            assert "the launcher lost its daemon on " in outcome_of(nodes)["error"], log
 
 
 @pytest.mark.parametrize("name", OF_RANK_0)

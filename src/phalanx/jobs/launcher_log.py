@@ -99,7 +99,7 @@ def named_processes(folder: Path) -> list[NamedProcess]:
 
 def lost_daemon(folder: Path) -> str | None:
     """Return the node whose daemon the launcher says to have lost, "one of these nodes" where it is
-    Hydra, which names none; None where it says nothing."""
+    that of MPICH, which names none; None where it says nothing."""
     found = _LOST_DAEMON.search(read_log(folder))
     if found is None:
         return None
@@ -126,7 +126,8 @@ _ABORTING_RANK = re.compile(r"\brank (\d+) with PID \d+ on node \S+ calling\s")
 _LOST_DAEMON = re.compile(
     r"^  Remote daemon: .* on node (\S+)$"  # Open MPI: its connection was closed
     r"|^  Remote host: +(\S+)\n  Daemon exit status:"  # the ssh that ran it has ended
-    r"|^\[mpiexec@.* control_cb .* assert \(!closed\) failed$",
+    r"|^\[mpiexec@.* control_cb .* assert \(!closed\) failed$"  # MPICH
+    r"|^\[mpiexec@[^]]+\] Error: Downstream from host (\S+) exited abnormally$",  # Intel MPI
     re.MULTILINE,
 )
 _FAILED_RANK = re.compile(rf"^{_OURS}rank (\d+): ", re.MULTILINE)
