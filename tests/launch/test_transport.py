@@ -6,7 +6,12 @@ import pytest
 
 from phalanx.launch.detect import Launched
 from phalanx.launch.installation import MpiInstallation, Vendor
-from phalanx.launch.transport import MPICH_TRANSPORT, choose_transport, variables_for_ranks
+from phalanx.launch.transport import (
+    MPICH_TRANSPORT,
+    choose_transport,
+    skip_device_search,
+    variables_for_ranks,
+)
 
 
 def wheel(vendor: Vendor) -> MpiInstallation:
@@ -36,3 +41,21 @@ def test_a_choice_of_the_user_stays(chosen: dict[str, str]) -> None:
     environ = ranks | chosen
     choose_transport(environ)
     assert environ == ranks | chosen
+
+
+@pytest.mark.parametrize("device", [None, "sys/class/infiniband", "sys/class/cxi"])
+def test_open_mpi_searches_for_devices_only_where_there_are_any(
+    tmp_path: Path, device: str | None
+) -> None:
+    """It slept for a second in the search, of every rank on several nodes."""
+    rank = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    if device is not None:
+        (tmp_path / device).mkdir(parents=True)
+    environ = dict(rank)
+    skip_device_search(environ, tmp_path)
+    assert environ == rank | ({} if device else {"OMPI_MCA_btl": "^ofi"})
+    chosen = rank | {"OMPI_MCA_btl": "self,tcp"}
+    for environ in (dict(chosen), {"PMI_RANK": "1", "PMI_SIZE": "2"}, {}):
+        before = dict(environ)
+        skip_device_search(environ, tmp_path)
+        assert environ == before

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.nodes
 WITHIN_S = 10.0
 ANOTHER_PYTHON = "import platform; platform.python_version = lambda: '3.10.2'"
 NO_PHALANX = "import sys; sys.modules['phalanx'] = None"
+NO_PAIRS = "import sys; sys.modules['phalanx.comm.pairs'] = None"
 
 
 def launch(nodes: Nodes, hosts: str, *words: str, folder: str = "/mnt/scratch") -> tuple[int, str]:
@@ -110,6 +111,15 @@ def test_nodes_that_are_well_are_described_in_a_line(nodes: Nodes) -> None:
     code, said = launch(nodes, "n0,n1", "--log-dir", "/mnt/scratch/log", "hostname")
     assert "; /mnt/scratch/log is not shared" in said
     assert [shell(nodes, node, "ls -A /mnt/scratch") for node in ("n0", "n1")] == ["log\n", ""]
+
+
+def test_ranks_that_do_not_meet_end_the_job_beside_which_they_are_started(nodes: Nodes) -> None:
+    with python_runs_first(nodes, "n1", NO_PAIRS):
+        folder = f"{nodes.shared}/apart"
+        code, said = launch(nodes, "n0,n1", "--log-dir", folder, "sleep", "600")
+    assert code == 2, said
+    assert f"MPI: {nodes.mpi} does not connect the nodes: " in said
+    assert not {node: found for node in nodes.nodes if (found := nodes.processes(node))}
 
 
 def test_networks_that_lead_nowhere_are_left_out(nodes: Nodes) -> None:
