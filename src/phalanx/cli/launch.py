@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.inject import Inject, take_injections
 from phalanx.cli.preflight import Preflight, preflight_beside
-from phalanx.cli.restarts import Patience, Restarts
+from phalanx.cli.restarts import Patience, Rebalance, Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import program_words
@@ -34,7 +35,7 @@ from phalanx.launch.job import DEFAULT_STOP_S
 from phalanx.launch.survival import check_survival
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run
-from phalanx.run.defaults import RUN_DIR
+from phalanx.run.defaults import REBALANCE, RUN_DIR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ class LaunchOptions:
     """Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI."""
 
     patience: Patience = None
+
+    rebalance: Rebalance = False
 
     restarts: Restarts = 0
 
@@ -128,6 +131,7 @@ def _flags(options: LaunchOptions) -> list[str]:
     """Return the options that a job file passes on, beside those for ranks and threads."""
     flags = ["--survive"] if options.survive else []
     flags += ["--restarts", str(options.restarts)] if options.restarts else []
+    flags += ["--rebalance"] if options.rebalance else []
     flags += [] if options.patience is None else ["--patience", f"{options.patience:g}"]
     flags += [] if options.grace_s == DEFAULT_STOP_S else ["--grace-s", f"{options.grace_s:g}"]
     return flags + [word for text in options.inject for word in ("--inject", text)]
@@ -184,7 +188,7 @@ def _run(
             threads=options.threads,
             mpi=find_mpi(os.environ),
             output=sys.stdout.buffer,
-            environment=_environment,
+            environment=partial(_environment, rebalance=options.rebalance),
             survive=options.survive,
             patience_s=options.patience,
             is_supervised=options.restarts > 0,
@@ -217,9 +221,11 @@ def _tell_end(folder: Path, lost: Sequence[int], inject: Sequence[str]) -> None:
         )
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Return what the ranks find beside our variables: the place of records, and our width."""
+def _environment(folder: Path, *, rebalance: bool) -> dict[str, str]:
+    """Return what the ranks find beside our variables: the place of records, our width, options."""
     wanted = {RUN_DIR: str(folder.absolute())}
     if sys.stdout.isatty():
         wanted["COLUMNS"] = str(shutil.get_terminal_size().columns)
+    if rebalance:
+        wanted[REBALANCE] = "1"
     return {name: value for name, value in wanted.items() if name not in os.environ}

@@ -1,4 +1,4 @@
-"""Options of commands that start ranks: what happens when some are lost, or keep others waiting."""
+"""Options of commands that start ranks: what becomes of lost, frozen and slow ones."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ Patience = Annotated[
         help="--survive: seconds for which a rank may keep the others waiting; one that is stopped "
         "or stuck for longer is killed, and the others go on. Default: the timeout of the run ends "
         "the wait, and the run.",
+        group=_LOSSES,
+    ),
+]
+
+Rebalance = Annotated[
+    bool,
+    Parameter(
+        name="--rebalance",
+        negative="",
+        help="Give ranks that are slow for long fewer micro-batches, in a bitwise run; the results "
+        "stay the same (docs/survival.md).",
         group=_LOSSES,
     ),
 ]

@@ -184,6 +184,18 @@ class Bitwise(Strategy):
         if self._tree_reducer is not None:  # else it is made with those who are left
             self._tree_reducer.rejoin(world, list(self._owners.values()))
 
+    @property
+    def counts(self) -> list[int]:
+        """Numbers of micro-batches of the ranks."""
+        return [len(own) for own in self._owners.values()]
+
+    def divide(self, division: Sequence[Sequence[int]]) -> None:
+        """Have each rank compute these micro-batches from the next step on: between two steps, and
+        the same on all ranks."""
+        assert not self._is_in_step, "what was computed of a step stays where it is"
+        self._owners = dict(zip(self._owners, map(tuple, division), strict=True))
+        self.numbers = list(self._owners.values())[self.rank]
+
     def synchronize_buffers(self) -> None:
         """Do nothing: they are the same after every step."""
 

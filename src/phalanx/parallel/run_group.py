@@ -59,6 +59,15 @@ class RunGroup(ABC):
     def gather(self, values: Sequence[float]) -> list[list[float]] | None:
         """Return every rank's values, in the order of the ranks, on rank 0; None elsewhere."""
 
+    def exchange(self, values: Sequence[float]) -> list[list[float]]:
+        """Return every rank's values, in the order of the ranks, on every rank. They are counted
+        as no part of the training."""
+        return [list(values)]
+
+    def name(self, rank: int) -> str:
+        """Return what to call a rank: `rank 3`, or `rank 3 on host b`. Not collective."""
+        return f"rank {rank}"
+
     @abstractmethod
     def sum(self, values: Sequence[float]) -> list[float]:
         """Return the sums of the values over all ranks."""

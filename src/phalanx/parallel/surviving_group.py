@@ -98,7 +98,10 @@ class SurvivingGroup(WorldGroup):
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Return the rows on every rank: any of them may be rank 0 when it shares what they say."""
-        return self.together(lambda: self._gather(values))
+        return self.exchange(values)
+
+    def exchange(self, values: Sequence[float]) -> list[list[float]]:
+        return self.together(lambda: super(SurvivingGroup, self).exchange(values))
 
     def sum(self, values: Sequence[float]) -> list[float]:
         return self.together(lambda: super(SurvivingGroup, self).sum(values))
@@ -117,12 +120,6 @@ class SurvivingGroup(WorldGroup):
     @torch.no_grad()
     def synchronize_buffers(self, model: nn.Module) -> None:
         """Do nothing: whoever survives keeps buffers the same on all ranks."""
-
-    def _gather(self, values: Sequence[float]) -> list[list[float]]:
-        rows = np.zeros((self.size, len(values)))
-        rows[self.rank] = values
-        self.world.all_reduce(rows)
-        return rows.tolist()
 
     def _settle(self, compute: Callable[[], T]) -> T:
         """Return the result of a rank that had completed this call before a loss, or else that of

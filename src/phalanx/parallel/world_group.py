@@ -63,6 +63,21 @@ class WorldGroup(RunGroup):
         rows = self.world.gather(np.array(values, dtype=np.float64))
         return None if rows is None else rows.tolist()
 
+    def exchange(self, values: Sequence[float]) -> list[list[float]]:
+        rows = np.zeros((self.size, len(values)))
+        rows[self.rank] = values
+        group, traffic = self.world.group, self.world.traffic
+        group.traffic = None
+        try:
+            self.world.all_reduce(rows)
+        finally:
+            group.traffic = traffic
+        return rows.tolist()
+
+    def name(self, rank: int) -> str:
+        hosts, number = self.world.group.labels.hosts, self.world.original_ranks[rank]
+        return f"rank {number} on host {hosts[rank]}" if hosts else f"rank {number}"
+
     def sum(self, values: Sequence[float]) -> list[float]:
         sums = np.array(values, dtype=np.float64)
         self.world.all_reduce(sums)

@@ -325,6 +325,36 @@ def recovered_text(event: RecoveredEvent, left: int) -> str:
     )
 
 
+class SlowRankEvent(Event, frozen=True, kw_only=True, tag="slow rank"):
+    """A rank takes much longer than the others; written by rank 0."""
+
+    step: int  # updates made
+    name: str  # `rank 3`, or `rank 3 on host b`: the number that it started with
+    phase: str  # data, forward, backward or optimizer: in which it loses most
+    ratio: float  # of that phase to the median of the other ranks, for as many micro-batches
+    steps: int  # for which it has been slow
+
+
+def slow_rank_text(event: SlowRankEvent) -> str:
+    """Say which rank is slow, in which phase."""
+    times = f"{event.ratio:.1f} × the median for {event.steps} steps"
+    return f"{event.name}: {event.phase} {times}"
+
+
+class RebalancedEvent(Event, frozen=True, kw_only=True, tag="rebalanced"):
+    """The micro-batches of a global batch were divided among the ranks anew; written by rank 0."""
+
+    step: int  # the first with these
+    former: list[int]  # micro-batches of each rank
+    micro_batches: list[int]
+
+
+def rebalanced_text(event: RebalancedEvent) -> str:
+    """Say how micro-batches are divided from now on."""
+    before, now = (", ".join(map(str, each)) for each in (event.former, event.micro_batches))
+    return f"step {event.step}: micro-batches of the ranks: {now} (before: {before})"
+
+
 class StoppedEvent(Event, frozen=True, kw_only=True, tag="stopped"):
     """The last line of a rank that ended early, as asked, after a checkpoint."""
 

@@ -1,4 +1,4 @@
-"""Defaults of a program that whoever starts it may set: folder of records, strategy, seed.
+"""Defaults of a program that whoever starts it may set: records, strategy, seed, rebalancing.
 
 `phalanx study scaling --program` runs one program in many ways by these; what the program itself
 gives is never changed.
@@ -17,6 +17,9 @@ RUN_DIR = "PHALANX_RUN_DIR"
 STRATEGY = "PHALANX_STRATEGY"
 """Strategy, where the program leaves it to `auto`."""
 
+REBALANCE = "PHALANX_REBALANCE"
+"""1: slow ranks are given fewer micro-batches, where the program does not say."""
+
 SEED = "PHALANX_SEED"
 """Seed, where the program gives none."""
 
@@ -24,6 +27,20 @@ SEED = "PHALANX_SEED"
 def strategy_of(given: Any) -> Any:
     """Return the strategy that is asked for."""
     return os.environ.get(STRATEGY, given) if given == "auto" else given
+
+
+def rebalances(given: bool | None, *, bitwise: bool) -> bool:
+    """Return whether slow ranks are given fewer micro-batches.
+
+    Raises: UserError where the results would depend on that.
+    """
+    is_asked = os.environ.get(REBALANCE, "0") not in ("", "0") if given is None else given
+    if is_asked and not bitwise:
+        raise UserError(
+            "rebalance=True, or --rebalance, has other ranks compute some micro-batches, and sums "
+            "would be made in another order: give bitwise=True, too, or launch with --survive"
+        )
+    return is_asked
 
 
 def seed_of(given: int | None) -> int:

@@ -19,6 +19,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.feed import DivisibleFeed, Feed
 from phalanx.run.recording import RunRecorder
+from phalanx.run.step_watch import StepWatch
 from phalanx.run.stop import Stopped, StopRequest
 
 MEASURED_STEP = 2
@@ -54,6 +55,8 @@ class LoopOptions:
     """Time after which `save` is called, again and again, between two steps; None: never."""
     save: Callable[[Position], None] | None = None
     """Writes a checkpoint within an epoch. Collective."""
+    rebalances: bool = False
+    """Whether slow ranks are given fewer micro-batches, of a bitwise run."""
     save_epoch: Callable[[Position], None] | None = None
     """Writes a checkpoint between two epochs. Collective."""
     poll: Callable[[], bool] | None = None
@@ -96,6 +99,8 @@ class TrainingLoop:
         self.current: MicroBatch | None = None
         """Micro-batch of an unfinished step that is computed now."""
         self._began = self._waited_s = 0.0
+        self._num_computed = 0  # micro-batches of the step
+        self._watch = StepWatch.of(strategy, recorder, rebalances=options.rebalances)
         self.stop: StopRequest | None = None
         if options.save is not None:
             self.stop = StopRequest(
@@ -172,10 +177,11 @@ class TrainingLoop:
         for batch in self._fed():
             self.current = batch
             if not is_in_step:
-                self._began, self._waited_s = asked_at, 0.0
+                self._began, self._waited_s, self._num_computed = asked_at, 0.0, 0
                 if computation is not None:
                     computation.begin_step(batch)
             self._waited_s += clock() - asked_at
+            self._num_computed += batch.num_samples > 0
             if computation is not None:
                 computation.begin(batch)
             yield batch
@@ -262,6 +268,8 @@ class TrainingLoop:
         recorder.counts.damaged = self._feed.num_damaged if self.strategy.counts_samples else 0
         times = (self._began, self._began + self._waited_s, ended)
         recorder.end_step(epoch, step, result, times, samples)
+        if self._watch is not None:
+            self._watch.end_step(step, result, times, self._num_computed)
         if step == self.options.start.step:
             self.strategy.group.report_waits()
         if step == self.options.start.step + MEASURED_STEP:

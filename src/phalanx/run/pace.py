@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -14,6 +13,7 @@ SLOW_SHARE = 0.1
 """Of the others' step, which the excess must be at least: nobody waits for less."""
 SLOW_WINDOWS = 2
 """One after the other, in which a rank must be slow."""
+MAX_RATIO = 999.0
 TOLD_EVERY_STEPS = 500
 """Between two lines about the same rank."""
 
@@ -68,7 +68,7 @@ def slow_phase(paces: Sequence[RankPace], rank: int, steps: int) -> tuple[str, f
     is_slow = own[number] >= SLOW_RATIO * usual[number] and excess[number] >= SLOW_SHARE * whole_s
     if not is_slow or not whole_s:
         return None
-    return PHASES[number], own[number] / usual[number] if usual[number] else math.inf
+    return PHASES[number], own[number] / max(usual[number], own[number] / MAX_RATIO)
 
 
 class SlowRanks:

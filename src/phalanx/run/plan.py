@@ -208,8 +208,8 @@ class RunPlan:
         )
         return records
 
-    def make_feed(self, strategy: Strategy) -> Feed:
-        """Return this rank's feed."""
+    def make_feed(self, strategy: Strategy, *, rebalances: bool) -> Feed:
+        """Return this rank's feed. rebalances: other ranks may get micro-batches of it."""
         batches, device = self.batches, self.setup.device
         feed: Feed = make_feed(
             batches.source,
@@ -221,11 +221,14 @@ class RunPlan:
             has_fixed_cut=batches.micro_batches is not None,
             seeds_samples=strategy.num_blocks is not None,
         )
-        if strategy.numbers is not None and not isinstance(feed, DivisibleFeed):
+        is_divided = strategy.numbers is not None or (rebalances and strategy.size > 1)
+        if is_divided and not isinstance(feed, DivisibleFeed):
+            option = "rebalance" if strategy.numbers is None else "--survive"
+            whose = "slow" if strategy.numbers is None else "lost"
             raise UserError(
-                "--survive gives the samples of lost ranks to the others, and this data is read in "
+                f"{option} gives samples of {whose} ranks to the others, and this data is read in "
                 "its own order: give samples that have numbers, such as tensors or a Dataset, or "
-                "launch without it"
+                "leave it out"
             )
         if self.alternate:
             feed = AlternatingFeed(feed, self.alternate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence, Sized
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from phalanx.run.certificate import probe_processors
 from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
 from phalanx.run.data_loader import unwrap_loader
-from phalanx.run.defaults import seed_of, strategy_of
+from phalanx.run.defaults import rebalances, seed_of, strategy_of
 from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
@@ -48,6 +49,7 @@ def start(
     steps: int | None = None,
     micro_batches: int | None = None,
     bitwise: bool | None = None,
+    rebalance: bool | None = None,
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
     alternate: Sequence[str] = (),
     sharded: bool = False,
@@ -104,6 +106,8 @@ def start(
         where none are given: gradients of micro-batches are computed on one thread, and summed in
         a fixed order. None: where the ranks were started to survive the loss of others, which
         needs it.
+    rebalance: ranks that are slow for long are given fewer micro-batches, in a bitwise run. None:
+        where `phalanx launch --rebalance` has started the ranks.
     scheduler: of the learning rate, or several; each makes a step after every update.
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
         and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
@@ -154,6 +158,7 @@ def start(
         checkpoint_thread=checkpoint_thread,
     )
     bitwise = is_bitwise(bitwise)
+    is_rebalanced = rebalances(rebalance, bitwise=bitwise)
     batches = _plan_batches(
         data,
         batch_size=batch_size,
@@ -195,10 +200,11 @@ def start(
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
     loop = checkpoints.begin(state, epochs=batches.epochs, steps=steps)
+    loop = replace(loop, rebalances=is_rebalanced)
     records = plan.begin_records(chosen, loop, run_dir=run_dir, on_metrics=on_metrics, trace=trace)
     checkpoints.record_in(records.recorder)
     records.tell(probe_processors(chosen))
-    feed, options = plan.make_feed(chosen), plan.change_model(chosen)
+    feed, options = plan.make_feed(chosen, rebalances=is_rebalanced), plan.change_model(chosen)
     run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop, options)
     watch(records)
     return run

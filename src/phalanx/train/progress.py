@@ -10,13 +10,17 @@ from phalanx.records.schema import (
     Event,
     FinishedEvent,
     NoticeEvent,
+    RebalancedEvent,
     RecoveredEvent,
     SkippedEvent,
+    SlowRankEvent,
     StartedEvent,
     StepEvent,
     SummaryEvent,
     certificate_text,
+    rebalanced_text,
     recovered_text,
+    slow_rank_text,
 )
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import accuracy_text, communication_words, epoch_line, samples_word
@@ -56,6 +60,10 @@ class TrainingProgress:
                 lines.append(event.text)
             elif isinstance(event, RecoveredEvent):
                 lines.append(self._loss_of_ranks(event))
+            elif isinstance(event, SlowRankEvent):
+                lines.append(slow_rank_text(event))
+            elif isinstance(event, RebalancedEvent):
+                lines.append(rebalanced_text(event))
             elif isinstance(event, SummaryEvent) and event.epoch not in self._epochs:
                 self._epochs.add(event.epoch)
                 self._accuracy = event.validation_accuracy

@@ -1,0 +1,128 @@
+"""Comparison of the ranks' times about once a second: slow ranks are told of, or relieved."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from phalanx.parallel.bitwise import Bitwise
+from phalanx.parallel.step import StepResult
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.schema import (
+    RebalancedEvent,
+    SlowRankEvent,
+    rebalanced_text,
+    slow_rank_text,
+)
+from phalanx.run.pace import RankPace, SlowRank, SlowRanks
+from phalanx.run.rebalance import Rebalancer, division
+from phalanx.run.recording import RunRecorder
+
+FIRST_STEPS = 3
+"""Left out: buffers are made then."""
+MIN_STEPS, MAX_STEPS = 20, 10_000
+"""Between two comparisons."""
+INTERVAL_S = 1.0
+"""The same, where that is more steps. One costs a small sum over the ranks, some 20 µs."""
+
+
+class StepWatch:
+    """Watch of the steps of a rank and its peers, all of which compare at the same steps."""
+
+    def __init__(self, strategy: Strategy, recorder: RunRecorder, *, rebalances: bool) -> None:
+        """rebalances: the strategy is `Bitwise`."""
+        self._strategy, self._group, self._recorder = strategy, strategy.group, recorder
+        self._rebalances = rebalances
+        self._rebalancer, self._slow = Rebalancer(), SlowRanks()
+        self._num_ranks = self._group.size
+        self._num_left_out, self._window = FIRST_STEPS, MIN_STEPS
+        self._begin_window()
+
+    @classmethod
+    def of(cls, strategy: Strategy, recorder: RunRecorder, *, rebalances: bool) -> StepWatch | None:
+        """Return a watch; None where ranks do not make the same steps of like parts of a batch."""
+        is_alike = strategy.is_in_lockstep and strategy.role == "worker"
+        if strategy.size == 1 or strategy.data_size != strategy.size or not is_alike:
+            return None
+        return cls(strategy, recorder, rebalances=rebalances)
+
+    def _begin_window(self) -> None:
+        self._steps, self._sums = 0, [0.0] * len(RankPace._fields)
+
+    def end_step(
+        self,
+        step: int,
+        result: StepResult,
+        times: tuple[float, float, float],
+        micro_batches: int,
+    ) -> None:
+        """Count a step and, where one is due, compare the ranks. Collective.
+
+        times: as of `RunRecorder.end_step`. micro_batches: that this rank computed.
+        """
+        if self._num_left_out:
+            self._num_left_out -= 1
+            return
+        began, loaded_at, ended = times
+        data_s, step_s = loaded_at - began, ended - began
+        timed_s = data_s + result.forward_s + result.backward_s + result.communication_s
+        own = RankPace(
+            micro_batches,
+            data_s,
+            result.forward_s,
+            result.backward_s,
+            max(0.0, step_s - timed_s),
+            step_s,
+        )
+        self._sums = [total + value for total, value in zip(self._sums, own, strict=True)]
+        self._steps += 1
+        if self._steps >= self._window:
+            self._compare(step + 1)
+
+    def _compare(self, step: int) -> None:
+        """step: updates made."""
+        paces = [RankPace._make(row) for row in self._group.exchange(self._sums)]
+        steps = self._steps
+        self._begin_window()
+        slowest_s = max(pace.step_s for pace in paces) / steps
+        pace_steps = math.ceil(INTERVAL_S / max(slowest_s, 1e-9))
+        self._window = min(MAX_STEPS, max(MIN_STEPS, pace_steps))
+        if len(paces) != self._group.size:  # ranks were lost meanwhile
+            return
+        if len(paces) != self._num_ranks:
+            self._num_ranks, self._slow = len(paces), SlowRanks()
+        for slow in self._slow.see(paces, steps=steps, step=step):
+            self._tell(slow, step)
+        if self._rebalances:
+            self._rebalance(paces, steps, step)
+
+    def _tell(self, slow: SlowRank, step: int) -> None:
+        event = SlowRankEvent(
+            at_s=self._recorder.at_s(),
+            step=step,
+            name=self._group.name(slow.rank),
+            phase=slow.phase,
+            ratio=slow.ratio,
+            steps=slow.steps,
+        )
+        self._note(event, slow_rank_text(event))
+
+    def _rebalance(self, paces: list[RankPace], steps: int, step: int) -> None:
+        strategy = self._strategy
+        assert isinstance(strategy, Bitwise), "checked before the run"
+        former = strategy.counts
+        counts = self._rebalancer.see(paces, former, steps=steps)
+        if counts is None:
+            return
+        strategy.divide(division(counts))
+        event = RebalancedEvent(
+            at_s=self._recorder.at_s(), step=step, former=former, micro_batches=list(counts)
+        )
+        self._note(event, rebalanced_text(event))
+
+    def _note(self, event: SlowRankEvent | RebalancedEvent, text: str) -> None:
+        """Record and print, on rank 0."""
+        if self._group.rank == 0:
+            print(text, file=sys.stderr, flush=True)
+            if self._recorder.writer is not None:
+                self._recorder.writer.add(event)
