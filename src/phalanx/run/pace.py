@@ -13,6 +13,8 @@ SLOW_SHARE = 0.1
 """Of the others' step, which the excess must be at least: nobody waits for less."""
 SLOW_WINDOWS = 2
 """One after the other, in which a rank must be slow."""
+SLOW_S = 1.0
+"""At least: within less the system may have given the core to another process."""
 MAX_RATIO = 999.0
 TOLD_EVERY_STEPS = 500
 """Between two lines about the same rank."""
@@ -75,7 +77,7 @@ class SlowRanks:
     """Ranks that were slow in the last windows, and when they were told of."""
 
     def __init__(self) -> None:
-        self._since: dict[int, tuple[int, int]] = {}  # windows, steps
+        self._since: dict[int, tuple[int, int, float]] = {}  # windows, steps, seconds
         self._told_at: dict[int, int] = {}
 
     def see(self, paces: Sequence[RankPace], *, steps: int, step: int) -> list[SlowRank]:
@@ -86,11 +88,12 @@ class SlowRanks:
             if slow is None:
                 self._since.pop(rank, None)
                 continue
-            windows, before = self._since.get(rank, (0, 0))
-            self._since[rank] = windows + 1, before + steps
+            windows, before, seconds = self._since.get(rank, (0, 0, 0.0))
+            now = windows + 1, before + steps, seconds + paces[rank].step_s
+            self._since[rank] = now
             told_at = self._told_at.get(rank)
             is_due = told_at is None or step - told_at >= TOLD_EVERY_STEPS
-            if windows + 1 >= SLOW_WINDOWS and is_due:
+            if now[0] >= SLOW_WINDOWS and now[2] >= SLOW_S and is_due:
                 self._told_at[rank] = step
-                found.append(SlowRank(rank, *slow, before + steps))
+                found.append(SlowRank(rank, *slow, now[1]))
         return found
