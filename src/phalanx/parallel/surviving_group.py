@@ -17,7 +17,8 @@ from phalanx.comm.recovery import Recovery, finish, is_recoverable, recover
 from phalanx.comm.wait_reporter import WaitReporter, current_wait
 from phalanx.comm.world import World
 from phalanx.parallel.world_group import WorldGroup
-from phalanx.records.schema import RecoveredEvent, recovered_text
+from phalanx.records.rank_texts import recovered_text
+from phalanx.records.schema import RecoveredEvent
 from phalanx.records.spans import ClockReading, now_ns
 
 T = TypeVar("T")

@@ -317,14 +317,6 @@ class InjectedEvent(Event, frozen=True, kw_only=True, tag="injected"):
     pause_s: float | None = None  # of a stop, until the rank goes on; None: never
 
 
-def recovered_text(event: RecoveredEvent, left: int) -> str:
-    """Return a loss of ranks in one line. left: number of ranks that went on."""
-    ranks = f"rank{'s' * (len(event.lost) > 1)} {', '.join(map(str, event.lost))}"
-    return (
-        f"{ranks} died: {left} rank{'s' * (left > 1)} went on after {event.recovery_s * 1e3:.0f} ms"
-    )
-
-
 class SlowRankEvent(Event, frozen=True, kw_only=True, tag="slow rank"):
     """A rank takes much longer than the others; written by rank 0."""
 
@@ -335,24 +327,12 @@ class SlowRankEvent(Event, frozen=True, kw_only=True, tag="slow rank"):
     steps: int  # for which it has been slow
 
 
-def slow_rank_text(event: SlowRankEvent) -> str:
-    """Say which rank is slow, in which phase."""
-    times = f"{event.ratio:.1f} × the median for {event.steps} steps"
-    return f"{event.name}: {event.phase} {times}"
-
-
 class RebalancedEvent(Event, frozen=True, kw_only=True, tag="rebalanced"):
     """The micro-batches of a global batch were divided among the ranks anew; written by rank 0."""
 
     step: int  # the first with these
     former: list[int]  # micro-batches of each rank
     micro_batches: list[int]
-
-
-def rebalanced_text(event: RebalancedEvent) -> str:
-    """Say how micro-batches are divided from now on."""
-    before, now = (", ".join(map(str, each)) for each in (event.former, event.micro_batches))
-    return f"step {event.step}: micro-batches of the ranks: {now} (before: {before})"
 
 
 class StoppedEvent(Event, frozen=True, kw_only=True, tag="stopped"):

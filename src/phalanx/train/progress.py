@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from phalanx.jobs.live_line import bar
 from phalanx.records.divergence import loss_text, mean_loss
+from phalanx.records.rank_texts import rebalanced_text, recovered_text, slow_rank_text
 from phalanx.records.schema import (
     Event,
     FinishedEvent,
@@ -18,9 +19,6 @@ from phalanx.records.schema import (
     StepEvent,
     SummaryEvent,
     certificate_text,
-    rebalanced_text,
-    recovered_text,
-    slow_rank_text,
 )
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import accuracy_text, communication_words, epoch_line, samples_word

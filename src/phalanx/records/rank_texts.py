@@ -1,0 +1,25 @@
+"""Lines about ranks that are lost or slow."""
+
+from __future__ import annotations
+
+from phalanx.records.schema import RebalancedEvent, RecoveredEvent, SlowRankEvent
+
+
+def recovered_text(event: RecoveredEvent, left: int) -> str:
+    """Return a loss of ranks in one line. left: number of ranks that went on."""
+    ranks = f"rank{'s' * (len(event.lost) > 1)} {', '.join(map(str, event.lost))}"
+    return (
+        f"{ranks} died: {left} rank{'s' * (left > 1)} went on after {event.recovery_s * 1e3:.0f} ms"
+    )
+
+
+def slow_rank_text(event: SlowRankEvent) -> str:
+    """Say which rank is slow, in which phase."""
+    times = f"{event.ratio:.1f} × the median for {event.steps} steps"
+    return f"{event.name}: {event.phase} {times}"
+
+
+def rebalanced_text(event: RebalancedEvent) -> str:
+    """Say how micro-batches are divided from now on."""
+    before, now = (", ".join(map(str, each)) for each in (event.former, event.micro_batches))
+    return f"step {event.step}: micro-batches of the ranks: {now} (before: {before})"
