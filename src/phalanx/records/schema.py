@@ -210,8 +210,7 @@ class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
     # Of these, to and from other nodes. None where not counted, as in records of an older Phalanx.
     network_sent_bytes: int | None = None
     network_received_bytes: int | None = None
-    formula_bytes: int | None = None  # of `sent_bytes`: not counted but by formula, as the MPI
-    # library does not say what its own algorithms send
+    formula_bytes: int | None = None  # of `sent_bytes`: those of the MPI library, by formula
     staleness: dict[int, int] = {}  # updates by the number of others between read and write
     first_sample: int = 0  # samples of the epoch, over all ranks, that an earlier run trained on
     damaged: int = 0  # samples of this rank left out because they are corrupt
