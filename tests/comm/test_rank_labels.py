@@ -23,3 +23,11 @@ def test_on_several_hosts_the_host_is_named() -> None:
 def test_hosts_are_named_only_where_they_differ() -> None:
     assert hosts_to_name(["n0", "n0"]) == ()
     assert hosts_to_name(["n0", "n1", "n0"]) == ("n0", "n1", "n0")
+
+
+def test_a_world_that_has_lost_ranks_goes_by_the_numbers_they_started_with() -> None:
+    labels = RankLabels(members=(0, 1, 2), original_ranks=(1, 2, 4))
+    assert [labels.short(2), labels.full(2), labels.of_world_rank(2)] == ["4", "4", "4"]
+    subset = labels.subset([0, 2])
+    assert [subset.short(1), subset.full(1), subset.of_world_rank(2)] == ["1", "1 (world 4)", "4"]
+    assert [subset.short(0), subset.full(0)] == ["0", "0 (world 1)"]

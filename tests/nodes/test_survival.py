@@ -1,6 +1,8 @@
-"""Ranks on two nodes are killed, and the others go on: `phalanx launch --survive`."""
+"""Ranks on two nodes are killed, and the others go on: `phalanx launch` and `train --survive`."""
 
+import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -9,7 +11,9 @@ import pytest
 from phalanx.launch.installation import find_mpi
 from tests.conftest import PATIENCE
 from tests.nodes.mpi_nodes import INSTALLED, ROOT, Nodes
+from tests.nodes.test_unshared import LOCAL
 from tests.survival.records import check, read_run
+from tests.survival.test_train import EPOCHS, WORDS, train
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
 
@@ -61,3 +65,31 @@ def test_survivors_on_two_nodes_go_on(nodes: Nodes, how: str, seed: int, kills: 
         ("recover", ran.seconds_to_recover()),
     ):
         print(f"{how} seed {seed}: {name} {[round(1e3 * each) for each in seconds]} ms")
+
+
+def test_a_training_on_two_nodes_goes_on_without_its_dead(nodes: Nodes, tmp_path: Path) -> None:
+    """Also without rank 0, though its records and those of the others lie on different disks."""
+    if find_mpi(os.environ).vendor != "openmpi":
+        pytest.skip("only Open MPI goes on when a rank dies")
+    alone = train(tmp_path, "--bitwise")
+    assert alone.returncode == 0, alone.stderr
+    deaths = [(0, "evaluation", 2), (3, "seconds", 1.0)]
+    hosts = ",".join(f"{nodes.host(node)}:2" for node in nodes.nodes[:2])
+    words = ["--survive", "--no-preflight", "--strategy", "mpi", "--hosts", hosts]
+    done = nodes.run(
+        "n0",
+        [sys.executable, "-m", "phalanx", *WORDS, *words, "--run-dir", f"{LOCAL}/survived"],
+        environment={**INSTALLED, "DEATHS": json.dumps(deaths)},
+        timeout_s=100 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout
+    (expected,) = re.findall("SHA-256 ([0-9a-f]{64})", alone.stdout)
+    assert re.findall("SHA-256 ([0-9a-f]{64})", done.stdout) == [expected]
+    epochs = re.findall(r"^epoch (\d+)/", done.stdout, re.MULTILINE)
+    assert epochs == [str(number) for number in range(1, EPOCHS + 1)], done.stdout
+    record = nodes.run("n0", ["cat", f"{LOCAL}/survived/run.json"]).stdout
+    outcome = json.loads(record)["outcome"]
+    assert outcome["status"] == "completed" and outcome["lost"] == [0, 3]
+    for node in nodes.nodes[:2]:
+        assert not nodes.processes(node)
+        assert "segment" not in nodes.run(node, ["ls", "/dev/shm"]).stdout

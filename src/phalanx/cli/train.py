@@ -53,6 +53,8 @@ def train(
 
         phalanx train --strategy mpi --hosts n0:4,n1:4
 
+        phalanx train --survive --strategy mpi --ranks 4
+
         mpirun -n 4 phalanx train --model rnn --strategy mpi
     """
     check_restarts(restarts, os.environ)

@@ -43,6 +43,7 @@ class Connections:
         members: tuple[int, ...],
         nodes: tuple[int, ...],
         hosts: tuple[str, ...] = (),
+        original_ranks: tuple[int, ...] = (),
         policy: WaitPolicy,
         timeout_s: float,
         parent: FailureDetector | None = None,
@@ -51,9 +52,10 @@ class Connections:
     ) -> None:
         """communicator: of the members, in their order; it is not used afterwards. name: of the
         group; members: ranks in the world; nodes: the number of each rank's node. hosts: of each
-        rank, where errors are to name them. parent: of the group from which this one is made.
-        link_emulator: the emulated link by which messages leave; set-up and the comparison of calls
-        do not. still_open: communicators of groups closed before. Collective.
+        rank, where errors are to name them. original_ranks: as of `RankLabels`. parent: of the
+        group from which this one is made. link_emulator: the emulated link by which messages leave;
+        set-up and the comparison of calls do not. still_open: communicators of groups closed
+        before. Collective.
 
         Raises: WaitTimeoutError naming the members that did not come.
         """
@@ -72,6 +74,7 @@ class Connections:
                 parent=parent,
                 tag=tag,
                 hosts=hosts,
+                original_ranks=original_ranks,
             )
 
         joining = detect_failures(communicator, tag_limit())
@@ -144,12 +147,14 @@ class Connections:
         communicator = await_call(self.detector, create)
         some.Free()
         everyone.Free()
+        labels = self.labels.subset(members)
         made = Connections(
             communicator,
             name=name,
             members=tuple(self.members[rank] for rank in members),
             nodes=tuple(self.nodes[rank] for rank in members),
-            hosts=self.labels.subset(members).hosts,
+            hosts=labels.hosts,
+            original_ranks=labels.original_ranks,
             policy=policy or self.policy,
             timeout_s=self.timeout_s,
             parent=self.detector,

@@ -47,15 +47,16 @@ class FailureDetector:
         parent: FailureDetector | None = None,
         tag: int = NOTICE_TAG,
         hosts: tuple[str, ...] = (),
+        original_ranks: tuple[int, ...] = (),
         survivors: bool = False,
     ) -> None:
         """notices: a communicator of the group; its `tag` is used for nothing else; parent: of the
         group that this one was made from; failures of members there end waits here. hosts: of the
-        members, where errors are to name them. survivors: wait for those alone whom MPI does not
-        know to be dead."""
+        members, where errors are to name them. original_ranks: as of `RankLabels`. survivors: wait
+        for those alone whom MPI does not know to be dead."""
         self._survivors = survivors
         self._tag = tag
-        self.labels = RankLabels(members=members, hosts=hosts)
+        self.labels = RankLabels(members=members, hosts=hosts, original_ranks=original_ranks)
         self._notices, self._group, self._members = notices, group, members
         self.policy = policy
         """Wait policy of the waits that begin from now on."""
@@ -133,6 +134,7 @@ class FailureDetector:
             group=self._group,
             members=members,
             hosts=labels.hosts,
+            original_ranks=labels.original_ranks,
             policy=self.policy,
             timeout_s=self.timeout_s,
             parent=self._parent,

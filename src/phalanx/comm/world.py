@@ -10,6 +10,7 @@ import os
 import socket
 import weakref
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -310,11 +311,8 @@ class World:
 
     def _duplicate(self, communicator: Any) -> Any:
         """The first time that all ranks meet: who never comes is named."""
-        detector = self._make_detector(communicator, tag=tag_limit())
-        try:
+        with closing(self._make_detector(communicator, tag=tag_limit())) as detector:
             return duplicate(communicator, detector)
-        finally:
-            detector.close()
 
     def _make_detector(self, communicator: Any, tag: int = NOTICE_TAG) -> FailureDetector:
         """For the time before there is a group."""
@@ -325,6 +323,7 @@ class World:
             policy=WaitPolicy.for_network(),
             timeout_s=self.timeout_s,
             tag=tag,
+            original_ranks=self.original_ranks,
         )
 
     def _make_group(
@@ -336,6 +335,7 @@ class World:
             members=tuple(range(self.size)),
             nodes=nodes,
             hosts=hosts,
+            original_ranks=self.original_ranks,
             policy=self.policy,
             timeout_s=self.timeout_s,
             link_emulator=self._link_emulator,

@@ -180,14 +180,14 @@ NOT_BITWISE = {
 
 NOT_SURVIVED = {
     "sequential": "one process has no others that could go on",
-    "shared": "ranks update slices of parameters that all share, and a death leaves some updated",
+    "shared": "a rank alone has the optimizer's state of its slice, which is lost with it",
     "gloo": "Gloo ends the others when a connection breaks",
-    "server": "a server's shard of the parameters is lost with it, and no other rank has it",
+    "server": "a server alone has its shard of the parameters, which is lost with it",
     "local": "what a rank has learned since the last average is lost with it",
-    "zero": "a rank's shard of the optimizer's state is lost with it, and no other rank has it",
-    "tensor": "a rank's shard of the layers is lost with it, and no other rank has it",
-    "pipeline": "a rank's stages are lost with it, and no other rank has them",
-    "mesh": "a rank's shards and stages are lost with it, and no other rank has them",
+    "zero": "a rank alone has its shard of the optimizer's state, which is lost with it",
+    "tensor": "a rank alone has its shard of the layers, which is lost with it",
+    "pipeline": "a rank alone has its stages, which are lost with it",
+    "mesh": "a rank alone may have shards or stages, which are lost with it",
 }
 """Strategies that cannot go on in place when ranks die, and why."""
 

@@ -1,0 +1,99 @@
+"""`phalanx train --survive`: strategies that go on in place, and what is refused, with the reason.
+
+The runs themselves: `tests/survival/test_train.py`.
+"""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.launch.detect import Launched
+from phalanx.launch.survival import COLLECTIVES, FAULT_TOLERANCE
+from phalanx.run.strategy import StrategyName as ProgramStrategy
+from phalanx.run.strategy import check_bitwise
+from phalanx.train.config import TrainConfig
+from phalanx.train.run import EXCLUDED_OPTIONS, with_ranks
+from phalanx.train.strategy_options import NOT_SURVIVED, StrategyName
+
+PAGE = Path(__file__).parents[2] / "docs" / "survival.md"
+
+
+def rows() -> dict[str, str]:
+    """Return the table of strategies on the page, by strategy."""
+    lines = PAGE.read_text().partition("## Strategies")[2].partition("\n## ")[0].splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+    return {strategy.strip("`"): said for strategy, said, *_ in cells}
+
+
+@pytest.mark.parametrize("strategy", get_args(StrategyName))
+def test_every_strategy_survives_or_says_why_not(strategy: StrategyName) -> None:
+    said = rows()[strategy]
+    options: dict[str, Any] = {"mesh": "dp=2,tp=2"} if strategy == "mesh" else {}
+    if strategy == "mpi":
+        config = TrainConfig.from_options(strategy=strategy, survive=True)
+        assert config.bitwise and said.startswith("yes")
+        assert TrainConfig.from_record(config.as_record()) == config
+        return
+    assert said == f"no: {NOT_SURVIVED[strategy]}"
+    with pytest.raises(UserError, match=r"take --strategy mpi, or restarts .*--restarts N") as why:
+        TrainConfig.from_options(strategy=strategy, survive=True, **options)
+    assert NOT_SURVIVED[strategy] in str(why.value)
+    assert len(str(why.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize("strategy", get_args(ProgramStrategy))
+def test_programs_survive_by_the_same_strategies(
+    strategy: ProgramStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FAULT_TOLERANCE, "1")
+    if strategy in ("auto", "mpi", "sequential"):
+        check_bitwise("mpi", {}, is_on_gpu=False)
+    else:
+        with pytest.raises(UserError, match=r'--survive.*: take strategy="mpi"'):
+            check_bitwise(strategy, {}, is_on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"compress": "fp16"}, r"without --bitwise \(or --survive\)"),
+        ({"overlap": "on"}, r"without --bitwise \(or --survive\)"),
+        ({"threads": 2}, "computes on one thread a rank, not on 2"),
+        ({"accumulate": 2}, "give --micro-batches, not --accumulate 2"),
+        ({"per_rank_batch_size": 8}, "depend on the number of ranks"),
+        ({"data": Path("pack"), "damaged": "skip"}, "leave --damaged skip out"),
+        ({"data": Path("pack"), "stage": Path("disk")}, "--survive leave it out"),
+        ({"ranks": 9}, "--micro-batches 8 does not fit: with 9 ranks"),
+    ],
+)
+def test_what_bitwise_runs_lack_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        config = TrainConfig.from_options(strategy="mpi", survive=True, **options)
+        config.bitwise_micro_batches(config.ranks or 1)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environ", "words"),
+    [
+        ("hydra", {}, "MPICH or Intel MPI ends all ranks when one dies; only restarts from"),
+        ("slurm", {}, "must be started by phalanx with --survive, or mpirun"),
+        ("openmpi", {}, "must be started by phalanx with --survive, or mpirun.*--restarts N"),
+        ("openmpi", {FAULT_TOLERANCE: "1", COLLECTIVES: "^hcoll"}, "leaves han, portals4 in use"),
+    ],
+)
+def test_launchers_that_end_all_ranks_are_refused(
+    launcher: Any, environ: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (FAULT_TOLERANCE, COLLECTIVES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    config = TrainConfig.from_options(strategy="mpi", survive=True)
+    with pytest.raises(UserError, match=words):
+        with_ranks(config, Launched(launcher=launcher, rank=0, world_size=2))
+
+
+def test_it_is_no_part_of_what_decides_the_numbers() -> None:
+    assert "survive" in EXCLUDED_OPTIONS
