@@ -59,7 +59,7 @@ def test_programs_survive_by_the_same_strategies(
     ("options", "words"),
     [
         ({"compress": "fp16"}, r"without --bitwise \(or --survive\)"),
-        ({"overlap": "on"}, r"without --bitwise \(or --survive\)"),
+        ({"overlap": "on"}, "--overlap on and --survive exclude each other"),
         ({"threads": 2}, "computes on one thread a rank, not on 2"),
         ({"accumulate": 2}, "give --micro-batches, not --accumulate 2"),
         ({"per_rank_batch_size": 8}, "depend on the number of ranks"),

@@ -23,6 +23,7 @@ from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions, parse_slow_rank
 from phalanx.train.strategy_options import (
     BackendOptions,
+    BitwiseMpiOptions,
     BitwiseOptions,
     MeshOptions,
     PipelineOptions,
@@ -134,11 +135,8 @@ class TrainConfig(
             )
         self._check_checkpoints()
         self.check_bitwise()
-        if self.survive and self.stage is not None:
-            raise UserError(
-                f"--stage {self.stage}: the rank of a node that copies its data may die: with "
-                "--survive leave it out"
-            )
+        if self.survive:
+            self._check_survival()
         if self.bitwise and self.damaged == "skip":
             raise UserError("--bitwise trains with every sample: leave --damaged skip out")
         if self.bitwise and self.per_rank_batch_size is not None:
@@ -159,6 +157,20 @@ class TrainConfig(
             raise UserError(
                 f"--checkpoint-seconds {self.checkpoint_seconds:g} and --strategy server exclude "
                 "each other: workers are not in step; take --checkpoint-steps"
+            )
+
+    def _check_survival(self) -> None:
+        """Raise UserError for what is lost with a rank."""
+        if self.stage is not None:
+            raise UserError(
+                f"--stage {self.stage}: the rank of a node that copies its data may die: with "
+                "--survive leave it out"
+            )
+        options = self.strategy_options
+        if isinstance(options, BitwiseMpiOptions) and options.overlap == "on":
+            raise UserError(
+                "--overlap on and --survive exclude each other: what a lost rank has not computed "
+                "is added after the last backward pass; leave --overlap out"
             )
 
     def mesh_of(self, ranks: int) -> Mesh:
