@@ -30,7 +30,7 @@ class SummedVector(Protocol):
 
     @property
     def traffic(self) -> Traffic | None:
-        """Of this rank in one reduction; None where no formula says."""
+        """Traffic of this rank in one reduction; None where no formula says."""
 
     @property
     def total(self) -> Tensor:
