@@ -50,6 +50,8 @@ class CheckpointWriter:
 
     With `in_background` rank 0 copies what a checkpoint holds, or gathers it, while training is
     held, and a thread writes the copy. The next checkpoint waits until the last one is written.
+    Where ranks may be lost there is no thread: its copy would be lost with rank 0, after the others
+    have gone on.
     """
 
     folder: Path
@@ -75,6 +77,7 @@ class CheckpointWriter:
 
     def __post_init__(self) -> None:
         self._retention = Retention(self.folder, self.keep)
+        self.in_background = self.in_background and self.strategy.numbers is None
 
     def begin(self) -> str:
         """Lock the folder, and sweep what killed runs left there. Collective.
