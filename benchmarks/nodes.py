@@ -27,7 +27,9 @@ layout.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import socket
 import statistics
@@ -35,7 +37,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -99,11 +101,7 @@ class Vectors:
         self._world = world
 
     def calls(self, collective: str) -> Calls:
-        makers: dict[str, Callable[[str], Callable[[], None]]] = {
-            "phalanx": self._phalanx,
-            "library": self._library,
-            "gloo": self._gloo,
-        }
+        makers = {"phalanx": self._phalanx, "library": self._library, "gloo": self._gloo}
         return {name: makers[name](collective) for name in self.engines}
 
     def fill(self) -> None:
@@ -236,40 +234,61 @@ def connected(server: str) -> socket.socket:
             time.sleep(0.05)
 
 
-def measure_link(cluster: Any, folder: Path) -> list[float]:
+@contextlib.contextmanager
+def limited_nodes(layouts: Sequence[str], rate: str, keep: Path) -> Iterator[Any]:
+    """Nodes enough for all layouts, whose links have this rate. keep: folder of the program."""
+    from tests.nodes.cluster import virtual_nodes
+
+    with (
+        tempfile.TemporaryDirectory(prefix="nodes-", dir="/var/tmp") as name,
+        virtual_nodes(
+            max(int(layout.split("x")[0]) for layout in layouts),
+            Path(name) / "state",
+            keep=list(dict.fromkeys((Path(sys.prefix), ROOT, keep))),
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+            rate=rate,
+        ) as cluster,
+    ):
+        yield cluster
+
+
+def measure_link(cluster: Any) -> list[float]:
     """Bytes per second that each of two nodes receives while both send."""
-    words = [sys.executable, __file__, "stream"]
-    with cluster.start("n0", words, folder / "stream.log") as server:
+    words, log = [sys.executable, __file__, "stream"], cluster.shared / "stream.log"
+    with cluster.start("n0", words, log) as server:
         client = cluster.run("n1", [*words, cluster.address("n0")])
         server.wait(timeout=30)
-    texts = ((folder / "stream.log").read_text(), client.stdout)
+    texts = (log.read_text(), client.stdout)
     try:
         return [float(text) for text in texts]
     except ValueError:
         sys.exit("the link could not be measured:\n" + "\n".join(texts))
 
 
+def run_ranks(
+    cluster: Any, layout: str, words: list[str], environ: dict[str, str], out: Path, limit_s: float
+) -> Any:
+    """Run a program on the ranks of a layout, and return what it has written to `out`."""
+    ranks, mpi = math.prod(map(int, layout.split("x"))), find_mpi(os.environ)
+    command = mpi_job(mpi, ranks, words, cores=usable_cores(), environ=environ)
+    variables = {**environ, **command.environment}
+    done = cluster.run("n0", list(command.words), environment=variables, timeout_s=limit_s)
+    if done.returncode:
+        sys.exit(f"{layout} failed:\n{done.stdout}")
+    return json.loads(out.read_text())
+
+
 def run_layout(cluster: Any, layout: str, args: argparse.Namespace) -> Seconds:
     num_nodes, local_ranks = (int(word) for word in layout.split("x"))
     hosts = ",".join(f"{name}:{local_ranks}" for name in cluster.nodes[:num_nodes])
     environ = {**os.environ, "PHALANX_HOSTS": hosts, "OMP_NUM_THREADS": "1"}
-    if (ranks := num_nodes * local_ranks) > usable_cores():
+    if num_nodes * local_ranks > usable_cores():
         for name, value in (OPEN_MPI_YIELDS | INTEL_MPI_YIELDS).items():
             environ.setdefault(name, value)  # a node does not see the others
     out = cluster.shared / f"{layout}.json"
     program = [sys.executable, __file__, "rank", str(out), cluster.address("n0")]
     program += [",".join(map(str, args.sizes)), ",".join(args.engines), str(args.calls)]
-    mpi = find_mpi(os.environ)
-    command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=environ)
-    done = cluster.run(
-        "n0",
-        list(command.words),
-        environment={**environ, **command.environment},
-        timeout_s=LAYOUT_TIMEOUT_S,
-    )
-    if done.returncode:
-        sys.exit(f"{layout} failed:\n{done.stdout}")
-    found: Seconds = json.loads(out.read_text())
+    found: Seconds = run_ranks(cluster, layout, program, environ, out, LAYOUT_TIMEOUT_S)
     return found
 
 
@@ -314,21 +333,8 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 def measure_rate(rate: str, args: argparse.Namespace, found: dict[str, Any]) -> None:
     """Measure all layouts at one rate; `found` grows by each."""
-    from tests.nodes.cluster import virtual_nodes
-
-    keep = list(dict.fromkeys((Path(sys.prefix), ROOT, HERE)))
-    num_nodes = max(int(layout.split("x")[0]) for layout in args.layouts)
-    with (
-        tempfile.TemporaryDirectory(prefix="nodes-", dir="/var/tmp") as name,
-        virtual_nodes(
-            num_nodes,
-            Path(name) / "state",
-            keep=keep,
-            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-            rate=rate,
-        ) as cluster,
-    ):
-        before = measure_link(cluster, Path(name))
+    with limited_nodes(args.layouts, rate, HERE) as cluster:
+        before = measure_link(cluster)
         here: dict[str, Any] = {"link_bytes_per_s": [before], "seconds": {}, "rows": []}
         found["rates"][rate] = here
         bandwidth = statistics.mean(before)
@@ -344,7 +350,7 @@ def measure_rate(rate: str, args: argparse.Namespace, found: dict[str, Any]) -> 
             table(rows)
             here["rows"] += rows
             write_atomically(args.output, json.dumps(found).encode())
-        here["link_bytes_per_s"].append(measure_link(cluster, Path(name)))
+        here["link_bytes_per_s"].append(measure_link(cluster))
         write_atomically(args.output, json.dumps(found).encode())
 
 

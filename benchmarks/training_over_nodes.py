@@ -30,7 +30,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -53,7 +52,6 @@ from phalanx.comm.world import World
 from phalanx.gradients.compression.make import make_compressor
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.jobs.record import describe_environment
-from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import detect
 from phalanx.launch.installation import find_mpi
@@ -197,28 +195,19 @@ def run_job(
     cluster: Any, layout: str, setting: Setting, engines: list[str], link: str | None
 ) -> Seconds:
     """link: None: over the nodes; else emulated, all ranks on one node."""
+    from benchmarks.nodes import run_ranks
+
     num_nodes, local_ranks = (int(word) for word in layout.split("x"))
-    ranks = num_nodes * local_ranks
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     if link is None:
         hosts = [f"{name}:{local_ranks}" for name in cluster.nodes[:num_nodes]]
         environ["PHALANX_HOSTS"] = ",".join(hosts)
-    if ranks > usable_cores():
+    if num_nodes * local_ranks > usable_cores():
         environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # a node does not see the others
     out = cluster.shared / "seconds.json"
     program = [sys.executable, __file__, "rank", str(out), str(num_nodes), str(local_ranks)]
     program += [json.dumps(engines), json.dumps(setting), link or ""]
-    mpi = find_mpi(os.environ)
-    command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=environ)
-    done = cluster.run(
-        "n0",
-        list(command.words),
-        environment={**environ, **command.environment},
-        timeout_s=TIMEOUT_S,
-    )
-    if done.returncode:
-        sys.exit(f"{layout} failed:\n{done.stdout}")
-    found: Seconds = json.loads(out.read_text())
+    found: Seconds = run_ranks(cluster, layout, program, environ, out, TIMEOUT_S)
     out.unlink()
     return found
 
@@ -241,26 +230,17 @@ def report(layout: str, real: Seconds, emulated: Seconds) -> None:
 
 def main(args: argparse.Namespace) -> None:
     sys.path.insert(0, str(ROOT))
-    from benchmarks.nodes import measure_link
-    from tests.nodes.cluster import missing, virtual_nodes
+    from benchmarks.nodes import limited_nodes, measure_link
+    from tests.nodes.cluster import missing
 
     if reason := missing():
         print(f"not measured: {reason}")
         return
-    keep, setting, rates = list(dict.fromkeys((Path(sys.prefix), ROOT, HERE))), args.setting, {}
+    setting, rates = args.setting, {}
     imitable = [engine for engine in args.engines if not engine.endswith("gloo")]
     for rate in args.rates:
-        with (
-            tempfile.TemporaryDirectory(prefix="nodes-", dir="/var/tmp") as name,
-            virtual_nodes(
-                max(int(layout.split("x")[0]) for layout in args.layouts),
-                Path(name) / "state",
-                keep=keep,
-                environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-                rate=rate,
-            ) as cluster,
-        ):
-            before = measure_link(cluster, Path(name))
+        with limited_nodes(args.layouts, rate, HERE) as cluster:
+            before = measure_link(cluster)
             link = f"{8e-9 * statistics.mean(before):.4f}Gbit/s"
             num_bytes = sum(parameter.nbytes for parameter in make_model(setting).parameters())
             print(f"\n{rate}, measured {link}; gradients of {num_bytes / 1e6:.1f} MB")
@@ -271,7 +251,7 @@ def main(args: argparse.Namespace) -> None:
                 emulated = run_job(cluster, layout, setting, imitable, link) if imitable else {}
                 report(layout, real, emulated)
                 found[layout] = {"real": real, "emulated": emulated}
-            after = measure_link(cluster, Path(name))
+            after = measure_link(cluster)
         rates[rate] = {"link_bytes_per_s": [before, after], "emulated": link, "seconds": found}
     document = {
         "command": f"python benchmarks/training_over_nodes.py {' '.join(sys.argv[1:])}".strip(),
