@@ -22,6 +22,7 @@ from phalanx.comm.errors import (
     PeerFailedError,
     WaitTimeoutError,
 )
+from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.flight_recorder import KernelLog
 from phalanx.comm.memory import SharedMemory, allocate_shared, warn_no_shared_memory
 from phalanx.comm.progress import poke_mpi
@@ -106,6 +107,8 @@ class ShmGroup:
         joined = cls(memory, module, communicator, policy, name)
         joined.timeout_s = timeout_s
         joined.group_ranks, joined._label = group_ranks or range(size), label
+        if is_fault_tolerant():  # a revocation travels as a message does
+            joined.keep_messages_moving()
         return joined
 
     def allocate(self, num_elements: int, dtype: DTypeLike) -> NDArray[Any]:
