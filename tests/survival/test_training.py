@@ -58,13 +58,6 @@ def check(
     return done.stderr
 
 
-@pytest.mark.parametrize(("seed", "deaths"), [(1, 1), (2, 3)])
-def test_same_bits_through_deaths(
-    tmp_path: Path, truth: dict[str, Any], seed: int, deaths: int
-) -> None:
-    check(tmp_path, truth, seed, deaths)
-
-
 def test_frozen_ranks_are_killed_and_those_that_go_on_in_time_are_not(
     tmp_path: Path, truth: dict[str, Any]
 ) -> None:
@@ -84,9 +77,3 @@ def test_same_bits_through_frozen_ranks(tmp_path: Path, truth: dict[str, Any], s
     drawn = random.Random(-seed)
     kinds = [drawn.choice(("kill", "stop", "pause", "loop")) for _ in range(RANKS - 1)]
     check(tmp_path, truth, seed, 1 + drawn.randrange(3), *kinds)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(1000, 1200))
-def test_same_bits_through_random_deaths(tmp_path: Path, truth: dict[str, Any], seed: int) -> None:
-    check(tmp_path, truth, seed, 1 + random.Random(seed).randrange(3))

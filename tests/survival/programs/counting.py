@@ -1,0 +1,103 @@
+"""Trains with checkpoints and evaluations; some of the original ranks die.
+
+Words: folder for the results; deaths as `dying.py` takes them, in JSON; the name of a mutation of
+the engine, or nothing.
+
+The model has a parameter of one number a sample, whose gradient says how often each sample counts
+in the sums of a step.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from dying import Dying
+from mutations import MUTATIONS
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+
+import phalanx
+from phalanx.launch.leftovers import mapped_files
+
+MICRO_BATCHES, BATCH, SAMPLES = 8, 32, 81  # the last global batch has 17 samples
+EPOCHS, CHECKPOINT_STEPS = 12, 2
+RANK = int(os.environ.get("RANK", "0"))
+
+
+class Counting(nn.Module):
+    """A network, and the parameter that counts samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 10)
+        )
+        self.counted = nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.network(inputs)
+
+
+def main(folder: Path, dying: Dying) -> None:
+    torch.manual_seed(5)
+    inputs, targets = torch.randn(SAMPLES, 20), torch.randint(10, (SAMPLES,))
+    data, model = (inputs, targets, torch.arange(SAMPLES)), Counting()
+    groups = [{"params": model.network.parameters()}, {"params": [model.counted], "lr": 0.0}]
+    optimizer = AdamW(groups, lr=0.01)
+    dying.follow(optimizer)
+    run = phalanx.start(
+        model,
+        optimizer,
+        data,
+        batch_size=BATCH,
+        micro_batches=MICRO_BATCHES,
+        bitwise=True,
+        epochs=EPOCHS,
+        checkpoint_dir=folder / "checkpoints",
+        checkpoint_steps=CHECKPOINT_STEPS,
+        timeout_s=60,
+    )
+    mapped = [str(path) for path in mapped_files(os.getpid()) if path.parts[1] == "dev"]
+    (folder / f"mapped-{RANK}").write_text("\n".join(mapped))
+
+    def error(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        dying.enter("evaluation")
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def count(*_: object) -> None:
+        times = (model.counted.grad * batch.global_samples).tolist()
+        print(json.dumps([batch.epoch, batch.step, times]), file=counted, flush=True)
+
+    optimizer.register_step_pre_hook(count)
+    errors = []
+    counted = (folder / f"counted-{RANK}").open("w")
+    with counted, (folder / f"computed-{RANK}").open("w") as computed:
+        for batch in run:
+            _, _, numbers = batch.data
+            loss = F.cross_entropy(run.model(batch.inputs), batch.targets)
+            print(json.dumps([batch.step, numbers.tolist()]), file=computed, flush=True)
+            dying.enter("time")
+            dying.enter("batch")
+            run.backward(loss + model.counted[numbers].mean())
+            if batch.ends_epoch:
+                errors.append(run.evaluate(error, data))
+    rows = run._group.gather([1.0])
+    assert rows is not None, "whoever is rank 0 next has them"
+    values = [value.numpy().tobytes() for value in model.state_dict().values()]
+    result = {
+        "errors": errors,
+        "loss": run.training_loss(),
+        "sha256": hashlib.sha256(b"".join(values)).hexdigest(),
+    }
+    (folder / f"result-{RANK}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[3:]:
+        MUTATIONS[name]()
+    place = Path(sys.argv[1])
+    main(place, Dying(place, RANK, json.loads(sys.argv[2])))

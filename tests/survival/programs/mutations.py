@@ -1,0 +1,48 @@
+"""Mutations of the engine that a test of survival must notice."""
+
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.comm.layout import share_of
+from phalanx.gradients import tree_reducer
+from phalanx.gradients.summation_tree import ADD, Exchange, plan_exchange
+from phalanx.parallel.bitwise import Bitwise
+from phalanx.parallel.surviving_group import SurvivingGroup
+
+
+def count_inherited(times: int) -> None:
+    """Count the micro-batches that a rank computes for lost ones so many times."""
+    end = Bitwise.end_micro_batch
+
+    def mutation(strategy: Bitwise) -> None:
+        own = share_of(strategy.group.original_rank, 4, strategy.num_blocks)
+        if strategy._micro_batch not in own:
+            for parameter in strategy._parameters:
+                parameter.grad.mul_(times)
+        end(strategy)
+
+    Bitwise.end_micro_batch = mutation
+
+
+def sum_by_ranks() -> None:
+    """Add up the partial sums from the first rank to the last."""
+
+    def mutation(*arguments: Any) -> Exchange:
+        exchange = plan_exchange(*arguments)
+        rest = [item for term in range(1, exchange.num_terms) for item in (term, ADD)]
+        return exchange._replace(expression=(0, *rest))
+
+    tree_reducer.plan_exchange = mutation
+
+
+def make_calls_again() -> None:
+    """Have ranks that have completed a call make it again, with those that have not."""
+    SurvivingGroup._settle = lambda _, compute: compute()
+
+
+MUTATIONS: dict[str, Callable[[], None]] = {
+    "counted twice": lambda: count_inherited(2),
+    "dropped": lambda: count_inherited(0),
+    "order of the ranks": sum_by_ranks,
+    "made again": make_calls_again,
+}
