@@ -11,7 +11,14 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome, raise_failure
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
-from phalanx.records.schema import Failure, FinishedEvent, Outcome, RecoveredEvent, StartedEvent
+from phalanx.records.schema import (
+    Failure,
+    FinishedEvent,
+    Outcome,
+    RecoveredEvent,
+    StartedEvent,
+    StoppedEvent,
+)
 
 LOGS = {
     "openmpi": "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9",
@@ -64,6 +71,18 @@ def test_a_run_without_those_that_died_is_complete_when_the_others_say_so(tmp_pa
     write_rank(tmp_path / "other", 1, finished=False)
     outcome = determine_outcome(tmp_path / "other", 3, JobExit(0))
     assert outcome.status == "failed", "nobody has missed rank 1"
+
+
+def test_a_run_that_was_stopped_after_losses_was_stopped(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_rank(tmp_path, rank, finished=False, lost=[[1]] if rank != 1 else [])
+    for rank in (0, 2):
+        writer = EventWriter(rank_file(tmp_path, rank))
+        writer.add(StoppedEvent(at_s=1.0, step=7))
+        writer.close()
+    outcome = determine_outcome(tmp_path, 3, JobExit(0))
+    assert outcome.status == "interrupted"
+    assert "stopped after step 7" in (outcome.error or "")
 
 
 @pytest.mark.parametrize("vendor", LOGS)

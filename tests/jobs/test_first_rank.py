@@ -1,0 +1,59 @@
+"""Events of the first of the ranks that are left, and the ends of the others."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx.jobs.first_rank import FirstRankTail
+from phalanx.jobs.outcome import JobExit
+from phalanx.jobs.runtime import ended_by_rank, has_failure
+from phalanx.launch.rank_log import RankFailure, note
+from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.schema import Event, NoticeEvent, RecoveredEvent
+
+
+def write(folder: Path, rank: int, *events: str | Sequence[int]) -> None:
+    """Add notices, and losses of ranks, to a rank's file."""
+    writer = EventWriter(rank_file(folder, rank))
+    for event in events:
+        if isinstance(event, str):
+            writer.add(NoticeEvent(at_s=0.0, text=event))
+        else:
+            writer.add(RecoveredEvent(at_s=0.0, step=1, lost=list(event), recovery_s=0.1))
+    writer.close()
+
+
+def texts(events: Sequence[Event]) -> list[str]:
+    return [
+        event.text if isinstance(event, NoticeEvent) else type(event).__name__ for event in events
+    ]
+
+
+def test_each_says_what_it_has_written_as_the_first(tmp_path: Path) -> None:
+    tail = FirstRankTail(tmp_path, 4)
+    assert not list(tail.read_new())
+    write(tmp_path, 0, "zero", [2], "zero without two")
+    write(tmp_path, 1, "one", [2], "one still second")
+    write(tmp_path, 3, "three", [2])
+    assert texts(list(tail.read_new())) == ["zero", "RecoveredEvent", "zero without two"]
+    note(tmp_path, RankFailure(2, -9, 1.0))
+    assert not list(tail.read_new())
+    note(tmp_path, RankFailure(0, -9, 2.0))
+    write(tmp_path, 1, [0], "one first")
+    assert texts(list(tail.read_new())) == ["RecoveredEvent", "one first"]
+    note(tmp_path, RankFailure(1, -9, 3.0))
+    write(tmp_path, 3, [0], [1], "three alone")
+    found = [each for _ in range(3) for each in texts(list(tail.read_new()))]
+    assert found == ["RecoveredEvent", "three alone"]
+
+
+def test_a_death_ends_nobody_and_a_failure_all(tmp_path: Path) -> None:
+    assert ended_by_rank(tmp_path, JobExit(0)) == JobExit(0)
+    note(tmp_path, RankFailure(1, -9, 1.0))
+    assert not has_failure(tmp_path, survive=True)
+    assert ended_by_rank(tmp_path, JobExit(0)) == JobExit(-9, 1)
+    note(tmp_path, RankFailure(2, 3, 2.0))
+    assert has_failure(tmp_path, survive=True) and not has_failure(tmp_path, survive=False)
+    assert ended_by_rank(tmp_path, JobExit(None)) == JobExit(3, 2)
+    assert ended_by_rank(tmp_path, JobExit(-15)) == JobExit(-15), "the launcher was killed"
+    (tmp_path / "error.json").touch()
+    assert has_failure(tmp_path, survive=False)
