@@ -104,7 +104,7 @@ def truth(folder: Path) -> list[float]:
 @pytest.mark.parametrize(
     ("ways", "timeout_s"),
     [
-        (("kill", "launcher"), "60"),
+        (("kill", "launcher"), "20"),
         pytest.param(("stop", "kill", "stop"), "8", marks=pytest.mark.long),
     ],
 )

@@ -182,7 +182,7 @@ def _run(
             shown = _copy(log_file(folder, 0), shown, output)
             if patience is not None:
                 patience.check()
-            if failed_at is None and _must_end(folder, is_spread=bool(collector), survive=survive):
+            if failed_at is None and _must_end(folder, survive=survive):
                 failed_at = time.monotonic()
             if failed_at is not None and time.monotonic() > failed_at + FAILED_S:
                 job.end(LOST_GRACE_S)
@@ -191,11 +191,9 @@ def _run(
     return code, job, collector
 
 
-def _must_end(folder: Path, *, is_spread: bool, survive: bool) -> bool:
+def _must_end(folder: Path, *, survive: bool) -> bool:
     """Return whether the job must end soon: a rank has failed, and its launcher may not end the
-    others. With `survive` it never does; it need not for those that died."""
-    if not (is_spread or survive):
-        return False
+    others, such as one without its daemon. With `survive` it need not for those that died."""
     return any(failure.exit_code >= 0 or not survive for failure in read_failures(folder))
 
 
