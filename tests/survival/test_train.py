@@ -1,10 +1,14 @@
 """`phalanx train --survive` goes on through deaths of ranks, to the bits of one undisturbed run."""
 
+import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +23,9 @@ from phalanx.records.schema import (
     EpochEvent,
     Event,
     FinishedEvent,
+    RebalancedEvent,
     RecoveredEvent,
+    StartedEvent,
     StepEvent,
     SummaryEvent,
 )
@@ -144,6 +150,34 @@ def drawn(seed: int) -> list[Death]:
 @pytest.mark.parametrize("seed", [1, *(long(seed) for seed in range(2000, 2020))])
 def test_same_bits_through_random_deaths(tmp_path: Path, truth: Path, seed: int) -> None:
     check(tmp_path, truth, drawn(seed))
+
+
+def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(tmp_path: Path, truth: Path) -> None:
+    words = ("--patience", "1.5", "--rebalance", "--slow-rank", "1:0.05", "--ranks", "3")
+
+    def stop_rank_2() -> None:
+        until = time.monotonic() + 60 * PATIENCE
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError, ValueError):  # not begun
+                began, *rest = read_events(rank_file(tmp_path / "run", 2))
+                if isinstance(began, StartedEvent) and rest:
+                    os.kill(began.process_id, signal.SIGSTOP)
+                    return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=stop_rank_2)
+    thread.start()
+    done = train(tmp_path, "--survive", "--strategy", "mpi", *words)
+    thread.join()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rank 2 has kept the others waiting for 1.5 s (--patience)" in done.stderr
+    ranks = events_of(tmp_path / "run", 3)
+    assert certificates(ranks) == 2 * certificates(events_of(truth / "run", 1))
+    assert read_run(tmp_path / "run").outcome.lost == [2]
+    assert "rank 1: data " in done.stdout, done.stdout
+    moved = [event for event in ranks[0] if isinstance(event, RebalancedEvent)]
+    assert moved and moved[0].micro_batches[1] < 4 and "step " in done.stdout
+    assert not list((tmp_path / "run").glob("waits-*"))
 
 
 @pytest.mark.long

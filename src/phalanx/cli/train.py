@@ -64,6 +64,11 @@ def train(
     launched = detect(os.environ)
     if launched:
         refuse_hosts(hosts, hostfile, launched)
+        if config.patience is not None:
+            raise UserError(
+                f"--patience {config.patience:g}: the command that starts the ranks kills them, "
+                f"and {launched.launcher} has started these: leave that launcher out, or --patience"
+            )
         if json_:
             raise UserError("--json: give it where phalanx starts the ranks, without a launcher")
         if config.grace_s != DEFAULTS["grace_s"]:

@@ -19,6 +19,7 @@ from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
 from phalanx.jobs.first_rank import FirstRankTail
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome
+from phalanx.jobs.patience import Patience
 from phalanx.launch import rank_log
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.launch.binding import thread_variables
@@ -29,6 +30,7 @@ from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
 from phalanx.launch.rank_log import read_failures
 from phalanx.records.schema import Event, FinishedEvent, Outcome
+from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
 
 POLL_INTERVAL_S = 0.1
 START_S = 600.0
@@ -52,6 +54,7 @@ class RankJob:
     environment: Mapping[str, str] = field(default_factory=dict)  # added to that of the ranks
     last_event: type[Event] = FinishedEvent  # a rank that wrote it came to its end
     survive: bool = False  # the others go on when a rank dies
+    patience_s: float | None = None  # a rank that keeps others waiting for longer is killed
     check: Callable[[], None] = lambda: None  # called while they run; what it raises ends them
     grace_s: float | None = None
     """For the ranks to save and stop after SIGTERM to this process; None: it ends them."""
@@ -81,6 +84,8 @@ class RankJob:
         else:
             started = local_commands(self.ranks, self.program, environ=os.environ)
         added = {**self.environment, **thread_variables(self.threads, os.environ)}
+        if self.patience_s is not None:
+            added[WAIT_REPORTS] = str(self.folder.absolute())
         return [replace(each, environment={**each.environment, **added}) for each in started]
 
     def _noting_ends(self) -> list[str]:
@@ -109,6 +114,7 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
     if has_not_started(job.folder, ending.exit_code):
         tell_of_restart(job.folder)
         ending, processes, collector = _run(job, update)
+    remove_reports(job.folder)
     if job.survive:
         ending = ended_by_rank(job.folder, ending)
     outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
@@ -131,9 +137,18 @@ def _run(job: RankJob, update: Callable[[], bool]) -> tuple[JobExit, Job, Collec
                 lambda: True, job.grace_s, has_launcher=job.mpi is not None
             )
         must_end = collector is not None or job.survive
+        patience: Patience | None = None
+        if job.patience_s is not None:
+            patience = Patience(job.folder, job.patience_s, processes.token, job.nodes)
+
+        def look() -> bool:
+            if patience is not None:
+                patience.check()
+            return update()
+
         ending = watch(
             processes,
-            update,
+            look,
             silent_s=job.silent_s,
             has_launcher=job.mpi is not None,
             has_failed=partial(has_failure, job.folder, survive=job.survive) if must_end else None,

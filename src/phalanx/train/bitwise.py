@@ -182,7 +182,7 @@ class MicroBatchFeed:
         num_steps = min(max_steps, num_batches(self._num_train - seen, batch_size))
         for current, loaded in zip(range(step, step + num_steps), batches, strict=False):
             if context.delay_s:
-                time.sleep(context.delay_s)
+                time.sleep(context.delay_s * len(own) * strategy.size / number)
             slices = cut_micro_batches(loaded.global_size, number=number, own=own)
             stop = 0
             for piece in slices:

@@ -60,6 +60,7 @@ def run_job(
                 threads=threads,
                 silent_s=2 * config.timeout_s,
                 survive=config.survive,
+                patience_s=config.patience,
                 check=check,
                 grace_s=config.grace_s if config.checkpoint_dir else None,
                 environment={} if mpi else {"PHALANX_RENDEZVOUS": str(meeting / "rendezvous")},

@@ -37,6 +37,7 @@ class TrainingContext:
     writer: EventWriter
     began_at: float  # time.perf_counter() that events count from
     delay_s: float = 0.0  # by which every step of this rank is made slower
+    rebalances: bool = False  # slow ranks are given fewer micro-batches
     resident_before: int | None = None  # bytes of the process before the model was made
     first_epoch: int = 0  # more than 0 in a resumed run
     first_sample: int = 0  # of that epoch, more than 0 where it resumes within it
@@ -87,6 +88,7 @@ class Training:
             checkpoint_seconds=context.checkpoint_seconds,
             save=None if save is None else lambda at: save(at.epoch, at.seen),
             poll=context.poll,
+            rebalances=context.rebalances,
         )
         feed = feed or SourceFeed(context)
         self.loop = TrainingLoop(context.strategy, feed, recorder, options, computation)

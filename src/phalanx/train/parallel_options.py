@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.parallel.option_groups import AT_LEAST_ONE, ruled
+from phalanx.parallel.option_groups import AT_LEAST_ONE, POSITIVE, Needs, ruled
 from phalanx.train.strategy_options import StrategyName
 
 Autocast = Literal["none", "bf16"]
+
+SURVIVING = Needs("--survive", lambda options: options.survive)
+BITWISE = Needs("--bitwise or --survive", lambda options: options.bitwise or options.survive)
 
 WITHOUT_MPI: tuple[StrategyName, ...] = ("sequential", "gloo")
 
@@ -43,8 +46,16 @@ class ParallelOptions:
     survive: bool = False
     """Go on without ranks that die, to the same bits: `mpi` with Open MPI. Means --bitwise, too."""
 
+    patience: float | None = ruled(None, POSITIVE, SURVIVING)
+    """Kill a rank that keeps the others waiting for longer than these seconds, stopped or stuck,
+    and go on without it. Default: --timeout-s ends the wait, and the run."""
+
+    rebalance: bool = ruled(False, BITWISE)
+    """Give ranks that are slow for long fewer micro-batches; the bits stay the same."""
+
     slow_rank: str | None = None
-    """Makes a rank slower, as RANK:SECONDS a step, to see which ranks wait for it."""
+    """Makes a rank slower, as RANK:SECONDS a step, to see which ranks wait for it; in bitwise runs
+    of an even share of the micro-batches."""
 
     def check_bitwise(self) -> None:
         """Raise UserError for what would make the bits depend on the number of ranks."""

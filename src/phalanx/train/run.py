@@ -60,7 +60,7 @@ EXCLUDED_OPTIONS = {
     "data_root", "data", "stage", "keep_staged", "trace", "model", "epochs", "batch_size",
     "per_rank_batch_size", "seed", "dtype", "checkpoint_dir", "checkpoint_steps",
     "checkpoint_seconds", "keep_checkpoints", "checkpoint_thread", "resume", "restart_schedule",
-    "allow_changes", "run_dir", "grace_s", "timeout_s", "survive",
+    "allow_changes", "run_dir", "grace_s", "timeout_s", "survive", "patience", "rebalance",
 }  # fmt: skip
 
 

@@ -248,6 +248,7 @@ def _prepare(
     context = TrainingContext(
         strategy=strategy,
         delay_s=delay_s if strategy.rank == slow_rank else 0.0,
+        rebalances=config.rebalance,
         resident_before=resident_before,
         first_epoch=start.position[0],
         first_sample=start.position[1],
