@@ -45,6 +45,10 @@ def test_a_phase_that_takes_much_longer_than_on_the_other_ranks(
         assert all(slow_phase([*others, slow], rank, STEPS) is None for rank in range(len(others)))
 
 
+def test_a_rank_alone_is_not_slow() -> None:
+    assert slow_phase([pace()], 0, STEPS) is None
+
+
 @dataclass
 class Told:
     """What is told of ranks in one window after the other."""

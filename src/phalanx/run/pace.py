@@ -60,6 +60,8 @@ def slow_phase(paces: Sequence[RankPace], rank: int, steps: int) -> tuple[str, f
     """Return the phase in which a rank loses most against the others, and how many times their
     median it takes; None where it is not slow. Micro-batches count alike, however many a rank has.
     """
+    if len(paces) == 1:
+        return None
     others = [pace.phases(steps) for number, pace in enumerate(paces) if number != rank]
     usual = [median(times) for times in zip(*others, strict=True)]
     own = paces[rank].phases(steps)

@@ -59,6 +59,8 @@ class StepWatch:
 
         times: as of `RunRecorder.end_step`. micro_batches: that this rank computed.
         """
+        if self._group.size == 1:  # the others are lost
+            return
         if self._num_left_out:
             self._num_left_out -= 1
             return
@@ -86,7 +88,7 @@ class StepWatch:
         slowest_s = max(pace.step_s for pace in paces) / steps
         pace_steps = math.ceil(INTERVAL_S / max(slowest_s, 1e-9))
         self._window = min(MAX_STEPS, max(MIN_STEPS, pace_steps))
-        if len(paces) != self._group.size:  # ranks were lost meanwhile
+        if len(paces) != self._group.size or len(paces) == 1:  # ranks were lost meanwhile
             return
         if len(paces) != self._num_ranks:
             self._num_ranks, self._slow = len(paces), SlowRanks()
