@@ -8,7 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.checkpoints.find import FoundCheckpoint, check_checkpoint_dir, find_checkpoint
+from phalanx.checkpoints.find import (
+    FoundCheckpoint,
+    check_checkpoint_dir,
+    find_checkpoint,
+    find_newest,
+)
 from phalanx.checkpoints.manifest import (
     MANIFEST,
     MODEL_FILE,
@@ -95,6 +100,42 @@ def test_the_checkpoint_just_written_stays_whatever_the_clock_says(tmp_path: Pat
     Retention(tmp_path, None).remove_older(newest)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {folder_name(1), folder_name(0, 4_000), newest.name}
+
+
+def test_a_checkpoint_of_an_epoch_removes_none_within_epochs(tmp_path: Path) -> None:
+    within = {save_at(tmp_path, 0, samples, saved_at=samples) for samples in (100, 200)}
+    Retention(tmp_path, None).remove_older(save_at(tmp_path, 1))
+    assert within <= set(tmp_path.iterdir())
+
+
+def test_the_newest_valid_ones_are_kept(tmp_path: Path) -> None:
+    """Of epochs and within them; a damaged one does not count, and goes with the older ones."""
+    retention = Retention(tmp_path, 2)
+    older = [save_at(tmp_path, 0, 100, saved_at=1.0), save_at(tmp_path, 1, saved_at=2.0)]
+    damaged = save_at(tmp_path, 1, 100, saved_at=3.0)
+    (damaged / MODEL_FILE).write_bytes(b"")
+    retention.remove_older(first := save_at(tmp_path, 2, saved_at=4.0))
+    assert set(tmp_path.iterdir()) == {first, damaged, older[1]}
+    retention.remove_older(second := save_at(tmp_path, 2, 100, saved_at=5.0))
+    assert set(tmp_path.iterdir()) == {first, second}
+
+
+def test_damaged_and_unfinished_ones_are_passed_over_by_name(tmp_path: Path) -> None:
+    assert find_newest(tmp_path / "nothing") == (None, [])
+    valid = save_at(tmp_path, 1)
+    for epoch, damage in ((2, MODEL_FILE), (3, MANIFEST)):
+        (save_at(tmp_path, epoch) / damage).unlink()
+    save_at(tmp_path, 4).rename(tmp_path / ".epoch-0004.new")
+    found, lines = find_newest(tmp_path)
+    assert found is not None and found.path == valid
+    assert sorted(lines) == [
+        f"passed over: checkpoint {tmp_path}/.epoch-0004.new was not finished",
+        f"passed over: checkpoint {tmp_path}/epoch-0002 is damaged: {MODEL_FILE} is missing",
+        f"passed over: checkpoint {tmp_path}/epoch-0003 has no {MANIFEST}",
+    ]
+    (valid / MODEL_FILE).write_bytes(b"")
+    found, lines = find_newest(tmp_path)
+    assert found is None and len(lines) == 4
 
 
 def test_no_checkpoint_is_told(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ class Retention:
         self._valid.add(newest)
         if self._keep is None:
             within = [*self._folder.glob("epoch-*-samples-*")]
-            for path in self._newest_first(within, newest)[MAX_WITHIN_EPOCH:]:
-                remove(path)
+            if newest in within:
+                for path in self._newest_first(within, newest)[MAX_WITHIN_EPOCH:]:
+                    remove(path)
             return
         num_valid = 0
         for path in self._newest_first(readable_folders(self._folder), newest):

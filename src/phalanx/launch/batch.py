@@ -161,6 +161,7 @@ def _script(
         f"{_change_folder(job)}{before}{_run_and_wait(job)}{stop_timer}"
         f"# {EXIT_STOPPED}: stopped with a checkpoint; {KILLED_BY_NOTICE}: before it had begun\n"
         f"if [ $code -eq {EXIT_STOPPED} ] || [ $code -eq {KILLED_BY_NOTICE} ]; then\n"
+        '  [ -n "$ended" ] && exit $code  # SIGTERM: whoever ended the job decides\n'
         f"  {again} && exit 0\n"
         "fi\n"
         "exit $code\n"
@@ -171,7 +172,7 @@ def _run_and_wait(job: BatchJob) -> str:
     """Return shell commands that run the job's command, pass signals on, and set `code`."""
     return (
         "trap 'kill -USR1 $command 2>/dev/null' USR1\n"
-        "trap 'kill -TERM $command 2>/dev/null' TERM\n"
+        "trap 'ended=1; kill -TERM $command 2>/dev/null' TERM\n"
         f"{shlex.join(job.command)} &\n"
         "command=$!\n"
         "wait $command; code=$?  # a signal ends the wait\n"
@@ -260,7 +261,8 @@ def _in_pod(job: BatchJob) -> str:
     """Return what the launching pod runs: a pod that is to end gets SIGTERM, and is asked to
     stop with a checkpoint; its exit code 75 has it started again."""
     text = _run_and_wait(job).replace(
-        "'kill -TERM $command 2>/dev/null' TERM", "'kill -USR1 $command 2>/dev/null' TERM"
+        "'ended=1; kill -TERM $command 2>/dev/null' TERM",
+        "'kill -USR1 $command 2>/dev/null' TERM",
     )
     return f"{_change_folder(job)}{text}exit $code"
 
