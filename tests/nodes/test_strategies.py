@@ -61,6 +61,8 @@ BY_LANES = {
 """Sum within nodes first where a node has several ranks: the order of sums is another."""
 BY_LIBRARY = {"library"}
 """Sums in an order of the MPI library's own."""
+COMPRESSED_BY_LANES = {"bf16", "int8", "topk"}
+"""Compress the sums of nodes, others than one node does: tests/nodes/test_compressed.py."""
 UNLIKE_ONE_PROCESS = {"local"}
 """Averages parameters after several steps of each rank."""
 
@@ -115,6 +117,9 @@ def test_nodes_train_what_one_node_and_one_process_train(
     one_node = trained(name, (1, layout[0] * layout[1]))
     exact = name not in BY_LIBRARY and (name not in BY_LANES or layout[1] == 1)
     assert found.keys() == one_node.keys()
+    if name in COMPRESSED_BY_LANES and layout[1] > 1:
+        assert all(tensor.isfinite().all() for tensor in found.values())
+        return
     for key, tensor in found.items():
         assert torch.allclose(tensor, one_node[key], rtol=0, atol=0 if exact else 1e-10), key
     if CASES[name]["dtype"] == "float64" and name not in UNLIKE_ONE_PROCESS:

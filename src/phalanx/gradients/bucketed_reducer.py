@@ -43,6 +43,7 @@ class BucketedGradReducer(GradReducer):
         compressor: Compressor,
         backend: ReduceBackend,
         *,
+        subgroups: Sequence[Group] = (),
         algorithm_of: Callable[[int, DType], Algorithm],
         largest_bytes: int,
         last_bytes: int | None,
@@ -51,7 +52,7 @@ class BucketedGradReducer(GradReducer):
         has_hooks: bool = True,
     ) -> None:
         """group: used by nobody else while a block is open, and closed by this where there is a
-        thread; backend: the same, for the compressor.
+        thread; backend: the same, for the compressor. subgroups: of the compressor, closed by this.
         algorithm_of: chooses that of an uncompressed bucket of so many values.
         largest_bytes, last_bytes: of buckets, as `plan_buckets` has it.
         overlaps: a bucket is summed as soon as it is complete; else that happens at the end.
@@ -61,6 +62,7 @@ class BucketedGradReducer(GradReducer):
         """
         super().__init__(parameters)
         self._group, self._compressor, self._backend = group, compressor, backend
+        self._subgroups = subgroups
         self._algorithm_of = algorithm_of
         self._largest_bytes, self._last_bytes = largest_bytes, last_bytes
         self._overlaps, self._on_thread = overlaps, on_thread
@@ -82,7 +84,7 @@ class BucketedGradReducer(GradReducer):
     def begin(self) -> None:
         self.is_open = True
         if self._on_thread:
-            self._group.set_wait_policy(DURING_BACKWARD)
+            self._set_wait_policy(DURING_BACKWARD)
         if self._buckets is not None:
             self._buckets.begin()
 
@@ -104,12 +106,13 @@ class BucketedGradReducer(GradReducer):
         for bucket in self._buckets.flush():
             self._tasks.submit(bucket)
         if self._on_thread:
-            self._group.set_wait_policy(AFTER_BACKWARD)
+            self._set_wait_policy(AFTER_BACKWARD)
         self._record_times(self._tasks.wait(), computed_ns)
 
     def fail(self, reason: str) -> None:
         self.is_open = False
-        self._group.fail(reason)
+        for group in (self._group, *self._subgroups):
+            group.fail(reason)
 
     def plan(self) -> list[list[int]]:
         """Return the parameter numbers of each bucket; a guess before the first block has ended."""
@@ -164,9 +167,15 @@ class BucketedGradReducer(GradReducer):
             hook.remove()
         super().close()
         self._tasks.close()
+        for group in self._subgroups:
+            group.close()
         if self._on_thread:
             self._group.close()
         self._buckets = None
+
+    def _set_wait_policy(self, policy: WaitPolicy) -> None:
+        for group in (self._group, *self._subgroups):
+            group.set_wait_policy(policy)
 
     def _values_of(self, numbers: Sequence[int]) -> tuple[int, DType]:
         """Return the count and the type of a bucket's values."""

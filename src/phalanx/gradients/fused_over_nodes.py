@@ -18,9 +18,8 @@ from numpy.typing import DTypeLike
 from phalanx.comm import kernels
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
-from phalanx.comm.collectives.lanes import ranks_by_node
 from phalanx.comm.collectives.library import is_native
-from phalanx.comm.group import Group
+from phalanx.comm.node_groups import lane_group
 from phalanx.comm.select import Algorithm, choose_all_reduce
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
@@ -51,7 +50,7 @@ class LaneOptimizerStep(FusedOptimizerStep):
         own = slice(buffer.local_share.start, buffer.local_share.stop)
         self._sums, self._share, *self._states = [Buffer.of(row[own]) for row in buffer.vectors]
         self._parameters = Buffer.of(buffer.vectors[1])
-        self._lane = lane_of(world)
+        self._lane = lane_group(world.group)
         self._algorithm: Algorithm = choose_all_reduce(
             self._sums.num_bytes,
             self._sums.dtype,
@@ -147,10 +146,3 @@ def uneven_nodes(world: World) -> str | None:
     if len(set(counts.values())) == 1:
         return None
     return " and ".join(str(count) for count in sorted(set(counts.values()), reverse=True))
-
-
-def lane_of(world: World) -> Group:
-    """Return a group of the ranks with this one's place on their nodes, which have as many ranks
-    each. Collective."""
-    members = [ranks[world.local_rank] for ranks in ranks_by_node(world.group.nodes)]
-    return world.group.subgroup(members, name="lane", tag=world.local_rank)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from phalanx.comm.collectives.library import is_native
 from phalanx.comm.dtypes import DType
+from phalanx.comm.group import Group
+from phalanx.comm.node_groups import lane_group, node_group
 from phalanx.comm.select import Algorithm, choose_all_reduce
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
@@ -20,6 +22,7 @@ from phalanx.gradients.buckets import (
     network_bucket_bytes,
 )
 from phalanx.gradients.compression.backends import GroupBackend
+from phalanx.gradients.compression.by_lanes import LanesCompressor
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.flat_reducer import (
     FlatGradReducer,
@@ -106,6 +109,11 @@ def make_bucketed_reducer(
         policy = WaitPolicy.for_network()
         group = group.subgroup(range(world.size), name="gradients", policy=policy)
 
+    subgroups: list[Group] = []
+    if compressor.takes_slices and group.topology.has_lanes:
+        subgroups = [node_group(group), lane_group(group)]
+        compressor = LanesCompressor(compressor, *subgroups)
+
     def algorithm_of(count: int, dtype: DType) -> Algorithm:
         return choose_algorithm(world, count, dtype, method)
 
@@ -114,6 +122,7 @@ def make_bucketed_reducer(
         group,
         compressor,
         GroupBackend(group, None if method == "auto" else method, divisor=divisor),
+        subgroups=subgroups,
         algorithm_of=algorithm_of,
         largest_bytes=largest_bytes,
         last_bytes=largest_bytes // LAST_BUCKET_DIVISOR if on_thread else None,

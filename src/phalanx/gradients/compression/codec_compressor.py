@@ -163,6 +163,8 @@ class ErrorFeedback(NamedTuple):
 class CodecCompressor(Compressor):
     """Compressor fp16, bf16 or int8: a codec, with error feedback where it has a residual."""
 
+    takes_slices = True
+
     def __init__(self, name: str, codec: Codec) -> None:
         super().__init__()
         self.name, self.has_state = name, codec.has_residual

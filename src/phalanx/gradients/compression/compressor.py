@@ -88,6 +88,8 @@ class Compressor(ABC):
     name: str
     has_state = False
     """Whether the state of a step changes later ones."""
+    takes_slices = False
+    """Whether a part of a bucket can be compressed by itself, whatever the parameters' shapes."""
 
     @property
     def state_name(self) -> str:

@@ -30,6 +30,7 @@ class TopK(Compressor):
 
     name = "topk"
     has_state = True
+    takes_slices = True
 
     def __init__(self, fraction: float) -> None:
         super().__init__()
