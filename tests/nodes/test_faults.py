@@ -121,7 +121,7 @@ def lose(
     outcome = outcome_of(nodes)
     assert outcome["status"] == "failed", outcome
     assert re.search(rf"\b{victim}\b", outcome["error"]), outcome
-    assert re.search(rf"\b{victim}\b", said.rpartition("epoch")[2]), said
+    assert re.search(rf"\b{victim}\b", said.rpartition("\nepoch ")[2]), said
 
 
 @pytest.mark.parametrize("name", FAULTS)
