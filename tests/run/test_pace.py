@@ -43,6 +43,7 @@ def test_a_phase_that_takes_much_longer_than_on_the_other_ranks(
         phase = slow_phase([*others, slow], len(others), STEPS)
         assert phase == (None if found is None else (found[0], pytest.approx(found[1])))
         assert all(slow_phase([*others, slow], rank, STEPS) is None for rank in range(len(others)))
+    assert slow_phase([slow], 0, STEPS) is None, "the last one that is left"
 
 
 def test_a_rank_alone_is_not_slow() -> None:
