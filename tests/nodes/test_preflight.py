@@ -17,7 +17,14 @@ pytestmark = pytest.mark.nodes
 WITHIN_S = 10.0
 ANOTHER_PYTHON = "import platform; platform.python_version = lambda: '3.10.2'"
 NO_PHALANX = "import sys; sys.modules['phalanx'] = None"
-NO_PAIRS = "import sys; sys.modules['phalanx.comm.pairs'] = None"
+NO_LINKS = """
+import sys
+if "phalanx.doctor.nodes.survey" in sys.orig_argv:
+    import phalanx.comm.pairs
+    def measure_pairs(ranks):
+        raise RuntimeError("no link")
+    phalanx.comm.pairs.measure_pairs = measure_pairs
+"""
 
 
 def launch(nodes: Nodes, hosts: str, *words: str, folder: str = "/mnt/scratch") -> tuple[int, str]:
@@ -114,7 +121,7 @@ def test_nodes_that_are_well_are_described_in_a_line(nodes: Nodes) -> None:
 
 
 def test_ranks_that_do_not_meet_end_the_job_beside_which_they_are_started(nodes: Nodes) -> None:
-    with python_runs_first(nodes, "n1", NO_PAIRS):
+    with python_runs_first(nodes, "n1", NO_LINKS):
         folder = f"{nodes.shared}/apart"
         code, said = launch(nodes, "n0,n1", "--log-dir", folder, "sleep", "600")
     assert code == 2, said

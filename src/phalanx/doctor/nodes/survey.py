@@ -7,7 +7,6 @@ rank 0. QUESTION: JSON as `facts.answer` takes it, or null where ssh has answere
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 import time
@@ -162,7 +161,9 @@ def main() -> None:
     except (ImportError, RuntimeError) as error:  # of MPI, too
         text = f"{FAILED}{socket.gethostname()}: {' '.join(str(error).split())}"
         print(text, file=sys.stderr, flush=True)
-        os._exit(1)  # MPI would wait for the other ranks
+        from phalanx.comm.abort import abort  # needed by those that fail alone
+
+        abort(1)
     if found is not None:
         print(json.dumps(found), flush=True)
 
