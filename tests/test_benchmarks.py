@@ -50,6 +50,7 @@ SHORT = {
         'CELLS = {"mlp, tp=2": CELLS["mlp, tp=2"]}\nRATIOS = {}\nROUNDS = 1',
     ),
     "start_on_nodes.py": ("--rounds 1 --starts launch train", ""),
+    "survive.py": ("--quick", 'SIZES = {"short": Size(16, 32, 5)}'),
     "training_over_nodes.py": ("--quick", ""),
     "tracing.py": ("--seconds 0.1", "LEAST_ROUNDS = 3"),
     "training.py": ("mlp", 'SAMPLES = {"mlp": 1280}\nROUNDS = 2'),

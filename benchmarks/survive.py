@@ -1,0 +1,230 @@
+"""Cost of `phalanx launch --survive` while nobody dies: its steps against those without it.
+
+    python benchmarks/survive.py            # ten minutes on two quiet cores
+    python benchmarks/survive.py --quick    # few rounds
+
+The same program of `phalanx.start`, an MLP of two sizes on two ranks of this node, one thread each,
+is launched three times at once:
+
+    plain     the ordinary path
+    bitwise   the same with bitwise=True
+    survive   the same with --survive, which is bitwise
+
+One job at a time makes a block of steps, while the ranks of the others wait for a byte in a pipe;
+so the three take turns, in another order from round to round. A block counts by the median of its
+steps but the first, of the slower rank, by the clock; and by the processor's time of both ranks for
+the whole block, which does not see other processes.
+
+Reported: the ratios of each round, median and quartiles. Raw times, commit and machine go to
+benchmarks/results/survive.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import phalanx
+from phalanx.jobs.record import describe_environment
+from phalanx.launch.installation import find_mpi
+from phalanx.records.files import write_atomically
+
+RANKS, MICRO_BATCHES, CLASSES = 2, 4, 10
+KINDS = ("plain", "bitwise", "survive")
+PAIRS = (("survive", "bitwise"), ("survive", "plain"), ("bitwise", "plain"))
+ROUNDS, QUICK_ROUNDS, WARM_UP = 60, 6, 2
+START_S, BLOCK_TIMEOUT_S = 120.0, 120.0
+RESULTS = Path(__file__).parent / "results" / "survive.json"
+
+
+class Size(NamedTuple):
+    """Of a training whose step takes about as long as its name says."""
+
+    width: int
+    batch: int
+    steps: int
+    """Of a block."""
+
+
+SIZES = {"5 ms": Size(384, 256, 60), "50 ms": Size(1024, 1024, 8)}
+
+
+class Block(NamedTuple):
+    """Steps of one rank, in a row."""
+
+    step_s: list[float]
+    processor_s: float
+
+
+def rank_main(folder: Path, kind: str, size: Size) -> None:
+    rank = os.environ["RANK"]
+    torch.manual_seed(0)
+    layers = [nn.Linear(784, size.width), nn.ReLU(), nn.Linear(size.width, size.width), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(size.width, CLASSES))
+    samples = 16 * size.batch
+    run = phalanx.start(
+        model,
+        torch.optim.Adam(model.parameters(), lr=1e-3, fused=True),
+        (torch.randn(samples, 784), torch.randint(CLASSES, (samples,))),
+        batch_size=size.batch,
+        micro_batches=MICRO_BATCHES,
+        bitwise=kind != "plain",
+        epochs=sys.maxsize,
+    )
+    begin, end = (folder / f"{what}-{kind}-{rank}" for what in ("begin", "end"))
+    with begin.open("rb", buffering=0) as asked, end.open("w") as answer:
+        ended: list[float] = []
+        for batch in run:
+            if not ended:
+                if asked.read(1) != b"1":
+                    break
+                ended, began_s = [time.perf_counter()], time.process_time()
+            run.backward(cross_entropy(run.model(batch.inputs), batch.targets))
+            if not batch.ends_step:
+                continue
+            ended.append(time.perf_counter())
+            if len(ended) > size.steps:
+                steps = [after - before for before, after in pairwise(ended)]
+                block = Block(steps, time.process_time() - began_s)
+                print(json.dumps(block), file=answer, flush=True)
+                ended = []
+
+
+class LaunchedJob:
+    """A program that was launched, which makes blocks of steps when it is asked."""
+
+    def __init__(self, folder: Path, kind: str, size: Size) -> None:
+        pipes = [
+            folder / f"{what}-{kind}-{rank}" for what in ("begin", "end") for rank in range(RANKS)
+        ]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        # Read and write: the opening of neither end waits for the other.
+        self._pipes = [os.fdopen(os.open(pipe, os.O_RDWR), "r+b", buffering=0) for pipe in pipes]
+        self._log = folder / f"{kind}.log"
+        options = ["--threads", "1", "--log-dir", str(folder / kind), "-n", str(RANKS)]
+        options += ["--survive"] if kind == "survive" else []
+        program = [__file__, "rank", str(folder), kind, json.dumps(size)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "phalanx", "launch", *options, *program],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def block(self, timeout_s: float = BLOCK_TIMEOUT_S) -> list[Block]:
+        """Return the block of each rank."""
+        for pipe in self._pipes[:RANKS]:
+            pipe.write(b"1")
+        return [self._answer(number, timeout_s) for number in range(RANKS, 2 * RANKS)]
+
+    def _answer(self, number: int, timeout_s: float) -> Block:
+        text, until_s = b"", time.monotonic() + timeout_s
+        while not text.endswith(b"\n"):
+            ready, _, _ = select.select([self._pipes[number]], [], [], 1.0)
+            if ready:
+                text += os.read(self._pipes[number].fileno(), 1 << 16)
+            elif self._process.poll() is not None or time.monotonic() > until_s:
+                self.close()
+                sys.exit(self._log.read_text())
+        return Block(*json.loads(text))
+
+    def close(self) -> None:
+        for pipe in self._pipes[:RANKS]:
+            pipe.write(b"0")
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+Round = dict[str, list[Block]]  # by kind, rank
+
+
+def measure(size: Size, rounds: int) -> list[Round]:
+    with tempfile.TemporaryDirectory() as name:
+        jobs = {kind: LaunchedJob(Path(name), kind, size) for kind in KINDS}
+        for _ in range(WARM_UP):
+            for job in jobs.values():
+                job.block(START_S)
+        found = []
+        for number in range(rounds):
+            order = KINDS[number % 3 :] + KINDS[: number % 3]
+            made = {kind: jobs[kind].block() for kind in (order if number % 2 else order[::-1])}
+            found.append(made)
+        for job in jobs.values():
+            job.close()
+    return found
+
+
+def clock_s(blocks: list[Block]) -> float:
+    """Seconds of a step of the slower rank, without the first of the block."""
+    return max(statistics.median(block.step_s[1:]) for block in blocks)
+
+
+def processor_s(blocks: list[Block]) -> float:
+    """Seconds of a step of all ranks."""
+    return sum(block.processor_s / len(block.step_s) for block in blocks)
+
+
+def quartiles(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.3f} [{low:.3f} {high:.3f}]"
+
+
+def report(name: str, rounds: list[Round]) -> None:
+    medians = [1e3 * statistics.median(clock_s(made[kind]) for made in rounds) for kind in KINDS]
+    shown = ", ".join(f"{kind} {value:.2f}" for kind, value in zip(KINDS, medians, strict=True))
+    print(f"{name}: ms a step: {shown}")
+    for upper, lower in PAIRS:
+        columns = [
+            quartiles([seconds(made[upper]) / seconds(made[lower]) for made in rounds])
+            for seconds in (clock_s, processor_s)
+        ]
+        print(f"  {upper + ' ÷ ' + lower:18}{columns[0]:24}{columns[1]}", flush=True)
+
+
+def main(rounds: int) -> None:
+    print(f"steps of {RANKS} ranks; ratios by the clock, and by the processor's time")
+    found = {}
+    for name, size in SIZES.items():
+        found[name] = measure(size, rounds)
+        report(name, found[name])
+    if rounds == QUICK_ROUNDS:
+        return
+    document = {
+        "command": "python benchmarks/survive.py",
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
+        "sizes": {name: size._asdict() for name, size in SIZES.items()},
+        "ranks": RANKS,
+        "micro_batches": MICRO_BATCHES,
+        "step_and_processor_seconds_by_round_kind_rank": found,
+    }
+    write_atomically(RESULTS, json.dumps(document).encode())
+    print(f"raw times: {RESULTS}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(Path(sys.argv[2]), sys.argv[3], Size(*json.loads(sys.argv[4])))
+    else:
+        main(QUICK_ROUNDS if "--quick" in sys.argv[1:] else ROUNDS)
