@@ -21,12 +21,12 @@ def test_runs_of_a_seed_differ_in_faults_and_checkpoints_alone() -> None:
     runs = plan(SurvivalConfig(seeds=(0, 3))).runs
     assert [run.name for run in runs] == [f"{way}-s{seed}" for seed in (0, 3) for way in WAYS]
     assert [run.options["inject"] for run in runs[len(WAYS) :]] == [
-        "", "kill:15:3", "stop:15:3:never", "kill:15:3",
+        "", "kill:15:3", "stop:15:3:never", "kill:15:3", "terminate:15:3",
     ]  # fmt: skip
     for seed in (0, 1):
         configs = [run.config for run in runs[seed * len(WAYS) : (seed + 1) * len(WAYS)]]
         assert len({replace(config, checkpoint_steps=None) for config in configs}) == 1
-        assert [config.checkpoint_steps for config in configs] == [None, None, None, 20]
+        assert [config.checkpoint_steps for config in configs] == [None, None, None, 20, 20]
 
 
 @pytest.mark.usefixtures("every_mpi_can")
@@ -44,7 +44,9 @@ def test_an_mpi_that_ends_all_ranks_leaves_a_way_out(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(SurvivalRun, "check", check)
     planned = plan(SurvivalConfig(seeds=(0,)))
-    assert [run.name for run in planned.runs] == ["undisturbed-s0", "restarts-s0"]
+    assert [run.name for run in planned.runs] == [
+        "undisturbed-s0", "restarts-s0", "preemption-s0",
+    ]  # fmt: skip
     why = "--survive: MPICH ends all ranks when one dies"
     assert planned.left_out == {"in-place": why, "stops": why}
     with pytest.raises(UserError, match="there is nothing to run: --survive: MPICH"):

@@ -28,7 +28,8 @@ class SurvivalConfig:
     ways: tuple[WayName, ...] = tuple(WAYS)
     """`undisturbed`: no faults; `in-place`: ranks are killed, and the others go on (--survive);
     `stops`: ranks are stopped for good, and killed after a while (--survive --patience);
-    `restarts`: ranks are killed, and all are started again from a checkpoint (--restarts)."""
+    `restarts`: ranks are killed, and all are started again from a checkpoint (--restarts);
+    `preemption`: a rank gets SIGTERM, all save and stop, and are started again."""
 
     seeds: tuple[int, ...] | None = None
     """Every run is repeated with each seed, of the training as of its faults. Default: 0 1 2, or 0

@@ -11,10 +11,12 @@ from typing import Literal
 import msgspec
 from rich.console import Console
 
+from phalanx.errors import RunStoppedError
 from phalanx.jobs.launch_program import program_words
 from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.outcome import JobLostError
 from phalanx.jobs.program_job import ProgramJob
-from phalanx.jobs.restarts import supervise
+from phalanx.jobs.restarts import Attempt, Resumption, supervise
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.survival import check_survival
 from phalanx.run.defaults import RUN_DIR
@@ -27,7 +29,7 @@ CHECKPOINTS = "checkpoints"
 RESTARTS_AN_HOUR = 1_000
 """More than any run has: each start makes new steps, or the third in a row is the last."""
 
-WayName = Literal["undisturbed", "in-place", "stops", "restarts"]
+WayName = Literal["undisturbed", "in-place", "stops", "restarts", "preemption"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ WAYS: Mapping[WayName, Way] = {
     "in-place": Way(fault="kill:{mean_s:g}:{seed}", survives=True),
     "stops": Way(fault="stop:{mean_s:g}:{seed}:never", survives=True, has_patience=True),
     "restarts": Way(fault="kill:{mean_s:g}:{seed}", restarts=True),
+    "preemption": Way(fault="terminate:{mean_s:g}:{seed}", restarts=True),
 }
 
 
@@ -101,7 +104,25 @@ class SurvivalRun(PlannedRun):
                 patience_s=self.patience_s if way.has_patience else None,
                 is_supervised=way.restarts,
             )
-            supervise(job, folder, self.ranks, RESTARTS_AN_HOUR if way.restarts else 0)
+            supervise(_Resumed(job), folder, self.ranks, RESTARTS_AN_HOUR if way.restarts else 0)
+
+
+class _Resumed:
+    """A job that is started again also where it has stopped as asked, after a checkpoint."""
+
+    def __init__(self, job: ProgramJob) -> None:
+        self._job = job
+
+    def start(self, attempt: Attempt) -> list[int]:
+        """Run the ranks to their end, or until they were asked to stop."""
+        try:
+            return self._job.start(attempt)
+        except RunStoppedError as stopped:
+            raise JobLostError(str(stopped)) from stopped
+
+    def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
+        """Decide from where the ranks go on."""
+        return self._job.prepare(attempt, former)
 
 
 class _LastLine:

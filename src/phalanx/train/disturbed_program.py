@@ -17,6 +17,8 @@ from phalanx.models.options import ModelOptions
 from phalanx.run.start import start
 from phalanx.train.survival_options import DisturbedTraining
 
+KEPT_CHECKPOINTS = 3
+
 
 def train(options: DisturbedTraining) -> None:
     """Train, and record the loss of every step's global batch."""
@@ -38,6 +40,7 @@ def train(options: DisturbedTraining) -> None:
         seed=options.seed,
         checkpoint_dir=options.checkpoint_dir,
         checkpoint_steps=options.checkpoint_steps,
+        keep_checkpoints=None if options.checkpoint_dir is None else KEPT_CHECKPOINTS,
         resume=options.checkpoint_dir is not None,
         timeout_s=options.timeout_s,
     )

@@ -93,6 +93,18 @@ def test_steps_that_a_restart_makes_again_count_once() -> None:
     assert fault.continue_s == pytest.approx(3.0 + STEP_S - death_s, abs=1e-5)
 
 
+def test_a_run_that_is_stopped_goes_on_where_its_next_start_does() -> None:
+    """Asked in step 10, stopped after step 12, 3 s to the new start: nothing is made again."""
+    asked_s = 10.5 * STEP_S
+    asked = InjectedEvent(at_s=asked_s, time_s=asked_s, kind="terminate", rank=0, step=10)
+    timeline = make_timeline([start_of(0, 13, 0.0, asked), start_of(13, 20, 3.0)])
+    assert (timeline.num_starts, timeline.steps_again) == (2, 0)
+    assert timeline.effective_s == pytest.approx(20 * STEP_S, abs=1e-5)
+    (fault,) = timeline.faults
+    assert fault.continue_s == pytest.approx(3.0 + STEP_S - asked_s, abs=1e-5)
+    assert fault.lost_s == pytest.approx(3.0 - 13 * STEP_S, abs=1e-5)
+
+
 def test_a_run_without_steps_has_no_times() -> None:
     timeline = make_timeline([{}])
     assert (timeline.steps, timeline.faults, timeline.effective_share) == ((), (), None)

@@ -24,6 +24,7 @@ LOOKS = {
     LABELS["in-place"]: ("--mpi", "square"),
     LABELS["stops"]: ("--shared", "diamond"),
     LABELS["restarts"]: ("--gloo", "triangle-up"),
+    LABELS["preemption"]: ("--path-mpi", "cross"),
 }
 """Colour and shape of each way, the same in all charts."""
 SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP", "terminate": "SIGTERM"}

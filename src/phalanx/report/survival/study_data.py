@@ -22,6 +22,7 @@ LABELS = {
     "in-place": "survived in place",
     "stops": "stopped ranks killed",
     "restarts": "restarted from checkpoints",
+    "preemption": "preempted and resumed",
 }
 """Ways to go on, in the order of the page."""
 

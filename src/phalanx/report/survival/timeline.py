@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -93,27 +94,29 @@ def make_timeline(starts: Sequence[RankEvents]) -> Timeline:
     """starts: of the run, in their order."""
     ends: dict[int, tuple[float, float]] = {}  # of a step: Unix time, seconds of its parts
     losses: dict[int, float] = {}
-    again, reached, resumed = 0, 0, list[float]()
+    again, reached = 0, 0
+    struck: list[Strike] = []
+    begins: list[float] = []  # just before a further start has made its first step
     for ranks in starts:
         made = dict[int, tuple[float, float]]()
         for events in ranks.values():
             _add_steps(events, made, losses)
+        own = sorted(_faults_of(ranks), key=lambda fault: fault.event.time_s)
         if ends and made:
             again += max(0, reached - min(made))
-            resumed.append(made[min(made)][0])
-        injected = [fault.event.step for fault in _faults_of(ranks)]
-        reached = max([*injected, *(step + 1 for step in made)], default=reached)
+            begins.append(math.nextafter(made[min(made)][0], 0))
+            if struck:
+                struck[-1] = struck[-1]._replace(recovered=begins[-1])
+        struck += own
+        done = [*(fault.event.step for fault in own), *(step + 1 for step in made)]
+        reached = max(done, default=reached)
         ends |= made
     if not ends:
         return Timeline(steps=(), faults=(), num_starts=len(starts), steps_again=0, effective_s=0.0)
     origin = ends[min(ends)][0] - ends[min(ends)][1]
     steps = tuple(_counted(ends, losses, origin))
-    struck = sorted(
-        (fault for ranks in starts for fault in _faults_of(ranks)),
-        key=lambda fault: fault.event.time_s,
-    )
     windows = [(fault.event.time_s - origin, fault.recovered - origin) for fault in struck]
-    windows += [(moment - origin, moment - origin) for moment in resumed]
+    windows += [(moment - origin, moment - origin) for moment in begins]
     effective_s = [_effective_s(steps, number, windows) for number in range(len(steps))]
     return Timeline(
         steps=steps,
@@ -131,7 +134,8 @@ class Strike(NamedTuple):
     noticed: float | None
     """By the last survivor."""
     recovered: float
-    """When the last survivor had a new world; the time of the fault where nobody recovered."""
+    """When the last survivor had a new world, or a further start makes its first step; the time of
+    the fault where neither came."""
     recovery_s: float | None
 
 
