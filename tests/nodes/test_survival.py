@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -93,3 +94,34 @@ def test_a_training_on_two_nodes_goes_on_without_its_dead(nodes: Nodes, tmp_path
     for node in nodes.nodes[:2]:
         assert not nodes.processes(node)
         assert "segment" not in nodes.run(node, ["ls", "/dev/shm"]).stdout
+
+
+def test_a_stopped_rank_is_killed_on_its_node(nodes: Nodes, tmp_path: Path) -> None:
+    """Two ranks, of which one is on each node; the reports of the others come by the launcher."""
+    if find_mpi(os.environ).vendor != "openmpi":
+        pytest.skip("only Open MPI goes on when a rank dies")
+    program, folder = ROOT / "tests" / "survival" / "programs" / "training.py", nodes.shared / "f"
+    folder.mkdir()
+    hosts = ",".join(f"{nodes.host(node)}:2" for node in nodes.nodes[:2])
+    words = ["--survive", "--patience", "1.5", "--no-preflight", "--hosts", hosts, "--threads", "1"]
+    fault = ["2", "2", "0.5", "stop", "loop"]
+    done = nodes.run(
+        "n0",
+        [
+            *(sys.executable, "-m", "phalanx", "launch", *words, "--log-dir", f"{LOCAL}/stopped"),
+            *(str(program), str(folder), *fault),
+        ],
+        environment=INSTALLED,
+        timeout_s=100 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout
+    for rank, node in ((0, "n0"), (3, "n1")):
+        assert f"rank {rank} ({node}) has kept the others waiting for 1.5 s" in done.stdout
+    subprocess.run(
+        [sys.executable, str(program), str(tmp_path), "0", "0", "0"], check=True, timeout=60
+    )
+    truth = json.loads((tmp_path / "result-0.json").read_text())
+    results = [json.loads(path.read_text()) for path in sorted(folder.glob("result-*.json"))]
+    assert results == [truth, truth]
+    for node in nodes.nodes[:2]:
+        assert not nodes.processes(node)
