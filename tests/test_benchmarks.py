@@ -44,6 +44,7 @@ SHORT = {
         f'FOLDER = Path("{BENCHMARKS.parent / "examples/ports"}")\nROUNDS = 1\n'
         'OPTIONS = "--steps 200"',
     ),
+    "rebalance.py": ("--quick", 'CASES = (("mlp", 0.01),)\nEPOCHS = 2'),
     "scratch.py": ("", "SAMPLES = 512\nROUNDS = 2"),
     "splits.py": (
         "",
