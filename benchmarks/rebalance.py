@@ -10,7 +10,6 @@ rounds; how the micro-batches were divided; and whether both have the same SHA-2
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -35,7 +34,7 @@ def train(model: str, delay_s: float, folder: Path, *extra: str) -> tuple[float,
         *("--slow-rank", f"1:{delay_s:g}", "--run-dir", str(folder)),
     ]
     command = [sys.executable, "-m", "phalanx", "train", *options, *extra]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=dict(os.environ))
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     events = list(read_events(rank_file(folder, 0)))
     steps = [event for event in events if isinstance(event, StepEvent)]
     seconds = [
