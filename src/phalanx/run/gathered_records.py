@@ -51,6 +51,7 @@ class GatheredRecords:
     def __init__(self, group: RunGroup, folder: Path, absent: list[int]) -> None:
         """absent: ranks that do not see rank 0's `folder`."""
         self._group, self._folder, self._absent = group, folder, absent
+        self._rank = group.rank  # before any is lost
         self._sent: dict[Path, int] = {}
         self._files = Files(folder)
 
@@ -74,7 +75,7 @@ class GatheredRecords:
     def tell_where(self) -> None:
         """Print where the records of a rank that fails are, if rank 0's folder lacks their end. Not
         collective."""
-        rank = self._group.rank
+        rank = self._rank
         if rank in self._absent:
             here = f"{socket.gethostname()}:{self._folder.absolute()}"
             with contextlib.suppress(OSError, ValueError):
@@ -86,19 +87,20 @@ class GatheredRecords:
         if not self._absent:
             return
         parts, data = [], b""
-        rank = self._group.rank
-        if rank in self._absent:
-            for path in (rank_file(self._folder, rank), spans_file(self._folder, rank)):
+        group = self._group
+        if self._rank in self._absent:
+            for path in (rank_file(self._folder, self._rank), spans_file(self._folder, self._rank)):
                 new = self._new(path)
                 if new:
                     parts.append((path.name, self._sent[path] - len(new), len(new)))
                     data += new
-        gathered = gather_bytes(self._group, json.dumps(parts).encode() + b"\n" + data)
-        for number, text in enumerate(gathered or ()):
+        own = json.dumps(parts).encode() + b"\n" + data
+        gathered = group.together(lambda: gather_bytes(group, own)) or []
+        for text in gathered if group.rank == 0 else ():
             head, _, content = text.partition(b"\n")
             for name, offset, size in json.loads(head):
                 chunk, content = content[:size], content[size:]
-                self._files.take(Frame(number, name, 0, offset, chunk, True))
+                self._files.take(Frame(0, name, 0, offset, chunk, True))
 
     def _new(self, path: Path) -> bytes:
         """Return what a file of this rank has got since the last call."""

@@ -47,7 +47,7 @@ def outcome_of(stopped: Stopped | None, lost: Sequence[int] = ()) -> Outcome:
     """Return the outcome of a run that came to its end, or was stopped before. lost: ranks without
     which it went on."""
     if stopped is None:
-        return Outcome(status="completed", lost=list(lost))
+        return Outcome(status="completed", lost=sorted(lost))
     return Outcome(status="interrupted", error=str(stopped))
 
 
