@@ -13,7 +13,7 @@ from phalanx.records.schema import Certificate, FinishedEvent, SummaryEvent, cer
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete, title
 from tests.conftest import Ranks, long
-from tests.train.programs.bitwise import CASES, LINKED, SHARDED, STRATEGIES, run
+from tests.train.programs.bitwise import CASES, FURTHER, LINKED, run
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,7 +52,7 @@ def metrics(folder: Path) -> list[str]:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("num_ranks", [2, 3, long(4), long(8)])
+@pytest.mark.parametrize("num_ranks", [2, 3, long(4), long(5), long(8)])
 def test_same_bits_on_any_number_of_ranks(
     num_ranks: int, ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Path
 ) -> None:
@@ -69,8 +69,12 @@ def test_same_bits_on_any_number_of_ranks(
     for place in ("resumed", "saved", "resumed/shared"):
         found = certificate(tmp_path / place / "mlp")
         assert (found.sha256, found.steps) == (whole.sha256, whole.steps), place
-    folders = [tmp_path / strategy / name for strategy in STRATEGIES for name in SHARDED]
-    folders += [tmp_path / "linked" / s / name for s in STRATEGIES for name in LINKED]
+    folders = [
+        place / strategy / name
+        for place, cases in ((tmp_path, FURTHER), (tmp_path / "linked", LINKED))
+        for strategy, names in cases.items()
+        for name in names
+    ]
     for folder in folders:
         strategy, name = folder.parts[-2:]
         expected = certificate(truth / name)

@@ -93,7 +93,8 @@ class OwnedUpdates(Bitwise):
 
     def _scale_gradients(self, factor: float) -> None:
         self._keep_own_gradients()
-        super()._scale_gradients(factor)
+        if any(self._is_own):  # there may be more ranks than parameters
+            super()._scale_gradients(factor)
 
     def update(self) -> bool:
         self._keep_own_gradients()
