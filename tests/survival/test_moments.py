@@ -2,21 +2,26 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from phalanx.checkpoints.folder import readable_folders
-from tests.survival.deaths import MOMENTS, drawn
-from tests.survival.trainings import EPOCHS, RANKS, Trained, train, train_alone
+from tests.survival.deaths import MOMENTS, Death, drawn
+from tests.survival.trainings import EPOCHS, RANKS, Trained, miscounted, train, train_alone
+
+MOST_RESTARTS = 2
+"""Open MPI 5.0.11 may crash in ranks that hear of a death while they make a communicator."""
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi")]
 
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train_alone(tmp_path_factory.mktemp("truth"))
+    alone = train_alone(tmp_path_factory.mktemp("truth"))
+    assert miscounted(alone.ledgers[0]) == []
+    return alone
 
 
 @pytest.fixture(scope="module")
@@ -25,37 +30,55 @@ def moments() -> Iterator[Counter[str]]:
     found: Counter[str] = Counter()
     yield found
     shown = ", ".join(f"{moment} {found[moment]}" for moment in MOMENTS)
-    print(f"\ndeaths by moment: {shown}; {found['repeated']} micro-batches computed again")
+    print(f"\ndeaths by moment: {shown}")
+    print(f"micro-batches computed again: {found['repeated']}; restarts: {found['restarts']}")
 
 
 def check(
-    command: list[str], folder: Path, truth: Trained, seed: int, moments: Counter[str]
+    command: list[str],
+    folder: Path,
+    truth: Trained,
+    deaths: Sequence[Death],
+    moments: Counter[str],
 ) -> None:
     """Train on four ranks of which some die, and compare what all have with the truth."""
-    ran = train(command, folder, drawn(seed, RANKS))
+    ran = train(command, folder, deaths, restarts=MOST_RESTARTS)
     assert ran.code == 0, ran.said
+    run = json.loads((folder / "logs" / "run.json").read_text())
+    restarts = run.get("restarts") or []
     moments.update(ran.killed.values())
-    moments["repeated"] += ran.num_repeated
+    moments.update(repeated=ran.num_repeated, restarts=len(restarts))
     assert set(range(RANKS)) - set(ran.killed) <= set(ran.results), ran.said
+    right = {step: row for _, step, row in truth.ledgers[0]}
     for rank, result in ran.results.items():
-        assert result == truth.results[0], (rank, ran.said)
-        assert ran.ledgers[rank] == truth.ledgers[0], rank
-    for rank in ran.killed:  # until they died
-        assert ran.ledgers[rank] == truth.ledgers[0][: len(ran.ledgers[rank])], rank
+        assert result == {key: truth.results[0][key] for key in result}, (rank, ran.said)
+    for rank, ledger in ran.ledgers.items():  # of the dead, too
+        assert not [step for _, step, row in ledger if row != right[step]], rank
+        assert len(ledger) == len(right) or rank in ran.killed or restarts
+    assert {step for ledger in ran.ledgers.values() for _, step, _ in ledger} == set(right)
     assert set(ran.computed) == set(truth.computed)
-    outcome = json.loads((folder / "logs" / "run.json").read_text())["outcome"]
-    assert outcome["status"] == "completed", outcome
-    assert set(outcome["lost"]) <= set(ran.killed)
+    assert run["outcome"]["status"] == "completed", run["outcome"]
+    assert set(run["outcome"]["lost"]) <= set(ran.killed) or restarts
     assert len(readable_folders(folder / "checkpoints")) >= EPOCHS
     mapped = [name for path in folder.glob("mapped-*") for name in path.read_text().split()]
     assert not [name for name in mapped if Path(name).exists()]
+
+
+@pytest.mark.long
+def test_same_bits_after_the_death_of_all(
+    command: list[str], tmp_path: Path, truth: Trained, moments: Counter[str]
+) -> None:
+    before = moments["restarts"]
+    deaths = [Death(rank, "sum", before=12) for rank in range(RANKS)]
+    check(command, tmp_path, truth, deaths, moments)
+    assert moments["restarts"] == before + 1
 
 
 @pytest.mark.parametrize("seed", [1, 5])
 def test_same_bits_through_deaths(
     command: list[str], tmp_path: Path, truth: Trained, seed: int, moments: Counter[str]
 ) -> None:
-    check(command, tmp_path, truth, seed, moments)
+    check(command, tmp_path, truth, drawn(seed, RANKS), moments)
 
 
 @pytest.mark.long
@@ -63,4 +86,4 @@ def test_same_bits_through_deaths(
 def test_same_bits_through_random_deaths(
     command: list[str], tmp_path: Path, truth: Trained, seed: int, moments: Counter[str]
 ) -> None:
-    check(command, tmp_path, truth, seed, moments)
+    check(command, tmp_path, truth, drawn(seed, RANKS), moments)

@@ -46,11 +46,17 @@ def train_alone(folder: Path) -> Trained:
 
 
 def train(
-    command: Sequence[str], folder: Path, deaths: Sequence[Death], *mutations: str
+    command: Sequence[str],
+    folder: Path,
+    deaths: Sequence[Death],
+    *mutations: str,
+    restarts: int = 0,
 ) -> Trained:
-    """Train on four ranks. command: `phalanx`, and its first words: ranks are forks."""
+    """Train on four ranks. command: `phalanx`, and its first words: ranks are forks. restarts: how
+    many there may be where nobody is left."""
     python = command[-1]
     options = ["--survive", "--threads", "1", "--log-dir", str(folder / "logs"), "-n", str(RANKS)]
+    options += ["--restarts", str(restarts)] if restarts else []
     program = [python, str(PROGRAM), str(folder), json.dumps(deaths), *mutations]
     done = subprocess.run(
         [*command, "launch", *options, *program],

@@ -4,7 +4,8 @@ Words: folder for the results; deaths as `dying.py` takes them, in JSON; the nam
 the engine, or nothing.
 
 The model has a parameter of one number a sample, whose gradient says how often each sample counts
-in the sums of a step.
+in the sums of a step. Ranks that are started again go on from the newest checkpoint, and do not
+die again.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import phalanx
+from phalanx.jobs.restarts import is_restart
 from phalanx.launch.leftovers import mapped_files
 
 MICRO_BATCHES, BATCH, SAMPLES = 8, 32, 81  # the last global batch has 17 samples
@@ -73,9 +75,9 @@ def main(folder: Path, dying: Dying) -> None:
         print(json.dumps([batch.epoch, batch.step, times]), file=counted, flush=True)
 
     optimizer.register_step_pre_hook(count)
-    errors = []
-    counted = (folder / f"counted-{RANK}").open("w")
-    with counted, (folder / f"computed-{RANK}").open("w") as computed:
+    errors = run.state.setdefault("errors", [])
+    counted = (folder / f"counted-{RANK}").open("a")
+    with counted, (folder / f"computed-{RANK}").open("a") as computed:
         for batch in run:
             _, _, numbers = batch.data
             loss = F.cross_entropy(run.model(batch.inputs), batch.targets)
@@ -90,9 +92,10 @@ def main(folder: Path, dying: Dying) -> None:
     values = [value.numpy().tobytes() for value in model.state_dict().values()]
     result = {
         "errors": errors,
-        "loss": run.training_loss(),
         "sha256": hashlib.sha256(b"".join(values)).hexdigest(),
     }
+    if not is_restart():  # which may have begun within the last epoch
+        result["loss"] = run.training_loss()
     (folder / f"result-{RANK}.json").write_text(json.dumps(result))
 
 

@@ -32,9 +32,8 @@ class Dying:
         """deaths: of ranks, each with its moment, how many such were before, and seconds from its
         beginning."""
         self._note = folder / f"killed-{rank}"
-        self._deaths = {
-            (moment, before): after_s for own, moment, before, after_s in deaths if own == rank
-        }
+        own = [death[1:] for death in deaths if death[0] == rank and not self._note.exists()]
+        self._deaths = {(moment, before): after_s for moment, before, after_s in own}
         self._entered: Counter[str] = Counter()
 
     def follow(self, optimizer: Optimizer) -> None:
