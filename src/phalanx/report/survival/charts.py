@@ -31,6 +31,7 @@ SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP", "terminate": "SIGTERM"}
 MOST_POINTS = 400
 """Of one curve: a pixel or two each."""
 STEP, FAULT = "step", "fault"
+LOG = alt.Scale(type="log", nice=False, padding=8)
 
 
 def curve_rows(runs: Sequence[DisturbedRun]) -> list[Row]:
@@ -78,6 +79,8 @@ def _curves(rows: Sequence[Row], x: alt.X, y: alt.Y) -> AnyChart:
     base = alt.Chart(table()).encode(x=x, y=y, opacity=faded_unless(picked))
     steps = base.transform_filter(f"datum.kind === '{STEP}'")
     line = steps.mark_line(strokeWidth=1.6).encode(color=series.color, detail="run:N")
+    if not any(row["kind"] == FAULT for row in rows):
+        return alt.layer(line.add_params(picked))
     faults = base.transform_filter(f"datum.kind === '{FAULT}'")
     cross = faults.mark_point(
         shape="cross",
@@ -101,7 +104,7 @@ def _time() -> alt.X:
 
 
 def _loss() -> alt.Y:
-    return alt.Y("loss:Q", title="training loss (logarithmic)", scale=alt.Scale(type="log"))
+    return alt.Y("loss:Q", title="training loss (logarithmic)", scale=LOG)
 
 
 def _names(runs: Sequence[DisturbedRun]) -> list[str]:
@@ -138,7 +141,7 @@ STEP_TIMES = Chart(
     draw=lambda rows: _curves(
         rows,
         _time(),
-        alt.Y("step_ms:Q", title="step (ms, logarithmic)", scale=alt.Scale(type="log")),
+        alt.Y("step_ms:Q", title="step (ms, logarithmic)", scale=LOG),
     ),
 )
 

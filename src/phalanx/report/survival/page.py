@@ -77,10 +77,11 @@ def content_of(data: SurvivalStudyData) -> Content:
 
 
 def key_figures(data: SurvivalStudyData) -> list[KeyFigure]:
-    """The effective time of each way with faults, times to notice and to continue, and the bits."""
+    """The effective time of each way with faults, times to notice and to continue of the first, and
+    the bits."""
     figures = []
-    for cell in data.disturbed_cells:
-        figures += _figures_of(cell)
+    for number, cell in enumerate(data.disturbed_cells):
+        figures += _share_of(cell) if number else [*_share_of(cell), *_times_of(cell)]
     if (same := same_bits(data)) is not None:
         figures.append(
             KeyFigure(
@@ -93,18 +94,23 @@ def key_figures(data: SurvivalStudyData) -> list[KeyFigure]:
     return figures
 
 
-def _figures_of(cell: SurvivalCell) -> list[KeyFigure]:
-    figures, interval = [], cell.share_interval
-    if cell.share is not None:
-        span = f"{one_decimal(interval.low)} to {one_decimal(interval.high)}; " if interval else ""
-        figures.append(
-            KeyFigure(
-                label=cell.label,
-                value=one_decimal(cell.share),
-                meaning="of the wall-clock time went into steps that count",
-                beside=f"{span}{counted(len(cell.faults), 'fault')}, {mean_time_between(cell)}",
-            )
+def _share_of(cell: SurvivalCell) -> list[KeyFigure]:
+    interval = cell.share_interval
+    if cell.share is None:
+        return []
+    span = f"{one_decimal(interval.low)} to {one_decimal(interval.high)}; " if interval else ""
+    return [
+        KeyFigure(
+            label=cell.label,
+            value=one_decimal(cell.share),
+            meaning="of the wall-clock time went into steps that count",
+            beside=f"{span}{counted(len(cell.faults), 'fault')}, {mean_time_between(cell)}",
         )
+    ]
+
+
+def _times_of(cell: SurvivalCell) -> list[KeyFigure]:
+    figures = []
     for name, meaning in (
         ("notice_s", "until the last survivor had noticed a fault"),
         ("continue_s", "from a fault to the end of the first step after the recovery"),

@@ -20,9 +20,9 @@ UNDISTURBED = "undisturbed"
 LABELS = {
     UNDISTURBED: "undisturbed",
     "in-place": "survived in place",
-    "stops": "stopped ranks killed",
-    "restarts": "restarted from checkpoints",
-    "preemption": "preempted and resumed",
+    "stops": "stopped ranks",
+    "restarts": "restarted",
+    "preemption": "preempted",
 }
 """Ways to go on, in the order of the page."""
 
