@@ -66,6 +66,7 @@ def test_what_is_wrong_has_another_certificate_or_none(
     assert here[0]["order of ranks"] != truth()["order of ranks"], "the mutation is none"
     assert here[0]["order of ranks"] != right
     for rank in range(num_ranks):
+        assert "ended with other bits than the rest" in here[rank]["updates kept"]
         error = here[rank]["flipped on one rank"]
         who = "rank 1" if num_ranks > 2 else r"rank \d"
         assert re.match(rf"bitwise: {who} ended with other bits than the rest, in 3.weight", error)

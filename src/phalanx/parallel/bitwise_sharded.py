@@ -247,7 +247,7 @@ class BitwiseShared(OwnedUpdates):
 
 
 def without_owner(strategy: str) -> str:
-    """Return why the strategy goes on without no rank."""
+    """Return why the run cannot go on without a rank that dies."""
     return (
         f'strategy="{strategy}" keeps the optimizer\'s state of a parameter on one rank, with '
         'which it would be lost, so that it cannot --survive: take strategy="mpi"'
