@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from phalanx.checkpoints import folder as checkpoint_folder
-from phalanx.checkpoints.folder import LOCK, lock, readable_folders, remove, replacing
+from phalanx.checkpoints.folder import (
+    LOCK,
+    check_unlocked,
+    lock,
+    readable_folders,
+    remove,
+    replacing,
+)
 from phalanx.errors import UserError
 
 OLD, NEW = b"old", b"new"
@@ -145,6 +152,29 @@ def test_a_folder_that_another_run_writes_is_left_alone(tmp_path: Path) -> None:
         assert (tmp_path / ".epoch-0001.new").exists()
     lock(tmp_path).close()
     assert not (tmp_path / ".epoch-0001.new").exists()
+
+
+def test_a_killed_process_keeps_no_lock_through_its_workers(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        lock(tmp_path)
+        worker = os.fork()
+        if worker:
+            os.write(writer, str(worker).encode())
+        signal.pause()
+    worker = int(os.read(reader, 20))
+    try:
+        with pytest.raises(
+            UserError, match=rf"writing its checkpoints there \(process {process} on"
+        ):
+            check_unlocked(tmp_path)
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        check_unlocked(tmp_path)
+        lock(tmp_path).close()
+    finally:
+        os.kill(worker, signal.SIGKILL)
 
 
 def test_without_locks_nothing_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 import phalanx
-from phalanx.checkpoints.find import find_checkpoint
+from phalanx.checkpoints.find import find_checkpoint, find_newest
 from phalanx.checkpoints.manifest import MODEL_FILE
 from phalanx.records.files import read_events
 from phalanx.records.schema import SavedEvent
@@ -138,7 +138,12 @@ def train(run: ProgramRun, after_step: Callable[[int], None] = lambda _: None) -
         ({"checkpoint_steps": 3}, "checkpoint_steps=3 needs checkpoint_dir="),
         ({"checkpoint_dir": "x", "checkpoint_steps": 0}, "checkpoint_steps=0 is no whole number"),
         ({"checkpoint_dir": "x", "seed": -1}, "seed=-1: runs with checkpoints take one from 0"),
+        ({"checkpoint_seconds": 3}, "checkpoint_seconds=3 needs checkpoint_dir="),
+        ({"checkpoint_dir": "x", "checkpoint_seconds": 0}, "checkpoint_seconds=0 is no positive"),
+        ({"keep_checkpoints": 2}, "keep_checkpoints=2 needs checkpoint_dir="),
+        ({"checkpoint_thread": False}, "checkpoint_thread=False needs checkpoint_dir="),
         ({"resume": True}, "resume=True needs checkpoint_dir="),
+        ({"resume": "auto"}, "resume='auto' needs checkpoint_dir="),
         ({"resume": "/nowhere"}, "resume=/nowhere: there is no such folder"),
         ({"resume": "/proc"}, r"resume=/proc: no checkpoint \(epoch"),
         ({"checkpoint_dir": "/proc/x"}, "checkpoint_dir=/proc/x cannot be written"),
@@ -175,6 +180,51 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
         start(checkpoint_dir=tmp_path)
     run.close()
     train(start(checkpoint_dir=tmp_path))
+
+
+def test_a_thread_that_cannot_write_ends_the_run(tmp_path: Path) -> None:
+    """Without harm to what was written before, and soon: not when the run ends."""
+    folder, steps = tmp_path / "saved", []
+    run = start(checkpoint_dir=folder, checkpoint_steps=1, epochs=500)
+
+    def take_away(step: int) -> None:
+        steps.append(step)
+        if step == 2:
+            folder.rename(tmp_path / "elsewhere")
+            folder.touch()
+
+    with pytest.raises(phalanx.UserError, match=r"saved/epoch-\S+ could not be written: Not a dir"):
+        train(run, take_away)
+    assert steps[-1] < 20
+    assert find_newest(tmp_path / "elsewhere")[0] is not None
+
+
+def test_so_many_are_kept_and_a_run_begins_where_all_are_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"checkpoint_dir": tmp_path / "saved", "resume": "auto"}
+    keep = {"checkpoint_steps": 1, "keep_checkpoints": 2, "run_dir": tmp_path / "run"}
+    train(start(**options, **keep, epochs=2))
+    names = ["epoch-0001-samples-00000012", "epoch-0002"]
+    assert sorted(path.name for path in (tmp_path / "saved").glob("epoch-*")) == names
+    events = read_events(tmp_path / "run" / "rank-0.jsonl")
+    saved = [event for event in events if isinstance(event, SavedEvent)]
+    assert len(saved) == 8 and all(event.written_s is not None for event in saved)
+    (tmp_path / "saved" / names[1] / MODEL_FILE).write_bytes(b"")
+    steps: list[int] = []
+    train(start(**options, epochs=2, checkpoint_thread=False), steps.append)
+    assert steps == [7]
+    for path in (tmp_path / "saved").glob("epoch*"):
+        (path / MODEL_FILE).unlink()
+    train(start(**options, epochs=1), steps.append)
+    assert steps == [7, 0, 1, 2, 3]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"no checkpoint in {tmp_path / 'saved'} yet: training from the start"
+    assert lines[1].startswith(
+        f"passed over: checkpoint {tmp_path / 'saved' / names[1]} is damaged"
+    )
+    assert lines[2] == f"resuming from {tmp_path / 'saved' / names[0]}"
+    assert len(lines) == 6 and lines[-1] == lines[0]
 
 
 def test_state_that_cannot_be_stored_is_told_soon(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a run may resume from: the newest complete checkpoint, of its own recipe, or it is told."""
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from phalanx.checkpoints.find import (
     find_checkpoint,
     find_newest,
 )
+from phalanx.checkpoints.folder import lock
 from phalanx.checkpoints.manifest import (
     MANIFEST,
     MODEL_FILE,
@@ -338,3 +340,16 @@ def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     (saved / MANIFEST).write_bytes(b"damaged")
     with pytest.raises(UserError, match="holds the checkpoints"):
         check_checkpoint_dir(tmp_path, None)
+
+
+def test_a_second_run_in_a_folder_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    options = {"dataset": "digits", "ranks": 1, "checkpoint_dir": tmp_path}
+    config = TrainConfig.from_options(**options, resume=Path("auto"))
+    with lock(tmp_path), pytest.raises(UserError, match=rf"\(process {os.getpid()} on .*: wait"):
+        complete(config, None)
+    completed, _ = complete(config, None)
+    assert completed.resume is None
+    with pytest.raises(UserError, match="--resume auto needs --checkpoint-dir"):
+        TrainConfig.from_options(dataset="digits", resume=Path("auto"))
+    with pytest.raises(UserError, match="--checkpoint-seconds 3 and --strategy server exclude"):
+        TrainConfig.from_options(**options, strategy="server", checkpoint_seconds=3.0)
