@@ -24,7 +24,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -58,7 +58,7 @@ def train(way: str, folder: Path) -> Times:
     wide = [(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))] * LAYERS
     layers = [module for each in wide for module in map(_copy, each)]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
-    saving = {} if way == "none" else {
+    saving: dict[str, Any] = {} if way == "none" else {
         "checkpoint_dir": folder / "saved",
         "checkpoint_steps": EVERY,
         "checkpoint_thread": way == "thread",
