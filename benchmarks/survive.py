@@ -1,6 +1,6 @@
 """Cost of `phalanx launch --survive` while nobody dies: its steps against those without it.
 
-    python benchmarks/survive.py            # ten minutes on two quiet cores
+    python benchmarks/survive.py            # some minutes on two quiet cores
     python benchmarks/survive.py --quick    # few rounds
 
 The same program of `phalanx.start`, an MLP of two sizes on two ranks of this node, one thread each,
