@@ -18,6 +18,7 @@ from typing import Self
 from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.mpi import parse_answers, reason
 from phalanx.doctor.nodes.survey import FAILED, Survey
+from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started, read_log
 from phalanx.launch.allocation import HOSTS
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
@@ -51,22 +52,28 @@ class Meeting:
         environ = {**os.environ, HOSTS: ",".join(f"{host}:1" for host in hosts)}
         program = [*SURVEY_PROGRAM, json.dumps(question)]
         command = mpi_job(mpi, len(hosts), program, cores=usable_cores(), environ=environ)
-        command = replace(command, environment={**command.environment, **variables})
+        self._command = replace(command, environment={**command.environment, **variables})
+        self._has_restarted = False
         with contextlib.ExitStack() as stack:
             folder = tempfile.TemporaryDirectory(prefix="phalanx-doctor-")
-            self._log = Path(stack.enter_context(folder)) / "ranks.log"
-            self._job = Job.start([command], self._log)
-            stack.callback(self._job.end)
+            self._folder = Path(stack.enter_context(folder))
+            self._job = self._start()
+            stack.callback(lambda: self._job.end())
             self._stack = stack.pop_all()
         self._until_s = time.monotonic() + patience_s
+
+    def _start(self) -> Job:
+        return Job.start([self._command], self._folder / LAUNCHER_LOG)
 
     def poll(self) -> Survey | Finding | None:
         """Return what the ranks found, or why they did not; None while they are at it."""
         if self._found is None:
             code = self._job.poll()
-            if code is not None or time.monotonic() > self._until_s:
+            if not self._has_restarted and has_not_started(self._folder, code):
+                self._job, self._has_restarted = self._start(), True
+            elif code is not None or time.monotonic() > self._until_s:
                 self._job.end()
-                self._found = self._judge(code, self._log.read_text(errors="replace"))
+                self._found = self._judge(code, read_log(self._folder))
         return self._found
 
     def wait(self) -> Survey | Finding:
