@@ -181,6 +181,12 @@ def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(tmp_path: Path, truth:
 
 
 @pytest.mark.long
+def test_rank_0_dies_while_the_run_starts(tmp_path: Path, truth: Path) -> None:
+    check(tmp_path, truth, [(0, "start", 0)])
+    assert read_run(tmp_path / "run").outcome.lost == [0]
+
+
+@pytest.mark.long
 def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
     """Though its launcher goes on with the others, and reports success."""
     words = ("--survive", "--strategy", "mpi", "--ranks", "3")

@@ -34,6 +34,8 @@ class RunGroup(ABC):
     """Of the ranks; an emulated link makes none."""
     lost: Sequence[int] = ()
     """Ranks that died, by the numbers that they started with: this one goes on without them."""
+    recovery_s: float = 0.0
+    """Time that it took to go on, of all times together."""
     spans: SpanRecorder | None = None
     """Where events are traced."""
 

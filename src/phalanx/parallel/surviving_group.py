@@ -154,6 +154,7 @@ class SurvivingGroup(WorldGroup):
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
         self.node, self._checkpoint_group = world.group.nodes[world.rank], None
         self.lost = (*self.lost, *recovery.lost)
+        self.recovery_s += recovery.seconds
         self._progress = recovery.progress
         if self.rank == 0:
             print(describe(recovery), file=sys.stderr, flush=True)

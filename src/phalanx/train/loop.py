@@ -93,7 +93,9 @@ class Training:
         feed = feed or SourceFeed(context)
         self.loop = TrainingLoop(context.strategy, feed, recorder, options, computation)
         self._evaluation: EvaluationEvent | None = None
-        context.strategy.group.follow(self._record_loss)
+        group = context.strategy.group
+        self._lost_before = group.lost, group.recovery_s  # while the run was prepared
+        group.follow(self._record_loss)
 
     def run_epoch(self) -> RankTotals:
         """Train on every sample once, or on those that are left, and evaluate; return `totals`.
@@ -150,6 +152,12 @@ class Training:
                 correct.add(result.logits, batch.targets)
             if micro_batch.ends_epoch and strategy.loss.counts_correct:
                 loop.recorder.counts.correct = correct.total()
+
+    def record_losses_before(self) -> None:
+        """Record the ranks that were lost before the loop was made."""
+        lost, recovery_s = self._lost_before
+        if lost:
+            self.loop.recorder.add_loss(self.loop.position.step, lost, recovery_s)
 
     def _record_loss(self, recovery: Recovery) -> None:
         recorder, step = self.loop.recorder, self.loop.position.step

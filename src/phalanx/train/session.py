@@ -299,6 +299,7 @@ def _start(training: Training, context: TrainingContext, num_parameters: int) ->
         validation_samples=source.num_validation,
         targets_per_sample=source.shape.targets_per_sample,
     )
+    training.record_losses_before()
 
 
 def _epochs(

@@ -1,7 +1,8 @@
 """A model for `phalanx train` whose ranks die as the variable `DEATHS` says: [rank, when, what].
 
 when: "seconds" since the first step, "evaluation" (its number), "checkpoint" (name of its hidden
-folder, and the folder that it is in); or "failure", with an exit code, in the first step.
+folder, and the folder that it is in); "start", before it has a model; or "failure", with an exit
+code, in the first step.
 """
 
 import json
@@ -48,6 +49,8 @@ class Mortal(nn.Module):
         self.deaths = [
             tuple(d[1:]) for d in json.loads(os.environ.get("DEATHS", "[]")) if d[0] == rank
         ]
+        if "start" in [when for when, _ in self.deaths]:
+            die()
         self.was_training, self.num_evaluations = False, 0
 
     def forward(self, inputs: Tensor) -> Tensor:
