@@ -23,6 +23,7 @@ CASES = {
     "data that is not there": (["--dataset", "mnist"], "phalanx data fetch mnist"),
     "a data folder that is none": (["--data-root", "nowhere"], "nowhere is not a folder"),
     "nothing to resume from": (["--resume", "nowhere"], "--resume nowhere: there is no such"),
+    "a fault of the only rank": (["--inject", "kill:15"], "the last that lives is never struck"),
     "too many samples": (["--train-samples", "60001"], "--train-samples must be 1 to 60000"),
 }
 
