@@ -31,6 +31,7 @@ def train(model: str, delay_s: float, folder: Path, *extra: str) -> tuple[float,
     options = [
         *("--model", model, "--dataset", "digits", "--epochs", str(EPOCHS), "--strategy", "mpi"),
         *("--ranks", "2", "--bitwise", "--micro-batches", str(MICRO_BATCHES)),
+        *("--train-samples", "1280", "--validation-samples", "128"),
         *("--slow-rank", f"1:{delay_s:g}", "--run-dir", str(folder)),
     ]
     command = [sys.executable, "-m", "phalanx", "train", *options, *extra]

@@ -46,7 +46,7 @@ class StepWatch:
         return cls(strategy, recorder, rebalances=rebalances)
 
     def _begin_window(self) -> None:
-        self._steps, self._sums = 0, [0.0] * len(RankPace._fields)
+        self._steps, self._sums = 0, [0.0] * 6
 
     def end_step(
         self,
@@ -65,24 +65,23 @@ class StepWatch:
             self._num_left_out -= 1
             return
         began, loaded_at, ended = times
-        data_s, step_s = loaded_at - began, ended - began
-        timed_s = data_s + result.forward_s + result.backward_s + result.communication_s
-        own = RankPace(
-            micro_batches,
-            data_s,
-            result.forward_s,
-            result.backward_s,
-            max(0.0, step_s - timed_s),
-            step_s,
-        )
-        self._sums = [total + value for total, value in zip(self._sums, own, strict=True)]
+        sums = self._sums  # one by one: it is done at every step
+        sums[0] += micro_batches
+        sums[1] += loaded_at - began
+        sums[2] += result.forward_s
+        sums[3] += result.backward_s
+        sums[4] += result.communication_s
+        sums[5] += ended - began
         self._steps += 1
         if self._steps >= self._window:
             self._compare(step + 1)
 
     def _compare(self, step: int) -> None:
         """step: updates made."""
-        paces = [RankPace._make(row) for row in self._group.exchange(self._sums)]
+        done, data_s, forward_s, backward_s, communication_s, step_s = self._sums
+        optimizer_s = max(0.0, step_s - data_s - forward_s - backward_s - communication_s)
+        own = RankPace(done, data_s, forward_s, backward_s, optimizer_s, step_s)
+        paces = [RankPace._make(row) for row in self._group.exchange(own)]
         steps = self._steps
         self._begin_window()
         slowest_s = max(pace.step_s for pace in paces) / steps
