@@ -128,6 +128,17 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="module")
+def restored_settings() -> Iterator[None]:
+    """Undo what a bitwise run sets for its process."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
 @contextlib.contextmanager
 def forking(
     folder: Path, *libraries: str, environment: Mapping[str, str] = MappingProxyType({})

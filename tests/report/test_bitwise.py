@@ -1,11 +1,9 @@
 """`phalanx compare`: the same bits, or where two runs part."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from phalanx.cli.compare import compare
 from phalanx.errors import UserError
@@ -14,14 +12,7 @@ from phalanx.report.bitwise import find_parting, judge, read_bitwise_run
 from phalanx.run.ended import close_ended
 from tests.run.programs.certificate import train
 
-
-@pytest.fixture(autouse=True, scope="module")
-def settings() -> Iterator[None]:
-    """Undo what a bitwise run sets for its process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("restored_settings")
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,16 @@
 """The bits of a trained model do not depend on the number of ranks."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.conftest import Ranks, long
 from tests.run.programs.bitwise import CASES, trained
 
-
-@pytest.fixture(autouse=True, scope="module")
-def settings() -> Iterator[None]:
-    """Undo what a bitwise run sets for its process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("restored_settings")
 
 
 @cache

@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -23,18 +23,11 @@ from phalanx.torch_backend.threads import naming_operations
 from tests.conftest import Ranks, long
 from tests.run.programs.certificate import flip, found, train
 
+pytestmark = pytest.mark.usefixtures("restored_settings")
+
 LINE = (
     r"bitwise: SHA-256 [0-9a-f]{64} after 4 steps of 8 micro-batches \(1 thread, torch \S+, \w+\)"
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def settings() -> Iterator[None]:
-    """Undo what a bitwise run sets for its process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
 
 
 @cache

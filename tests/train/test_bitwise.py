@@ -1,11 +1,10 @@
 """`phalanx train --bitwise`: the same bits on any number of ranks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events
@@ -15,14 +14,7 @@ from phalanx.train.run import complete, title
 from tests.conftest import Ranks, long
 from tests.train.programs.bitwise import CASES, FURTHER, LINKED, run
 
-
-@pytest.fixture(autouse=True, scope="module")
-def settings() -> Iterator[None]:
-    """Undo what a bitwise run sets for its process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("restored_settings")
 
 
 @pytest.fixture(scope="module")
