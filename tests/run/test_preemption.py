@@ -99,6 +99,7 @@ def test_a_run_that_is_preempted_goes_on_to_the_same_bits(tmp_path: Path, truth:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(10))
 def test_same_bits_through_random_preemptions(tmp_path: Path, truth: str, seed: int) -> None:
     """At any moment: also while ranks start, evaluate, save and end."""
