@@ -57,11 +57,12 @@ def lose(nodes: Nodes, name: str, victim: str, delay_s: float, log: Path, truth:
     """Start a run, break the victim, and check that the run ends as it would have."""
     run, fault = nodes.shared / "run", {**FAULTS, **OF_RANK_0}[name]
     hosts = ",".join(f"{node}:1" for node in nodes.nodes)
-    words = ("--strategy", "mpi", "--hosts", hosts, "--timeout-s", TIMEOUT_S, "--restarts", 2)
-    more = ("--slow-rank", f"0:{STEP_S}", "--checkpoint-dir", LOCAL)
-    command = training(run, *words, *more)
+    words = ("--strategy", "mpi", "--hosts", hosts, "--restarts", 2, "--checkpoint-dir", LOCAL)
+    slow = ("--slow-rank", f"0:{STEP_S}", "--timeout-s", TIMEOUT_S * PATIENCE)
+    command = training(run, *words, *slow)
     with nodes.start("n0", command, log, environment=INSTALLED) as job:
-        assert wait_for(lambda: epochs_of(log) > 0, START_S * PATIENCE), log.read_text()
+        begun = wait_for(lambda: epochs_of(log) > 0 or job.poll() is not None, START_S * PATIENCE)
+        assert begun and job.poll() is None, log.read_text()
         time.sleep(delay_s)
         fault(nodes, victim)
         lost_at = time.monotonic()
