@@ -60,7 +60,8 @@ def end_program(
     if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
         sys.stderr = sys.__stderr__  # the hook of PyTorch's process groups would write it later
     is_echo = isinstance(error, PeerFailedError)  # of an error that its rank reports itself
-    if is_echo or (is_mendable and launched and launched.rank):
+    may_echo = is_echo or isinstance(error.__cause__, PeerFailedError)
+    if may_echo or (is_mendable and launched and launched.rank):
         time.sleep(ECHO_DELAY_S)  # all ranks find what is wrong with the arguments: one says it
     for records in list(_OPEN):
         records.fail(error)
