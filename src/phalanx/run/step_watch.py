@@ -22,7 +22,7 @@ FIRST_STEPS = 3
 MIN_STEPS, MAX_STEPS = 20, 10_000
 """Between two comparisons."""
 INTERVAL_S = 1.0
-"""The same, where that is more steps. One costs a small sum over the ranks, some 20 µs."""
+"""The same, where that is more steps. One costs a small sum over the ranks."""
 
 
 class StepWatch:
