@@ -19,10 +19,10 @@ from pathlib import Path
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.schema import FinishedEvent, RebalancedEvent, StepEvent
 
-CASES = (("mlp", 0.01), ("cnn", 0.03))
+CASES = (("mlp", 0.2), ("mlp", 0.4))
 """Model, and seconds by which the steps of rank 1 are longer."""
 ROUNDS, QUICK_ROUNDS = 3, 1
-EPOCHS = 20
+EPOCHS = 12
 MICRO_BATCHES = 16
 
 
