@@ -105,6 +105,14 @@ def test_a_run_that_is_stopped_goes_on_where_its_next_start_does() -> None:
     assert fault.lost_s == pytest.approx(3.0 - 13 * STEP_S, abs=1e-5)
 
 
+def test_a_fault_after_the_last_step_has_no_known_cost() -> None:
+    asked_s = 20 * STEP_S + 0.01
+    asked = InjectedEvent(at_s=asked_s, time_s=asked_s, kind="terminate", rank=0, step=20)
+    timeline = make_timeline([start_of(0, 20, 0.0, asked), {0: [started(3.0)]}])
+    (fault,) = timeline.faults
+    assert (fault.continue_s, timeline.effective_share) == (None, None)
+
+
 def test_a_run_without_steps_has_no_times() -> None:
     timeline = make_timeline([{}])
     assert (timeline.steps, timeline.faults, timeline.effective_share) == ((), (), None)

@@ -37,6 +37,8 @@ def headline(data: SurvivalStudyData) -> str:
         for cell in data.disturbed_cells
         if cell.share is not None
     ]
+    if not shares:
+        return headline_text(f"the same bits through {counted(number, 'fault')}")
     return headline_text(
         f"the same bits through {counted(number, 'fault')}; of the time {joined(shares)} went into "
         "steps that count"

@@ -86,8 +86,11 @@ class Timeline:
 
     @property
     def effective_share(self) -> float | None:
-        """Share of the wall-clock time that was spent on steps that count."""
-        return self.effective_s / self.wall_s if self.steps else None
+        """Share of the wall-clock time that was spent on steps that count; None where a fault came
+        after the last step, whose cost is not in that time."""
+        if not self.steps or any(fault.continue_s is None for fault in self.faults):
+            return None
+        return self.effective_s / self.wall_s
 
 
 def make_timeline(starts: Sequence[RankEvents]) -> Timeline:
