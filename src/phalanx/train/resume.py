@@ -1,4 +1,4 @@
-"""Check of the checkpoint that a run resumes from: of the same recipe, with epochs left to do.
+"""Choice of the checkpoint that a run resumes from: of the same recipe, with epochs left to do.
 
 No torch, no MPI: all of it is decided before anything is started.
 """
@@ -6,16 +6,24 @@ No torch, no MPI: all of it is decided before anything is started.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from phalanx.checkpoints.differences import differing_tensors
-from phalanx.checkpoints.find import FoundCheckpoint
+from phalanx.checkpoints.find import (
+    FoundCheckpoint,
+    check_checkpoint_dir,
+    find_checkpoint,
+    find_newest,
+)
+from phalanx.checkpoints.folder import check_unlocked, readable_folders
 from phalanx.checkpoints.manifest import MODEL_FILE, PROGRAM_FILE, Manifest
 from phalanx.errors import UserError
-from phalanx.models.options import completed, is_own_model
+from phalanx.models.options import OwnModel, completed, is_own_model
 from phalanx.train.config import TrainConfig
 from phalanx.train.recipe import SCHEDULE, differences, restarts_schedule
+from phalanx.train.training_options import AUTOMATIC
 
 WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
 """What decides which samples are left of an epoch."""
@@ -29,6 +37,44 @@ class RunIsFinishedError(UserError):
     def __init__(self, message: str, checkpoint: Path) -> None:
         super().__init__(message)
         self.checkpoint = checkpoint
+
+
+def resumed(
+    config: TrainConfig, own: OwnModel | None, *, is_restart: bool
+) -> tuple[TrainConfig, list[str]]:
+    """Replace `--resume` by the checkpoint itself, and return lines for the user on it.
+
+    own: the user's model. is_restart: as `phalanx.train.run.complete` takes it.
+    Raises: UserError as `check_resumable`, and where another run has the folder.
+    """
+    messages: list[str] = []
+    found: FoundCheckpoint | None = None
+    folder, is_automatic = config.resume, config.resume == AUTOMATIC
+    if config.checkpoint_dir:
+        check_unlocked(config.checkpoint_dir)
+    if is_automatic:
+        folder = config.checkpoint_dir
+        assert folder is not None, "by the rules of the options"
+        found, messages = find_newest(folder)
+    elif folder and (folder != config.checkpoint_dir or readable_folders(folder)):
+        found = find_checkpoint(folder)
+        messages = [*found.skipped]
+    if folder and found is None:
+        messages += [f"no checkpoint in {folder} yet: training from the start"]
+        config = replace(config, resume=None, restart_schedule=False, allow_changes=False)
+    if found is not None:
+        tensors = own.tensors if own is not None and is_own_model(config.model) else None
+        try:
+            changed = "" if check_resumable(found, config, tensors) else ", with changed options"
+        except RunIsFinishedError:
+            if not is_restart:
+                raise
+            changed = ", which has all epochs"
+        messages += [f"resuming from {found.path}{changed}"]
+        config = replace(config, resume=found.path)
+    if config.checkpoint_dir:
+        check_checkpoint_dir(config.checkpoint_dir, found, may_begin=is_automatic)
+    return config, messages
 
 
 def check_resumable(

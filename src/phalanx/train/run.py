@@ -8,13 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.checkpoints.find import (
-    FoundCheckpoint,
-    check_checkpoint_dir,
-    find_checkpoint,
-    find_newest,
-)
-from phalanx.checkpoints.folder import check_unlocked, readable_folders
 from phalanx.data.datasets.catalog import DatasetChoice, resolve
 from phalanx.errors import UserError
 from phalanx.jobs.record import (
@@ -46,9 +39,8 @@ from phalanx.parallel.option_groups import option
 from phalanx.parallel.replica_options import LocalOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.resume import RunIsFinishedError, check_resumable
+from phalanx.train.resume import resumed
 from phalanx.train.strategy_options import BitwiseOptions, MeshOptions, ServerOptions
-from phalanx.train.training_options import AUTOMATIC
 from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:
@@ -86,7 +78,7 @@ def complete(
     validate(config, choice.shape, own)
     config = _fixed_cut(config)
     _check_writable("--stage", config.stage)
-    config, messages = _resumed(config, own, is_restart=is_restart)
+    config, messages = resumed(config, own, is_restart=is_restart)
     if notices is not None:
         notices += messages
     return config, choice
@@ -133,43 +125,6 @@ def _examine(config: TrainConfig, shape: DataShape) -> OwnModel | None:
     from phalanx.train.own_model import examine  # imports torch
 
     return examine(config, shape)
-
-
-def _resumed(
-    config: TrainConfig, own: OwnModel | None, *, is_restart: bool
-) -> tuple[TrainConfig, list[str]]:
-    """Replace `--resume` by the checkpoint itself, and return lines for the user on it.
-
-    own: the user's model.
-    """
-    messages: list[str] = []
-    found: FoundCheckpoint | None = None
-    folder, is_automatic = config.resume, config.resume == AUTOMATIC
-    if config.checkpoint_dir:
-        check_unlocked(config.checkpoint_dir)
-    if is_automatic:
-        folder = config.checkpoint_dir
-        assert folder is not None, "by the rules of the options"
-        found, messages = find_newest(folder)
-    elif folder and (folder != config.checkpoint_dir or readable_folders(folder)):
-        found = find_checkpoint(folder)
-        messages = [*found.skipped]
-    if folder and found is None:
-        messages += [f"no checkpoint in {folder} yet: training from the start"]
-        config = replace(config, resume=None, restart_schedule=False, allow_changes=False)
-    if found is not None:
-        tensors = own.tensors if own is not None and is_own_model(config.model) else None
-        try:
-            changed = "" if check_resumable(found, config, tensors) else ", with changed options"
-        except RunIsFinishedError:
-            if not is_restart:
-                raise
-            changed = ", which has all epochs"
-        messages += [f"resuming from {found.path}{changed}"]
-        config = replace(config, resume=found.path)
-    if config.checkpoint_dir:
-        check_checkpoint_dir(config.checkpoint_dir, found, may_begin=is_automatic)
-    return config, messages
 
 
 def _fixed_cut(config: TrainConfig) -> TrainConfig:
