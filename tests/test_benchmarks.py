@@ -21,6 +21,7 @@ SHORT = {
         'OPTIONS = ("--collectives", "all_reduce", "--ranks", "2", "--repeats", "5", "--sizes", "4,1MB")',  # noqa: E501
     ),
     "bitwise.py": ("--quick", 'BATCH = {"mlp": 16}\nQUICK_ROUNDS = 3'),
+    "checkpoints.py": ("--quick", "STEPS = 4\nEVERY = 2\nWIDTH = 32"),
     "compression.py": (
         "--links memory --compressors none int8 --width 16 --seconds 0.1 --seeds 0 --epochs 1"
         " --samples 256",
