@@ -20,7 +20,7 @@ from phalanx.launch.detect import Launched
 from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.launch.variables import is_users
 from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.bitwise_sharded import BitwiseShared, BitwiseZero
+from phalanx.parallel.bitwise_sharded import BitwiseSharded, NodeMemory, OwnMemory
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
@@ -137,10 +137,11 @@ def make_bitwise(
             )
         world = ranks.join()
         return Bitwise(world, micro_batches=micro_batches, overlaps=True, step_options=step)
-    kinds: dict[str, type[Bitwise]] = {
-        kind.name: kind for kind in (Bitwise, BitwiseShared, BitwiseZero)
-    }
-    return kinds[name](ranks.join(), micro_batches=micro_batches, step_options=step)
+    world = ranks.join()
+    for kind in (OwnMemory, NodeMemory):
+        if kind.name == name:
+            return BitwiseSharded(world, kind, micro_batches=micro_batches, step_options=step)
+    return Bitwise(world, micro_batches=micro_batches, step_options=step)
 
 
 def make_gloo(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:

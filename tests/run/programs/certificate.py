@@ -26,7 +26,7 @@ from phalanx.errors import UserError
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.parallel import bitwise
 from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.bitwise_sharded import BitwiseZero
+from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.torch_backend.tensors import buffer_of
 
 SAMPLES, BATCH, STEPS = 64, 16, 4
@@ -133,7 +133,7 @@ def found(checkpoint: Path | None = None) -> dict[str, str]:
     assert bitwise.TreeReducer is TreeReducer
     with changed(bitwise, "TreeReducer", LinearReducer):
         results["order of ranks"] = train()
-    with changed(BitwiseZero, "_share_updates", lambda _: None):
+    with changed(BitwiseSharded, "_share_updates", lambda _: None):
         results["updates kept"] = train(strategy="zero")
     results["flipped on one rank"] = train(flipped_at=STEPS - 1 if RANK == 1 else None)
     return results
