@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.checkpoints.folder import readable_folders
 from phalanx.jobs.restarts import WINDOW_S, left_of, why_no_restart
 from phalanx.launch.allocation import Allocation, parse_hosts
 from phalanx.launch.installation import find_mpi
@@ -189,7 +190,7 @@ def training(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
             process.terminate()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     until = time.monotonic() + seconds * PATIENCE
     while not condition():
         assert time.monotonic() < until, "in vain"
@@ -197,7 +198,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def process_of(rank_file: Path) -> int:
-    """Return the process id of a rank that has written a checkpoint, or seen one written."""
+    """Return the process id of a rank that has ended an epoch."""
     wait_for(lambda: rank_file.exists() and '"event":"epoch"' in rank_file.read_text())
     started = next(iter(read_events(rank_file)))
     assert isinstance(started, StartedEvent)
@@ -215,6 +216,7 @@ def test_a_training_is_started_again_and_ends_with_the_bits_of_one_process(tmp_p
     folder, saved = tmp_path / "run", tmp_path / "checkpoints"
     words = ("--strategy", "mpi", "--ranks", 2, "--restarts", 2, "--checkpoint-dir", saved)
     with training(folder, *words, "--slow-rank", "0:0.1") as process:
+        wait_for(lambda: readable_folders(saved))  # a thread writes them
         os.kill(process_of(folder / "rank-1.jsonl"), signal.SIGKILL)
         os.kill(launcher_of(process_of(folder / "restart-1" / "rank-1.jsonl")), signal.SIGKILL)
         said = process.communicate(timeout=90 * PATIENCE)[0]

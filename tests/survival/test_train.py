@@ -35,7 +35,7 @@ from tests.conftest import ONE_THREAD, PATIENCE, long
 from tests.survival.test_launch import PROGRAMS
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi"), pytest.mark.timeout(300)]
-RANKS, EPOCHS, STEPS = 4, 6, 10
+RANKS, EPOCHS, STEPS = 4, 9, 10
 SECONDS = 1.5
 """Of the steps on a quiet machine, about."""
 WORDS = (
