@@ -363,7 +363,7 @@ def test_a_rank_of_another_node_that_died_first_is_named_with_its_host(
 def test_a_rank_that_was_cut_off_by_open_mpi_is_not_the_one_to_blame(
     tmp_path: Path, says_where: bool
 ) -> None:
-    """The report of the killed rank's own end came too late in 4 of 10 runs on three nodes."""
+    """The report of the killed rank's own end came too late in 5 of 10 runs on three nodes."""
     for rank in range(3):
         write_rank(tmp_path, rank, finished=False)
     where = "  Local host: n1\n  Local PID:  431\n  Peer host:  n2\n" if says_where else ""
