@@ -127,6 +127,10 @@ class Job:
             time.sleep(_POLL_EVERY_S)
         return code
 
+    def stopped(self) -> tuple[int, ...]:
+        """Return the ids of the processes of its commands that are stopped (SIGSTOP)."""
+        return tuple(each.pid for each in self._processes if leftovers.is_stopped(each.pid))
+
     def end(self, grace_s: float = DEFAULT_GRACE_S) -> None:
         """Terminate all processes, kill those left after `grace_s`, and remove their files."""
         if not self._finished:

@@ -58,6 +58,11 @@ def has_ended(pid: int) -> bool:
     return _status_of(pid)[0] in "ZX"
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal (SIGSTOP), not by a debugger."""
+    return _status_of(pid)[0] == "T"
+
+
 def _status_of(pid: int) -> tuple[str, str]:
     """Return state and parent of a process, from `12 (its name) S 7 ...`."""
     with contextlib.suppress(OSError):
@@ -191,7 +196,7 @@ def kill_process(token: str, pid: int) -> bool:
         return False
     above, parents = pid, list[int]()
     while token.encode() in _environment_of(above := parent_of(above)):
-        if _status_of(above)[0] == "T":  # Open MPI's launcher passes SIGCONT on to all ranks
+        if is_stopped(above):  # Open MPI's launcher passes SIGCONT on to all ranks
             parents.append(above)
     kill([pid])
     for parent in parents:
