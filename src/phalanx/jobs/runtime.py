@@ -32,6 +32,7 @@ from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
 from phalanx.launch.rank_log import read_failures
 from phalanx.launch.state_clock import StateClock
+from phalanx.launch.stray_daemon import FROZEN_S
 from phalanx.records.schema import Event, FinishedEvent, Outcome
 from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
 
@@ -42,8 +43,6 @@ FAILED_S = 4.0
 """For a launcher to end by itself after a rank has failed."""
 LOST_GRACE_S = 1.0
 """For the processes of a launcher that does not."""
-FROZEN_S = 15.0
-"""For which a launcher may be stopped (SIGSTOP) while this process is not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Trains with checkpoints; each start of the ranks ends as the word for it says.
 
-Words: folder for checkpoints and results, then `kill`, `launcher`, `stop` or `fail` for each start.
+Words: folder for checkpoints and results, then `kill`, `launcher`, `freeze`,
+`stop` or `fail` for each start.
 """
 
 import json
@@ -26,8 +27,8 @@ def end(how: str) -> None:
     """End this rank, or what watches over it."""
     if how == "fail":
         raise ArithmeticError("wrong in every start")
-    victim = launcher_process() if how == "launcher" else os.getpid()
-    os.kill(victim, signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+    victim = launcher_process() if how in ("launcher", "freeze") else os.getpid()
+    os.kill(victim, signal.SIGSTOP if how in ("stop", "freeze") else signal.SIGKILL)
     signal.pause()
 
 
