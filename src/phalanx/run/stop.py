@@ -71,7 +71,7 @@ class StopRequest:
         save_every_s: time between two checkpoints; None: none are due by time. is_saving: whether
         the last one is still being written.
         """
-        self._group = group
+        self._group, self._original_rank = group, group.rank
         self._is_asked = False
         self._due = self._asked_step = 0
         self._asked_at = self._saved_at = time.perf_counter()
@@ -91,7 +91,7 @@ class StopRequest:
                 if _is_free(handler):
                     self._former[number] = handler
                     signal.signal(number, self._note)
-            note_listening(group.rank, bool(self._former))
+            note_listening(self._original_rank, bool(self._former))
 
     def agree(self, step: int, *, now: bool = False) -> bool:
         """Return whether a rank was asked to stop, and set `saves`. Collective at steps that the
@@ -128,7 +128,7 @@ class StopRequest:
             path.unlink(missing_ok=True)
         self._dumps.clear()
         if self._former:
-            note_listening(self._group.rank, False)
+            note_listening(self._original_rank, False)
         while self._former:
             number, handler = self._former.popitem()
             if getattr(signal.getsignal(number), "__self__", None) is self:
@@ -146,7 +146,7 @@ class StopRequest:
         now = time.monotonic()
         if self._terminated_at is None:
             self._terminated_at = now
-            reason = f"rank {self._group.rank} was asked to end (SIGTERM)"
+            reason = f"rank {self._original_rank} was asked to end (SIGTERM)"
             self._dumps = [recorder.write(reason) for recorder in self._group.recorders()]
             if self.on_terminate is not None:
                 self.on_terminate()
