@@ -19,10 +19,12 @@ from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.inject import Inject, take_injections
 from phalanx.cli.preflight import Preflight, preflight_beside
-from phalanx.cli.restarts import Patience, Rebalance, Restarts
+from phalanx.cli.restarts import MemoryCheckpointSeconds, Patience, Rebalance, Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import program_words
+from phalanx.jobs.memory_copies import OPTION as COPIES_OPTION
+from phalanx.jobs.memory_copies import check_copies
 from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.record import default_folder
@@ -60,6 +62,8 @@ class LaunchOptions:
     rebalance: Rebalance = False
 
     restarts: Restarts = 0
+
+    memory_checkpoint_seconds: MemoryCheckpointSeconds = None
 
     inject: Inject = ()
 
@@ -106,6 +110,7 @@ def launch(
     """
     check_patience(options.patience, survive=options.survive)
     check_restarts(options.restarts, os.environ)
+    check_copies(options.memory_checkpoint_seconds, options.restarts)
     if options.survive:
         check_survival(find_mpi(os.environ), os.environ)
     refuse_launcher("launch", os.environ)
@@ -131,6 +136,8 @@ def _flags(options: LaunchOptions) -> list[str]:
     """Return the options that a job file passes on, beside those for ranks and threads."""
     flags = ["--survive"] if options.survive else []
     flags += ["--restarts", str(options.restarts)] if options.restarts else []
+    every_s = options.memory_checkpoint_seconds
+    flags += [] if every_s is None else [COPIES_OPTION, f"{every_s:g}"]
     flags += ["--rebalance"] if options.rebalance else []
     flags += [] if options.patience is None else ["--patience", f"{options.patience:g}"]
     flags += [] if options.grace_s == DEFAULT_STOP_S else ["--grace-s", f"{options.grace_s:g}"]
@@ -195,7 +202,8 @@ def _run(
             check=check,
             grace_s=options.grace_s,
         )
-        lost = supervise(program, folder, ranks, options.restarts)
+        copy_every_s = options.memory_checkpoint_seconds
+        lost = supervise(program, folder, ranks, options.restarts, copy_every_s=copy_every_s)
     _tell_end(folder, lost, options.inject)
 
 

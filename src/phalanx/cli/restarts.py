@@ -19,6 +19,17 @@ Restarts = Annotated[
     ),
 ]
 
+MemoryCheckpointSeconds = Annotated[
+    float | None,
+    Parameter(
+        name="--memory-checkpoint-seconds",
+        help="--restarts: also keep a copy of the newest checkpoint in the memory of the nodes, made "
+        "whenever so much time has passed; a restart begins from it where it is newer than those "
+        "on the disk (docs/survival.md).",
+        group=_LOSSES,
+    ),
+]
+
 Patience = Annotated[
     float | None,
     Parameter(

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -20,7 +21,9 @@ from phalanx.jobs.restarts import RESTART
 from phalanx.launch.variables import launcher_process
 
 TIMEOUT_S = float(os.environ.get("TEST_TIMEOUT_S", "60"))
-STEPS_A_START = 7
+STEPS_A_START = int(os.environ.get("TEST_STEPS", "7"))
+CHECKPOINT_STEPS = int(os.environ.get("TEST_CHECKPOINT_STEPS", "2"))
+STEP_S = float(os.environ.get("TEST_STEP_S", "0"))
 
 
 def end(how: str) -> None:
@@ -49,11 +52,12 @@ def main(folder: Path, *ways: str) -> None:
         bitwise=True,
         epochs=6,
         checkpoint_dir=folder / "checkpoints",
-        checkpoint_steps=2,
+        checkpoint_steps=CHECKPOINT_STEPS or None,
         timeout_s=TIMEOUT_S,
     )
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+        time.sleep(STEP_S)
         if how and run.rank == run.size - 1 and batch.ends_step and batch.step + 1 >= last:
             print(f"one of {run.size} ends", flush=True)
             end(how)
