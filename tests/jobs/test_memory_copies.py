@@ -44,6 +44,7 @@ from tests.jobs.test_restarts import PROGRAM, process_of, run, training, truth, 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm")
 
 BATCH_SIZE, TRAIN_SAMPLES = 16, 80
+SIZES = ("--batch-size", "12", "--width", "16", "--epochs", "4")
 
 
 def saved(folder: Path, epochs_done: int, samples_seen: int) -> Path:
@@ -74,7 +75,8 @@ def test_the_newest_valid_copy_is_found_and_what_is_newer_passed_over(tmp_path: 
     assert found is not None
     assert (found.place, found.host, found.sha256) == (newer, "n1", read_manifest(newer).sha256)
     assert lines == [
-        "passed over: the copy .epoch-0001-samples-00000064.new in the memory of n1 was not finished"
+        "passed over: the copy .epoch-0001-samples-00000064.new in the memory of n1 was not "
+        "finished"
     ]
     assert found.describe("saved/epoch-0001") == (
         "resuming from the copy in the memory of n1, step 8, epoch-0001-samples-00000048; the "
@@ -142,7 +144,7 @@ def owner() -> Iterator[subprocess.Popen[str]]:
     """Another process that owns the copies of a run, and prints their folder."""
     program = (
         "from phalanx.launch.memory_copies import owned_folder; import os, sys\n"
-        f"with owned_folder(f'{{os.getpid()}}.test') as folder:\n"
+        "with owned_folder(f'{os.getpid()}.test') as folder:\n"
         "    print(folder, flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", program]
@@ -229,7 +231,7 @@ def test_a_program_goes_on_from_memory_where_the_disk_has_less(tmp_path: Path) -
         place = Path(restart.checkpoint)
         assert not place.parent.parent.exists()
         assert f"resuming from the copy in the memory of {restart.memory_of}, step " in done.stderr
-        assert f"resuming from the copy in the memory of " in done.stdout
+        assert "resuming from the copy in the memory of " in done.stdout
         epochs, _, seen = place.name.removeprefix("epoch-").partition("-samples-")
         assert int(epochs) * 6 + -(-int(seen) // 16) >= least
     assert "; there is none on the disk" in done.stderr
@@ -238,18 +240,17 @@ def test_a_program_goes_on_from_memory_where_the_disk_has_less(tmp_path: Path) -
 
 @pytest.mark.mpi
 def test_a_training_goes_on_from_memory_to_the_bits_of_one_process(tmp_path: Path) -> None:
-    """Its only checkpoints on the disk are of whole epochs, and its command is told which is newer;
-    a second one that is interrupted leaves nothing."""
+    """Its only checkpoints on the disk are of whole epochs of ten steps."""
     folder, disk = tmp_path / "run", tmp_path / "checkpoints"
     words = ("--strategy", "mpi", "--ranks", 2, "--restarts", 1, "--checkpoint-dir", disk)
-    often = ("--memory-checkpoint-seconds", 0.05, "--batch-size", 12, "--epochs", 4)
-    with training(folder, *words, *often, "--slow-rank", "0:0.1") as process:
+    often = ("--memory-checkpoint-seconds", 0.05, "--slow-rank", "0:0.1")
+    with training(folder, *words, *often, sizes=SIZES) as process:
         pid = process_of(folder / "rank-1.jsonl")
-        wait_for(lambda: b'"step":16' in (folder / "rank-1.jsonl").read_bytes())
+        wait_for(lambda: b'"step":12,' in (folder / "rank-1.jsonl").read_bytes())
         os.kill(pid, signal.SIGKILL)
         said = process.communicate(timeout=90 * PATIENCE)[0]
     assert process.returncode == 0, said
-    with training(tmp_path / "alone", "--batch-size", 12, "--epochs", 4) as alone:
+    with training(tmp_path / "alone", sizes=SIZES) as alone:
         alone.communicate(timeout=60 * PATIENCE)
     is_same, why = judge(*(read_bitwise_run(tmp_path / name) for name in ("run", "alone")))
     assert is_same, why

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -178,11 +178,13 @@ def test_a_failure_of_the_program_itself_is_not_repeated(
 
 
 @contextmanager
-def training(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
-    command = [*PHALANX, "train", "--bitwise", "--dataset", "digits", "--epochs", "12"]
+def training(
+    folder: Path, *words: object, sizes: Sequence[str] = (*SIZES, "--epochs", "12")
+) -> Iterator[subprocess.Popen[str]]:
+    command = [*PHALANX, "train", "--bitwise", "--dataset", "digits"]
     samples = ["--train-samples", "120", "--validation-samples", "60"]
     with subprocess.Popen(
-        [*command, *samples, *SIZES, "--run-dir", str(folder), *map(str, words)],
+        [*command, *samples, *sizes, "--run-dir", str(folder), *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -264,9 +264,7 @@ def find_copy(
     source = next(rank for rank, (copy, _) in enumerate(seen) if copy.position == newest)
     chosen = seen[source][0]
     path = folder / chosen.name
-    if seen[0][0].sha256 != chosen.sha256 and (
-        problem := _bring(path, group, source, chosen.host)
-    ):
+    if seen[0][0].sha256 != chosen.sha256 and (problem := _bring(path, group, source, chosen.host)):
         if group.rank == 0:
             print(f"phalanx: {problem}", file=sys.stderr, flush=True)
         return None

@@ -23,9 +23,9 @@ MemoryCheckpointSeconds = Annotated[
     float | None,
     Parameter(
         name="--memory-checkpoint-seconds",
-        help="--restarts: also keep a copy of the newest checkpoint in the memory of the nodes, made "
-        "whenever so much time has passed; a restart begins from it where it is newer than those "
-        "on the disk (docs/survival.md).",
+        help="--restarts: also copy the state into the memory of the nodes, whenever so much time "
+        "has passed. A restart begins from such a copy where it is newer than the checkpoints on "
+        "the disk (docs/survival.md).",
         group=_LOSSES,
     ),
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.checkpoints.checkpoint import model_tensors
+from phalanx.checkpoints.contents import CheckpointFile
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
     check_checkpoint_dir,
@@ -18,7 +19,6 @@ from phalanx.checkpoints.find import (
 )
 from phalanx.checkpoints.folder import IN_PROGRAM, readable_folders
 from phalanx.checkpoints.load import agreed_manifest, readable_everywhere
-from phalanx.checkpoints.contents import CheckpointFile
 from phalanx.checkpoints.manifest import Manifest
 from phalanx.checkpoints.memory_copies import MemoryCopies, find_copy
 from phalanx.checkpoints.program import ProgramState
