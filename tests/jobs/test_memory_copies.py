@@ -220,7 +220,7 @@ def test_a_program_goes_on_from_memory_where_the_disk_has_less(tmp_path: Path) -
     logs, own = tmp_path / "logs", tmp_path / "own"
     own.mkdir()
     options = ("--log-dir", logs, "-n", 2, "--restarts", 2, "--memory-checkpoint-seconds", 0.05)
-    steps = {"TEST_STEPS": "5", "TEST_CHECKPOINT_STEPS": "0", "TEST_STEP_S": "0.15"}
+    steps = {"TEST_STEPS": "5", "TEST_CHECKPOINT_STEPS": "0", "TEST_STEP_S": "0.03"}
     environment = {"TEST_TIMEOUT_S": "20", **steps}
     done = run("launch", *options, PROGRAM, tmp_path, "kill", "launcher", environment=environment)
     assert done.returncode == 0, done.stderr

@@ -204,7 +204,7 @@ def _run(
         )
         copy_every_s = options.memory_checkpoint_seconds
         lost = supervise(program, folder, ranks, options.restarts, copy_every_s=copy_every_s)
-    _tell_end(folder, lost, options.inject)
+    _tell_end(folder, lost, options)
 
 
 def _check_for_job(**given: object) -> None:
@@ -215,18 +215,19 @@ def _check_for_job(**given: object) -> None:
             raise UserError(f"{option}: a job file leaves that to the job; leave it out")
 
 
-def _tell_end(folder: Path, lost: Sequence[int], inject: Sequence[str]) -> None:
+def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None:
     """Say without whom the job has come to its end, and where its records are."""
     if lost:
         who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
         print(f"phalanx: {who}, and the others went on to the end", file=sys.stderr)
     if record_file(folder, Run).exists():
         print(f"phalanx: records of the run: phalanx report {folder}", file=sys.stderr)
-    elif inject:
-        print(
-            "phalanx: --inject: no fault was injected: the program does not train by phalanx.start",
-            file=sys.stderr,
-        )
+        return
+    why = "the program does not train by phalanx.start"
+    if options.inject:
+        print(f"phalanx: --inject: no fault was injected: {why}", file=sys.stderr)
+    if options.memory_checkpoint_seconds is not None:
+        print(f"phalanx: {COPIES_OPTION}: no copies were made: {why}", file=sys.stderr)
 
 
 def _environment(folder: Path, *, rebalance: bool) -> dict[str, str]:

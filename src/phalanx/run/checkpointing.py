@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from phalanx.checkpoints.program import ProgramState
 from phalanx.checkpoints.program_recipe import check_program
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
+from phalanx.jobs.memory_copies import OPTION, copy_plan
 from phalanx.jobs.restarts import is_restart
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.schema import NoticeEvent
@@ -183,14 +185,11 @@ class ProgramCheckpoints:
         try:
             strategy.group.barrier()  # from here on the folder is as every rank finds it
             position, run = self._resume(state, epochs=epochs, steps=steps)
+            if writer is not None:
+                self._use(writer, run)
         except BaseException:
             self.close()  # the error may live on, and the lock with it
             raise
-        if writer is not None:
-            writer.manifest = msgspec.structs.replace(self._manifest, run=run)
-            self._copies = MemoryCopies.of(
-                writer.folder, strategy, writer.manifest, writer.shapes, self._files_after
-            )
         self._checks_at = position.step + 2
         save = None if writer is None else self.save
         return LoopOptions(
@@ -204,6 +203,13 @@ class ProgramCheckpoints:
             save_epoch=save,
             poll=None if writer is None else writer.poll,
             copies=self._copies,
+        )
+
+    def _use(self, writer: CheckpointWriter, run: str) -> None:
+        """Make the run's checkpoints, and copies of them where these are asked for. run: its id."""
+        writer.manifest = msgspec.structs.replace(self._manifest, run=run)
+        self._copies = MemoryCopies.of(
+            writer.folder, writer.strategy, writer.manifest, writer.shapes, self._files_after
         )
 
     def _resume(
@@ -229,6 +235,8 @@ class ProgramCheckpoints:
             position = Position(*agreed.position, state.step)
             if position.epoch >= epochs or (steps is not None and position.step >= steps):
                 lines.append(_finished(path, position, epochs=epochs, steps=steps))
+        if self._plan.folder is None and copy_plan(os.environ) is not None:
+            lines.append(f"{OPTION}: no copies are made: the program gave no checkpoint_dir=")
         lines += filter(None, [self._notice])
         if strategy.rank == 0 and lines:
             print("\n".join(lines), flush=True)
