@@ -215,27 +215,34 @@ def test_both_commands_refuse_them() -> None:
 
 
 @pytest.mark.mpi
-def test_a_program_goes_on_from_memory_where_the_disk_has_less(tmp_path: Path) -> None:
-    """The ranks are killed within the first epoch, and the launcher within the second."""
+@pytest.mark.parametrize(
+    ("ways", "num_steps", "on_disk"),
+    [
+        (("launcher",), 9, ("of step 6",)),
+        pytest.param(("kill", "stop"), 5, ("none", "of step 6"), marks=pytest.mark.long),
+    ],
+)
+def test_a_program_goes_on_from_memory_where_the_disk_has_less(
+    tmp_path: Path, ways: tuple[str, ...], num_steps: int, on_disk: tuple[str, ...]
+) -> None:
+    """Its checkpoints on the disk are those of epochs, of six steps each."""
     logs, own = tmp_path / "logs", tmp_path / "own"
     own.mkdir()
     options = ("--log-dir", logs, "-n", 2, "--restarts", 2, "--memory-checkpoint-seconds", 0.05)
-    steps = {"TEST_STEPS": "5", "TEST_CHECKPOINT_STEPS": "0", "TEST_STEP_S": "0.03"}
-    environment = {"TEST_TIMEOUT_S": "20", **steps}
-    done = run("launch", *options, PROGRAM, tmp_path, "kill", "launcher", environment=environment)
+    steps = {"TEST_STEPS": f"{num_steps}", "TEST_CHECKPOINT_STEPS": "0", "TEST_STEP_S": "0.03"}
+    environment = {"TEST_TIMEOUT_S": "10", **steps}
+    done = run("launch", *options, PROGRAM, tmp_path, *ways, environment=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "result.json").read_text()) == truth(own)
-    first, second = read_run(logs).restarts
-    for restart, least in ((first, 1), (second, 7)):
-        assert restart.memory_of is not None and restart.checkpoint is not None
-        place = Path(restart.checkpoint)
-        assert not place.parent.parent.exists()
-        assert f"resuming from the copy in the memory of {restart.memory_of}, step " in done.stderr
-        assert "resuming from the copy in the memory of " in done.stdout
-        epochs, _, seen = place.name.removeprefix("epoch-").partition("-samples-")
-        assert int(epochs) * 6 + -(-int(seen) // 16) >= least
-    assert "; there is none on the disk" in done.stderr
-    assert "; the newest on the disk is of step 6" in done.stderr
+    restarts = read_run(logs).restarts
+    assert len(restarts) == len(ways)
+    lines = [line for line in done.stderr.splitlines() if "phalanx: restart " in line]
+    for restart, line, disk in zip(restarts, lines, on_disk, strict=True):
+        assert restart.memory_of is not None and restart.checkpoint is not None, done.stderr
+        assert f"resuming from the copy in the memory of {restart.memory_of}, step " in line
+        assert line.endswith("none on the disk" if disk == "none" else f"on the disk is {disk}")
+        assert not Path(restart.checkpoint).parent.parent.exists()
+    assert done.stdout.count("resuming from the copy in the memory of ") == len(ways)
 
 
 @pytest.mark.mpi
