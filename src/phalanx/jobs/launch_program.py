@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from phalanx.jobs.outcome import (
     on_host,
     was_stopped,
 )
-from phalanx.jobs.record import end_record
+from phalanx.jobs.record import end_record, outcome_of
 from phalanx.jobs.runtime import follow
 from phalanx.launch import run_python
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
@@ -122,19 +122,32 @@ def launch_program(
         before, shown = shown, _copy(log_file(folder, 0), shown, output)
         return shown > before
 
-    ending, job, collector = follow(
-        [replace(command, environment={**command.environment, **others})],
-        folder,
-        nodes,
-        update,
-        has_launcher=mpi is not None,
-        has_failed=partial(_must_end, folder, survive=survive),
-        patience_s=patience_s,
-        grace_s=grace_s,
-        listens=partial(is_listening, folder),
-    )
+    with _closed_on_error(folder):
+        ending, job, collector = follow(
+            [replace(command, environment={**command.environment, **others})],
+            folder,
+            nodes,
+            update,
+            has_launcher=mpi is not None,
+            has_failed=partial(_must_end, folder, survive=survive),
+            patience_s=patience_s,
+            grace_s=grace_s,
+            listens=partial(is_listening, folder),
+        )
     _copy(log_file(folder, 0), shown, output)
     return _judge(folder, ranks, ending, nodes, job, collector, survive=survive)
+
+
+@contextlib.contextmanager
+def _closed_on_error(folder: Path) -> Iterator[None]:
+    """Write how the run ended where the block is left by an error, and no rank has done so."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(OSError, ValueError, RunFailedError):
+            if _status(folder) == "running":
+                end_record(folder, Run, outcome_of(error))
+        raise
 
 
 def _command(

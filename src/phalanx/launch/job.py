@@ -184,7 +184,7 @@ class Job:
             self._stop_within_s = math.inf  # told once; ending them takes more polls
             raise StopTimeoutError(
                 f"asked to stop, and not stopped within the grace period of {within_s:g} s "
-                "(--grace-s): all ranks were ended; the newest checkpoint is an earlier one"
+                "(--grace-s): all ranks were ended; a checkpoint that is there is an earlier one"
             )
 
     def _pass_on(self) -> None:
