@@ -1,27 +1,31 @@
 """Cost of `phalanx launch --survive` while nobody dies: its steps against those without it.
 
-    python benchmarks/survive.py            # some minutes on two quiet cores
-    python benchmarks/survive.py --quick    # few rounds
+    python benchmarks/survive.py            # ten minutes on two quiet cores
+    python benchmarks/survive.py --quick    # one start
 
 The same program of `phalanx.start`, an MLP of two sizes on two ranks of this node, one thread each,
-is launched three times at once:
+is launched four times at once:
 
     plain     the ordinary path
     bitwise   the same with bitwise=True
+    again     the same as bitwise: the noise of this comparison
     survive   the same with --survive, which is bitwise
 
 One job at a time makes a block of steps, while the ranks of the others wait for a byte in a pipe;
-so the three take turns, in another order from round to round. A block counts by the median of its
-steps but the first, of the slower rank, by the clock; and by the processor's time of both ranks for
-the whole block, which does not see other processes.
+so they take turns, in another order from round to round. A block counts by the median of its steps
+but the first, of the slower rank, by the clock; and by the processor's time of both ranks for the
+whole block, which does not see other processes.
 
-Reported: the ratios of each round, median and quartiles. Raw times, commit and machine go to
-benchmarks/results/survive.json.
+A process keeps the physical pages that it got: two starts of the same program differ by up to a
+quarter of a step, for as long as they run. So a start counts once, by the median of its rounds, and
+there are many. Reported: the ratios of the starts, their geometric mean and its 95 % interval. Raw
+times, commit and machine go to benchmarks/results/survive.json.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import statistics
@@ -43,11 +47,12 @@ import phalanx
 from phalanx.jobs.record import describe_environment
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import write_atomically
+from phalanx.report.statistics import mean_interval
 
 RANKS, MICRO_BATCHES, CLASSES = 2, 4, 10
-KINDS = ("plain", "bitwise", "survive")
-PAIRS = (("survive", "bitwise"), ("survive", "plain"), ("bitwise", "plain"))
-ROUNDS, QUICK_ROUNDS, WARM_UP = 60, 6, 2
+KINDS = ("plain", "bitwise", "again", "survive")
+PAIRS = (("again", "bitwise"), ("survive", "bitwise"), ("survive", "plain"), ("bitwise", "plain"))
+STARTS, ROUNDS, WARM_UP = 16, 6, 2
 START_S, BLOCK_TIMEOUT_S = 120.0, 120.0
 RESULTS = Path(__file__).parent / "results" / "survive.json"
 
@@ -159,15 +164,17 @@ class LaunchedJob:
 Round = dict[str, list[Block]]  # by kind, rank
 
 
-def measure(size: Size, rounds: int) -> list[Round]:
+def measure(size: Size) -> list[Round]:
+    """Return the rounds of one start of each kind."""
     with tempfile.TemporaryDirectory() as name:
         jobs = {kind: LaunchedJob(Path(name), kind, size) for kind in KINDS}
         for _ in range(WARM_UP):
             for job in jobs.values():
                 job.block(START_S)
         found = []
-        for number in range(rounds):
-            order = KINDS[number % 3 :] + KINDS[: number % 3]
+        for number in range(ROUNDS):
+            shift = number % len(KINDS)
+            order = KINDS[shift:] + KINDS[:shift]
             made = {kind: jobs[kind].block() for kind in (order if number % 2 else order[::-1])}
             found.append(made)
         for job in jobs.values():
@@ -185,30 +192,37 @@ def processor_s(blocks: list[Block]) -> float:
     return sum(block.processor_s / len(block.step_s) for block in blocks)
 
 
-def quartiles(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.3f} [{low:.3f} {high:.3f}]"
+def ratio(upper: list[float], lower: list[float]) -> str:
+    """Return the geometric mean of the starts' ratios, with its 95 % interval where there are
+    several."""
+    logarithms = [math.log(above / below) for above, below in zip(upper, lower, strict=True)]
+    found = mean_interval(logarithms)
+    mean = f"{math.exp(statistics.fmean(logarithms)):.3f}"
+    return f"{mean} [{math.exp(found.low):.3f} {math.exp(found.high):.3f}]" if found else mean
 
 
-def report(name: str, rounds: list[Round]) -> None:
-    medians = [1e3 * statistics.median(clock_s(made[kind]) for made in rounds) for kind in KINDS]
-    shown = ", ".join(f"{kind} {value:.2f}" for kind, value in zip(KINDS, medians, strict=True))
-    print(f"{name}: ms a step: {shown}")
-    for upper, lower in PAIRS:
-        columns = [
-            quartiles([seconds(made[upper]) / seconds(made[lower]) for made in rounds])
+def report(name: str, starts: list[list[Round]]) -> None:
+    by_kind = {
+        kind: [
+            [statistics.median(seconds(made[kind]) for made in rounds) for rounds in starts]
             for seconds in (clock_s, processor_s)
         ]
+        for kind in KINDS
+    }
+    medians = [f"{kind} {1e3 * statistics.median(by_kind[kind][0]):.2f}" for kind in KINDS]
+    print(f"{name}: ms a step: {', '.join(medians)}; starts: {len(starts)}")
+    for upper, lower in PAIRS:
+        columns = [ratio(*pair) for pair in zip(by_kind[upper], by_kind[lower], strict=True)]
         print(f"  {upper + ' ÷ ' + lower:18}{columns[0]:24}{columns[1]}", flush=True)
 
 
-def main(rounds: int) -> None:
+def main(num_starts: int) -> None:
     print(f"steps of {RANKS} ranks; ratios by the clock, and by the processor's time")
     found = {}
     for name, size in SIZES.items():
-        found[name] = measure(size, rounds)
+        found[name] = [measure(size) for _ in range(num_starts)]
         report(name, found[name])
-    if rounds == QUICK_ROUNDS:
+    if num_starts == 1:
         return
     document = {
         "command": "python benchmarks/survive.py",
@@ -217,7 +231,7 @@ def main(rounds: int) -> None:
         "sizes": {name: size._asdict() for name, size in SIZES.items()},
         "ranks": RANKS,
         "micro_batches": MICRO_BATCHES,
-        "step_and_processor_seconds_by_round_kind_rank": found,
+        "step_and_processor_seconds_by_start_round_kind_rank": found,
     }
     write_atomically(RESULTS, json.dumps(document).encode())
     print(f"raw times: {RESULTS}")
@@ -227,4 +241,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
         rank_main(Path(sys.argv[2]), sys.argv[3], Size(*json.loads(sys.argv[4])))
     else:
-        main(QUICK_ROUNDS if "--quick" in sys.argv[1:] else ROUNDS)
+        main(1 if "--quick" in sys.argv[1:] else STARTS)

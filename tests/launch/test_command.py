@@ -9,6 +9,7 @@ import pytest
 from phalanx.launch.command import (
     exported_variables,
     local_commands,
+    memory_variables,
     mpi_command,
     mpi_environment,
     mpi_job,
@@ -99,6 +100,11 @@ def test_local_ranks_know_who_they_are():
 def test_the_interface_that_the_user_chose_stays():
     (command,) = local_commands(1, PROGRAM, environ={"GLOO_SOCKET_IFNAME": "eth0"})
     assert "GLOO_SOCKET_IFNAME" not in command.environment
+
+
+def test_huge_pages_are_asked_for_unless_the_user_has_set_malloc():
+    assert memory_variables({}) == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    assert memory_variables({"GLIBC_TUNABLES": ""}) == {}
 
 
 def test_names_of_open_mpi_4_are_translated(tmp_path: Path) -> None:

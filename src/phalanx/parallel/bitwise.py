@@ -30,6 +30,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.surviving_group import SurvivingGroup
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
 from phalanx.records.schema import ExpectedCosts
+from phalanx.torch_backend.threads import stop_filling_memory
 
 
 class Bitwise(Strategy):
@@ -145,6 +146,7 @@ class Bitwise(Strategy):
         self._reducer.clear()
         self.missing = ()  # as of a rank that was given the sums
         self._is_in_step, self.summed = False, SummedLoss(*losses.tolist())
+        stop_filling_memory()
         self._take_gradients(sums[: len(self._parameters)])
         if self._buffers:
             torch._foreach_copy_(self._buffers, sums[len(self._parameters) :])

@@ -31,6 +31,7 @@ from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.device import CPU, FeedOnDevice, choose_device, move_model
 from phalanx.run.feed import AlternatingFeed, DivisibleFeed, Feed
 from phalanx.run.loop import LoopOptions
+from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.program import ProgramOptions
 from phalanx.run.records import Metrics, ProgramRecords
@@ -115,6 +116,7 @@ class RunPlan:
         """
         setup = self.setup
         self._check_compression()
+        keep_freed_memory()
         if setup.choice.bitwise_micro_batches is not None:
             compute_bitwise()
         elif setup.ranks.launched is not None:

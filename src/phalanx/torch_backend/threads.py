@@ -32,9 +32,17 @@ def share_cores(local_ranks: int) -> None:
 
 def compute_bitwise() -> None:
     """Have PyTorch compute the same bits in every process: on one thread, and refusing operations
-    whose results vary, by their name."""
+    whose results vary, by their name. Memory that nobody has initialized is filled with NaN, until
+    `stop_filling_memory`."""
     torch.set_num_threads(BITWISE_THREADS)
     torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+
+
+def stop_filling_memory() -> None:
+    """Have PyTorch leave memory that nobody has initialized as it is, after a step in which a
+    program that reads such memory has met NaN: the filling takes up to a fifth of a short step."""
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 @contextmanager
