@@ -14,12 +14,12 @@ from phalanx.checkpoints.manifest import (
     OPTIMIZER_FILE,
     Manifest,
     folder_name,
-    position_of,
     read_manifest,
     verify,
     write_manifest,
 )
 from phalanx.errors import UserError
+from phalanx.records.progress import position_of
 
 
 def manifest(**others: object) -> Manifest:

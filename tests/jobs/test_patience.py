@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.comm.wait_reporter import MAX_GAP_S, WaitClock
 from phalanx.errors import UserError
 from phalanx.jobs.patience import FRESH_S, MARGIN_S, RankWait, check_patience, late_ranks
+from phalanx.launch.state_clock import MAX_GAP_S, StateClock
 from phalanx.records.wait_reports import WaitReport, read_reports, remove_reports, write_report
 
 NOW, PATIENCE_S = 1000.0, 10.0
@@ -62,7 +62,7 @@ def test_ranks_of_another_run_and_those_at_their_end_are_not_late() -> None:
 
 
 def test_a_wait_is_timed_while_it_is_the_same_and_the_process_runs() -> None:
-    clock = WaitClock()
+    clock = StateClock()
     seconds = [clock.see("a", 10 + 0.25 * look) for look in range(4)]
     assert seconds == [0.0, 0.25, 0.5, 0.75]
     assert clock.see("a", 70.75) == 0.75 + MAX_GAP_S  # it was stopped itself

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from phalanx.records.files import read_events, read_run
 from phalanx.records.schema import StartedEvent
 from phalanx.report.bitwise import judge, read_bitwise_run
 from phalanx.report.folder import read_folder
-from tests.conftest import ONE_THREAD, PATIENCE
+from tests.conftest import ONE_THREAD, PATIENCE, long
 
 PHALANX = [sys.executable, "-m", "phalanx"]
 PROGRAM = Path(__file__).parent / "programs" / "restarted.py"
@@ -106,7 +106,8 @@ def truth(folder: Path) -> list[float]:
     ("ways", "timeout_s"),
     [
         (("kill", "launcher"), "20"),
-        pytest.param(("stop", "kill", "stop"), "8", marks=pytest.mark.long),
+        long(("stop", "kill", "stop"), "8"),
+        long(("freeze", "kill"), "60"),
     ],
 )
 def test_a_program_is_started_again_from_its_newest_checkpoint(
@@ -131,6 +132,9 @@ def test_a_program_is_started_again_from_its_newest_checkpoint(
             done.stderr
         )
         assert read_run(logs / restart.folder).outcome.status != "running"
+        if find_mpi(os.environ).vendor == "openmpi":  # with others a daemon is the rank's launcher
+            frozen = re.match(r"the launcher \(process \d+ on \S+\) was stopped", restart.reason)
+            assert bool(frozen) == (ways[number - 1] == "freeze")
     (measure,) = read_folder(logs).runs
     assert [epoch.epoch for epoch in measure.trained] == list(range(6))
     assert "restart 1 (" in (logs / "restarts.log").read_text()
@@ -174,11 +178,13 @@ def test_a_failure_of_the_program_itself_is_not_repeated(
 
 
 @contextmanager
-def training(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
-    command = [*PHALANX, "train", "--bitwise", "--dataset", "digits", "--epochs", "12"]
+def training(
+    folder: Path, *words: object, sizes: Sequence[str] = (*SIZES, "--epochs", "12")
+) -> Iterator[subprocess.Popen[str]]:
+    command = [*PHALANX, "train", "--bitwise", "--dataset", "digits"]
     samples = ["--train-samples", "120", "--validation-samples", "60"]
     with subprocess.Popen(
-        [*command, *samples, *SIZES, "--run-dir", str(folder), *map(str, words)],
+        [*command, *samples, *sizes, "--run-dir", str(folder), *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -212,13 +218,17 @@ def launcher_of(pid: int) -> int:
 
 
 @pytest.mark.mpi
-def test_a_training_is_started_again_and_ends_with_the_bits_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("loss", "step_s"), [(signal.SIGKILL, 0.1), long(signal.SIGSTOP, 1.0)])
+def test_a_training_is_started_again_and_ends_with_the_bits_of_one_process(
+    tmp_path: Path, loss: signal.Signals, step_s: float
+) -> None:
+    """After a rank was killed, and then its launcher was killed or stopped."""
     folder, saved = tmp_path / "run", tmp_path / "checkpoints"
     words = ("--strategy", "mpi", "--ranks", 2, "--restarts", 2, "--checkpoint-dir", saved)
-    with training(folder, *words, "--slow-rank", "0:0.1") as process:
+    with training(folder, *words, "--slow-rank", f"0:{step_s}") as process:
         wait_for(lambda: readable_folders(saved))  # a thread writes them
         os.kill(process_of(folder / "rank-1.jsonl"), signal.SIGKILL)
-        os.kill(launcher_of(process_of(folder / "restart-1" / "rank-1.jsonl")), signal.SIGKILL)
+        os.kill(launcher_of(process_of(folder / "restart-1" / "rank-1.jsonl")), loss)
         said = process.communicate(timeout=90 * PATIENCE)[0]
     assert process.returncode == 0, said
     with training(tmp_path / "alone") as alone:

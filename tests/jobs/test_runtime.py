@@ -1,5 +1,6 @@
 """Starting a job and waiting for it: its processes, how long it may be silent, its last records."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from phalanx.errors import UserError
 from phalanx.jobs.outcome import JobExit
 from phalanx.jobs.runtime import START_S, RankJob, watch
 from phalanx.launch.binding import THREAD_POOLS
+from phalanx.launch.command import Command
 from phalanx.launch.installation import MpiInstallation, Vendor
+from phalanx.launch.job import Job
 
 
 class Clock:
@@ -32,6 +35,9 @@ class EndedAt:
 
     def __init__(self, clock: Clock, at_s: float) -> None:
         self.clock, self.at_s = clock, at_s
+
+    def stopped(self) -> tuple[int, ...]:
+        return ()
 
     def poll(self) -> int | None:
         return 1 if self.clock.now >= self.at_s else None
@@ -79,6 +85,31 @@ def test_torn_records_do_not_hide_how_it_ended(
     job = EndedAt(clock, at_s=5)
     ending = watch(job, update, silent_s=40, has_launcher=has_launcher)  # type: ignore[arg-type]
     assert ending == JobExit(1, rank, 40)
+
+
+def test_a_launcher_that_is_stopped_is_given_up_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.jobs.runtime.FROZEN_S", 0.5)
+    command = Command(words=("sh", "-c", "echo $$; kill -STOP $$; sleep 60"))
+    with Job.start([command], tmp_path / "log") as job:
+        ending = watch(job, lambda: False, silent_s=40, has_launcher=True)
+        pid, host = (tmp_path / "log").read_text().strip(), socket.gethostname()
+        assert ending.exit_code is None
+        assert f"the launcher (process {pid} on {host}) was stopped for 0.5 s" in ending.reason
+        job.end(grace_s=0.1)
+
+
+@pytest.mark.parametrize(("has_launcher", "frozen_s"), [(True, 30.0), (False, 0.2)])
+def test_a_launcher_that_goes_on_and_a_rank_that_is_stopped_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_launcher: bool, frozen_s: float
+) -> None:
+    """Ranks have `--patience`."""
+    monkeypatch.setattr("phalanx.jobs.runtime.FROZEN_S", frozen_s)
+    script = "(sleep 1; kill -CONT $$) & kill -STOP $$; exit 3"
+    with Job.start([Command(words=("sh", "-c", script))], tmp_path / "log") as job:
+        ending = watch(job, lambda: False, silent_s=40, has_launcher=has_launcher)
+    assert (ending.exit_code, ending.reason) == (3, "")
 
 
 @pytest.mark.parametrize("vendor", [None, "openmpi"])

@@ -39,7 +39,7 @@ def test_flags_and_variables(hosts: str | None, preconnects: bool) -> None:
     [
         ("mpich", {}, "MPICH 1 ends all ranks when one dies; only restarts from checkpoints"),
         ("impi", {}, "Intel MPI 1 ends all ranks when one dies; only restarts"),
-        ("openmpi", UNDER_SRUN, "slurm has started the ranks, and only restarts from checkpoints"),
+        ("openmpi", UNDER_SRUN, "slurm has started the ranks, and only a requeue by Slurm goes on"),
         ("openmpi", {"OMPI_MCA_coll": "han,basic"}, "leaves han in use, which may return wrong"),
         ("openmpi", {"OMPI_MCA_coll": "^hcoll"}, "leaves han, portals4 in use"),
         ("openmpi", {"OMPI_MCA_pml": "ucx"}, "OMPI_MCA_pml=ucx does not survive the death of"),
@@ -71,7 +71,7 @@ def test_unsafe_components(choice: str, unsafe: list[str]) -> None:
     ("environ", "library", "said"),
     [
         ({}, "MPICH Version: 5.0.2", "MPICH Version: 5.0.2 ends all ranks"),
-        (UNDER_SRUN, "Open MPI v5.0.11", "or mpirun, not by slurm; only restarts"),
+        (UNDER_SRUN, "Open MPI v5.0.11", "or mpirun, not by slurm; only a requeue by Slurm"),
         (
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
             "Open MPI v5.0.11",

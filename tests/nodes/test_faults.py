@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATIENCE
+from phalanx.launch.stray_daemon import FROZEN_S
+from tests.conftest import PATIENCE, long
 from tests.nodes.conftest import MakeNodes
 from tests.nodes.mpi_nodes import INSTALLED, Nodes
 
@@ -47,6 +48,15 @@ def kill_launcher(nodes: Nodes, node: str) -> None:
     """Kill `mpiexec`, which runs on the node of rank 0 alone."""
     assert node == "n0"
     nodes.run(node, ["pkill", "-9", "-x", r"prterun|mpiexec|mpiexec\.hydra"])
+
+
+def freeze_daemon(nodes: Nodes, node: str) -> None:
+    nodes.run(node, ["pkill", "-STOP", "-x", "prted|hydra_pmi_proxy"])
+
+
+def freeze_launcher(nodes: Nodes, node: str) -> None:
+    assert node == "n0"
+    nodes.run(node, ["pkill", "-STOP", "-x", r"prterun|mpiexec|mpiexec\.hydra"])
 
 
 FAULTS: dict[str, Fault] = {
@@ -102,9 +112,10 @@ def lose(
     log: Path,
     *,
     timeout_s: float = TIMEOUT_S,
+    ended_s: float = 0.0,
 ) -> None:
-    """Start a run, break the victim, and check how the run ends."""
-    command, end_s = training(nodes, 100_000, timeout_s), timeout_s + END_S
+    """Start a run, break the victim, and check how the run ends. ended_s: 0: by the timeout."""
+    command, end_s = training(nodes, 100_000, timeout_s), ended_s or timeout_s + END_S
     with nodes.start("n0", command, log, environment=INSTALLED) as run:
         assert wait_for(lambda: epochs_of(log) > 0, START_S * PATIENCE), log.read_text()
         time.sleep(delay_s)
@@ -141,6 +152,16 @@ def test_a_loss_on_the_first_node_ends_the_run_everywhere_and_is_told(
 ) -> None:
     with make_nodes(2) as nodes:
         lose(nodes, OF_RANK_0[name], "n0", 0.0, tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("victim", "freeze"), [long("n0", freeze_launcher), long("n1", freeze_daemon)]
+)
+def test_a_frozen_launcher_or_daemon_ends_the_run_everywhere_and_is_told(
+    make_nodes: MakeNodes, tmp_path: Path, victim: str, freeze: Fault
+) -> None:
+    with make_nodes(2) as nodes:
+        lose(nodes, freeze, victim, 0.0, tmp_path / "log", ended_s=FROZEN_S + END_S)
 
 
 def test_a_node_that_is_cut_off_ends_its_daemon(make_nodes: MakeNodes, tmp_path: Path) -> None:

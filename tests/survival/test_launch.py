@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.records.files import read_run
 from tests.conftest import long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi")]
@@ -34,6 +35,17 @@ def test_a_program_that_does_not_recover_fails(tmp_path: Path, how: str, ended: 
     done = launch(tmp_path, "-n", 3, PROGRAMS / "fails.py", how)
     assert done.returncode == 1
     assert f"rank 1 failed first ({ended})" in done.stderr
+
+
+@pytest.mark.long
+def test_a_rank_that_fails_after_a_recovery_has_the_number_that_it_began_with(
+    tmp_path: Path,
+) -> None:
+    done = launch(tmp_path, "-n", 3, PROGRAMS / "fails_later.py")
+    assert done.returncode == 1
+    assert "rank 2 failed first (exit code 1): ArithmeticError: rank 1 of 2" in done.stderr
+    outcome = read_run(tmp_path / "logs").outcome
+    assert (outcome.status, outcome.rank) == ("failed", 2)
 
 
 @pytest.mark.long

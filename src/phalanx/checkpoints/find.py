@@ -19,11 +19,11 @@ from phalanx.checkpoints.folder import (
 from phalanx.checkpoints.manifest import (
     MANIFEST,
     Manifest,
-    position_of,
     read_manifest,
     verify,
 )
 from phalanx.errors import UserError
+from phalanx.records.progress import position_of
 
 
 @dataclass(frozen=True, kw_only=True)

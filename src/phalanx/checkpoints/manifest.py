@@ -79,14 +79,6 @@ def folder_name(epochs_done: int, samples_seen: int = 0) -> str:
     return f"epoch-{epochs_done:04d}" + (f"-samples-{samples_seen:08d}" if samples_seen else "")
 
 
-def position_of(name: str) -> tuple[int, int]:
-    """Return epochs done and samples seen by the name of a checkpoint; (-1, 0) of any other
-    name."""
-    words = name.lstrip(".").split(".")[0].split("-")
-    numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
-    return (numbers[0], numbers[1] if len(numbers) > 1 else 0) if numbers else (-1, 0)
-
-
 def rank_state_file(rank: int) -> str:
     """Return the file name of the state that `rank` keeps for itself."""
     return f"{_KEPT}{rank}.safetensors"

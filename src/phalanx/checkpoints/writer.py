@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +42,31 @@ class _Held(NamedTuple):
     at_s: float
     seconds: float
     """For which training was held."""
+
+
+def gather_files(
+    strategy: Strategy,
+    shapes: Mapping[str, tuple[int, ...]],
+    also: Callable[[], Sequence[CheckpointFile]] | None,
+    *,
+    is_writer: bool,
+) -> list[CheckpointFile]:
+    """Return the files of a checkpoint on a rank that writes or copies them, in their order: rank
+    0, and any other that holds the full state. Collective.
+
+    shapes: of the full model's tensors. also: returns further files.
+    """
+    files: list[CheckpointFile] = []
+    if strategy.is_sharded:
+        # It imports DTensor, which takes seconds.
+        from phalanx.checkpoints.sharded import gather_sharded
+
+        files += gather_sharded(strategy, shapes)
+    else:
+        of_ranks = gather_rank_state(strategy)
+        if is_writer:
+            files += [*model_files(strategy.model, strategy.optimizer), *of_ranks]
+    return [*files, *(also() if also is not None and is_writer else ())]
 
 
 @dataclass(kw_only=True)
@@ -131,8 +156,9 @@ class CheckpointWriter:
             self.writer.flush()  # a run that goes on from here has records of all before
         self._take(wait=True)
         with named_host(detect(os.environ)):
-            files = self._gather()
-            if self.strategy.rank > 0:
+            is_writer = self.strategy.rank == 0
+            files = gather_files(self.strategy, self.shapes, self.also, is_writer=is_writer)
+            if not is_writer:
                 return
             if self._lock is None and self.strategy.group.lost:  # that of another rank 0
                 self._lock = lock(self.folder, self.names)
@@ -151,21 +177,6 @@ class CheckpointWriter:
         self._held = _Held(epoch, now - self.began_at, now - began)
         if not self.in_background:
             self._record(written)
-
-    def _gather(self) -> list[CheckpointFile]:
-        """Return the files of rank 0, which it writes or copies in their order. Collective."""
-        strategy, also = self.strategy, self.also
-        files: list[CheckpointFile] = []
-        if strategy.is_sharded:
-            # It imports DTensor, which takes seconds.
-            from phalanx.checkpoints.sharded import gather_sharded
-
-            files += gather_sharded(strategy, self.shapes)
-        else:
-            of_ranks = gather_rank_state(strategy)
-            if strategy.rank == 0:
-                files += [*model_files(strategy.model, strategy.optimizer), *of_ranks]
-        return [*files, *(also() if also is not None and strategy.rank == 0 else ())]
 
     def _write(self, manifest: Manifest, files: Sequence[CheckpointFile]) -> _Written:
         """Write a checkpoint and remove those that are no longer kept; on rank 0, on any thread."""

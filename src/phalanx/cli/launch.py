@@ -19,10 +19,12 @@ from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.inject import Inject, take_injections
 from phalanx.cli.preflight import Preflight, preflight_beside
-from phalanx.cli.restarts import Patience, Rebalance, Restarts
+from phalanx.cli.restarts import MemoryCheckpointSeconds, Patience, Rebalance, Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import program_words
+from phalanx.jobs.memory_copies import OPTION as COPIES_OPTION
+from phalanx.jobs.memory_copies import check_copies
 from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.record import default_folder
@@ -60,6 +62,8 @@ class LaunchOptions:
     rebalance: Rebalance = False
 
     restarts: Restarts = 0
+
+    memory_checkpoint_seconds: MemoryCheckpointSeconds = None
 
     inject: Inject = ()
 
@@ -106,6 +110,7 @@ def launch(
     """
     check_patience(options.patience, survive=options.survive)
     check_restarts(options.restarts, os.environ)
+    check_copies(options.memory_checkpoint_seconds, options.restarts)
     if options.survive:
         check_survival(find_mpi(os.environ), os.environ)
     refuse_launcher("launch", os.environ)
@@ -131,6 +136,8 @@ def _flags(options: LaunchOptions) -> list[str]:
     """Return the options that a job file passes on, beside those for ranks and threads."""
     flags = ["--survive"] if options.survive else []
     flags += ["--restarts", str(options.restarts)] if options.restarts else []
+    every_s = options.memory_checkpoint_seconds
+    flags += [] if every_s is None else [COPIES_OPTION, f"{every_s:g}"]
     flags += ["--rebalance"] if options.rebalance else []
     flags += [] if options.patience is None else ["--patience", f"{options.patience:g}"]
     flags += [] if options.grace_s == DEFAULT_STOP_S else ["--grace-s", f"{options.grace_s:g}"]
@@ -195,8 +202,9 @@ def _run(
             check=check,
             grace_s=options.grace_s,
         )
-        lost = supervise(program, folder, ranks, options.restarts)
-    _tell_end(folder, lost, options.inject)
+        copy_every_s = options.memory_checkpoint_seconds
+        lost = supervise(program, folder, ranks, options.restarts, copy_every_s=copy_every_s)
+    _tell_end(folder, lost, options)
 
 
 def _check_for_job(**given: object) -> None:
@@ -207,18 +215,19 @@ def _check_for_job(**given: object) -> None:
             raise UserError(f"{option}: a job file leaves that to the job; leave it out")
 
 
-def _tell_end(folder: Path, lost: Sequence[int], inject: Sequence[str]) -> None:
+def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None:
     """Say without whom the job has come to its end, and where its records are."""
     if lost:
         who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
         print(f"phalanx: {who}, and the others went on to the end", file=sys.stderr)
     if record_file(folder, Run).exists():
         print(f"phalanx: records of the run: phalanx report {folder}", file=sys.stderr)
-    elif inject:
-        print(
-            "phalanx: --inject: no fault was injected: the program does not train by phalanx.start",
-            file=sys.stderr,
-        )
+        return
+    why = "the program does not train by phalanx.start"
+    if options.inject:
+        print(f"phalanx: --inject: no fault was injected: {why}", file=sys.stderr)
+    if options.memory_checkpoint_seconds is not None:
+        print(f"phalanx: {COPIES_OPTION}: no copies were made: {why}", file=sys.stderr)
 
 
 def _environment(folder: Path, *, rebalance: bool) -> dict[str, str]:

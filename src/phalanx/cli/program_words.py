@@ -11,7 +11,7 @@ _OF_JOB_FILES = (
 )
 _WITH_VALUE = (
     *("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile"),
-    *("--restarts", "--patience", "--inject", "--grace-s"),
+    *("--restarts", "--memory-checkpoint-seconds", "--patience", "--inject", "--grace-s"),
     *_OF_JOB_FILES,
 )
 

@@ -19,6 +19,17 @@ Restarts = Annotated[
     ),
 ]
 
+MemoryCheckpointSeconds = Annotated[
+    float | None,
+    Parameter(
+        name="--memory-checkpoint-seconds",
+        help="--restarts: also copy the state into the memory of the nodes, whenever so much time "
+        "has passed. A restart begins from such a copy where it is newer than the checkpoints on "
+        "the disk (docs/survival.md).",
+        group=_LOSSES,
+    ),
+]
+
 Patience = Annotated[
     float | None,
     Parameter(

@@ -9,9 +9,10 @@ from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
 from phalanx.cli.inject import Inject, take_injections
 from phalanx.cli.preflight import Preflight, preflight_training
-from phalanx.cli.restarts import Restarts
+from phalanx.cli.restarts import MemoryCheckpointSeconds, Restarts
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
+from phalanx.jobs.memory_copies import check_copied, check_copies
 from phalanx.jobs.record import this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.launch.allocation import use_hosts
@@ -30,6 +31,7 @@ def train(
     hostfile: HostFile = None,
     preflight: Preflight = True,
     restarts: Restarts = 0,
+    memory_checkpoint_seconds: MemoryCheckpointSeconds = None,
     inject: Inject = (),
     json_: Json = False,
     config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
@@ -58,8 +60,10 @@ def train(
         mpirun -n 4 phalanx train --model rnn --strategy mpi
     """
     check_restarts(restarts, os.environ)
+    check_copies(memory_checkpoint_seconds, restarts)
     use_hosts(hosts, hostfile, os.environ)
     config = options.config()
+    check_copied(memory_checkpoint_seconds, config.strategy, config.checkpoint_dir)
     take_injections(inject, None)
     launched = detect(os.environ)
     if launched:
@@ -108,7 +112,8 @@ def train(
                 job = TrainingJob(
                     asked=asked, config=config, command=command, console=console, check=check
                 )
-                supervise(job, folder, config.ranks, restarts)
+                copy_every_s = memory_checkpoint_seconds
+                supervise(job, folder, config.ranks, restarts, copy_every_s=copy_every_s)
         finally:
             if config.trace:
                 from phalanx.report.trace.show import show_trace

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World
+from phalanx.launch.state_clock import StateClock
 from phalanx.records.wait_reports import WAIT_REPORTS, WaitReport, write_report
 
 POLL_S = 0.25
 REPORT_S = 0.5
-MAX_GAP_S = 1.0
-"""That counts between two polls: beyond it this process was stopped itself, or had no core."""
 
 
 def current_wait(world: World, thread: int) -> Hashable | None:
@@ -34,25 +33,6 @@ def launched_ranks(world: World) -> list[int]:
     own.Free()
     everyone.Free()
     return [int(rank) for rank in ranks]
-
-
-class WaitClock:
-    """Seconds for which a rank has been seen in one and the same wait."""
-
-    def __init__(self) -> None:
-        self.waited_s = 0.0
-        self._wait: Hashable | None = None
-        self._seen_at_s = 0.0
-
-    def see(self, wait: Hashable | None, now_s: float) -> float:
-        """Return the seconds so far, after a look at what the rank waits for now."""
-        gap_s, self._seen_at_s = now_s - self._seen_at_s, now_s
-        if wait is None or wait != self._wait:
-            self.waited_s = 0.0
-        else:
-            self.waited_s += min(gap_s, MAX_GAP_S)
-        self._wait = wait
-        return self.waited_s
 
 
 class WaitReporter:
@@ -79,7 +59,7 @@ class WaitReporter:
             self._report(0.0, is_over=True)
 
     def _run(self) -> None:
-        clock, told_s, told_at = WaitClock(), 0.0, time.monotonic()
+        clock, told_s, told_at = StateClock(), 0.0, time.monotonic()
         while not self._closed.wait(POLL_S):
             now = time.monotonic()
             waited_s = clock.see(self._wait(), now)

@@ -9,6 +9,7 @@ from pathlib import Path
 from phalanx.doctor.examine import Finding, ok, problem, warning
 from phalanx.launch.cores import affinity_cores, usable_cores
 from phalanx.launch.leftovers import SHARED_MEMORY, abandoned_segments
+from phalanx.launch.memory_copies import abandoned_folders
 
 MIB = 1 << 20
 # Open MPI takes 16 MiB a rank, gradients and their copies the rest. Docker grants 64 MiB.
@@ -59,15 +60,22 @@ def judge_shared_memory(ranks: int, total_bytes: int, free_bytes: int) -> Findin
 
 
 def check_leftovers() -> list[Finding]:
-    return [judge_leftovers([(path, path.stat().st_size) for path in abandoned_segments()])]
+    copies = [(path, _bytes_in(path)) for path in abandoned_folders()]
+    return [judge_leftovers([*copies, *((p, p.stat().st_size) for p in abandoned_segments())])]
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def judge_leftovers(segments: list[tuple[Path, int]]) -> Finding:
-    """Judge leftovers. segments: unused shared-memory files, with their sizes in bytes."""
+    """Judge leftovers. segments: unused files in shared memory, and folders of copies of runs whose
+    command was killed, with their sizes in bytes."""
     if not segments:
         return ok("leftovers", "no files of killed jobs")
     size = _size(sum(size_bytes for _, size_bytes in segments))
-    mend = f"rm {' '.join(str(path) for path, _ in segments)}"
+    flag = "-r " if any(path.is_dir() for path, _ in segments) else ""
+    mend = f"rm {flag}{' '.join(str(path) for path, _ in segments)}"
     return warning("leftovers", f"{_count(len(segments), 'file')} of killed jobs, {size}", mend)
 
 

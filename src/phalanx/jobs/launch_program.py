@@ -7,9 +7,8 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import Collector
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
-    has_not_started,
     last_exception,
     last_lines,
     lost_daemon,
@@ -36,9 +34,8 @@ from phalanx.jobs.outcome import (
     on_host,
     was_stopped,
 )
-from phalanx.jobs.patience import Patience
-from phalanx.jobs.record import end_record
-from phalanx.jobs.runtime import FAILED_S, LOST_GRACE_S, POLL_INTERVAL_S, started, tell_of_restart
+from phalanx.jobs.record import end_record, outcome_of
+from phalanx.jobs.runtime import follow
 from phalanx.launch import run_python
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.launch.binding import OWN_POOLS, THREAD_POOLS, thread_variables
@@ -52,8 +49,8 @@ from phalanx.launch.rank_failure import RankFailure
 from phalanx.launch.rank_log import log_file, read_ends, read_failures
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
 from phalanx.records.files import read_failure, read_run, record_file
-from phalanx.records.schema import Outcome, Run
-from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
+from phalanx.records.schema import Failure, Outcome, Run
+from phalanx.records.wait_reports import WAIT_REPORTS
 
 SHOWN_LINES = 20
 """Of the log of the rank that failed first."""
@@ -113,15 +110,64 @@ def launch_program(
             UserError of the same words where that one ended with the exit code of bad input.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    command = _command(folder, words, ranks, mpi, survive=survive)
+    reports = {WAIT_REPORTS: "" if patience_s is None else str(folder.absolute())}
+    others = {**_process_variables(threads), **environment, **reports}
+    nodes = THIS_MACHINE if mpi is None else allocation(os.environ)
+    shown = 0
+
+    def update() -> bool:
+        nonlocal shown
+        check()
+        before, shown = shown, _copy(log_file(folder, 0), shown, output)
+        return shown > before
+
+    with _closed_on_error(folder):
+        ending, job, collector = follow(
+            [replace(command, environment={**command.environment, **others})],
+            folder,
+            nodes,
+            update,
+            has_launcher=mpi is not None,
+            has_failed=partial(_must_end, folder, survive=survive),
+            patience_s=patience_s,
+            grace_s=grace_s,
+            listens=partial(is_listening, folder),
+        )
+    _copy(log_file(folder, 0), shown, output)
+    return _judge(folder, ranks, ending, nodes, job, collector, survive=survive)
+
+
+@contextlib.contextmanager
+def _closed_on_error(folder: Path) -> Iterator[None]:
+    """Write how the run ended where the block is left by an error, and no rank has done so."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(OSError, ValueError, RunFailedError):
+            if _status(folder) == "running":
+                end_record(folder, Run, outcome_of(error))
+        raise
+
+
+def _command(
+    folder: Path, words: Sequence[str], ranks: int, mpi: MpiInstallation | None, *, survive: bool
+) -> Command:
+    """Return the one process to start: the launcher of the ranks, or the only rank."""
     # Not from the folder at hand: a user's json.py there would be imported.
     stub = [sys.executable, "-P", "-m", "phalanx.launch.rank_log", str(folder.absolute())]
-    command, nodes = Command(words=(*stub, *words)), THIS_MACHINE
-    if mpi is not None:
-        nodes = allocation(os.environ)
-        program = [*stub, *words]
-        command = mpi_job(
-            mpi, ranks, program, cores=usable_cores(), environ=os.environ, survive=survive
-        )
+    program = [*stub, *words]
+    if mpi is None:
+        return Command(words=tuple(program))
+    cores = usable_cores()
+    return mpi_job(mpi, ranks, program, cores=cores, environ=os.environ, survive=survive)
+
+
+def _process_variables(threads: int | None) -> dict[str, str]:
+    """Return the variables of a rank's threads, memory and output that the user has not set.
+
+    threads: as of `launch_program`.
+    """
     wanted = {
         **thread_variables(threads, os.environ),
         **memory_variables(os.environ),
@@ -129,20 +175,22 @@ def launch_program(
     }
     if wanted.get(OWN_POOLS):
         wanted[OWN_POOLS] = " ".join(name for name in THREAD_POOLS if name not in os.environ)
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    reports = {WAIT_REPORTS: "" if patience_s is None else str(folder.absolute())}
-    others = {**added, **environment, **reports}
-    command = replace(command, environment={**command.environment, **others})
+    return {name: value for name, value in wanted.items() if name not in os.environ}
 
-    def listen(job: Job) -> None:
-        job.stop_on_termination(lambda: is_listening(folder), grace_s, has_launcher=mpi is not None)
 
-    run = partial(_run, command, folder, nodes, output, check, patience_s, listen, survive=survive)
-    code, job, collector = run()
-    if has_not_started(folder, code):
-        tell_of_restart(folder)
-        code, job, collector = run()
-    remove_reports(folder)
+def _judge(
+    folder: Path,
+    ranks: int,
+    ending: JobExit,
+    nodes: Allocation,
+    job: Job,
+    collector: Collector | None,
+    *,
+    survive: bool,
+) -> list[int]:
+    """Return the ranks that died in a job that has come to its end all the same; raises as
+    `launch_program`. The other arguments: as `follow` returns them."""
+    code = job.poll() or 0
     if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
     if survive:
@@ -154,45 +202,13 @@ def launch_program(
             return lost
         code = code or EXIT_FAILED  # the launcher's says nothing
     if collector is not None:
-        _check_nodes(folder, code, nodes, job.token, collector, ranks=ranks, survive=survive)
+        ending = ending._replace(exit_code=code)
+        _check_nodes(folder, ending, nodes, job.token, collector, ranks=ranks, survive=survive)
+    elif ending.reason:
+        raise _loss(folder, [ending.reason])
     elif code:
         raise _failure(folder, code, survive=survive)
     return []
-
-
-def _run(
-    command: Command,
-    folder: Path,
-    nodes: Allocation,
-    output: Output,
-    check: Callable[[], None],
-    patience_s: float | None,
-    begin: Callable[[Job], None],
-    *,
-    survive: bool,
-) -> tuple[int, Job, Collector | None]:
-    """Start the ranks and wait for them, while the output of rank 0 is copied.
-
-    begin: called with the job that was started.
-    Returns: the launcher's exit code, the job that has ended, and what ranks on other nodes said.
-    """
-    shown = 0
-    failed_at: float | None = None
-    with started([command], folder, nodes, []) as (job, collector):
-        begin(job)
-        patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
-        while (code := job.poll()) is None:
-            check()
-            shown = _copy(log_file(folder, 0), shown, output)
-            if patience is not None:
-                patience.check()
-            if failed_at is None and _must_end(folder, survive=survive):
-                failed_at = time.monotonic()
-            if failed_at is not None and time.monotonic() > failed_at + FAILED_S:
-                job.end(LOST_GRACE_S)
-            time.sleep(POLL_INTERVAL_S)
-    _copy(log_file(folder, 0), shown, output)
-    return code, job, collector
 
 
 def _must_end(folder: Path, *, survive: bool) -> bool:
@@ -219,23 +235,21 @@ def _failure(
     *,
     survive: bool,
 ) -> UserError | RunFailedError:
-    """Return the error of a program whose ranks have failed. code: of the launcher."""
+    """Return the error of a program whose ranks have failed: a loss, where the first to end was
+    killed, or missed another. code: of the launcher."""
     failures = read_failures(folder, deaths_first=survive)
-    why = "\n  ".join([_why(folder, code, failures, nodes), *details])
-    is_mendable = bool(failures) and failures[0].exit_code == EXIT_BAD_INPUT
-    if is_mendable:
-        return UserError(why)
-    return JobLostError(why) if lost_by(folder, failures) else RunFailedError(why)
-
-
-def lost_by(folder: Path, failures: Sequence[RankFailure]) -> bool:
-    """Return whether ranks ended by a loss, as far as is known: the first to end was killed, or
-    missed another. failures: the first first; none where the launcher was killed."""
+    told: Failure | None = None
     with contextlib.suppress(OSError, ValueError):
-        failure = read_failure(folder)
-        if failure is not None and is_about_peer(failure.message):
-            return True
-    return not failures or failures[0].exit_code in LOSSES
+        told = read_failure(folder)
+    misses_peer = told is not None and is_about_peer(told.message)
+    if survive and told is not None and not misses_peer:  # the deaths before were survived
+        own = told.rank
+        failures.sort(key=lambda failure: failure.rank != own)
+    why = "\n  ".join([_why(folder, code, failures, nodes), *details])
+    if failures and failures[0].exit_code == EXIT_BAD_INPUT:
+        return UserError(why)
+    is_loss = misses_peer or not failures or failures[0].exit_code in LOSSES
+    return JobLostError(why) if is_loss else RunFailedError(why)
 
 
 def check_completed(folder: Path) -> None:
@@ -249,7 +263,7 @@ def check_completed(folder: Path) -> None:
 
 def _check_nodes(
     folder: Path,
-    code: int,
+    ending: JobExit,
     nodes: Allocation,
     token: str,
     collector: Collector,
@@ -261,18 +275,17 @@ def _check_nodes(
     that has lost a node may report success. What is left on the nodes is ended."""
     ends = {rank: end.exit_code for rank, end in collector.ends.items()}
     silent = [rank for rank in range(ranks) if rank not in ends]
-    if not (code or silent or any(ends.values())):
+    if not (ending.exit_code or silent or any(ends.values())):
         return
     lost = end_elsewhere(nodes, token)
     known = RankNodes(hosts=collector.hosts, ends=ends, lost=lost)
     why_lost = [f"{node} does not answer: {why}" for node, why in lost.items()]
     gone = [rank for rank in silent if collector.hosts.get(rank) in lost]
+    if ending.reason:
+        raise _loss(folder, [ending.reason, *why_lost])
     if gone and not survive:
-        why_lost.insert(
-            0, f"{known.list(gone)} ended without a word: its node is gone, or cannot be reached"
-        )
-        _close_run(folder, "\n  ".join(why_lost), is_known=True)
-        raise JobLostError("\n  ".join([*why_lost, _logs(folder)]))
+        what = f"{known.list(gone)} ended without a word: its node is gone, or cannot be reached"
+        raise _loss(folder, [what, *why_lost])
     silent_words = f"{known.list(silent)} ended without a word" if silent else ""
     _close_run(folder, silent_words or "ranks ended without a word")
     details = []
@@ -280,7 +293,14 @@ def _check_nodes(
         details.append(silent_words)
         if (host := lost_daemon(folder)) is not None:
             details.append(f"the launcher lost its daemon on {host}")
+    code = ending.exit_code or 0
     raise _failure(folder, code, known, [*details, *why_lost], survive=survive)
+
+
+def _loss(folder: Path, whys: Sequence[str]) -> JobLostError:
+    """Close the run's record and return the error, where it is known what was lost."""
+    _close_run(folder, "\n  ".join(whys), is_known=True)
+    return JobLostError("\n  ".join([*whys, _logs(folder)]))
 
 
 def _status(folder: Path) -> str | None:

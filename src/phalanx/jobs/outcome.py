@@ -83,7 +83,9 @@ class JobExit(NamedTuple):
     rank: int | None = None
     """Whose exit code it is; None: the launcher's."""
     silent_s: float = 0.0
-    """Seconds of silence after which they were ended; 0: a rank had failed."""
+    """Seconds of silence after which they were ended; 0: for another reason."""
+    reason: str = ""
+    """Why they were ended, where it was no silence and no failure of a rank."""
     nodes: RankNodes = ONE_NODE
 
 
@@ -279,6 +281,8 @@ def _cause(records: _Records, unfinished: Sequence[int], ending: JobExit) -> Out
     if there:
         error = f"{named(there)} ended without a word: its node is gone, or cannot be reached"
         return Outcome(status="failed", error=error, rank=there[0])
+    if ending.reason:
+        return Outcome(status="failed", error=ending.reason)
     if code is None and ending.silent_s:
         error = f"no progress for {ending.silent_s:g} s; unfinished: {named(unfinished)}"
         if records.first(0) is None:  # rank 0's records show the progress

@@ -72,9 +72,9 @@ class ProgramJob:
             text = "from the beginning: it has written no checkpoint"
         else:
             text = "from the beginning, but for what the program keeps itself"
-        if attempt.ranks != former.ranks:
-            text += f"; {_changed(former, attempt.ranks)}"
-        return Resumption(None if self._checkpoint is None else str(self._checkpoint), text)
+        changed = "" if attempt.ranks == former.ranks else _changed(former, attempt.ranks)
+        checkpoint = None if self._checkpoint is None else str(self._checkpoint)
+        return Resumption(checkpoint, text, changed)
 
     def _threads_of(self, ranks: int) -> int | None:
         nodes = allocation(os.environ)

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from phalanx.launch.detect import Launched
 from phalanx.launch.orphan import end_with_parent
+from phalanx.launch.stray_daemon import end_frozen_daemons
 from phalanx.records.failures import EXIT_FAILED, failure_of, report_failure
 from phalanx.records.schema import Outcome
 
@@ -23,6 +24,7 @@ def run_rank(folder: Path, launched: Launched | None, work: Callable[[], None]) 
     folder: of the records of the ranks.
     """
     end_with_parent()
+    end_frozen_daemons()
     signal.signal(signal.SIGTERM, _end)
     try:
         work()

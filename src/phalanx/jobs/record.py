@@ -105,17 +105,20 @@ def run_recorded(folder: Path, kind: type[JobRecord], work: Callable[[], Outcome
     try:
         outcome = work()
     except BaseException as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        outcome = Outcome(status="failed", error=first_line)
-        if was_interrupted(error):
-            outcome = Outcome(status="interrupted")
-        elif isinstance(error, RunStoppedError):
-            outcome = Outcome(status="interrupted", error=first_line)
         with contextlib.suppress(RunFailedError):
-            end_record(folder, kind, outcome)
+            end_record(folder, kind, outcome_of(error))
         raise
     end_record(folder, kind, outcome)
     raise_failure(folder, outcome)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Return the outcome of a job that ends by an error of the process that has started it."""
+    if was_interrupted(error):
+        return Outcome(status="interrupted")
+    first_line = next(iter(str(error).splitlines()), type(error).__name__)
+    is_asked = isinstance(error, RunStoppedError)
+    return Outcome(status="interrupted" if is_asked else "failed", error=first_line)
 
 
 def end_record(folder: Path, kind: type[JobRecord], outcome: Outcome) -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError, was_interrupted
+from phalanx.jobs.memory_copies import CopiesOnNodes, copies_on, forget_copies
 from phalanx.jobs.outcome import JobLostError
 from phalanx.jobs.record import end_record
 from phalanx.launch.allocation import HOSTS, Allocation, allocation
@@ -28,7 +29,7 @@ from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.records.files import read_run, record_file, write_record
 from phalanx.records.owner import this_process
-from phalanx.records.progress import steps_made
+from phalanx.records.progress import position_of, steps_made
 from phalanx.records.schema import Outcome, Restart, Run
 
 RESTART = "PHALANX_RESTART"
@@ -76,8 +77,13 @@ class Resumption(NamedTuple):
     """Where the ranks of a restart begin."""
 
     checkpoint: str | None
+    """On the disk, or in the memory of a node."""
     text: str
     """Words on that for the user."""
+    changed: str = ""
+    """Words on what another number of ranks changes."""
+    host: str | None = None
+    """In whose memory that checkpoint is; None: it is on the disk."""
 
 
 class Restartable(Protocol[Result_co]):
@@ -96,18 +102,28 @@ class Restartable(Protocol[Result_co]):
         """
 
 
-def supervise(job: Restartable[Result], folder: Path, ranks: int, limit: int) -> Result:
+def supervise(
+    job: Restartable[Result],
+    folder: Path,
+    ranks: int,
+    limit: int,
+    *,
+    copy_every_s: float | None = None,
+) -> Result:
     """Run a job to its end, and start its ranks again after losses.
 
     folder: of the run; restarts have theirs in it. ranks: wanted; fewer where hosts are lost.
-    limit: restarts within an hour; 0: none.
+    limit: restarts within an hour; 0: none. copy_every_s: seconds between two copies of the
+    state in the memory of the nodes; None: there are none.
     Raises: what `job.start` raises, when nothing is started again: the reason is on stderr.
     """
     first = Attempt(number=0, folder=folder, ranks=ranks)
+    forget_copies()
     if not limit:
         return job.start(first)
-    with _own_token() as token:
-        return _Supervisor(first, limit, token).run(job)
+    nodes = allocation(os.environ)
+    with _own_token() as token, copies_on(nodes, token, copy_every_s) as copies:
+        return _Supervisor(first, limit, token, nodes, copies).run(job)
 
 
 def why_no_restart(
@@ -142,9 +158,11 @@ def left_of(nodes: Allocation, silent: Mapping[str, str], ranks: int) -> tuple[A
 class _Supervisor:
     """Starts of one run's ranks, one after the other."""
 
-    def __init__(self, first: Attempt, limit: int, token: str) -> None:
+    def __init__(
+        self, first: Attempt, limit: int, token: str, nodes: Allocation, copies: CopiesOnNodes
+    ) -> None:
         self._attempt, self._first, self._limit, self._token = first, first, limit, token
-        self._nodes, self._named = allocation(os.environ), os.environ.get(HOSTS)
+        self._nodes, self._copies, self._named = nodes, copies, os.environ.get(HOSTS)
         self._restarts: list[Restart] = []
         self._times: list[float] = []
         self._silent: Mapping[str, str] = {}
@@ -196,7 +214,7 @@ class _Supervisor:
         attempt = Attempt(number=number, folder=folder, ranks=ranks)
         self._use(left)
         try:
-            resumption = job.prepare(attempt, former)
+            resumption = self._resumption(job, attempt, former)
         except UserError as obstacle:
             self._tell(f"not started again: {obstacle}")
             raise error from obstacle
@@ -204,7 +222,8 @@ class _Supervisor:
         for name, why in self._silent.items():
             self._tell(f"{name} does not answer and is left out: {why}")
         where = allocation(os.environ).describe(ranks)
-        self._tell(f"restart {number} (at most {self._limit} an hour): {where}, {resumption.text}")
+        text = "; ".join(filter(None, [resumption.text, resumption.changed]))
+        self._tell(f"restart {number} (at most {self._limit} an hour): {where}, {text}")
         self._times.append(time.monotonic())
         restart = Restart(
             folder=folder.name,
@@ -216,10 +235,26 @@ class _Supervisor:
             hosts=left.hosts().split(",") if left.nodes else [],
             silent=dict(self._silent),
             checkpoint=resumption.checkpoint,
+            memory_of=resumption.host,
         )
         self._restarts.append(restart)
         self._write(Outcome(status="running"), former.folder)
         return attempt
+
+    def _resumption(
+        self, job: Restartable[Result], attempt: Attempt, former: Attempt
+    ) -> Resumption:
+        """Decide from where the ranks go on: from the newest of the copies in memory and the
+        checkpoints on the disk. Raises: UserError where they cannot."""
+        found = job.prepare(attempt, former)
+        copy, lines = self._copies.find(self._silent)
+        for line in lines:
+            self._tell(line)
+        on_disk = (-1, 0) if found.checkpoint is None else position_of(Path(found.checkpoint).name)
+        if copy is None or copy.position <= on_disk:
+            return found
+        text = copy.describe(found.checkpoint)
+        return Resumption(str(copy.place), text, found.changed, copy.host)
 
     def _end_former(self, error: RunFailedError) -> None:
         """Close the record of the last start, where no rank could."""

@@ -7,7 +7,9 @@ the ranks.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +31,8 @@ from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
 from phalanx.launch.rank_log import read_failures
+from phalanx.launch.state_clock import StateClock
+from phalanx.launch.stray_daemon import FROZEN_S
 from phalanx.records.schema import Event, FinishedEvent, Outcome
 from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
 
@@ -114,11 +118,19 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
         show(events)
         return bool(events)
 
-    ending, processes, collector = _run(job, update)
-    if has_not_started(job.folder, ending.exit_code):
-        tell_of_restart(job.folder)
-        ending, processes, collector = _run(job, update)
-    remove_reports(job.folder)
+    must_end = job.survive or job.nodes.has_others
+    ending, processes, collector = follow(
+        job.commands(),
+        job.folder,
+        job.nodes,
+        update,
+        has_launcher=job.mpi is not None,
+        files=list(job.folder.glob("*.json")),
+        silent_s=job.silent_s,
+        has_failed=partial(has_failure, job.folder, survive=job.survive) if must_end else None,
+        patience_s=job.patience_s,
+        grace_s=job.grace_s,
+    )
     if job.survive:
         ending = ended_by_rank(job.folder, ending)
     outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
@@ -128,47 +140,53 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
     return determine_outcome(job.folder, job.ranks, known, last=job.last_event)
 
 
-def _run(job: RankJob, update: Callable[[], bool]) -> tuple[JobExit, Job, Collector | None]:
-    """Start the ranks and wait for them; return how they ended, the job that has, and what ranks on
-    other nodes said.
+def follow(
+    commands: Sequence[Command],
+    folder: Path,
+    nodes: Allocation,
+    update: Callable[[], bool],
+    *,
+    has_launcher: bool,
+    files: Sequence[Path] = (),
+    silent_s: float = math.inf,
+    has_failed: Callable[[], bool] | None = None,
+    patience_s: float | None = None,
+    grace_s: float | None = None,
+    listens: Callable[[], bool] = lambda: True,
+) -> tuple[JobExit, Job, Collector | None]:
+    """Start the processes of a job and wait for them, once more where the launcher has ended by a
+    fault of its own before any rank began.
 
-    update: as `watch` takes it.
+    folder: of records and logs. update, has_launcher, silent_s, has_failed: as of `watch`.
+    files: that ranks read in `folder`. patience_s: a rank that keeps others waiting for longer is
+    killed. grace_s: for ranks that listen to save and stop after SIGTERM to this process; None: it
+    ends them.
+    Returns: how they ended, the job that has, and what ranks on other nodes said.
     """
-    files = list(job.folder.glob("*.json"))
-    with started(job.commands(), job.folder, job.nodes, files) as (processes, collector):
-        if job.grace_s is not None:
-            processes.stop_on_termination(
-                lambda: True, job.grace_s, has_launcher=job.mpi is not None
+    for is_second in (False, True):
+        with started(commands, folder, nodes, files) as (job, collector):
+            if grace_s is not None:
+                job.stop_on_termination(listens, grace_s, has_launcher=has_launcher)
+            patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
+            ending = watch(
+                job,
+                update,
+                silent_s=silent_s,
+                has_launcher=has_launcher,
+                has_failed=has_failed,
+                patience=patience,
             )
-        must_end = collector is not None or job.survive
-        patience: Patience | None = None
-        if job.patience_s is not None:
-            patience = Patience(job.folder, job.patience_s, processes.token, job.nodes)
-
-        def look() -> bool:
-            if patience is not None:
-                patience.check()
-            return update()
-
-        ending = watch(
-            processes,
-            look,
-            silent_s=job.silent_s,
-            has_launcher=job.mpi is not None,
-            has_failed=partial(has_failure, job.folder, survive=job.survive) if must_end else None,
+            if ending.exit_code is None and (has_failed is not None or ending.reason):
+                job.end(LOST_GRACE_S)
+        if is_second or not has_not_started(folder, ending.exit_code):
+            break
+        print(
+            "phalanx: Open MPI's launcher failed before any rank began, and is started once more; "
+            f"its words: {folder / LAUNCHER_LOG}",
+            file=sys.stderr,
         )
-        if ending.exit_code is None and must_end:
-            processes.end(LOST_GRACE_S)
-    return ending, processes, collector
-
-
-def tell_of_restart(folder: Path) -> None:
-    """Say that a job is started once more, whose launcher has ended before any rank began."""
-    print(
-        "phalanx: Open MPI's launcher failed before any rank began, and is started once more; its "
-        f"words: {folder / LAUNCHER_LOG}",
-        file=sys.stderr,
-    )
+    remove_reports(folder)
+    return ending, job, collector
 
 
 def has_failure(folder: Path, *, survive: bool) -> bool:
@@ -236,8 +254,10 @@ def watch(
     silent_s: float,
     has_launcher: bool,
     has_failed: Callable[[], bool] | None = None,
+    patience: Patience | None = None,
 ) -> JobExit:
-    """Wait until the job has ended, or its ranks have written no records for too long.
+    """Wait until the job has ended, its launcher is found frozen, or its ranks have written no
+    records for too long.
 
     update: shows new records, and returns whether there were any.
     silent_s: timeout without records, once the ranks have started.
@@ -247,12 +267,18 @@ def watch(
     """
     heard_at, limit_s = time.monotonic(), max(silent_s, START_S)
     failed_at: float | None = None
+    frozen = StateClock()
     while (exit_code := job.poll()) is None:
         now = time.monotonic()
+        if patience is not None:
+            patience.check()
         if update():
             heard_at, limit_s = now, silent_s
         elif now - heard_at > limit_s:
             return JobExit(None, None, limit_s)
+        stopped = job.stopped() if has_launcher else ()
+        if frozen.see(stopped or None, now) > FROZEN_S:
+            return JobExit(None, reason=_frozen_text(stopped))
         if failed_at is None and has_failed is not None and has_failed():
             failed_at = now
         if failed_at is not None and now > failed_at + FAILED_S:
@@ -261,3 +287,11 @@ def watch(
     with contextlib.suppress(OSError, ValueError):  # a rank that died may have torn its records
         update()
     return JobExit(exit_code, None if has_launcher else job.first_failed, limit_s)
+
+
+def _frozen_text(launchers: Sequence[int]) -> str:
+    pids = ", ".join(map(str, launchers))
+    return (
+        f"the launcher (process {pids} on {socket.gethostname()}) was stopped for {FROZEN_S:g} s "
+        "(SIGSTOP), and was ended with its ranks"
+    )

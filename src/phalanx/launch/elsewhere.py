@@ -83,23 +83,38 @@ def _end_on(name: str, token: str, environ: Mapping[str, str]) -> str | None:
     return f"process {', '.join(left)} cannot be killed" if left else None
 
 
+def run_on_each(
+    nodes: Allocation, program: str, words: Sequence[str], *, timeout_s: float = ANSWER_S
+) -> dict[str, subprocess.CompletedProcess[str] | str]:
+    """Run a file of Python on each node but this one, at once.
+
+    program: which needs the standard library alone.
+    Returns: by node how it ended, or why it could not be run.
+    """
+    return _on_each(nodes, lambda name: _run_on(name, words, os.environ, program, timeout_s))
+
+
 def _run_on(
-    name: str, words: Sequence[str], environ: Mapping[str, str]
+    name: str,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    program: str = leftovers.__file__,
+    timeout_s: float = ANSWER_S,
 ) -> subprocess.CompletedProcess[str] | str:
-    """Run `leftovers.py` on a node; return why it could not be, if so."""
+    """Run a file of Python on a node; return why it could not be, if so."""
     command = reach(name, [sys.executable, "-I", "-S", "-", *words], environ)
-    source = Path(leftovers.__file__).read_text()
+    source = Path(program).read_text()
     try:
         done = subprocess.run(
             command,
             input=source,
             text=True,
             capture_output=True,
-            timeout=ANSWER_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"no answer within {ANSWER_S:g} s"
+        return f"no answer within {timeout_s:g} s"
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
     if done.returncode:

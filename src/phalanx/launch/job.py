@@ -127,6 +127,10 @@ class Job:
             time.sleep(_POLL_EVERY_S)
         return code
 
+    def stopped(self) -> tuple[int, ...]:
+        """Return the ids of the processes of its commands that are stopped (SIGSTOP)."""
+        return tuple(each.pid for each in self._processes if leftovers.is_stopped(each.pid))
+
     def end(self, grace_s: float = DEFAULT_GRACE_S) -> None:
         """Terminate all processes, kill those left after `grace_s`, and remove their files."""
         if not self._finished:
@@ -180,7 +184,7 @@ class Job:
             self._stop_within_s = math.inf  # told once; ending them takes more polls
             raise StopTimeoutError(
                 f"asked to stop, and not stopped within the grace period of {within_s:g} s "
-                "(--grace-s): all ranks were ended; the newest checkpoint is an earlier one"
+                "(--grace-s): all ranks were ended; a checkpoint that is there is an earlier one"
             )
 
     def _pass_on(self) -> None:

@@ -28,9 +28,13 @@ _DAEMON_NAMES = ("hydra_", "prted", "orted")
 
 def processes_with(token: str) -> list[int]:
     """Return the ids of running processes with `token` in their environment."""
-    wanted = token.encode()
     own = os.getpid()
-    return [pid for pid in process_ids() if pid != own and wanted in _environment_of(pid)]
+    return [pid for pid in process_ids() if pid != own and belongs_to(pid, token)]
+
+
+def belongs_to(pid: int, token: str) -> bool:
+    """Return whether a running process has `token` in its environment."""
+    return token.encode() in _environment_of(pid)
 
 
 def process_ids() -> list[int]:
@@ -56,6 +60,11 @@ def parent_of(pid: int) -> int:
 def has_ended(pid: int) -> bool:
     """Return whether a process has ended, though its parent may not know yet."""
     return _status_of(pid)[0] in "ZX"
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal (SIGSTOP), not by a debugger."""
+    return _status_of(pid)[0] == "T"
 
 
 def _status_of(pid: int) -> tuple[str, str]:
@@ -187,11 +196,11 @@ def end_all(token: str) -> list[int]:
 def kill_process(token: str, pid: int) -> bool:
     """Kill one process with `token` in its environment, and let those above it go on, should they
     be stopped as well; return whether it was there."""
-    if token.encode() not in _environment_of(pid):
+    if not belongs_to(pid, token):
         return False
     above, parents = pid, list[int]()
-    while token.encode() in _environment_of(above := parent_of(above)):
-        if _status_of(above)[0] == "T":  # Open MPI's launcher passes SIGCONT on to all ranks
+    while belongs_to(above := parent_of(above), token):
+        if is_stopped(above):  # Open MPI's launcher passes SIGCONT on to all ranks
             parents.append(above)
     kill([pid])
     for parent in parents:

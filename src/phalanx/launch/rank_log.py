@@ -24,7 +24,7 @@ from phalanx.launch.detect import detect
 from phalanx.launch.rank_failure import NOTES, RankFailure, failure_file, note
 from phalanx.launch.relay import TELLS_END, end_by_signal, end_frame
 from phalanx.launch.relayed import flush
-from phalanx.launch.stray_daemon import end_stray_daemon
+from phalanx.launch.stray_daemon import end_frozen_daemons, end_stray_daemon
 from phalanx.launch.survival import FAULT_TOLERANCE
 from phalanx.launch.variables import set_variables
 
@@ -94,6 +94,7 @@ def _run(folder: Path, words: list[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, pass_on)
+    end_frozen_daemons()
     code = process.wait()
     if code not in (0, EXIT_STOPPED):
         note(folder, RankFailure(rank, code, time.time()))

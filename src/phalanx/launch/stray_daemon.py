@@ -1,9 +1,12 @@
-"""End the daemon of a launcher on a node that has lost the launcher's.
+"""End the daemon of a launcher on a node that has lost the launcher's, or one that is frozen.
 
 The launcher of Open MPI starts ranks on another node through a daemon there. Where the link to that
 node dies while the daemon's words are on their way, TCP sends them again and again, and the daemon
 waits for some 15 minutes. A rank that ends all ranks therefore leaves a process behind, which gives
 the daemon some seconds.
+
+A daemon that is stopped (SIGSTOP) answers to nobody, and its launcher waits for ever. A thread
+beside each rank kills it: the launcher then notices that it has lost its daemon.
 
 Run as a program, `-m phalanx.launch.stray_daemon <token> <daemon>...`.
 """
@@ -15,24 +18,48 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
 from phalanx.launch.leftovers import (
+    belongs_to,
     end_all,
     has_ended,
     is_daemon,
+    is_stopped,
     kill,
     parent_of,
-    processes_with,
 )
 from phalanx.launch.orphan import JOB_VARIABLE
+from phalanx.launch.state_clock import StateClock
 
 GRACE_S = 5.0
 """For the launcher to end a job of which a rank has failed."""
+FROZEN_S = 15.0
+"""For which a launcher or its daemon may be stopped while who watches over it is not."""
 _TERMINATE_S = 1.5
 """For the daemon to remove its files."""
 _POLL_EVERY_S = 0.1
+_LOOK_EVERY_S = 0.5
+
+
+def end_frozen_daemons() -> None:
+    """Have the daemons above this rank killed once they have been stopped for `FROZEN_S`. Does
+    nothing where there are none."""
+    token = os.environ.get(JOB_VARIABLE)
+    daemons = [] if token is None else _daemons_above(token)[0]
+    if daemons:
+        threading.Thread(target=_end_frozen, args=[daemons], name="daemons", daemon=True).start()
+
+
+def _end_frozen(daemons: Sequence[int]) -> None:
+    clock = StateClock()
+    while True:
+        time.sleep(_LOOK_EVERY_S)
+        stopped = tuple(filter(is_stopped, daemons))
+        if clock.see(stopped or None, time.monotonic()) > FROZEN_S:
+            kill(stopped)
 
 
 def end_stray_daemon() -> None:
@@ -42,8 +69,10 @@ def end_stray_daemon() -> None:
     one sees to both. Raises: OSError when no process can be started.
     """
     token = os.environ.get(JOB_VARIABLE)
-    daemons = [] if token is None else _remote_daemons(token)
-    if token is not None and daemons:
+    if token is None:
+        return
+    daemons, above = _daemons_above(token)
+    if daemons and not belongs_to(above, token):
         subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, token, *map(str, daemons)],
             stdin=subprocess.DEVNULL,
@@ -53,18 +82,17 @@ def end_stray_daemon() -> None:
         )
 
 
-def _remote_daemons(token: str) -> list[int]:
-    """Return the daemon above this process and its parents that are daemons too: Open MPI's starts
-    ranks through a fork. Empty if their launcher is on this node."""
-    job = {*processes_with(token)}
+def _daemons_above(token: str) -> tuple[list[int], int]:
+    """Return the daemon above this process and its parents that are daemons too, and the process
+    above these: Open MPI's daemon starts ranks through a fork."""
     above = os.getppid()
-    while above in job and not is_daemon(above):
+    while belongs_to(above, token) and not is_daemon(above):
         above = parent_of(above)
     daemons: list[int] = []
     while is_daemon(above):
         daemons.append(above)
         above = parent_of(above)
-    return [] if above in job else daemons
+    return daemons, above
 
 
 def _end(token: str, daemons: Sequence[int]) -> None:

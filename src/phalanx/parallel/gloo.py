@@ -60,8 +60,8 @@ class GlooGroup(RunGroup):
         shared: bytes = self._store.get(key)
         return shared.decode()
 
-    def broadcast(self, values: NDArray[np.uint8]) -> None:
-        dist.broadcast(torch.from_numpy(values), 0)
+    def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
+        dist.broadcast(torch.from_numpy(values), root)
 
     def clock(self) -> ClockReading:
         """Return a reading with unknown error between machines."""

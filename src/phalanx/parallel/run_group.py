@@ -79,8 +79,8 @@ class RunGroup(ABC):
         """Broadcast rank 0's `text`."""
 
     @abstractmethod
-    def broadcast(self, values: NDArray[np.uint8]) -> None:
-        """Fill `values`, (n,), with those of rank 0, in place."""
+    def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
+        """Fill `values`, (n,), with those of the rank `root`, in place."""
 
     @abstractmethod
     def synchronize_buffers(self, model: nn.Module) -> None:
@@ -150,7 +150,7 @@ class SingleProcessGroup(RunGroup):
     def share(self, text: str) -> str:
         return text
 
-    def broadcast(self, values: NDArray[np.uint8]) -> None:
+    def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
         pass
 
     def synchronize_buffers(self, model: nn.Module) -> None:

@@ -110,8 +110,8 @@ class SurvivingGroup(WorldGroup):
     def share(self, text: str) -> str:
         return self.together(lambda: super(SurvivingGroup, self).share(text))
 
-    def broadcast(self, values: NDArray[np.uint8]) -> None:
-        values[:] = self.together(lambda: self.world.share(values.copy()))
+    def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
+        values[:] = self.together(lambda: self.world.share(values.copy(), root=root))
 
     def clock(self) -> ClockReading:
         readings = list[ClockReading]()

@@ -90,10 +90,10 @@ class WorldGroup(RunGroup):
         for shm in self.world.step_groups:
             shm.depart(reason)
 
-    def broadcast(self, values: NDArray[np.uint8]) -> None:
+    def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
         group = self.checkpoint_group()
         if group is not None:
-            group.broadcast(Buffer.of(values), root=0)
+            group.broadcast(Buffer.of(values), root=root)
 
     def clock(self) -> ClockReading:
         return estimate_offset(self.world.group)

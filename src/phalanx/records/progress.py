@@ -25,6 +25,14 @@ def newest_saved(folder: Path) -> Path | None:
     return Path(max(saved, key=lambda event: event.at_s).path) if saved else None
 
 
+def position_of(name: str) -> tuple[int, int]:
+    """Return epochs done and samples seen by the name of a checkpoint; (-1, 0) of any other
+    name."""
+    words = name.lstrip(".").split(".")[0].split("-")
+    numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
+    return (numbers[0], numbers[1] if len(numbers) > 1 else 0) if numbers else (-1, 0)
+
+
 def _last(file: Path, tag: str, kind: type[_Found]) -> _Found | None:
     """Return the last event of a kind; None where there is none that can be read."""
     mark, found = f'"event":"{tag}"'.encode(), b""

@@ -106,6 +106,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     hosts: list[str] = []  # of several nodes, "n0:4"
     silent: dict[str, str] = {}  # hosts that do not answer and are left out, with the reason
     checkpoint: str | None = None  # newest one; None: from the beginning
+    memory_of: str | None = None  # host that had it in memory; None: it was on the disk
 
 
 class Run(JobRecord, frozen=True, kw_only=True):

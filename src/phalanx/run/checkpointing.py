@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.checkpoints.checkpoint import model_tensors
+from phalanx.checkpoints.contents import CheckpointFile
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
     check_checkpoint_dir,
@@ -19,10 +21,12 @@ from phalanx.checkpoints.find import (
 from phalanx.checkpoints.folder import IN_PROGRAM, readable_folders
 from phalanx.checkpoints.load import agreed_manifest, readable_everywhere
 from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.memory_copies import MemoryCopies, find_copy
 from phalanx.checkpoints.program import ProgramState
 from phalanx.checkpoints.program_recipe import check_program
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
+from phalanx.jobs.memory_copies import OPTION, copy_plan
 from phalanx.jobs.restarts import is_restart
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.schema import NoticeEvent
@@ -151,6 +155,7 @@ class ProgramCheckpoints:
             )
         self._plan, self._manifest = plan, manifest
         self._writer: CheckpointWriter | None = None
+        self._copies: MemoryCopies | None = None
         self._checks_at = 0
         self._forgotten: list[str] = []
         self._notice = ""
@@ -180,11 +185,11 @@ class ProgramCheckpoints:
         try:
             strategy.group.barrier()  # from here on the folder is as every rank finds it
             position, run = self._resume(state, epochs=epochs, steps=steps)
+            if writer is not None:
+                self._use(writer, run)
         except BaseException:
             self.close()  # the error may live on, and the lock with it
             raise
-        if writer is not None:
-            writer.manifest = msgspec.structs.replace(self._manifest, run=run)
         self._checks_at = position.step + 2
         save = None if writer is None else self.save
         return LoopOptions(
@@ -197,6 +202,14 @@ class ProgramCheckpoints:
             save=save,
             save_epoch=save,
             poll=None if writer is None else writer.poll,
+            copies=self._copies,
+        )
+
+    def _use(self, writer: CheckpointWriter, run: str) -> None:
+        """Make the run's checkpoints, and copies of them where these are asked for. run: its id."""
+        writer.manifest = msgspec.structs.replace(self._manifest, run=run)
+        self._copies = MemoryCopies.of(
+            writer.folder, writer.strategy, writer.manifest, writer.shapes, self._files_after
         )
 
     def _resume(
@@ -205,6 +218,12 @@ class ProgramCheckpoints:
         """Load the checkpoint, if there is one; return where the run begins, and its id."""
         strategy, position = state.strategy, BEGINNING
         found, lines = self._plan.find_together(strategy.group)
+        if self._plan.folder is not None:
+            on_disk = found.manifest.position if found else (-1, 0)
+            copy = find_copy(self._plan.folder, strategy.group, on_disk)
+            if copy is not None:
+                found = FoundCheckpoint(path=copy.path, manifest=copy.manifest)
+                lines = [*(line for line in lines if line.startswith("passed over")), copy.text]
         agreed = agreed_manifest(found.path if found else None, strategy.group, IN_PROGRAM)
         if agreed is not None:
             path = Path(strategy.group.share(str(found.path if found else "")))
@@ -216,6 +235,8 @@ class ProgramCheckpoints:
             position = Position(*agreed.position, state.step)
             if position.epoch >= epochs or (steps is not None and position.step >= steps):
                 lines.append(_finished(path, position, epochs=epochs, steps=steps))
+        if self._plan.folder is None and copy_plan(os.environ) is not None:
+            lines.append(f"{OPTION}: no copies are made: the program gave no checkpoint_dir=")
         lines += filter(None, [self._notice])
         if strategy.rank == 0 and lines:
             print("\n".join(lines), flush=True)
@@ -230,6 +251,8 @@ class ProgramCheckpoints:
             recorder.writer.add(NoticeEvent(at_s=recorder.at_s(), text=line))
         if self._writer is not None:
             self._writer.writer, self._writer.began_at = recorder.writer, recorder.began_at
+        if self._copies is not None:
+            self._copies.writer, self._copies.began_at = recorder.writer, recorder.began_at
 
     def save(self, position: Position) -> None:
         """Write a checkpoint of the run where it stands."""
@@ -238,6 +261,11 @@ class ProgramCheckpoints:
             return
         self.state.step = position.step
         self.state.strategy.group.together(lambda: _write(writer, position))
+
+    def _files_after(self, step: int) -> list[CheckpointFile]:
+        """Return the program's files of a copy. step: updates made."""
+        self.state.step = step
+        return self.state.files()
 
     def check(self, num_steps: int) -> None:
         """Raise UserError on rank 0, soon after the run began, for what no checkpoint could hold.
@@ -252,6 +280,8 @@ class ProgramCheckpoints:
 
         Raises: UserError when it could not be written.
         """
+        if self._copies is not None:
+            self._copies.close()
         if self._writer is not None:
             self._writer.close()
 

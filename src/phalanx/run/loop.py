@@ -20,7 +20,7 @@ from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.feed import DivisibleFeed, Feed
 from phalanx.run.recording import RunRecorder
 from phalanx.run.step_watch import StepWatch
-from phalanx.run.stop import Stopped, StopRequest
+from phalanx.run.stop import Copies, Stopped, StopRequest
 
 MEASURED_STEP = 2
 """The step of a run after which memory is measured: by then every buffer has been made."""
@@ -55,6 +55,8 @@ class LoopOptions:
     """Time after which `save` is called, again and again, between two steps; None: never."""
     save: Callable[[Position], None] | None = None
     """Writes a checkpoint within an epoch. Collective."""
+    copies: Copies | None = None
+    """In memory, of checkpoints; they need `save`."""
     rebalances: bool = False
     """Whether slow ranks are given fewer micro-batches, of a bitwise run."""
     save_epoch: Callable[[Position], None] | None = None
@@ -107,6 +109,7 @@ class TrainingLoop:
                 strategy.group,
                 save_every_s=options.checkpoint_seconds,
                 is_saving=self._poll,
+                copies=options.copies,
             )
 
     def epochs(self) -> Iterator[Epoch]:
@@ -137,6 +140,7 @@ class TrainingLoop:
         """
         if self.stop is not None and self.stop.agree(self.position.step, now=True):
             raise Stopped(self.position.step)
+        self._copy()
 
     @property
     def progress(self) -> str:
@@ -192,6 +196,8 @@ class TrainingLoop:
                 step, stops = self.position.step, self._stops()
                 if stops or step == due or self._saves_by_time:
                     self._save_within()
+                else:
+                    self._copy()
                 if step == due:
                     due = step + (self.options.checkpoint_steps or 0)
                 if stops:
@@ -289,6 +295,18 @@ class TrainingLoop:
         assert self.options.save is not None, "what makes it due"
         self.options.save(self.position)
         self.note_saved()
+
+    def _copy(self) -> None:
+        """Have the state copied in memory, where the ranks have agreed on it."""
+        stop, copies = self.stop, self.options.copies
+        if stop is None or copies is None or not stop.copies_at:
+            return
+        self.strategy.finish_epoch()
+        self.strategy.synchronize_buffers()
+        epoch, seen, step = self.position
+        copies.save((epoch, seen), step, stop.copies_at)
+        stop.copies_at = 0.0
+        self.strategy.group.barrier()  # ranks may share what is copied
 
     def _serve(self) -> None:
         """Serve the workers, in segments between two checkpoints."""

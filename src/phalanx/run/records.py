@@ -64,6 +64,7 @@ class ProgramRecords:
         self.folder, self._strategy = folder, strategy
         self._on_metrics, self._options, self._num_samples = on_metrics, options, num_samples
         self._is_ended = False
+        self._original_rank = strategy.rank  # others may die
         began_at = time.perf_counter() - process_age_s()
         self._path = None if folder is None else rank_file(folder, strategy.rank)
         writer = None if self._path is None else EventWriter(self._path)
@@ -225,11 +226,11 @@ class ProgramRecords:
                 if self._rank == 0:
                     end_record(self.folder, Run, Outcome(status="interrupted"))
                 return
-            failure = failure_of(error, self._rank)
+            failure = failure_of(error, self._original_rank)
             if self.recorder.gathered is not None:
                 self.recorder.gathered.tell_where()
             if write_failure(self.folder, failure):
-                outcome = Outcome(status="failed", error=failure.message, rank=self._rank)
+                outcome = Outcome(status="failed", error=failure.message, rank=failure.rank)
                 end_record(self.folder, Run, outcome)
 
     def leave(self) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.listening import note_listening
@@ -51,6 +51,21 @@ def outcome_of(stopped: Stopped | None, lost: Sequence[int] = ()) -> Outcome:
     return Outcome(status="interrupted", error=str(stopped))
 
 
+class Copies(Protocol):
+    """Copies of checkpoints in memory, as the loop asks for them."""
+
+    every_s: float
+
+    def is_due(self) -> bool:
+        """Return whether rank 0 wants one now."""
+
+    def save(self, position: tuple[int, int], step: int, saved_at: float) -> None:
+        """Make one of that time. Collective. position: epochs done, samples seen of the next."""
+
+    def close(self) -> None:
+        """Wait until the last one is written."""
+
+
 class StopRequest:
     """Requests between two steps, of which all ranks learn after the same one: to stop, by a signal
     to any of them, and for a checkpoint, by rank 0's clock.
@@ -64,19 +79,21 @@ class StopRequest:
         *,
         save_every_s: float | None = None,
         is_saving: Callable[[], bool] = lambda: False,
+        copies: Copies | None = None,
     ) -> None:
         """Listen for the signals, but for those that the program handles itself, and where this is
         no main thread.
 
         save_every_s: time between two checkpoints; None: none are due by time. is_saving: whether
-        the last one is still being written.
+        the last one is still being written. copies: in memory, due beside them.
         """
-        self._group = group
+        self._group, self._original_rank = group, group.rank
         self._is_asked = False
         self._due = self._asked_step = 0
         self._asked_at = self._saved_at = time.perf_counter()
-        self._save_every_s, self._is_saving = save_every_s, is_saving
-        self._interval_s = min(ASK_INTERVAL_S, (save_every_s or math.inf) / 2)
+        self._save_every_s, self._is_saving, self._copies = save_every_s, is_saving, copies
+        periods = (save_every_s, copies.every_s if copies else None)
+        self._interval_s = min(ASK_INTERVAL_S, *((every_s or math.inf) / 2 for every_s in periods))
         self._terminated_at: float | None = None
         self._former: dict[signal.Signals, Any] = {}
         self._dumps: list[Path | None] = []
@@ -85,32 +102,35 @@ class StopRequest:
         another one has failed."""
         self.saves = False
         """Whether the ranks have agreed on a checkpoint after this step, by time."""
+        self.copies_at = 0.0
+        """Time, since 1970, of the copy in memory on which they have agreed; 0: none."""
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 handler = signal.getsignal(number)
                 if _is_free(handler):
                     self._former[number] = handler
                     signal.signal(number, self._note)
-            note_listening(group.rank, bool(self._former))
+            note_listening(self._original_rank, bool(self._former))
 
     def agree(self, step: int, *, now: bool = False) -> bool:
-        """Return whether a rank was asked to stop, and set `saves`. Collective at steps that the
-        ranks know of.
+        """Return whether a rank was asked to stop, and set `saves` and `copies_at`. Collective at
+        steps that the ranks know of.
 
         step: number of updates made, the same on all ranks. now: whether to ask at this step in any
         case; else about once a second.
         """
-        self.saves = False
+        self.saves, self.copies_at = False, 0.0
         if step < self._due and not now:
             return False
         since, self._asked_at = self._asked_at, time.perf_counter()
         steps, self._asked_step = max(1, step - self._asked_step), step
         pace_s = (self._asked_at - since) / steps
         wait = min(MAX_STEPS, max(1, int(self._interval_s / max(pace_s, 1e-9))))
-        own = [float(self._is_asked), 0.0, 0.0]
+        own = [float(self._is_asked), 0.0, 0.0, 0.0]
         if self._group.rank == 0:
-            own[1:] = float(wait), float(self._is_save_due())
-        asked, wait_of_all, save_due = self._group.sum(own)
+            copies_at = time.time() if self._copies and self._copies.is_due() else 0.0
+            own[1:] = float(wait), float(self._is_save_due()), copies_at
+        asked, wait_of_all, save_due, self.copies_at = self._group.sum(own)
         self._due = step + int(wait_of_all)
         self.saves = save_due > 0
         return asked > 0
@@ -128,7 +148,7 @@ class StopRequest:
             path.unlink(missing_ok=True)
         self._dumps.clear()
         if self._former:
-            note_listening(self._group.rank, False)
+            note_listening(self._original_rank, False)
         while self._former:
             number, handler = self._former.popitem()
             if getattr(signal.getsignal(number), "__self__", None) is self:
@@ -146,7 +166,7 @@ class StopRequest:
         now = time.monotonic()
         if self._terminated_at is None:
             self._terminated_at = now
-            reason = f"rank {self._group.rank} was asked to end (SIGTERM)"
+            reason = f"rank {self._original_rank} was asked to end (SIGTERM)"
             self._dumps = [recorder.write(reason) for recorder in self._group.recorders()]
             if self.on_terminate is not None:
                 self.on_terminate()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from phalanx import __version__
 from phalanx.checkpoints.load import agreed_manifest
 from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.memory_copies import find_copy
 from phalanx.data.sources.source import Source
 from phalanx.models.options import completed, model_label
 from phalanx.parallel.run_group import RunGroup
+from phalanx.records.progress import position_of
 from phalanx.train.config import TrainConfig
 from phalanx.train.recipe import differences, recipe_of, restarts_schedule
 
@@ -25,6 +27,20 @@ class StartingPoint:
     position: tuple[int, int] = (0, 0)
     """Epochs done, samples seen of the next."""
     schedule_start: tuple[int, int] = (0, 0)
+
+
+def resumed_from_memory(config: TrainConfig, group: RunGroup) -> TrainConfig:
+    """Return the configuration of a restart that resumes from a copy in the memory of a node, where
+    one is newer than the checkpoint on the disk. Collective."""
+    if config.checkpoint_dir is None:
+        return config
+    on_disk = (-1, 0) if config.resume is None else position_of(config.resume.name)
+    copy = find_copy(config.checkpoint_dir, group, on_disk)
+    if copy is None:
+        return config
+    if group.rank == 0:
+        print(copy.text, flush=True)
+    return replace(config, resume=copy.path)
 
 
 def starting_point(config: TrainConfig, group: RunGroup) -> StartingPoint:

@@ -20,6 +20,7 @@ from phalanx.run.feed import Feed
 from phalanx.run.loop import Computation, LoopOptions, Position, TrainingLoop
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.recording import RunRecorder
+from phalanx.run.stop import Copies
 from phalanx.train.accuracy import CorrectCounter
 from phalanx.train.evaluation import evaluate
 from phalanx.train.schedule import LRSchedule, step_at
@@ -47,6 +48,8 @@ class TrainingContext:
     """Writes a checkpoint within an epoch: (epoch, samples of it that all ranks have seen)."""
     poll: Callable[[], bool] | None = None
     """Returns whether a checkpoint is still being written."""
+    copies: Copies | None = None
+    """Of checkpoints, in memory."""
     seeds_steps: bool = False
     """Whether PyTorch's generators are seeded anew for each step: a user's model may draw."""
 
@@ -88,6 +91,7 @@ class Training:
             checkpoint_seconds=context.checkpoint_seconds,
             save=None if save is None else lambda at: save(at.epoch, at.seen),
             poll=context.poll,
+            copies=context.copies,
             rebalances=context.rebalances,
         )
         feed = feed or SourceFeed(context)

@@ -19,6 +19,7 @@ from phalanx.jobs.rank import EXIT_TERMINATED, fail
 from phalanx.jobs.record import end_record
 from phalanx.launch.detect import Launched, detect
 from phalanx.launch.orphan import end_with_parent
+from phalanx.launch.stray_daemon import end_frozen_daemons
 from phalanx.records.failures import unseen_record
 from phalanx.records.files import rank_file, read_events, read_failure, read_run
 from phalanx.records.last_collectives import last_collectives_file
@@ -43,6 +44,7 @@ def run_started_by_phalanx(folder: Path, threads: int | None = None) -> None:
     threads: of this rank, where each node's cores decide.
     """
     end_with_parent()
+    end_frozen_daemons()
     launched = detect(os.environ)
     try:
         config = TrainConfig.from_record(read_run(folder).config)

@@ -65,10 +65,11 @@ class TrainingJob:
         if found is None:
             why = "no checkpoint was written" if saved else "without --checkpoint-dir"
             notices = [f"from the beginning: {why}"]
+        changed = ""
         if attempt.ranks != former.ranks:
             bits = "to the same bits" if self.config.bitwise else "sums differ by rounding"
-            notices.append(f"{attempt.ranks} ranks in place of {former.ranks}, {bits}")
-        return Resumption(None if found is None else str(found), "; ".join(notices))
+            changed = f"{attempt.ranks} ranks in place of {former.ranks}, {bits}"
+        return Resumption(None if found is None else str(found), "; ".join(notices), changed)
 
 
 def _wait_for(folder: Path, within_s: float) -> None:

@@ -13,6 +13,7 @@ import torch
 from phalanx.checkpoints.checkpoint import parameters_sha256
 from phalanx.checkpoints.find import check_order
 from phalanx.checkpoints.load import agreed_manifest, load, readable_everywhere
+from phalanx.checkpoints.memory_copies import MemoryCopies
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.comm.shared_folder import named_host
 from phalanx.data.sources.source import Source
@@ -34,7 +35,12 @@ from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
 from phalanx.torch_backend.threads import compute_bitwise
 from phalanx.train.bitwise import BitwiseTraining
-from phalanx.train.checkpointing import StartingPoint, manifest_of, starting_point
+from phalanx.train.checkpointing import (
+    StartingPoint,
+    manifest_of,
+    resumed_from_memory,
+    starting_point,
+)
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_source import open_source
 from phalanx.train.epoch_summaries import EpochSummaries
@@ -91,6 +97,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     else:
         strategy = _join(config, launched)
     group = strategy.group
+    config = resumed_from_memory(config, group)
     with named_host(launched):
         start = starting_point(config, group)
     if output.keeps_run:
@@ -120,6 +127,8 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
         _epochs(config, context, training, saver, output.folder)
     except Stopped as request:
         stopped = request
+    if context.copies:
+        context.copies.close()
     if saver:
         saver.close()
     training.loop.stop_listening()
@@ -231,7 +240,7 @@ def _prepare(
     _notify(writer, began_at, strategy, probe_processors(strategy))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)
-    saver = None
+    saver, copies = None, None
     if config.checkpoint_dir:
         saver = CheckpointWriter(
             folder=config.checkpoint_dir,
@@ -244,6 +253,9 @@ def _prepare(
             keep=config.keep_checkpoints,
         )
         _notify(writer, began_at, strategy, saver.begin())
+        copies = MemoryCopies.of(config.checkpoint_dir, strategy, saver.manifest, shapes)
+        if copies is not None:
+            copies.writer, copies.began_at = writer, began_at
     slow_rank, delay_s = parse_slow_rank(config.slow_rank or "0:0")
     context = TrainingContext(
         strategy=strategy,
@@ -256,6 +268,7 @@ def _prepare(
         checkpoint_seconds=config.checkpoint_seconds,
         save=None if saver is None else partial(_save_within, saver),
         poll=saver.poll if saver else None,
+        copies=copies,
         schedule=schedule,
         source=source,
         global_batch_size=global_batch_size,

@@ -1,12 +1,14 @@
 """Trains with checkpoints; each start of the ranks ends as the word for it says.
 
-Words: folder for checkpoints and results, then `kill`, `launcher`, `stop` or `fail` for each start.
+Words: folder for checkpoints and results, then `kill`, `launcher`, `freeze`,
+`stop` or `fail` for each start.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -19,15 +21,17 @@ from phalanx.jobs.restarts import RESTART
 from phalanx.launch.variables import launcher_process
 
 TIMEOUT_S = float(os.environ.get("TEST_TIMEOUT_S", "60"))
-STEPS_A_START = 7
+STEPS_A_START = int(os.environ.get("TEST_STEPS", "7"))
+CHECKPOINT_STEPS = int(os.environ.get("TEST_CHECKPOINT_STEPS", "2"))
+STEP_S = float(os.environ.get("TEST_STEP_S", "0"))
 
 
 def end(how: str) -> None:
     """End this rank, or what watches over it."""
     if how == "fail":
         raise ArithmeticError("wrong in every start")
-    victim = launcher_process() if how == "launcher" else os.getpid()
-    os.kill(victim, signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+    victim = launcher_process() if how in ("launcher", "freeze") else os.getpid()
+    os.kill(victim, signal.SIGSTOP if how in ("stop", "freeze") else signal.SIGKILL)
     signal.pause()
 
 
@@ -48,11 +52,12 @@ def main(folder: Path, *ways: str) -> None:
         bitwise=True,
         epochs=6,
         checkpoint_dir=folder / "checkpoints",
-        checkpoint_steps=2,
+        checkpoint_steps=CHECKPOINT_STEPS or None,
         timeout_s=TIMEOUT_S,
     )
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+        time.sleep(STEP_S if how else 0)
         if how and run.rank == run.size - 1 and batch.ends_step and batch.step + 1 >= last:
             print(f"one of {run.size} ends", flush=True)
             end(how)
