@@ -136,7 +136,15 @@ def _load_optimizer(tensors: dict[str, Tensor], model: nn.Module, optimizer: Opt
             state[quantity].copy_(value)
         else:
             is_step = quantity == "step" and parameter in on_host
-            state[quantity] = value.clone() if is_step else value.to(parameter.device, copy=True)
+            state[quantity] = value.clone() if is_step else _like(parameter, value)
+
+
+def _like(parameter: Tensor, value: Tensor) -> Tensor:
+    """Return a copy on the device of a parameter; where it has its shape, in its order in memory,
+    as PyTorch makes it: fused optimizers go through both as they lie there."""
+    if value.shape != parameter.shape:
+        return value.to(parameter.device, copy=True)
+    return torch.empty_like(parameter.detach(), dtype=value.dtype).copy_(value)
 
 
 def _with_steps_on_host(optimizer: Optimizer) -> set[Tensor]:

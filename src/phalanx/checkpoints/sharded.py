@@ -161,6 +161,8 @@ def _empty_state(specs: Mapping[str, Spec], strategy: Strategy) -> dict[str, Ten
         value = torch.zeros(spec.shape, dtype=spec.dtype)
         if spec.shape and isinstance(parameters[name], DTensor):
             value = torch.zeros_like(local_shard(parameters[name]))
+        elif spec.shape == tuple(parameters[name].shape):  # in its order in memory
+            value = torch.zeros_like(parameters[name].detach(), dtype=spec.dtype)
         states[name][quantity] = value
         wanted[key] = place_like(value, parameters[name])
     return wanted
