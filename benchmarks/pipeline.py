@@ -43,11 +43,11 @@ from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble, measured_bubble
+from phalanx.parallel.pipeline.chain import join_stages, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly, imbalance
 from phalanx.parallel.pipeline.engine import Pipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
-from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.step import cross_entropy_sum
 from phalanx.records.files import write_atomically
 from phalanx.run.memory import keep_freed_memory

@@ -43,7 +43,6 @@ class Bitwise(Strategy):
 
     collective = "tree"
     name = "mpi"
-    """Of the strategy, on several ranks."""
 
     def __init__(
         self,
@@ -69,11 +68,7 @@ class Bitwise(Strategy):
         self._tree_reducer: TreeReducer | OverlappedTreeReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
-        if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
-            raise UserError(
-                "the model has SyncBatchNorm, whose statistics the ranks sum in their own order: "
-                "bitwise runs take BatchNorm, of each micro-batch by itself"
-            )
+        check_batch_norm(model)
         super().prepare(model, rule)
         if isinstance(self.group, WorldGroup):
             self.group.together(self._broadcast)
@@ -210,6 +205,15 @@ class Bitwise(Strategy):
             self._tree_reducer.close()
             self._tree_reducer = None
         super().close()
+
+
+def check_batch_norm(model: nn.Module) -> None:
+    """Raise UserError for statistics of batch norm that depend on the ranks."""
+    if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+        raise UserError(
+            "the model has SyncBatchNorm, whose statistics the ranks sum in their own order: "
+            "bitwise runs take BatchNorm, of each micro-batch by itself"
+        )
 
 
 class IncompleteError(Exception):

@@ -86,6 +86,11 @@ class Strategy(ABC):
     """Micro-batches of a global batch that this rank computes; None: its share."""
     missing: Sequence[int] = ()
     """Those of lost ranks, which it has yet to compute in the step."""
+    name: str = ""
+    """In the certificate of a bitwise run on several ranks."""
+    tensor_names: Sequence[str] | None = None
+    """Of the full model in its order, where ranks hold different tensors; known after `prepare`.
+    None: each holds all."""
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module

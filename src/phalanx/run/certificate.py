@@ -18,7 +18,6 @@ from phalanx.checkpoints.checkpoint import (
 from phalanx.checkpoints.gathering import gathered_by_name
 from phalanx.comm.shared_folder import gather_text
 from phalanx.errors import UserError
-from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import processor_name
 from phalanx.records.schema import Certificate, certificate_text
@@ -34,13 +33,13 @@ def certify(strategy: Strategy, steps: int) -> Certificate | None:
     steps: updates made. Cost: parameters, buffers and state are hashed once.
     Raises: UserError, on every rank, that names the ranks that hold other bits than the rest.
     """
-    if not isinstance(strategy, Bitwise):
+    if strategy.num_blocks is None:
         return None
     is_alone = strategy.size == 1 and not strategy.group.lost
     certificate = Certificate(
         sha256=_checked_sha256(strategy),
         steps=steps,
-        micro_batches=strategy.num_micro_batches,
+        micro_batches=strategy.num_blocks,
         threads=torch.get_num_threads(),
         torch=str(torch.__version__),
         torch_build=torch_build(),
@@ -52,10 +51,10 @@ def certify(strategy: Strategy, steps: int) -> Certificate | None:
     return certificate
 
 
-def _checked_sha256(strategy: Bitwise) -> str:
+def _checked_sha256(strategy: Strategy) -> str:
     """Return the hash of the model and the whole of its optimizer's state. Collective.
 
-    What every rank holds is compared; of state that is divided, rank 0 hashes one tensor after the
+    What every rank holds is compared; of what is divided, rank 0 hashes one tensor after the
     other as it comes from its owner.
     Raises: UserError as `certify`.
     """
@@ -64,7 +63,8 @@ def _checked_sha256(strategy: Bitwise) -> str:
         _check_alike(strategy, sha256)
         return sha256
     tensors = model_tensors(strategy.model)
-    _check_alike(strategy, tensors_sha256(sorted(tensors.items())))
+    if strategy.tensor_names is None:
+        _check_alike(strategy, tensors_sha256(sorted(tensors.items())))
     own = {
         f"{stored_name(name)}:{quantity}": value
         for name, state in strategy.optimizer_state().items()

@@ -125,8 +125,15 @@ class RunRecorder:
                 time_s=time.time(),
             )
         )
-        if strategy.num_blocks is not None and strategy.rank == 0:
-            self._digests = ModelDigests(strategy.model, self.writer, at_s=self.at_s())
+        names = strategy.tensor_names
+        if strategy.num_blocks is not None and (strategy.rank == 0 or names is not None):
+            self._digests = ModelDigests(
+                strategy.model,
+                self.writer,
+                at_s=self.at_s(),
+                names=names,
+                group=None if names is None else strategy.group,
+            )
         self.writer.flush()
 
     def begin_epoch(self) -> None:

@@ -18,12 +18,16 @@ from phalanx.records.schema import EvaluationEvent
 from phalanx.records.totals import RankTotals, counted
 from phalanx.run.batch import MicroBatch
 from phalanx.run.exact_sum import ExactSum, sum_over_ranks
+from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
+from phalanx.run.loop import Computation
 from phalanx.run.micro_batches import cut_micro_batches
 from phalanx.torch_backend.threads import naming_operations
 from phalanx.train.accuracy import CorrectCounter, num_correct
+from phalanx.train.config import TrainConfig
 from phalanx.train.evaluation import evaluate
 from phalanx.train.loop import Training, TrainingContext
+from phalanx.train.strategy_options import BitwisePipelineOptions
 
 SUMS = (
     *("samples", "loss_sum", "targets"),
@@ -32,54 +36,23 @@ SUMS = (
 """Of the totals of rank 0, over all ranks."""
 
 
-class BitwiseTraining(Training):
-    """A training by the strategy `Bitwise`, as programs have it: each micro-batch of a fixed cut
-    has random numbers and a gradient of its own.
+class ExactTraining(Training):
+    """A bitwise training, whose sums over all ranks are known to each of them after every step and
+    evaluation, so that none is lost with a rank."""
 
-    Sums over all ranks are known to each of them after every step and evaluation, so that none is
-    lost with a rank.
-    """
+    _counted: Bitwise | None = None
+    """Counts correct predictions over all ranks, where some may be lost."""
 
-    def __init__(self, context: TrainingContext) -> None:
-        strategy = context.strategy
-        self._gradients = StepGradients(strategy, {"": strategy.optimizer}, seed=context.seed)
-        self._counted = (
-            strategy if isinstance(strategy, Bitwise) and strategy.numbers is not None else None
-        )
-        """Counts correct predictions over all ranks, where some may be lost."""
+    def __init__(
+        self,
+        context: TrainingContext,
+        feed: Feed | None = None,
+        computation: Computation | None = None,
+    ) -> None:
+        """feed, computation: as of `Training`."""
         self._validated = [0.0, 0.0, 0.0]
         """Samples, loss and correct predictions of all ranks in the last evaluation."""
-        super().__init__(context, MicroBatchFeed(context), self._gradients)
-
-    def train_epoch(self) -> None:
-        context, loop, gradients = self._context, self.loop, self._gradients
-        correct, waiting = CorrectCounter(), list[tuple[Tensor, Tensor]]()
-        targets_per_sample = context.source.shape.targets_per_sample
-        for micro_batch in loop.epoch():
-            for group in context.strategy.optimizer.param_groups:
-                group["lr"] = context.schedule.at(micro_batch.step)
-            with naming_operations():
-                logits = self._compute(micro_batch)
-            if logits is not None and micro_batch.num_samples:
-                waiting.append((logits, micro_batch.data.targets))
-            if not micro_batch.ends_step:
-                continue
-            if context.strategy.missing:
-                loop.extend_step()
-                continue
-            try:
-                result = gradients.apply(micro_batch)
-            except UserError as error:
-                raise UserError(str(error).replace(REMEDIES_IN_PROGRAM, REMEDIES)) from error
-            if not result.is_skipped:
-                self._count_sums(micro_batch.global_samples)
-                for pair in waiting:
-                    correct.add(*pair)
-            waiting.clear()
-            result = result._replace(loss_sum=targets_per_sample * result.loss_sum)
-            loop.end_step(result, gradients.num_samples)
-            if micro_batch.ends_epoch and context.strategy.loss.counts_correct:
-                loop.recorder.counts.correct = correct.total()
+        super().__init__(context, feed, computation)
 
     def totals(self) -> RankTotals:
         """Return the counts of the last epoch; rank 0's are sums over all ranks."""
@@ -132,6 +105,48 @@ class BitwiseTraining(Training):
         counts.summed_samples += samples
         counts.summed_correct += round(summed.correct)
 
+
+class BitwiseTraining(ExactTraining):
+    """A training by the strategy `Bitwise`, as programs have it: each micro-batch of a fixed cut
+    has random numbers and a gradient of its own."""
+
+    def __init__(self, context: TrainingContext) -> None:
+        strategy = context.strategy
+        self._gradients = StepGradients(strategy, {"": strategy.optimizer}, seed=context.seed)
+        if isinstance(strategy, Bitwise) and strategy.numbers is not None:
+            self._counted = strategy
+        super().__init__(context, MicroBatchFeed(context), self._gradients)
+
+    def train_epoch(self) -> None:
+        context, loop, gradients = self._context, self.loop, self._gradients
+        correct, waiting = CorrectCounter(), list[tuple[Tensor, Tensor]]()
+        targets_per_sample = context.source.shape.targets_per_sample
+        for micro_batch in loop.epoch():
+            for group in context.strategy.optimizer.param_groups:
+                group["lr"] = context.schedule.at(micro_batch.step)
+            with naming_operations():
+                logits = self._compute(micro_batch)
+            if logits is not None and micro_batch.num_samples:
+                waiting.append((logits, micro_batch.data.targets))
+            if not micro_batch.ends_step:
+                continue
+            if context.strategy.missing:
+                loop.extend_step()
+                continue
+            try:
+                result = gradients.apply(micro_batch)
+            except UserError as error:
+                raise UserError(str(error).replace(REMEDIES_IN_PROGRAM, REMEDIES)) from error
+            if not result.is_skipped:
+                self._count_sums(micro_batch.global_samples)
+                for pair in waiting:
+                    correct.add(*pair)
+            waiting.clear()
+            result = result._replace(loss_sum=targets_per_sample * result.loss_sum)
+            loop.end_step(result, gradients.num_samples)
+            if micro_batch.ends_epoch and context.strategy.loss.counts_correct:
+                loop.recorder.counts.correct = correct.total()
+
     def _compute(self, micro_batch: MicroBatch) -> Tensor | None:
         """Compute the gradient of a micro-batch, and return its logits."""
         context, batch = self._context, micro_batch.data
@@ -143,6 +158,36 @@ class BitwiseTraining(Training):
             self._counted.note_correct(num_correct(own, batch.targets))
         self._gradients.add(micro_batch, loss / num_targets, None, None)
         return logits
+
+
+class BitwisePipelineTraining(ExactTraining):
+    """A training by the strategy `BitwisePipeline`, which takes global batches as a whole."""
+
+    def train_epoch(self) -> None:
+        context, loop, correct = self._context, self.loop, CorrectCounter()
+        strategy = context.strategy
+        for micro_batch in loop.epoch():
+            batch: Batch = micro_batch.data
+            for group in strategy.optimizer.param_groups:
+                group["lr"] = context.schedule.at(batch.step)
+            with naming_operations():
+                result = strategy.step(batch)
+            if not result.is_skipped:
+                self._count_sums(micro_batch.global_samples)
+                if result.logits is not None:
+                    correct.add(result.logits, batch.targets)
+            loop.end_step(result, batch.num_samples)
+            if micro_batch.ends_epoch and strategy.loss.counts_correct:
+                loop.recorder.counts.correct = correct.total()
+
+
+def make_training(config: TrainConfig, context: TrainingContext) -> Training:
+    """Return the training of the options, which fits their strategy."""
+    if not config.bitwise:
+        return Training(context)
+    if isinstance(config.strategy_options, BitwisePipelineOptions):
+        return BitwisePipelineTraining(context)
+    return BitwiseTraining(context)
 
 
 class MicroBatchFeed:

@@ -17,6 +17,7 @@ from phalanx.models.options import completed
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
 from phalanx.parallel.option_groups import GivenOptions, default_options, flatten
+from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
@@ -25,6 +26,7 @@ from phalanx.train.strategy_options import (
     BackendOptions,
     BitwiseMpiOptions,
     BitwiseOptions,
+    BitwisePipelineOptions,
     MeshOptions,
     PipelineOptions,
     ServerOptions,
@@ -178,8 +180,13 @@ class TrainConfig(
 
         Raises: UserError when the axes do not multiply up to `ranks`.
         """
-        options = self.strategy_options
-        return options.mesh_of(ranks) if isinstance(options, MeshOptions) else Mesh(dp=ranks)
+        match self.strategy_options:
+            case MeshOptions() as options:
+                return options.mesh_of(ranks)
+            case BitwisePipelineOptions():
+                return Mesh(pp=ranks)
+            case _:
+                return Mesh(dp=ranks)
 
     def data_parts(self, ranks: int) -> int:
         """Return into how many shards a global batch is divided.
@@ -213,13 +220,28 @@ class TrainConfig(
         if not isinstance(options, BitwiseOptions):
             return None
         batch_size = self.global_batch_size(ranks)
-        number = options.number(batch_size)
-        if not ranks <= number <= batch_size:
+        number, least = options.number(batch_size), self.data_parts(ranks)
+        if not least <= number <= batch_size:
             raise UserError(
                 f"--micro-batches {number} does not fit: with {ranks} rank{'s' * (ranks > 1)} and "
-                f"a global batch of {batch_size} it is from {ranks} to {batch_size}"
+                f"a global batch of {batch_size} it is from {least} to {batch_size}"
             )
         return number
+
+    def pipeline_layout(self, ranks: int) -> PipelineLayout | None:
+        """Return the layout of the pipeline; None where the run has none, or one stage.
+
+        Raises: UserError when the schedule cannot run with these numbers.
+        """
+        mesh = self.mesh_of(ranks)
+        match self.strategy_options:
+            case BitwisePipelineOptions() as options:
+                number = self.bitwise_micro_batches(ranks)
+                return replace(options, micro_batches=number).layout(mesh)
+            case MeshOptions(pipeline=PipelineOptions() as options) if mesh.pp > 1:
+                return options.layout(mesh)
+            case _:
+                return None
 
     def learning_rate(self, global_batch_size: int) -> float:
         """The rate in use. Linear: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky

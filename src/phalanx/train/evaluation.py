@@ -83,7 +83,7 @@ def blocks_of(strategy: Strategy) -> tuple[range, int]:
     """Return the blocks of samples that this rank evaluates, and how many there are in all: one a
     rank, or a fixed number."""
     if (number := strategy.num_blocks) is not None:
-        return share_of(strategy.rank, strategy.size, number), number
+        return share_of(strategy.data_rank, strategy.data_size, number), number
     return range(strategy.data_rank, strategy.data_rank + 1), strategy.data_size
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.randomness import seed_micro_batch
 from phalanx.train.config import TrainConfig
 from phalanx.train.own_model import named_plan
 from phalanx.train.strategy_options import (
     BitwiseMpiOptions,
     BitwiseOptions,
+    BitwisePipelineOptions,
     MeshOptions,
     ServerOptions,
 )
@@ -34,6 +37,8 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
     match config.strategy_options:
         case MpiOptions() as options:
             return make_mpi(ranks, options, seed=config.seed, step=step)
+        case BitwisePipelineOptions():
+            return _make_bitwise_pipeline(config, ranks, step)
         case BitwiseOptions() as options:
             number = config.bitwise_micro_batches(launched.world_size if launched else 1)
             assert number is not None, "its options"
@@ -93,8 +98,23 @@ def _make_mesh(
         "sequence_parallel": mesh_options.sequence_parallel,
         "step_options": step,
     }
-    if mesh.pp == 1 or mesh_options.pipeline is None:
+    layout = config.pipeline_layout(world.size)
+    if layout is None:
         return OnMesh(world, mesh, **common)
-    layout = mesh_options.pipeline.layout(mesh)
     global_batch_size = config.global_batch_size(world.size)
     return Staged(world, mesh, layout=layout, global_batch_size=global_batch_size, **common)
+
+
+def _make_bitwise_pipeline(config: TrainConfig, ranks: JobRanks, step: StepOptions) -> Strategy:
+    from phalanx.parallel.pipeline.bitwise import BitwisePipeline
+
+    world = ranks.join()
+    layout = config.pipeline_layout(world.size)
+    assert layout is not None, "by its options"
+    return BitwisePipeline(
+        world,
+        layout,
+        seed_micro_batch=partial(seed_micro_batch, config.seed),
+        global_batch_size=config.global_batch_size(world.size),
+        step_options=step,
+    )

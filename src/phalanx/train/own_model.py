@@ -46,12 +46,10 @@ def examine(config: TrainConfig, shape: DataShape) -> OwnModel:
 def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tuple[str, ...]:
     """Check that the model can be divided along the axes of the mesh, and return its stages."""
     options = config.strategy_options
-    if not isinstance(options, MeshOptions):
-        return ()
     assert config.ranks is not None, "complete() comes first"
     mesh, table = config.mesh_of(config.ranks), None
     try:
-        if mesh.tp > 1:
+        if isinstance(options, MeshOptions) and mesh.tp > 1:
             from phalanx.parallel.tensor import check_sizes, plan_of  # imports DTensor: seconds
 
             given = named_plan(options.tensor_plan)
@@ -65,7 +63,8 @@ def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tupl
         if mesh.pp == 1:
             return ()
         layers = layers_of(model)
-        _check_chain(model, Chain(layers), example_inputs(shape, getattr(torch, config.dtype)))
+        inputs = example_inputs(shape, getattr(torch, config.dtype))
+        _check_chain(model, Chain(layers), inputs, 0.0 if config.bitwise else CHAIN_TOLERANCE)
     except UserError as error:
         raise UserError(f"--model {config.model}: {error}") from error
     groups = [[name] for name in layers]
@@ -80,8 +79,11 @@ def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tupl
     )
 
 
-def _check_chain(model: nn.Module, chain: Chain, inputs: torch.Tensor) -> None:
-    """Raise UserError where the layers one after the other are not the model."""
+def _check_chain(model: nn.Module, chain: Chain, inputs: torch.Tensor, tolerance: float) -> None:
+    """Raise UserError where the layers one after the other are not the model.
+
+    tolerance: of the largest output.
+    """
     expected = run_once(model, inputs)
     with users_code("its layers, called one after the other"):
         found = run_once(chain, inputs)
@@ -91,7 +93,7 @@ def _check_chain(model: nn.Module, chain: Chain, inputs: torch.Tensor) -> None:
             f"{_sizes(expected)}: a pipeline needs the same tensor from both"
         )
     farthest = float((found - expected).abs().max())
-    if not farthest <= CHAIN_TOLERANCE * max(1.0, float(expected.abs().max())):
+    if not farthest <= tolerance * max(1.0, float(expected.abs().max())):
         raise UserError(
             "its layers, called one after the other, give other outputs than its forward (by "
             f"{farthest:.2g}): what forward does between them must be in a layer"

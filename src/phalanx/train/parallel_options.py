@@ -40,8 +40,8 @@ class ParallelOptions:
     """Micro-batches into which each rank splits its shard of a batch, to save memory."""
 
     bitwise: bool = False
-    """Train to the same bits on any number of ranks: by `sequential`, `mpi`, `shared` or
-    `zero`, on one thread each, with a fixed cut into micro-batches and a fixed order of sums."""
+    """Train to the same bits on any number of ranks: by `sequential`, `mpi`, `shared`, `zero` or
+    `pipeline`, on one thread each, with a fixed cut into micro-batches and order of sums."""
 
     survive: bool = False
     """Go on without ranks that die, to the same bits: `mpi` with Open MPI. Means --bitwise, too."""

@@ -40,7 +40,12 @@ from phalanx.parallel.replica_options import LocalOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import resumed
-from phalanx.train.strategy_options import BitwiseOptions, MeshOptions, ServerOptions
+from phalanx.train.strategy_options import (
+    BitwiseOptions,
+    BitwisePipelineOptions,
+    MeshOptions,
+    ServerOptions,
+)
 from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:
@@ -235,7 +240,7 @@ def _threads_here(ranks: int) -> int:
 
 
 def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
-    if not isinstance(config.strategy_options, MeshOptions):
+    if not isinstance(config.strategy_options, MeshOptions | BitwisePipelineOptions):
         return {}
     mesh = config.mesh_of(ranks)
     return {axis: getattr(mesh, axis) for axis in AXES if getattr(mesh, axis) > 1}

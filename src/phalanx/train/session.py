@@ -34,7 +34,7 @@ from phalanx.run.memory import keep_freed_memory, resident_bytes
 from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
 from phalanx.torch_backend.threads import compute_bitwise
-from phalanx.train.bitwise import BitwiseTraining
+from phalanx.train.bitwise import make_training
 from phalanx.train.checkpointing import (
     StartingPoint,
     manifest_of,
@@ -117,7 +117,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
         output.tracing = Tracing(group, output.folder, began_at)
     with named_host(launched):
         context, saver, num_parameters = _prepare(config, strategy, start, output.writer, began_at)
-    training = BitwiseTraining(context) if config.bitwise else Training(context)
+    training = make_training(config, context)
     training.loop.recorder.gathered = output.gathered
     _start(training, context, num_parameters)
     if training.loop.stop:

@@ -73,11 +73,12 @@ class PipelineOptions:
     """Options of `pipeline` and the axis `pp`."""
 
     pipeline_schedule: PipelineSchedule = "1f1b"
-    """The order of a pipeline's work."""
+    """The order of a pipeline's work. With --bitwise zero-bubble computes the gradients of weights
+    with those of inputs: apart they could have other bits."""
 
     micro_batches: int | None = ruled(None, AT_LEAST_ONE)
-    """Micro-batches of a batch: in a pipeline, by default 4 for each rank of it; with --bitwise, by
-    default 8."""
+    """Micro-batches of a batch: in a pipeline, by default 4 for each rank of it; with --bitwise, in
+    a pipeline too, by default 8."""
 
     stages_per_rank: int | None = ruled(None, AT_LEAST_ONE)
     """Stages that each rank of an interleaved or zero-bubble pipeline holds. Default: 2."""
@@ -168,12 +169,16 @@ class BitwiseZeroOptions(BitwiseOptions, ShardOptions):
     """The same of `zero`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BitwisePipelineOptions(BitwiseOptions, PipelineOptions):
+    """The same of `pipeline`."""
+
+
 NOT_BITWISE = {
     "gloo": "Gloo sums in an order that depends on the number of ranks",
     "server": "its servers sum the gradients of the workers in the order of these",
     "local": "its ranks train alone between two averages, so that their number is mathematics",
     "tensor": "it cuts the sums within layers among the ranks",
-    "pipeline": "its schedules pad micro-batches to one size, and sum them in orders of their own",
     "mesh": "its axes cut sums among the ranks: tp those within layers, shard and dp gradients",
 }
 """Strategies whose sums depend on the number of ranks, and why."""
@@ -234,12 +239,13 @@ def _take_bitwise_options(given: GivenOptions, strategy: StrategyName) -> Bitwis
             f"--bitwise and --strategy {strategy} exclude each other: {NOT_BITWISE[strategy]}; "
             "take --strategy mpi"
         )
-    if strategy == "mpi":
-        return given.take(BitwiseMpiOptions)
-    if strategy != "zero":
-        return given.take(BitwiseOptions)
-    options = given.take(BitwiseZeroOptions)
-    if options.zero_stage == 3:
+    kinds: dict[str, type[BitwiseOptions]] = {
+        "mpi": BitwiseMpiOptions, "zero": BitwiseZeroOptions, "pipeline": BitwisePipelineOptions
+    }  # fmt: skip
+    options = given.take(kinds.get(strategy, BitwiseOptions))
+    if strategy not in ("zero", "pipeline"):
+        return options
+    if isinstance(options, BitwiseZeroOptions) and options.zero_stage == 3:
         raise UserError(
             "--bitwise and --zero-stage 3 exclude each other: its ranks gather layers together, "
             "and here they compute different numbers of micro-batches; give --zero-stage 1 or 2"

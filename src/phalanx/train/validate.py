@@ -15,6 +15,7 @@ from phalanx.models.options import (
     tensor_splits,
 )
 from phalanx.parallel.mesh import Mesh
+from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.train.config import TrainConfig
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.schedule import check_warm_up
@@ -39,11 +40,13 @@ def validate(config: TrainConfig, shape: DataShape, own: OwnModel | None = None)
         check_slow_rank(config, config.slow_rank, config.ranks)
     check_warm_up(config)
     check_full_gradients(config)
+    mesh = config.mesh_of(config.ranks)
     if isinstance(config.strategy_options, MeshOptions):
-        mesh = config.mesh_of(config.ranks)
         check_sharding(config.strategy_options, mesh)
         check_tensor(config, config.strategy_options, mesh, shape)
-        check_pipeline(config, config.strategy_options, mesh, own)
+    layout = config.pipeline_layout(config.ranks)
+    if layout is not None:
+        check_pipeline(config, layout, mesh, own)
 
 
 def check_full_gradients(config: TrainConfig) -> None:
@@ -123,13 +126,13 @@ def check_tensor(config: TrainConfig, options: MeshOptions, mesh: Mesh, shape: D
 
 
 def check_pipeline(
-    config: TrainConfig, options: MeshOptions, mesh: Mesh, own: OwnModel | None = None
+    config: TrainConfig, layout: PipelineLayout, mesh: Mesh, own: OwnModel | None = None
 ) -> None:
     """Raise UserError when there are more stages than layers, or the schedule cannot run so.
 
     own: the user's model.
     """
-    if mesh.pp == 1 or options.pipeline is None:
+    if mesh.pp == 1:
         return
     sizes = completed(config.model, config.model_options)
     layers = stage_layers(config.model, sizes, is_split=mesh.tp > 1)
@@ -140,7 +143,6 @@ def check_pipeline(
         raise UserError(
             f"--model {config.model} cannot be cut into stages: take mlp, resnet or gpt"
         )
-    layout = options.pipeline.layout(mesh)
     if layout.num_stages > len(layers):
         more = ", or more --layers" if config.model == "gpt" else ""
         raise UserError(

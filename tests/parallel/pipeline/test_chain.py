@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from phalanx.errors import UserError
-from phalanx.parallel.pipeline.chain import Chain, layers_of
-from phalanx.parallel.pipeline.stages import join_stages, stage_of
+from phalanx.parallel.pipeline.chain import Chain, join_stages, layers_of, stage_of
 from phalanx.parallel.sharding import units_of
 
 OWN = runpy.run_path(str(Path(__file__).parents[2] / "models" / "programs" / "own.py"))

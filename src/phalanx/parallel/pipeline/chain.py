@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
@@ -97,3 +97,16 @@ def check_shared(layers: Mapping[str, nn.Module], what: str) -> None:
                     f"{name}.{key} is a parameter of {owner}, too, and {what} would make two of "
                     "it: untie them, or take a strategy of full replicas, such as mpi or shared"
                 )
+
+
+def stage_of(model: nn.Module, layers: range) -> Chain:
+    """Return some layers of the chain that `model` is."""
+    named = list(layers_of(model).items())
+    return Chain(dict(named[layer] for layer in layers))
+
+
+def join_stages(stages: Sequence[Chain]) -> Chain:
+    """Return all layers that a rank holds; not to be called when the stages do not follow each
+    other."""
+    layers = (item for stage in stages for item in stage.chained_layers().items())
+    return Chain(dict(layers))

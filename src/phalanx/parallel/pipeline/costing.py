@@ -32,10 +32,12 @@ def _seconds(layers: Sequence[nn.Module], samples: Tensor) -> list[float]:
         given = given.detach().requires_grad_(given.is_floating_point())
         parameters = [p for p in layer.parameters() if p.requires_grad]
         wanted = [tensor for tensor in (given, *parameters) if tensor.requires_grad]
+        copied = given.clone()  # which the layer may change in place
         began = time.thread_time()
-        output: Tensor = layer(given)
+        output: Tensor = layer(copied)
         if output.requires_grad:
-            torch.autograd.grad(output, wanted, torch.ones_like(output))
+            ones = torch.ones_like(output)
+            torch.autograd.grad(output, wanted, ones, allow_unused=True)
         row.append(time.thread_time() - began)
         given = output
     return row

@@ -22,7 +22,8 @@ from phalanx.parallel.pipeline.boundaries import Boundary
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.padding import pad_batch
 from phalanx.parallel.pipeline.prediction import Predictor
-from phalanx.parallel.pipeline.stages import Recorder, TimedStage
+from phalanx.parallel.pipeline.recorder import Recorder
+from phalanx.parallel.pipeline.stages import TimedStage
 from phalanx.parallel.pipeline.traffic import step_traffic
 from phalanx.parallel.step import IGNORED, StepResult, TimedAction
 

@@ -17,12 +17,11 @@ from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble
-from phalanx.parallel.pipeline.chain import layers_of
+from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA
 from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, storage_bytes

@@ -1,59 +1,15 @@
-"""A model's layers as stages, and the timing of their actions."""
+"""Stages of torch.distributed.pipelining whose actions are timed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, device, nn
 from torch.distributed.pipelining import PipelineStage
 
-from phalanx.parallel.pipeline.chain import Chain, layers_of
 from phalanx.parallel.pipeline.orders import Kind
-from phalanx.parallel.step import TimedAction
-
-
-def stage_of(model: nn.Module, layers: range) -> Chain:
-    """Return some layers of the chain that `model` is."""
-    named = list(layers_of(model).items())
-    return Chain(dict(named[layer] for layer in layers))
-
-
-def join_stages(stages: Sequence[Chain]) -> Chain:
-    """Return all layers that a rank holds; not to be called when the stages do not follow each
-    other."""
-    layers = (item for stage in stages for item in stage.chained_layers().items())
-    return Chain(dict(layers))
-
-
-class Recorder:
-    """Recorder of a rank's timed actions in a step. Costs two readings of the clock an action."""
-
-    def __init__(self, *, clock_offset_s: float = 0.0) -> None:
-        """clock_offset_s: from this rank's clock to the one that all ranks share."""
-        self.actions: list[TimedAction] = []
-        self._offset_s = clock_offset_s
-        self._step = 0
-
-    def begin(self, step: int) -> None:
-        """Begin `step`, and drop the actions of the one before."""
-        self.actions, self._step = [], step
-
-    def now(self) -> float:
-        return time.perf_counter() + self._offset_s
-
-    def add(self, kind: Kind, stage: int, micro_batch: int, began_s: float) -> None:
-        """Record an action that ends now."""
-        self.actions.append(TimedAction(self._step, stage, micro_batch, kind, began_s, self.now()))
-
-    def extend(self) -> None:
-        """Extend the last action until now."""
-        self.actions[-1] = self.actions[-1]._replace(ended_s=self.now())
-
-    def seconds_of(self, *kinds: Kind) -> float:
-        return sum(a.ended_s - a.began_s for a in self.actions if a.kind in kinds)
+from phalanx.parallel.pipeline.recorder import Recorder
 
 
 class TimedStage(PipelineStage):

@@ -17,12 +17,12 @@ from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import measured_bubble
+from phalanx.parallel.pipeline.chain import join_stages, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
 from phalanx.parallel.pipeline.orders import Action, orders_of
-from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.step import cross_entropy_sum
 
 NUM_STEPS = 12
