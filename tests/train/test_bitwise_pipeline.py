@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from phalanx.errors import UserError
-from phalanx.parallel.pipeline.exact_messages import TensorLayout, exact_copy
+from phalanx.parallel.pipeline.bitwise import check_held
+from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
+from phalanx.parallel.pipeline.chain import layers_of
+from phalanx.parallel.pipeline.exact_messages import Handover, TensorLayout, exact_copy
 from phalanx.report.bitwise import find_parting, read_bitwise_run
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete, title
@@ -119,6 +123,56 @@ def test_copies_keep_values_and_layout(tensor: torch.Tensor) -> None:
         tensor
     )
     assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return gradient + torch.rand_like(gradient)
+
+
+class Odd(nn.Module):
+    """A layer of which a stage cannot be made, by what it does."""
+
+    def __init__(self, does: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.does = nn.Linear(2, 2), does
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.does(self.inner(x))
+
+
+def test_layers_that_stages_cannot_have_are_refused() -> None:
+    given = Handover(torch.ones(3, 2))
+    with pytest.raises(UserError, match=r"returned a tuple: .* take and return one tensor"):
+        BitwiseStage(Odd(lambda x: (x, x)), 1).forward(0, given)
+    noisy = BitwiseStage(Odd(Noisy.apply), 1)
+    noisy.begin([0])
+    output = noisy.forward(0, given)
+    with pytest.raises(UserError, match="draws random numbers in its backward pass"):
+        noisy.backward(0, torch.ones_like(output), 1.0)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model.register_buffer("scale", torch.ones(()))
+    with pytest.raises(UserError, match="scale is in none of the layers"):
+        check_held(list(model.state_dict()), layers_of(model))
+
+
+def test_a_micro_batch_has_buffers_of_its_own() -> None:
+    """Their mean is that over the micro-batches, each from the values of the step before."""
+    norm = nn.BatchNorm1d(2, momentum=0.5)
+    stage, inputs = BitwiseStage(norm, 2), torch.arange(12.0).view(2, 3, 2)
+    stage.begin([0, 1])
+    for number in (0, 1):
+        output = stage.forward(number, Handover(inputs[number]))
+    for number in (1, 0):  # the backward passes may come in any order
+        stage.backward(number, torch.ones_like(output), 0.5)
+    stage.end()
+    assert torch.equal(norm.running_mean, 0.5 * inputs.mean((0, 1)))
+    assert norm.num_batches_tracked == 1
 
 
 def test_what_no_message_takes_is_refused() -> None:

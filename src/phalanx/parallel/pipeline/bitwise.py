@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import share_of
+from phalanx.comm.progress import messages_moving
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
@@ -51,6 +52,7 @@ from phalanx.parallel.step import (
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors
 from phalanx.records.schema import ExpectedCosts
+from phalanx.torch_backend.threads import naming_operations, stop_filling_memory
 
 RECORDED_STEPS = (4, 5)
 """Of this process, from 1: by then every buffer has been made; more would make records long."""
@@ -110,12 +112,7 @@ class BitwisePipeline(Strategy):
         chain = layers_of(model)
         state = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self.tensor_names = tuple(name.replace("_orig_mod.", "") for name in state)
-        held = {f"{layer}.{name}" for layer in chain for name in chain[layer].state_dict()}
-        if left := [name for name in state if name not in held]:
-            raise UserError(
-                f"{left[0]} is in none of the layers between which a pipeline cuts the model: "
-                "move it into one of them"
-            )
+        check_held(state, chain)
         shape = self.data_shape or getattr(model, "shape", None)
         assert shape is not None, "set before `prepare`"
         self._targets_per_sample = shape.targets_per_sample
@@ -146,7 +143,8 @@ class BitwisePipeline(Strategy):
         if self.rank == 0:
             buffers = [buffer for layer in layers for buffer in layer.buffers()]
             before = [buffer.clone() for buffer in buffers]
-            costs = measured_costs(layers, sample)
+            with naming_operations():
+                costs = measured_costs(layers, sample)
             for buffer, values in zip(buffers, before, strict=True):
                 buffer.copy_(values)
         return self._world.share(costs)
@@ -166,17 +164,19 @@ class BitwisePipeline(Strategy):
         for stage in self._stages.values():
             stage.begin(leaves)
         began = time.perf_counter()
-        for action in self._order:
-            if not self._shares[action.micro_batch]:
-                continue
-            if action.kind == "forward":
-                self._forward(action)
-            elif action.kind != "weight gradient":
-                self._backward(action)
-        self._messages.finish()
+        with self._progress():
+            for action in self._order:
+                if not self._shares[action.micro_batch]:
+                    continue
+                if action.kind == "forward":
+                    self._forward(action)
+                elif action.kind != "weight gradient":
+                    self._backward(action)
+            self._messages.finish()
         losses = [stage.end() for stage in self._stages.values()]
         own = losses[-1].tolist() if self.counts_samples else [0.0, 0.0]
         self.summed = SummedLoss(*self.group.sum(own))
+        stop_filling_memory()
         step_s = time.perf_counter() - began
         forward_s = self._recorder.seconds_of("forward")
         backward_s = self._recorder.seconds_of("backward")
@@ -234,16 +234,14 @@ class BitwisePipeline(Strategy):
         elif root.requires_grad:
             gradient = self._take(place + 1, place, number).tensor
         began = self._recorder.now()
-        before = torch.get_rng_state()
         back = stage.backward(number, gradient, samples / self._batch.num_samples)
-        if not torch.equal(torch.get_rng_state(), before):
-            raise UserError(
-                "a layer draws random numbers in its backward pass: in a bitwise pipeline the "
-                "stages would draw other ones than one process; take another strategy"
-            )
         self._recorder.add("backward", place, number, began)
         if back is not None:
             self._hand(back, place, place - 1, number)
+
+    def _progress(self) -> AbstractContextManager[None]:
+        """Move messages while this rank computes; on one node its peers fetch them."""
+        return nullcontext() if self._world.on_one_node else messages_moving()
 
     def _autocast(self) -> AbstractContextManager[object]:
         dtype = self.options.autocast
@@ -317,6 +315,16 @@ class BitwisePipeline(Strategy):
             stage.close()
         self._stages.clear()
         super().close()
+
+
+def check_held(names: Sequence[str], layers: Mapping[str, nn.Module]) -> None:
+    """Raise UserError for a tensor of the model that none of its layers holds."""
+    held = {f"{layer}.{name}" for layer in layers for name in layers[layer].state_dict()}
+    if left := [name for name in names if name not in held]:
+        raise UserError(
+            f"{left[0]} is in none of the layers between which a pipeline cuts the model: move it "
+            "into one of them"
+        )
 
 
 def channel_of(stage: int, to: int) -> int:

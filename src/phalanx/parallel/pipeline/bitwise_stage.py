@@ -126,10 +126,17 @@ class BitwiseStage:
         where none does.
 
         gradient: of the root; None: there is none. share: of the global batch's samples.
+        Raises: UserError where a layer draws random numbers.
         """
         arrival, root, buffers, losses = self._passes.pop(number)
+        before = torch.get_rng_state()
         if gradient is not None:
             torch.autograd.backward(root, gradient)
+        if not torch.equal(torch.get_rng_state(), before):
+            raise UserError(
+                "a layer draws random numbers in its backward pass: in a bitwise pipeline it would "
+                "draw other ones than in one process; take another strategy"
+            )
         back = None if arrival is None else Handover(self._unshared(arrival.gradient))
         with torch.no_grad():
             gradients = [dense_gradient(parameter) for parameter in self._parameters]
