@@ -36,6 +36,7 @@ from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import DEFAULT_STOP_S
 from phalanx.launch.survival import check_survival
 from phalanx.records.files import record_file
+from phalanx.records.rank_texts import lost_text
 from phalanx.records.schema import Run
 from phalanx.run.defaults import REBALANCE, RUN_DIR
 
@@ -218,8 +219,7 @@ def _check_for_job(**given: object) -> None:
 def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None:
     """Say without whom the job has come to its end, and where its records are."""
     if lost:
-        who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
-        print(f"phalanx: {who}, and the others went on to the end", file=sys.stderr)
+        print(f"phalanx: {lost_text(lost)}", file=sys.stderr)
     if record_file(folder, Run).exists():
         print(f"phalanx: records of the run: phalanx report {folder}", file=sys.stderr)
         return

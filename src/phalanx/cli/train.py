@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+from rich.console import Console
 
 from phalanx.cli.as_json import printed_run
 from phalanx.cli.console import Json, interruption_noted, new_console
@@ -16,9 +19,10 @@ from phalanx.jobs.memory_copies import check_copied, check_copies
 from phalanx.jobs.record import this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.launch.allocation import use_hosts
-from phalanx.launch.detect import detect, refuse_hosts
+from phalanx.launch.detect import Launched, detect, refuse_hosts
 from phalanx.records.files import read_run
-from phalanx.train.config import DEFAULTS
+from phalanx.records.rank_texts import lost_text
+from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.restarting import TrainingJob
 from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import complete, folder_of, title, where
@@ -68,30 +72,11 @@ def train(
     launched = detect(os.environ)
     if launched:
         refuse_hosts(hosts, hostfile, launched)
-        if config.patience is not None:
-            raise UserError(
-                f"--patience {config.patience:g}: the command that starts the ranks kills them, "
-                f"and {launched.launcher} has started these: leave that launcher out, or --patience"
-            )
-        if json_:
-            raise UserError("--json: give it where phalanx starts the ranks, without a launcher")
-        if config.grace_s != DEFAULTS["grace_s"]:
-            raise UserError(
-                f"--grace-s {config.grace_s:g}: {launched.launcher} has started the ranks, and how "
-                "long it waits is its own: leave it out"
-            )
-        from phalanx.train.rank import run_started_by_launcher  # imports torch
-
-        folder = run_started_by_launcher(config, launched)
-        if config.trace and launched.rank == 0 and folder is not None:
-            from phalanx.report.trace.show import show_trace
-
-            show_trace(folder, new_console())
+        _join(config, launched, json_=json_)
         return
     refuse_one_process(config, hosts, hostfile)
-    console = new_console(json_)
+    console, asked = new_console(json_), config
     notices: list[str] = []
-    asked = config
     try:
         config, choice = complete(config, None, notices)
     except RunIsFinishedError as finished:
@@ -102,24 +87,48 @@ def train(
     lines = [*where(config), choice.reason, *notices, title(config)]
     console.print("\n".join(lines), markup=False)
     with preflight_training(config, choice, folder, console, is_wanted=preflight) as check:
+        assert config.ranks is not None, "complete() fills it in"
+        command, kept = this_command(), f"records kept in {folder}"
+        job = TrainingJob(asked=asked, config=config, command=command, console=console, check=check)
         try:
-            with (
-                interruption_noted(console, f"records kept in {folder}"),
-                printed_run(folder, json_),
-            ):
-                assert config.ranks is not None, "complete() fills it in"
-                command = this_command()
-                job = TrainingJob(
-                    asked=asked, config=config, command=command, console=console, check=check
+            with interruption_noted(console, kept), printed_run(folder, json_):
+                supervise(
+                    job, folder, config.ranks, restarts, copy_every_s=memory_checkpoint_seconds
                 )
-                copy_every_s = memory_checkpoint_seconds
-                supervise(job, folder, config.ranks, restarts, copy_every_s=copy_every_s)
         finally:
-            if config.trace:
-                from phalanx.report.trace.show import show_trace
-
-                show_trace(folder, console)
+            _show_trace(config, folder, console)
     if lost := read_run(folder).outcome.lost:
-        who = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} died"
-        console.print(f"{who}, and the others went on to the end", markup=False)
+        console.print(lost_text(lost), markup=False)
     console.print(f"records in {folder}; `phalanx report {folder}` draws them", markup=False)
+
+
+def _join(config: TrainConfig, launched: Launched, *, json_: bool) -> None:
+    """Train as one of the ranks that the user's own launcher has started.
+
+    Raises: UserError for options that the command which starts ranks would heed.
+    """
+    if config.patience is not None:
+        raise UserError(
+            f"--patience {config.patience:g}: the command that starts the ranks kills them, "
+            f"and {launched.launcher} has started these: leave that launcher out, or --patience"
+        )
+    if json_:
+        raise UserError("--json: give it where phalanx starts the ranks, without a launcher")
+    if config.grace_s != DEFAULTS["grace_s"]:
+        raise UserError(
+            f"--grace-s {config.grace_s:g}: {launched.launcher} has started the ranks, and how "
+            "long it waits is its own: leave it out"
+        )
+    from phalanx.train.rank import run_started_by_launcher  # imports torch
+
+    folder = run_started_by_launcher(config, launched)
+    if launched.rank == 0 and folder is not None:
+        _show_trace(config, folder, new_console())
+
+
+def _show_trace(config: TrainConfig, folder: Path, console: Console) -> None:
+    """Show the trace of a run, where one was recorded."""
+    if config.trace:
+        from phalanx.report.trace.show import show_trace
+
+        show_trace(folder, console)
