@@ -51,12 +51,15 @@ def train(
     deaths: Sequence[Death],
     *mutations: str,
     restarts: int = 0,
+    ranks: int = RANKS,
+    spares: int = 0,
 ) -> Trained:
-    """Train on four ranks. command: `phalanx`, and its first words: ranks are forks. restarts: how
-    many there may be where nobody is left."""
+    """Train on ranks of which some die. command: `phalanx`, and its first words: ranks are forks.
+    restarts: how many there may be where nobody is left."""
     python = command[-1]
-    options = ["--survive", "--threads", "1", "--log-dir", str(folder / "logs"), "-n", str(RANKS)]
+    options = ["--survive", "--threads", "1", "--log-dir", str(folder / "logs"), "-n", str(ranks)]
     options += ["--restarts", str(restarts)] if restarts else []
+    options += ["--spares", str(spares)] if spares else []
     program = [python, str(PROGRAM), str(folder), json.dumps(deaths), *mutations]
     done = subprocess.run(
         [*command, "launch", *options, *program],

@@ -84,10 +84,17 @@ def load_checkpoint(
     manifest = verify(checkpoint, rank=rank)
     tensors = read_tensors(checkpoint / MODEL_FILE)
     check_tensors(checkpoint, _specs(tensors), _specs(model_tensors(model)))
+    fill(model, optimizer, tensors, read_tensors(checkpoint / OPTIMIZER_FILE))
+    return manifest
+
+
+def fill(
+    model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], state: dict[str, Tensor]
+) -> None:
+    """Put values into a model and its optimizer. tensors, state: as `model_files` has them."""
     names = {stored_name(name): name for name in model.state_dict()}
     model.load_state_dict({names[key]: value for key, value in tensors.items()}, strict=False)
-    _load_optimizer(read_tensors(checkpoint / OPTIMIZER_FILE), model, optimizer)
-    return manifest
+    _load_optimizer(state, model, optimizer)
 
 
 def check_tensors(checkpoint: Path, there: Mapping[str, Spec], here: Mapping[str, Spec]) -> None:

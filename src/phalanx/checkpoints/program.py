@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -132,14 +133,25 @@ class ProgramState:
         document = json.loads((checkpoint / PROGRAM_FILE).read_text())
         self._check_classes(checkpoint, document)
         _, messages = load(checkpoint, self.strategy)
-        tensors = read_tensors(checkpoint / PROGRAM_TENSORS)
-        self.step = document["step"]
         rules = {name: rule_of(optimizer) for name, optimizer in self.optimizers.items()}
+        self._fill(document, read_tensors(checkpoint / PROGRAM_TENSORS))
+        self._check_rules(checkpoint, rules)
+        return messages
+
+    def fill(self, texts: Mapping[str, str], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Fill all but the tensors of model and optimizers from the content of `files`, by the
+        files' names, of a run of the same program."""
+        former = dict(self.values)
+        self._fill(json.loads(texts[PROGRAM_FILE]), tensors[PROGRAM_TENSORS])
+        for name, value in self.values.items():
+            self.values[name] = _in_place(former.get(name), value)
+
+    def _fill(self, document: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.step = document["step"]
         for name, stored in document["optimizers"].items():
             groups = self.optimizers[name].param_groups
             for group, options in zip(groups, stored["groups"], strict=True):
                 _fill(group, decode(options["options"], tensors))
-        self._check_rules(checkpoint, rules)
         if not self.strategy.is_sharded:
             self._fill_values(document["optimizer_values"])
         for scheduler, stored in zip(self.schedulers, document["schedulers"], strict=True):
@@ -149,7 +161,6 @@ class ProgramState:
             self.model.load_state_dict(extra, strict=False)
         self.values.clear()
         self.values.update(decode(document["state"], tensors))
-        return messages
 
     def _check_rules(self, checkpoint: Path, rules: Mapping[str, OptimizerConfig | None]) -> None:
         """Raise UserError where a strategy that has made an optimizer of its own, by `rules`,
@@ -226,6 +237,26 @@ def _description(kind: str, groups: Sequence[Mapping[str, Any]]) -> str:
         ", ".join(names if len(names) < 4 else [*names[:2], "…", names[-1]]) for names in held
     )
     return f"{kind} of {sum(map(len, held))} parameters ({shown})"
+
+
+def _in_place(former: Any, value: Any) -> Any:
+    """Return a value, where possible in the containers and tensors of a former one: a program may
+    hold these."""
+    if type(former) is not type(value):
+        return value
+    if isinstance(value, dict):
+        filled = {key: _in_place(former.get(key), each) for key, each in value.items()}
+        former.clear()
+        former.update(filled)
+        return former
+    if isinstance(value, list):
+        known = [*former[: len(value)], *[None] * (len(value) - len(former))]
+        former[:] = [_in_place(own, each) for own, each in zip(known, value, strict=True)]
+        return former
+    if isinstance(value, Tensor) and (former.shape, former.dtype) == (value.shape, value.dtype):
+        with torch.no_grad():
+            return former.copy_(value)
+    return value
 
 
 def _fill(group: dict[str, Any], options: Mapping[str, Any]) -> None:

@@ -19,7 +19,13 @@ from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.inject import Inject, take_injections
 from phalanx.cli.preflight import Preflight, preflight_beside
-from phalanx.cli.restarts import MemoryCheckpointSeconds, Patience, Rebalance, Restarts
+from phalanx.cli.restarts import (
+    MemoryCheckpointSeconds,
+    Patience,
+    Rebalance,
+    Restarts,
+    Spares,
+)
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import program_words
@@ -34,7 +40,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import DEFAULT_STOP_S
-from phalanx.launch.survival import check_survival
+from phalanx.launch.survival import check_spares, check_survival
 from phalanx.records.files import record_file
 from phalanx.records.rank_texts import lost_text
 from phalanx.records.schema import Run
@@ -57,6 +63,8 @@ class LaunchOptions:
 
     survive: Annotated[bool, Parameter(negative="")] = False
     """Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI."""
+
+    spares: Spares = 0
 
     patience: Patience = None
 
@@ -110,6 +118,7 @@ def launch(
         stand before it.
     """
     check_patience(options.patience, survive=options.survive)
+    check_spares(options.spares, options.ranks, survive=options.survive)
     check_restarts(options.restarts, os.environ)
     check_copies(options.memory_checkpoint_seconds, options.restarts)
     if options.survive:
@@ -118,24 +127,33 @@ def launch(
     command = program_words(words)
     use_hosts(hosts, hostfile, os.environ)
     ranks = _number_of_ranks(options, batch)
+    check_spares(options.spares, ranks, survive=options.survive)
     take_injections(options.inject, ranks)
     if batch.submit is not None:
         _check_for_job(hosts=hosts, hostfile=hostfile, log_dir=options.log_dir)
-        name, threads, flags = _name_of(words), options.threads, _flags(options)
-        write_job(batch, words, name=name, ranks=ranks, threads=threads, flags=flags)
+        write_job(
+            batch,
+            words,
+            name=_name_of(words),
+            ranks=ranks,
+            threads=options.threads,
+            flags=_flags(options),
+            spares=options.spares,
+        )
         return
     check_used(batch)
-    check_ranks(ranks, os.environ)
+    check_ranks(ranks + options.spares, os.environ)
     folder = options.log_dir or default_folder("launch", _name_of(words))
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
-    with _examined(words, ranks, folder, preflight=preflight) as check:
+    with _examined(words, ranks + options.spares, folder, preflight=preflight) as check:
         _run(command, ranks, options, folder, check)
 
 
 def _flags(options: LaunchOptions) -> list[str]:
     """Return the options that a job file passes on, beside those for ranks and threads."""
     flags = ["--survive"] if options.survive else []
+    flags += ["--spares", str(options.spares)] if options.spares else []
     flags += ["--restarts", str(options.restarts)] if options.restarts else []
     every_s = options.memory_checkpoint_seconds
     flags += [] if every_s is None else [COPIES_OPTION, f"{every_s:g}"]
@@ -150,7 +168,9 @@ def _number_of_ranks(options: LaunchOptions, batch: Submit) -> int:
     nodes, ranks = allocation(os.environ), options.ranks
     if batch.submit is not None and ranks is None:
         ranks = batch.nodes
-    ranks = (sum(nodes.slots) or usable_cores()) if ranks is None else ranks
+    if ranks is None:
+        slots = sum(nodes.slots)
+        ranks = slots - options.spares if slots else usable_cores()
     for name, number in (("--ranks", ranks), ("--threads", options.threads)):
         if number is not None and number < 1:
             raise UserError(f"{name} {number} must be at least 1")
@@ -198,6 +218,7 @@ def _run(
             output=sys.stdout.buffer,
             environment=partial(_environment, rebalance=options.rebalance),
             survive=options.survive,
+            spares=options.spares,
             patience_s=options.patience,
             is_supervised=options.restarts > 0,
             check=check,

@@ -12,6 +12,7 @@ _OF_JOB_FILES = (
 _WITH_VALUE = (
     *("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile"),
     *("--restarts", "--memory-checkpoint-seconds", "--patience", "--inject", "--grace-s"),
+    "--spares",
     *_OF_JOB_FILES,
 )
 

@@ -41,6 +41,16 @@ Patience = Annotated[
     ),
 ]
 
+Spares = Annotated[
+    int,
+    Parameter(
+        name="--spares",
+        help="--survive: ranks that are started beside the others, and wait, asleep, to take the "
+        "places of those that die (docs/survival.md).",
+        group=_LOSSES,
+    ),
+]
+
 Rebalance = Annotated[
     bool,
     Parameter(

@@ -83,10 +83,11 @@ def write_job(
     ranks: int,
     threads: int | None,
     flags: Sequence[str] = (),
+    spares: int = 0,
 ) -> None:
     """Write the job file of the program `words`, say what to do with it, and submit it if asked.
 
-    flags: of `phalanx launch`, beside those for ranks and threads.
+    flags: of `phalanx launch`, beside those for ranks and threads. spares: ranks beside the others.
     Raises: UserError for options that do not fit, or a file that is there already; RunFailedError
             when the batch system refuses the job.
     """
@@ -96,7 +97,7 @@ def write_job(
     job = BatchJob(
         name=name,
         command=_command(words, ranks, threads, flags, python=None if cloud else sys.executable),
-        ranks=ranks,
+        ranks=ranks + spares,
         nodes=options.nodes,
         threads=threads or 1,
         time_s=parse_time(options.time),

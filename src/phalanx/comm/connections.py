@@ -137,16 +137,7 @@ class Connections:
         self, members: Sequence[int], *, name: str, tag: int, policy: WaitPolicy | None
     ) -> Connections:
         """Connect some of the ranks, in the order given; called by these only."""
-        self.detector.activity = f"making the subgroup {name}"
-        # First synchronize, with a timeout; what MPI then does has none, but need not wait.
-        self.set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (SET_UP_TAG - FIRST_SUBGROUP_TAG)
-        barrier(SubTransport(self.set_up, members))
-        everyone = self._communicator.Get_group()
-        some = everyone.Incl(members)
-        create = partial(self._communicator.Create_group, some, tag)
-        communicator = await_call(self.detector, create)
-        some.Free()
-        everyone.Free()
+        communicator = self.make_communicator(members, name=name, tag=tag)
         labels = self.labels.subset(members)
         made = Connections(
             communicator,
@@ -163,6 +154,23 @@ class Connections:
         )
         communicator.Free()
         return made
+
+    def make_communicator(self, members: Sequence[int], *, name: str, tag: int = 0) -> Any:
+        """Return a communicator of some of the ranks, in the order given; called by these only.
+
+        name: of what is made, in errors.
+        """
+        self.detector.activity = f"making the subgroup {name}"
+        # First synchronize, with a timeout; what MPI then does has none, but need not wait.
+        self.set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (SET_UP_TAG - FIRST_SUBGROUP_TAG)
+        barrier(SubTransport(self.set_up, members))
+        everyone = self._communicator.Get_group()
+        some = everyone.Incl(members)
+        create = partial(self._communicator.Create_group, some, tag)
+        communicator = await_call(self.detector, create)
+        some.Free()
+        everyone.Free()
+        return communicator
 
     @property
     def labels(self) -> RankLabels:

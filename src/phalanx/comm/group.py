@@ -306,6 +306,11 @@ class Group:
             recorder=self._recorder,
         )
 
+    def make_communicator(self, members: Sequence[int], *, name: str) -> Any:
+        """Return a communicator of some of the ranks, in the order given; called by these only."""
+        self._check_usable()
+        return self._peers.make_communicator(members, name=name)
+
     def set_wait_policy(self, policy: WaitPolicy) -> None:
         """Set the wait policy of this rank from now on. Any thread may call it at any time."""
         self._peers.detector.policy = policy

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
+from typing import Any
 
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World
@@ -26,9 +27,9 @@ def current_wait(world: World, thread: int) -> Hashable | None:
     return tuple(states) if any(waits for _, waits in states) else None
 
 
-def launched_ranks(world: World) -> list[int]:
-    """Return the numbers by which the launcher knows the ranks of a world. Not collective."""
-    own, everyone = world.communicator.Get_group(), mpi().COMM_WORLD.Get_group()
+def launched_ranks(communicator: Any) -> list[int]:
+    """Return the numbers by which the launcher knows its ranks. Not collective."""
+    own, everyone = communicator.Get_group(), mpi().COMM_WORLD.Get_group()
     ranks = own.Translate_ranks(None, everyone)
     own.Free()
     everyone.Free()
@@ -39,15 +40,15 @@ class WaitReporter:
     """Reports of this rank, until it is closed; nothing where nobody has asked for them."""
 
     def __init__(self, world: World, wait: Callable[[], Hashable | None]) -> None:
-        """world: that of the run at its start. wait: as `current_wait`, of the ranks left."""
+        """world: fault-tolerant. wait: as `current_wait`, of the ranks left."""
         folder = os.environ.get(WAIT_REPORTS)
         self._folder = Path(folder) if folder else None
         self._wait, self._number = wait, 0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wait reporter", daemon=True)
         if self._folder is not None:
-            ranks = launched_ranks(world)
-            self._rank, self._group = ranks[world.rank], ranks[0]
+            ranks = launched_ranks(world.rendezvous)
+            self._rank, self._group = ranks[world.original_rank], ranks[0]
             self._report(0.0)
             self._thread.start()
 

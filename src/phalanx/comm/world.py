@@ -98,7 +98,8 @@ class World:
         self.original_ranks = heritage.original_ranks if heritage else tuple(range(self.size))
         """Of its ranks in the world that they started in: records are named by them."""
         self._still_open = heritage.communicators if heritage else OpenCommunicators()
-        self._duplicates: weakref.WeakSet[World] = weakref.WeakSet()
+        self.dependents: weakref.WeakSet[World] = weakref.WeakSet()
+        """Worlds made of this one, abandoned with it."""
         self._end: Callable[[], None] | None = None
         self._comm = communicator
         if heritage is None:
@@ -233,8 +234,7 @@ class World:
         return all_values
 
     def share(self, value: Object, *, root: int = 0) -> Object:
-        """Every rank gets `root`'s object. Pickled: for set-up, between ranks that trust each
-        other anyway because they run the same program."""
+        """Every rank gets `root`'s object. Pickled, between ranks of one program: for set-up."""
         shared: Object = self.group.share(value, root=root)
         return shared
 
@@ -245,7 +245,7 @@ class World:
         """
         made = World(self._comm, timeout_s=self.timeout_s, link=self.link, check=check)
         made.original_ranks, made.recorder.rank = self.original_ranks, self.original_rank
-        self._duplicates.add(made)
+        self.dependents.add(made)
         return made
 
     def call_when_closed(self, end: Callable[[], None]) -> None:
@@ -277,7 +277,7 @@ class World:
         more. Not collective; only where MPI is fault tolerant (`recover`)."""
         unwatch(self._comm)
         self._still_open.revoke()
-        for made in self._duplicates:
+        for made in self.dependents:
             made.abandon()
         for group in self.recorder.registered():
             if isinstance(group, Group):
@@ -285,7 +285,7 @@ class World:
 
     def close_abandoned(self) -> None:
         """Free what an abandoned world has; its communicators stay. Not collective."""
-        for made in self._duplicates:
+        for made in self.dependents:
             made.close_abandoned()
         for group in self.recorder.registered():
             if isinstance(group, Group):

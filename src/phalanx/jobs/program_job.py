@@ -13,6 +13,7 @@ from phalanx.launch.allocation import allocation, max_local_ranks
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import DEFAULT_STOP_S
+from phalanx.launch.survival import SPARES
 from phalanx.records.files import read_run, record_file
 from phalanx.records.progress import newest_saved
 from phalanx.records.schema import Run
@@ -31,6 +32,8 @@ class ProgramJob:
     environment: Callable[[Path], Mapping[str, str]]
     """Variables of ranks whose folder that is."""
     survive: bool = False
+    spares: int = 0
+    """Ranks beside the others that wait to take the places of those that die."""
     patience_s: float | None = None
     """For which a rank may keep the others waiting."""
     grace_s: float = DEFAULT_STOP_S
@@ -46,10 +49,12 @@ class ProgramJob:
         environment = dict(self.environment(attempt.folder))
         if attempt.number:
             environment[RESTART] = str(attempt.number)
+        if self.spares:
+            environment[SPARES] = str(self.spares)
         lost = launch_program(
             attempt.folder,
             self.words,
-            ranks=attempt.ranks,
+            ranks=attempt.ranks + self.spares,
             threads=self._threads_of(attempt.ranks),
             mpi=self.mpi,
             output=self.output,

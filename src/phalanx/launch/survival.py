@@ -24,6 +24,8 @@ ALWAYS = {
 }
 ON_NODES = {"OMPI_MCA_mpi_preconnect_mpi": "1"}
 """A connection that is first made after a death may wait for ever."""
+SPARES = "PHALANX_SPARES"
+"""Number of the ranks that wait to take the places of those that die, the last; none: unset."""
 
 
 def check_survival(installation: MpiInstallation | None, environ: Mapping[str, str]) -> None:
@@ -48,6 +50,30 @@ def check_survival(installation: MpiInstallation | None, environ: Mapping[str, s
 def is_started_to_survive(environ: Mapping[str, str]) -> bool:
     """Return whether this rank was started by Open MPI's launcher with ULFM."""
     return environ.get(FAULT_TOLERANCE, "0").lower() in ("1", "true", "yes", "mpi")
+
+
+def num_spares(environ: Mapping[str, str]) -> int:
+    """Return how many of the ranks that were started wait as spares."""
+    return int(environ.get(SPARES, "0")) if is_started_to_survive(environ) else 0
+
+
+def check_spares(spares: int, ranks: int | None, *, survive: bool) -> None:
+    """Check the spares of a job of so many ranks beside them. ranks: None: not known yet.
+
+    Raises: UserError for a number that is none, or without a use.
+    """
+    if spares < 0:
+        raise UserError(f"--spares {spares} must be at least 0")
+    if spares and not survive:
+        raise UserError(
+            f"--spares {spares}: spares take the places of ranks that die, and without --survive "
+            "a death ends them all: add --survive, or leave it out"
+        )
+    if spares and ranks == 1:
+        raise UserError(
+            f"--spares {spares}: a spare gets the state from a rank that is left, and there is one "
+            "rank: start at least 2"
+        )
 
 
 def why_not_survived(environ: Mapping[str, str], library: str) -> str:

@@ -7,6 +7,7 @@ itself, from the same parameters and buffers, and they are summed in the order o
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,9 +23,11 @@ from phalanx.errors import UserError
 from phalanx.gradients.overlapped_tree_reducer import OverlappedTreeReducer
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.launch.survival import num_spares
 from phalanx.parallel.formulas import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup, SingleProcessGroup
+from phalanx.parallel.spared_group import SparedGroup
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.surviving_group import SurvivingGroup
@@ -174,8 +177,19 @@ class Bitwise(Strategy):
 
     def _go_on(self, recovery: Recovery) -> None:
         """Divide the micro-batches of the lost ranks among those that are left, who keep theirs."""
-        world = recovery.world
-        self._owners = inherit(self._owners, world.original_ranks)
+        if not self.group.is_waiting:
+            self._share(self._owners, recovery.world)
+
+    def regroup(self, members: Sequence[int]) -> None:
+        """Divide the micro-batches evenly among other ranks from the next step on. members: by the
+        numbers that they started with; some may have died since."""
+        assert isinstance(self.group, SurvivingGroup), "ranks may die"
+        number, size = self.num_micro_batches, len(members)
+        even = {rank: tuple(share_of(at, size, number)) for at, rank in enumerate(members)}
+        self._share(even, self.group.world)
+
+    def _share(self, owners: Mapping[int, tuple[int, ...]], world: World) -> None:
+        self._owners = inherit(owners, world.original_ranks)
         self.numbers = self._owners[world.original_rank]
         self.rank, self.size = self.data_rank, self.data_size = world.rank, world.size
         if self._tree_reducer is not None:  # else it is made with those who are left
@@ -234,4 +248,7 @@ def inherit(
 def _group_of(world: World | None) -> RunGroup:
     if world is None:
         return SingleProcessGroup()
-    return SurvivingGroup(world) if is_fault_tolerant() else WorldGroup(world)
+    if not is_fault_tolerant():
+        return WorldGroup(world)
+    spares = num_spares(os.environ)
+    return SparedGroup(world, spares) if spares else SurvivingGroup(world)

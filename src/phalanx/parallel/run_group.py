@@ -36,11 +36,20 @@ class RunGroup(ABC):
     """Ranks that died, by the numbers that they started with: this one goes on without them."""
     recovery_s: float = 0.0
     """Time that it took to go on, of all times together."""
+    num_spares: int = 0
+    """Of the ranks, at the start: they wait to take the places of those that die."""
+    is_waiting: bool = False
+    """Whether this rank is a spare that waits."""
     spans: SpanRecorder | None = None
     """Where events are traced."""
 
     def __init__(self, *, rank: int, size: int, local_rank: int) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
+
+    @property
+    def num_living(self) -> int:
+        """Number of ranks that live, spares too."""
+        return self.size
 
     def follow(self, on_loss: Callable[[Recovery], None]) -> None:  # noqa: B027  # none is survived
         """Have `on_loss` called when ranks are lost and this one goes on. Not collective."""

@@ -149,13 +149,25 @@ class SurvivingGroup(WorldGroup):
     def _recover(self) -> None:
         """Meet the ranks that are left, as often as it takes."""
         with self._meeting():
-            recovery = recover(self.world, progress=self._num_calls)
-        self.world = world = recovery.world
-        self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
-        self.node, self._checkpoint_group = world.group.nodes[world.rank], None
+            recovery = self._meet()
+        self._enter(recovery.world)
         self.lost = (*self.lost, *recovery.lost)
         self.recovery_s += recovery.seconds
         self._progress = recovery.progress
+        self._go_on(recovery)
+
+    def _meet(self) -> Recovery:
+        """Return a world of the ranks that are left."""
+        return recover(self.world, progress=self._num_calls)
+
+    def _enter(self, world: World) -> None:
+        """Use another world from now on."""
+        self.world = world
+        self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
+        self.node, self._checkpoint_group = world.group.nodes[world.rank], None
+
+    def _go_on(self, recovery: Recovery) -> None:
+        """Tell of a loss, in the new world."""
         if self.rank == 0:
             print(describe(recovery), file=sys.stderr, flush=True)
         for on_loss in self._followers:

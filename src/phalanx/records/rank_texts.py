@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.records.schema import RebalancedEvent, RecoveredEvent, SlowRankEvent
+from phalanx.records.schema import RebalancedEvent, RecoveredEvent, ReplacedEvent, SlowRankEvent
 
 
-def recovered_text(event: RecoveredEvent, left: int) -> str:
-    """Return a loss of ranks in one line. left: number of ranks that went on."""
-    went_on = f"{left} rank{'s' * (left > 1)} went on after {event.recovery_s * 1e3:.0f} ms"
-    return f"{_ranks(event.lost)} died: {went_on}"
+def recovered_text(event: RecoveredEvent, left: int, *, are_spares: bool = False) -> str:
+    """Return a loss of ranks in one line. left: number of ranks that went on. are_spares: whether
+    those that died waited."""
+    who = _ranks(event.lost) + (f", {_spares(event.lost)}," if are_spares else "")
+    return f"{who} died: {_went_on(left, event.recovery_s)}"
+
+
+def replaced_text(event: ReplacedEvent, left: int) -> str:
+    """Return in one line which spares have come for whom. left: number of ranks that went on."""
+    who = f"{_ranks(event.spares)}, {_spares(event.spares)},"
+    if not event.lost:
+        return f"{who} joined: {_went_on(left, event.seconds)}"
+    many, few = len(event.lost), len(event.spares)
+    places = "its place" if many == 1 else "their places"
+    if few < many:
+        places = f"{few} of {places}"
+    return f"{_ranks(event.lost)} died: {who} took {places}: {_went_on(left, event.seconds)}"
 
 
 def lost_text(lost: Sequence[int]) -> str:
@@ -20,6 +33,14 @@ def lost_text(lost: Sequence[int]) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _spares(ranks: Sequence[int]) -> str:
+    return "a spare" if len(ranks) == 1 else "spares"
+
+
+def _went_on(left: int, seconds: float) -> str:
+    return f"{left} rank{'s' * (left > 1)} went on after {seconds * 1e3:.0f} ms"
 
 
 def slow_rank_text(event: SlowRankEvent) -> str:

@@ -40,6 +40,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1  # on which the ranks that Phalanx starts run
     options: dict[str, str | int | float | bool] = {}  # further options of the strategy or model
 
+    @property
+    def num_spares(self) -> int:
+        """Ranks beside `ranks` that waited to take the places of those that died, the last."""
+        return int(self.options.get("spares", 0))
+
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """Environment of the run. `None` where the machine does not report it."""
@@ -305,6 +310,15 @@ class RecoveredEvent(Event, frozen=True, kw_only=True, tag="recovered"):
     step: int  # updates that all survivors had made
     lost: list[int]  # by the numbers that they started with
     recovery_s: float  # from the notice to the new world
+
+
+class ReplacedEvent(Event, frozen=True, kw_only=True, tag="replaced"):
+    """Spares have taken the places of ranks that died, between two steps."""
+
+    step: int  # updates made
+    spares: list[int]  # by the numbers that they started with
+    lost: list[int]  # ranks whose places they took
+    seconds: float  # since the death was noticed
 
 
 class InjectedEvent(Event, frozen=True, kw_only=True, tag="injected"):

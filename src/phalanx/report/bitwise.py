@@ -107,7 +107,8 @@ def read_bitwise_run(folder: Path) -> BitwiseRun:
 
 def writers(run: Run) -> range:
     """Return the ranks that may have written digests: rank 0, or others after its death."""
-    return range(run.setting.ranks if run.outcome.lost or run.restarts else 1)
+    num_started = run.setting.ranks + run.setting.num_spares
+    return range(num_started if run.outcome.lost or run.restarts else 1)
 
 
 def find_parting(one: BitwiseRun, other: BitwiseRun) -> Parting | None:

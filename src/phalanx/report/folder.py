@@ -141,7 +141,8 @@ def _parts_of(folder: Path, run: Run) -> tuple[int, list[Path]]:
     it was started again on another number of ranks, only those of the last start are comparable."""
     numbers = [run.setting.ranks, *(restart.ranks for restart in run.restarts)]
     folders = [folder, *(folder / restart.folder for restart in run.restarts)]
-    return numbers[-1], folders if len(set(numbers)) == 1 else folders[-1:]
+    num_started = numbers[-1] + run.setting.num_spares
+    return num_started, folders if len(set(numbers)) == 1 else folders[-1:]
 
 
 def _read_ranks(

@@ -99,9 +99,11 @@ def measure_run(
     """
     lost = run.outcome.lost
     left = {rank: measure for rank, measure in ranks.items() if rank not in lost}
+    if run.setting.num_spares:  # which have not made all steps
+        left = {rank: left[rank] for rank in left if rank < run.setting.ranks} or left
     is_summed = unseen or (lost and any(rank.summaries for rank in ranks.values()))
     epochs = _summarized(ranks.values()) if is_summed else _epochs(left)
-    everyone = () if unseen or lost else tuple(ranks.values())
+    everyone = () if unseen or lost else tuple(left.values())
     timed = _whole(timed_epochs([epoch.epoch for epoch in epochs if epoch.epoch >= 0]), epochs)
     counted = [epoch for epoch in epochs if epoch.epoch in timed]
     epoch_s = median(epoch.epoch_s for epoch in counted) if timed else None
@@ -135,7 +137,7 @@ def _summarized(ranks: Iterable[RankMeasure]) -> tuple[EpochMeasure, ...]:
     """Return the epochs as rank 0, or the first that was left, has summed them up."""
     everyone = list(ranks)
     summaries = {epoch: one for rank in everyone for epoch, one in rank.summaries.items()}
-    events = {epoch: one.event for rank in everyone for epoch, one in rank.epochs.items()}
+    events = {e: one.event for rank in reversed(everyone) for e, one in rank.epochs.items()}
     return tuple(
         EpochMeasure(
             epoch=epoch,

@@ -272,7 +272,9 @@ class ProgramCheckpoints:
 
         num_steps: that were made.
         """
-        if num_steps == self._checks_at and self._writer and self._writer.strategy.rank == 0:
+        group = self.state.strategy.group
+        is_sent = self._writer is not None or group.num_spares > 0
+        if num_steps == self._checks_at and is_sent and group.rank == 0:
             self.state.check()
 
     def close(self) -> None:

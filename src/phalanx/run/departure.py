@@ -28,8 +28,9 @@ class Departure:
     where that was by `break`, the run has come to its end.
     """
 
-    def __init__(self, group: RunGroup) -> None:
-        self._group = group
+    def __init__(self, group: RunGroup, gather: Callable[[], None] = lambda: None) -> None:
+        """gather: called when all have left, before they agree. Collective."""
+        self._group, self._gather = group, gather
         self._steps: int | None = None
         self._close_run: Callable[[], None] | None = None
         self._has_agreed = False
@@ -59,9 +60,10 @@ class Departure:
         if self._steps is None or self._has_agreed:
             return
         group, self._has_agreed = self._group, True
-        own = [0.0] * 2 * group.size
-        own[2 * group.rank : 2 * group.rank + 2] = self._steps, self._close_run is not None
         try:
+            self._gather()
+            own = [0.0] * 2 * group.size
+            own[2 * group.rank : 2 * group.rank + 2] = self._steps, self._close_run is not None
             values = group.sum(own)
         except Exception as error:
             here = f"rank {group.rank} left its loop after {self._steps} updates"

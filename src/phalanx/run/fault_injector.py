@@ -27,7 +27,15 @@ class LivingRanks(Protocol):
     rank: int
     """Number of this one now."""
     size: int
-    """Number of those that live."""
+    """Number of those that compute."""
+    num_spares: int
+    """Number of those that waited from the start."""
+    is_waiting: bool
+    """Whether this one is a spare that waits."""
+
+    @property
+    def num_living(self) -> int:
+        """Number of those that live."""
 
 
 class FaultInjector:
@@ -66,7 +74,8 @@ class FaultInjector:
         if not injections:
             return None
         attempt = int(environ.get(RESTART, "0"))
-        schedule = fault_schedule(injections, ranks.size, attempt=attempt)
+        spares = ranks.num_spares
+        schedule = fault_schedule(injections, ranks.size - spares, spares=spares, attempt=attempt)
         return cls(schedule, ranks, writer, began_at=began_at, num_steps=num_steps)
 
     def begin(self) -> None:
@@ -86,10 +95,11 @@ class FaultInjector:
             at = self._first_step_at + fault.at_s
             if self._is_cancelled.wait(max(0.0, at - NOTICE_S - time.perf_counter())):
                 return
-            if self._ranks.size < 2:
+            if self._ranks.num_living < 2:
                 return
             if fault.rank == self._rank:
-                self._strike(fault, at)
+                if not self._ranks.is_waiting:  # it takes its place later than it might
+                    self._strike(fault, at)
             elif self._ranks.rank == 0:
                 _tell(fault)
 

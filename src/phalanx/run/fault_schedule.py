@@ -104,14 +104,15 @@ def injections_of(environ: Mapping[str, str]) -> list[FaultInjection]:
 
 
 def fault_schedule(
-    injections: Sequence[FaultInjection], num_ranks: int, *, attempt: int = 0
+    injections: Sequence[FaultInjection], num_ranks: int, *, spares: int = 0, attempt: int = 0
 ) -> Iterator[ScheduledFault]:
     """Yield the faults of a run in the order of their times, without end, or until a single rank
     is left.
 
+    spares: ranks that take the places of those that are lost, one after the other.
     attempt: number of times that the run was started before; each start has faults of its own.
     """
-    living = list(range(num_ranks))
+    living, waiting = list(range(num_ranks)), list(range(num_ranks, num_ranks + spares))
     draws = [_draws(injection, attempt) for injection in injections]
     for at_s, share, injection in heapq.merge(*draws, key=itemgetter(0)):
         if len(living) < 2:
@@ -119,6 +120,8 @@ def fault_schedule(
         rank = living[int(share * len(living))]
         if injection.is_deadly:
             living.remove(rank)
+            living += waiting[:1]
+            del waiting[:1]
         pause_s = injection.pause_s if injection.kind == "stop" else None
         yield ScheduledFault(at_s, injection.kind, rank, pause_s)
 

@@ -60,6 +60,10 @@ class StepGradients:
         self._hooks = [own.register_step_pre_hook(self._check_step) for own in optimizers.values()]
         self._untrained = Untrained(strategy.model, optimizers)
 
+    def resume(self) -> None:
+        """Make none of the checks of a first step: the peers have made it."""
+        self._is_first_step = False
+
     def begin_step(self, batch: MicroBatch) -> None:
         """Clear the gradients. batch: the first micro-batch."""
         self._strategy.clear_gradients()

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
@@ -21,6 +21,9 @@ from phalanx.run.feed import DivisibleFeed, Feed
 from phalanx.run.recording import RunRecorder
 from phalanx.run.step_watch import StepWatch
 from phalanx.run.stop import Copies, Stopped, StopRequest
+
+if TYPE_CHECKING:
+    from phalanx.run.spares import SparePlaces
 
 MEASURED_STEP = 2
 """The step of a run after which memory is measured: by then every buffer has been made."""
@@ -78,6 +81,9 @@ class Computation(Protocol):
     def check(self, batch: MicroBatch) -> None:
         """Raise UserError when `batch` was not computed."""
 
+    def resume(self) -> None:
+        """Make none of the checks of a first step: the peers have made it."""
+
 
 class TrainingLoop:
     """Epochs and steps of one rank. All ranks iterate to the end."""
@@ -103,6 +109,13 @@ class TrainingLoop:
         self._began = self._waited_s = 0.0
         self._num_computed = 0  # micro-batches of the step
         self._watch = StepWatch.of(strategy, recorder, rebalances=options.rebalances)
+        self.places: SparePlaces | None = None
+        """Of a run with spares."""
+        self.is_dismissed = False
+        """A spare for which nothing is left: the others have left the loop."""
+        self.stopped: Stopped | None = None
+        """A spare's, while the others were between two epochs."""
+        self._epoch = Epoch(options.start.epoch, iter(()))
         self.stop: StopRequest | None = None
         if options.save is not None:
             self.stop = StopRequest(
@@ -122,7 +135,10 @@ class TrainingLoop:
             if self._num_ended:
                 self.stop_if_asked()
             epoch, ended = self.position.epoch, self._num_ended
-            yield Epoch(epoch, self.epoch())
+            self._epoch = Epoch(epoch, self.epoch())
+            yield self._epoch
+            if self.is_dismissed:
+                return
             if self._num_ended == ended:
                 raise UserError(
                     f"epoch {epoch} was left before its end; every rank iterates each of "
@@ -139,6 +155,8 @@ class TrainingLoop:
         Raises: Stopped.
         """
         if self.stop is not None and self.stop.agree(self.position.step, now=True):
+            if self.places is not None:
+                self.places.end("stopped between epochs")
             raise Stopped(self.position.step)
         self._copy()
 
@@ -157,13 +175,22 @@ class TrainingLoop:
     def epoch(self) -> Iterator[MicroBatch]:
         """Yield the micro-batches that are left of the next epoch. Collective; the ranks start and
         end together."""
-        strategy, recorder, first = self.strategy, self.recorder, self.position
-        strategy.group.barrier()
+        strategy, recorder, places = self.strategy, self.recorder, self.places
+        comes_late = places is not None and places.begin_epoch()
+        if self.is_dismissed:
+            return
+        first = self.position
+        if not comes_late:
+            strategy.group.barrier()
         recorder.begin_epoch()
+        if places is not None:
+            places.restore_sums()
         if strategy.role == "server":
             self._serve()
         else:
             yield from self._micro_batches()
+        if places is not None and self._is_last_epoch:
+            places.end("over")
         strategy.finish_epoch()
         strategy.synchronize_buffers()
         strategy.group.barrier()
@@ -200,8 +227,12 @@ class TrainingLoop:
                     self._copy()
                 if step == due:
                     due = step + (self.options.checkpoint_steps or 0)
+                if stops and self.places is not None:
+                    self.places.end("stopped")
                 if stops:
                     raise Stopped(step)
+                if self.places is not None:
+                    self.places.end_step()
             asked_at = clock()
 
     def _fed(self) -> Iterator[MicroBatch]:
@@ -239,6 +270,25 @@ class TrainingLoop:
         self._extended = replace(batch)
         object.__setattr__(batch, "ends_step", False)
         object.__setattr__(batch, "ends_epoch", False)
+
+    def arrive(self, position: Position) -> None:
+        """Go on from a position that peers have reached, as a rank that takes a place."""
+        self.position, self._epoch.number = position, position.epoch
+        self.recorder.arrive(position.step)
+        if self._computation is not None:
+            self._computation.resume()
+
+    def regroup(self) -> None:
+        """Agree on what the ranks ask each other now and then as if they had just begun: others
+        have joined them. At the same step on all."""
+        if self._watch is not None:
+            self._watch.restart()
+        if self.stop is not None:
+            self.stop.restart(self.position.step)
+
+    @property
+    def _is_last_epoch(self) -> bool:
+        return self.position.epoch + 1 >= self.options.epochs or not self._steps_left()
 
     def _stops(self) -> bool:
         """Return whether to end the run after this step. Collective now and then."""

@@ -19,6 +19,7 @@ from phalanx.checkpoints.manifest import Manifest
 from phalanx.checkpoints.program_recipe import program_manifest
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched, detect
+from phalanx.launch.survival import num_spares
 from phalanx.parallel.make import JobRanks
 from phalanx.parallel.optimizer import JointOptimizer
 from phalanx.parallel.option_groups import default_options
@@ -311,10 +312,17 @@ def make_setup(
 
 
 def num_ranks_of(comm: Any) -> int:
-    """Return the ranks of a communicator of mpi4py; None: those that a launcher started, or one."""
+    """Return the ranks of a communicator of mpi4py; None: those that a launcher started, or one.
+    Spares are not counted.
+
+    Raises: UserError for what is no communicator, and for a part of ranks with spares.
+    """
+    spares = num_spares(os.environ)
     if comm is None:
         launched = detect(os.environ)
-        return launched.world_size if launched else 1
+        return launched.world_size - spares if launched else 1
+    if spares:
+        raise UserError("comm= and --spares exclude each other: spares are of all ranks")
     if not hasattr(comm, "Get_size"):
         raise UserError(f"comm is of type {type(comm).__name__}: give a communicator of mpi4py")
     size: int = comm.Get_size()

@@ -33,6 +33,7 @@ from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
 from phalanx.run.records import ProgramRecords
 from phalanx.run.samples import samples_of, seeded_samples
+from phalanx.run.spares import SparePlaces
 from phalanx.run.stop import Stopped
 
 
@@ -90,7 +91,9 @@ class ProgramRun:
         self._records, self._options, self._checkpoints = records, options, checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_begun = self._is_closed = self._has_ended = False
-        self._departure = Departure(strategy.group)
+        self._loop.places = places = SparePlaces.of(self._loop, strategy, checkpoints.state)
+        gather = (lambda: None) if places is None else lambda: places.end("left")
+        self._departure = Departure(strategy.group, gather)
         strategy.group.follow(self._record_loss)
 
     @property
@@ -151,12 +154,10 @@ class ProgramRun:
         try:
             yield from self._loop.epochs()
         except GeneratorExit:  # such as by `break`, which all ranks do after the same step
-            has_ended = leaves_by_break(sys._getframe(1))  # else an exception is under way
-            self._departure.note(self._loop.position.step, self.close if has_ended else None)
-            self._loop.stop_listening(has_failed=not has_ended)
-            self._gradients.release()
-            self._options.end()
-            close_later(self._departure)
+            if self._loop.stopped is not None:
+                self._end(self._loop.stopped)
+            else:
+                self._leave(has_ended=leaves_by_break(sys._getframe(1)))  # else an exception
             raise
         except Stopped as stopped:
             self._end(stopped)
@@ -165,8 +166,20 @@ class ProgramRun:
             self._departure.cancel()  # the error says why
             self._loop.stop_listening(has_failed=True)
             raise
+        if self._loop.is_dismissed:
+            self._leave(has_ended=True)
+            return
         self._end()
         close_later(self)
+
+    def _leave(self, *, has_ended: bool) -> None:
+        """Leave the loop before its end, as all ranks do after the same step. has_ended: with it
+        the run."""
+        self._departure.note(self._loop.position.step, self.close if has_ended else None)
+        self._loop.stop_listening(has_failed=not has_ended)
+        self._gradients.release()
+        self._options.end()
+        close_later(self._departure)
 
     def backward(
         self, loss: Tensor, *, weight: float | None = None, optimizer: str | None = None
@@ -336,6 +349,8 @@ class ProgramRun:
         if self._has_ended:
             return
         self._has_ended = True
+        if self._loop.places is not None:
+            self._loop.places.end("left")
         self._departure.cancel()
         self._gradients.release()
         self._options.end()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from phalanx.comm.traffic import TrafficCounter
+from phalanx.parallel.spared_group import Admission
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
@@ -26,6 +27,7 @@ from phalanx.records.schema import (
     MemoryEvent,
     MetricsEvent,
     RecoveredEvent,
+    ReplacedEvent,
     SkippedEvent,
     StartedEvent,
     StoppedEvent,
@@ -136,10 +138,18 @@ class RunRecorder:
             )
         self.writer.flush()
 
-    def begin_epoch(self) -> None:
-        """Begin to count an epoch; after the barrier with which it begins."""
+    def begin_faults(self) -> None:
+        """Count the times of injected faults from now on, unless an epoch has begun before."""
         if self._faults is not None:
             self._faults.begin()
+
+    def arrive(self, step: int) -> None:
+        """Go on after `step` updates that other ranks have made."""
+        self._num_steps = step
+
+    def begin_epoch(self) -> None:
+        """Begin to count an epoch; after the barrier with which it begins."""
+        self.begin_faults()
         strategy = self._strategy
         self.counts = EpochCounts(correct=self._first_correct)
         self._bytes_before, traffic = strategy.communicated_bytes, strategy.group.traffic
@@ -267,6 +277,20 @@ class RunRecorder:
         self.writer.flush()  # from here on this rank may be the first
         is_first = strategy.rank == 0 and strategy.num_blocks is not None
         self._has_taken_over = is_first and self._digests is None
+
+    def add_replaced(self, step: int, admission: Admission) -> None:
+        """Record spares that have taken places. step: updates made."""
+        if self.writer is not None and admission.joined:
+            self.writer.add(
+                ReplacedEvent(
+                    at_s=self.at_s(),
+                    step=step,
+                    spares=list(admission.joined),
+                    lost=list(admission.lost),
+                    seconds=admission.seconds,
+                )
+            )
+            self.writer.flush()
 
     def stop(self, step: int) -> None:
         """Write the last line of a run that was stopped. step: updates made."""

@@ -37,6 +37,8 @@ def describe_setting(
         options["micro_batches"] = micro_batches
     if strategy.num_blocks is not None:
         options["bitwise"] = True
+    if strategy.group.num_spares:
+        options["spares"] = strategy.group.num_spares
     if step.clip_norm is not None:
         options["clip_norm"] = step.clip_norm
     if step.skips_nonfinite:
@@ -48,7 +50,7 @@ def describe_setting(
         model=_name_of(model),
         dataset=describe_data(data),
         strategy=name,
-        ranks=strategy.size,
+        ranks=strategy.size - strategy.group.num_spares,
         threads=threads,
         global_batch_size=loop.batch_size,
         epochs=loop.epochs,

@@ -32,10 +32,7 @@ class StepWatch:
         """rebalances: the strategy is `Bitwise`."""
         self._strategy, self._group, self._recorder = strategy, strategy.group, recorder
         self._rebalances = rebalances
-        self._rebalancer, self._slow = Rebalancer(), SlowRanks()
-        self._num_ranks = self._group.size
-        self._num_left_out, self._window = FIRST_STEPS, MIN_STEPS
-        self._begin_window()
+        self.restart()
 
     @classmethod
     def of(cls, strategy: Strategy, recorder: RunRecorder, *, rebalances: bool) -> StepWatch | None:
@@ -44,6 +41,13 @@ class StepWatch:
         if strategy.size == 1 or strategy.data_size != strategy.size or not is_alike:
             return None
         return cls(strategy, recorder, rebalances=rebalances)
+
+    def restart(self) -> None:
+        """Compare anew, as at the first step. At the same step on all ranks."""
+        self._rebalancer, self._slow = Rebalancer(), SlowRanks()
+        self._num_ranks = self._group.size
+        self._num_left_out, self._window = FIRST_STEPS, MIN_STEPS
+        self._begin_window()
 
     def _begin_window(self) -> None:
         self._steps, self._sums = 0, [0.0] * 6

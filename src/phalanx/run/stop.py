@@ -135,6 +135,10 @@ class StopRequest:
         self.saves = save_due > 0
         return asked > 0
 
+    def restart(self, step: int) -> None:
+        """Ask at the next step, as all ranks do from here on. step: updates made."""
+        self._due, self._asked_step, self._asked_at = 0, step, time.perf_counter()
+
     def saved(self) -> None:
         """Count the time to the next checkpoint from now: one was made."""
         self._saved_at = time.perf_counter()

@@ -39,7 +39,7 @@ class EpochSummaries:
     def _take_over(self, recovery: Recovery) -> None:
         """Write what the ranks that were first before this one have not."""
         summary = self._unsettled
-        if summary is None or self._group.rank > 0:
+        if summary is None or self._group.rank > 0 or self._group.is_waiting:
             return
         seen_by = {*recovery.lost, *self._group.lost, recovery.world.original_rank}
         if not any(self._is_in(rank_file(self._folder, rank), summary) for rank in seen_by):

@@ -64,7 +64,8 @@ def read_traces(folder: Path) -> Traces:
 
 def _num_ranks(folder: Path) -> int:
     try:
-        return read_run(folder).setting.ranks
+        setting = read_run(folder).setting
+        return setting.ranks + setting.num_spares
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
 
