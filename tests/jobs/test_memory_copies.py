@@ -38,8 +38,8 @@ from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.parallel.sequential import Sequential
 from phalanx.records.files import read_run
 from phalanx.report.bitwise import judge, read_bitwise_run
-from tests.conftest import PATIENCE
-from tests.jobs.test_restarts import PROGRAM, process_of, run, training, truth, wait_for
+from tests.conftest import ONE_THREAD, PATIENCE
+from tests.jobs.test_restarts import PHALANX, PROGRAM, process_of, run, training, truth, wait_for
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm")
 
@@ -265,3 +265,59 @@ def test_a_training_goes_on_from_memory_to_the_bits_of_one_process(tmp_path: Pat
     assert restart.checkpoint is not None and restart.memory_of is not None, said
     assert "; the newest on the disk is of step 10" in said
     assert not Path(restart.checkpoint).parent.parent.exists()
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--strategy", "mpi"),
+        ("--strategy", "mpi", "--compress", "powersgd"),
+        ("--strategy", "gloo"),
+        ("--strategy", "shared"),
+        ("--strategy", "shared", "--bitwise"),
+        ("--strategy", "zero"),
+        ("--strategy", "zero", "--zero-stage", "2", "--bitwise"),
+        ("--strategy", "tensor"),
+        ("--strategy", "pipeline"),
+        ("--mesh", "dp=2"),
+        ("--survive", "--strategy", "mpi"),
+    ],
+    ids=" ".join,
+)
+def test_every_strategy_goes_on_from_memory_to_its_parameters(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Both ranks are killed within the second epoch."""
+
+    def command(name: str, *more: object) -> list[str]:
+        samples = ("--train-samples", "120", "--validation-samples", "60", "--dataset", "digits")
+        places = ("--run-dir", tmp_path / name, "--checkpoint-dir", tmp_path / f"{name}-saved")
+        return [*map(str, (*PHALANX, "train", *samples, *SIZES, "--ranks", 2, *words, *places)),
+                *map(str, more)]  # fmt: skip
+
+    environment = {**os.environ, **ONE_THREAD}
+    copies = ("--restarts", 1, "--memory-checkpoint-seconds", 0.05, "--slow-rank", "0:0.1")
+    with subprocess.Popen(
+        command("run", *copies, "--timeout-s", 20),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    ) as process:
+        files = [tmp_path / "run" / f"rank-{rank}.jsonl" for rank in range(2)]
+        pids = [process_of(file) for file in files]
+        wait_for(lambda: b'"step":12,' in files[0].read_bytes())
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        said = process.communicate(timeout=120 * PATIENCE)[0]
+    assert process.returncode == 0, said
+    assert "resuming from the copy in the memory of " in said
+    assert "; the newest on the disk is of step 10" in said
+    subprocess.run(command("alone"), check=True, capture_output=True, env=environment)
+    sums = [
+        json.loads((folder / "rank-0.jsonl").read_text().splitlines()[-1])["parameters_sha256"]
+        for folder in (tmp_path / "run" / "restart-1", tmp_path / "alone")
+    ]
+    assert sums[0] == sums[1]
