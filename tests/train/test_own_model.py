@@ -18,7 +18,8 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.own_model import examine, make_loss
 from phalanx.train.recipe import recipe_of
 from phalanx.train.run import begin_run, new_folder, setting_of
-from phalanx.train.session import RunOutput, train
+from phalanx.train.run_output import RunOutput
+from phalanx.train.session import train
 from phalanx.train.validate import validate
 
 OWN = Path(__file__).parents[1] / "models" / "programs" / "own.py"

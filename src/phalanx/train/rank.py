@@ -26,7 +26,8 @@ from phalanx.records.last_collectives import last_collectives_file
 from phalanx.records.schema import Outcome, Run, StartedEvent
 from phalanx.run.stop import Stopped
 from phalanx.train.config import TrainConfig
-from phalanx.train.session import RunOutput, train
+from phalanx.train.run_output import RunOutput
+from phalanx.train.session import train
 
 # What is wrong with the options is found by all ranks at once, before they share a folder in
 # which only one could be the first to say so: the others leave rank 0 the time to end them.

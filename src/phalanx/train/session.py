@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,22 +16,17 @@ from phalanx.checkpoints.memory_copies import MemoryCopies
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.comm.shared_folder import named_host
 from phalanx.data.sources.source import Source
-from phalanx.jobs.record import end_record, this_command
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
 from phalanx.models.options import is_own_model
-from phalanx.parallel.mesh import placement_notice
-from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
-from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import NoticeEvent, Run, TrainingEvaluationEvent
+from phalanx.records.files import EventWriter
+from phalanx.records.schema import NoticeEvent, TrainingEvaluationEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.run.certificate import certify, probe_processors
-from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import keep_freed_memory, resident_bytes
-from phalanx.run.stop import Stopped, outcome_of
-from phalanx.run.trace import Tracing, dump_into
+from phalanx.run.stop import Stopped
 from phalanx.torch_backend.threads import compute_bitwise
 from phalanx.train.bitwise import make_training
 from phalanx.train.checkpointing import (
@@ -56,33 +50,9 @@ from phalanx.train.over_nodes import (
 from phalanx.train.own_model import check_same_model, make_loss
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.resume import RunIsFinishedError
-from phalanx.train.run import begin_run, complete, folder_of, title, with_ranks
+from phalanx.train.run import complete, with_ranks
+from phalanx.train.run_output import RunOutput
 from phalanx.train.schedule import schedule_of
-from phalanx.train.strategy_options import MESH_STRATEGIES
-
-
-@dataclass
-class RunOutput:
-    """Where this rank writes; the folder is known from the start, or once rank 0 has named it."""
-
-    folder: Path | None
-    writer: EventWriter | None = None
-    group: RunGroup | None = None
-    tracing: Tracing | None = None
-    gathered: GatheredRecords | None = None
-    keeps_run: bool = False  # the ranks themselves keep `run.json`: no parent does
-    on_terminate: Callable[[], None] | None = None  # on the first SIGTERM of a run that listens
-
-    def close(self) -> None:
-        if self.writer:
-            self.writer.close()
-        if self.tracing:
-            self.tracing.write()
-
-    def dump(self, reason: str) -> None:
-        """Write down this rank's last collectives; it cannot continue."""
-        for recorder in self.group.recorders() if self.group else ():
-            recorder.write(reason)
 
 
 def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> None:
@@ -96,37 +66,38 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
         config, strategy = joined
     else:
         strategy = _join(config, launched)
-    group = strategy.group
-    config = resumed_from_memory(config, group)
+    config = resumed_from_memory(config, strategy.group)
     with named_host(launched):
-        start = starting_point(config, group)
-    if output.keeps_run:
-        output.folder = Path(group.share(str(folder_of(config))))
-        if group.rank == 0:
-            begin_run(
-                output.folder, config, study="train", command=this_command(), mpi=group.library
-            )
-            print("\n".join([*lines, *_first_lines(config, launched)]), flush=True)
-        group.barrier()
-        output.gathered = GatheredRecords.begin(group, output.folder)
-    assert output.folder is not None, "named by the parent or by rank 0"
-    output.group = group
-    dump_into(output.folder)
-    output.writer = EventWriter(rank_file(output.folder, group.rank))
-    if config.trace:
-        output.tracing = Tracing(group, output.folder, began_at)
+        start = starting_point(config, strategy.group)
+    writer = output.open(config, launched, strategy.group, lines, began_at)
     with named_host(launched):
-        context, saver, num_parameters = _prepare(config, strategy, start, output.writer, began_at)
+        context, saver, num_parameters = _prepare(config, strategy, start, writer, began_at)
     training = make_training(config, context)
     training.loop.recorder.gathered = output.gathered
     _start(training, context, num_parameters)
     if training.loop.stop:
         training.loop.stop.on_terminate = output.on_terminate
+    assert output.folder is not None, "opened"
     stopped = None
     try:
         _epochs(config, context, training, saver, output.folder)
     except Stopped as request:
         stopped = request
+    _finish(output, context, training, saver, stopped)
+    strategy.close()
+    if stopped is not None:
+        raise stopped
+
+
+def _finish(
+    output: RunOutput,
+    context: TrainingContext,
+    training: Training,
+    saver: CheckpointWriter | None,
+    stopped: Stopped | None,
+) -> None:
+    """Write the last lines of a run that came to its end, or was stopped before. Collective."""
+    strategy = context.strategy
     if context.copies:
         context.copies.close()
     if saver:
@@ -143,12 +114,9 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     output.close()
     if output.gathered:
         output.gathered.bring()
-    group.barrier()
+    strategy.group.barrier()
     if output.keeps_run:
-        _through_losses(strategy, lambda: _end_run(output, group, stopped))
-    strategy.close()
-    if stopped is not None:
-        raise stopped
+        _through_losses(strategy, lambda: output.end_run(stopped))
 
 
 def _join_by_launcher(
@@ -201,15 +169,6 @@ def _leave(config: TrainConfig, launched: Launched | None, finished: RunIsFinish
     strategy.close()
 
 
-def _first_lines(config: TrainConfig, launched: Launched | None) -> list[str]:
-    """Return the first lines of a log: the run, and the mesh axes that cross nodes."""
-    lines = [title(config)]
-    if launched and launched.local_world_size and config.strategy in MESH_STRATEGIES:
-        mesh = config.mesh_of(launched.world_size)
-        lines += filter(None, [placement_notice(mesh, launched.local_world_size)])
-    return lines
-
-
 def _prepare(
     config: TrainConfig,
     strategy: Strategy,
@@ -240,22 +199,7 @@ def _prepare(
     _notify(writer, began_at, strategy, probe_processors(strategy))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)
-    saver, copies = None, None
-    if config.checkpoint_dir:
-        saver = CheckpointWriter(
-            folder=config.checkpoint_dir,
-            strategy=strategy,
-            manifest=manifest_of(config, source, start, strategy.group),
-            writer=writer,
-            began_at=began_at,
-            shapes=shapes,
-            in_background=config.checkpoint_thread,
-            keep=config.keep_checkpoints,
-        )
-        _notify(writer, began_at, strategy, saver.begin())
-        copies = MemoryCopies.of(config.checkpoint_dir, strategy, saver.manifest, shapes)
-        if copies is not None:
-            copies.writer, copies.began_at = writer, began_at
+    saver, copies = _begin_checkpoints(config, strategy, source, start, shapes, writer, began_at)
     slow_rank, delay_s = parse_slow_rank(config.slow_rank or "0:0")
     context = TrainingContext(
         strategy=strategy,
@@ -291,6 +235,36 @@ def _resume(
     _notify(writer, began_at, strategy, *messages)
     check_order(manifest, checkpoint, source.order)
     strategy.group.barrier()  # `begin` may rename the folder that slower ranks still read
+
+
+def _begin_checkpoints(
+    config: TrainConfig,
+    strategy: Strategy,
+    source: Source,
+    start: StartingPoint,
+    shapes: dict[str, tuple[int, ...]],
+    writer: EventWriter,
+    began_at: float,
+) -> tuple[CheckpointWriter | None, MemoryCopies | None]:
+    """Return who writes checkpoints to the disk, and copies of them into memory, where they are
+    wanted. Collective. shapes: of the whole model's tensors."""
+    if config.checkpoint_dir is None:
+        return None, None
+    saver = CheckpointWriter(
+        folder=config.checkpoint_dir,
+        strategy=strategy,
+        manifest=manifest_of(config, source, start, strategy.group),
+        writer=writer,
+        began_at=began_at,
+        shapes=shapes,
+        in_background=config.checkpoint_thread,
+        keep=config.keep_checkpoints,
+    )
+    _notify(writer, began_at, strategy, saver.begin())
+    copies = MemoryCopies.of(config.checkpoint_dir, strategy, saver.manifest, shapes)
+    if copies is not None:
+        copies.writer, copies.began_at = writer, began_at
+    return saver, copies
 
 
 def _notify(writer: EventWriter, began_at: float, strategy: Strategy, *lines: str) -> None:
@@ -378,10 +352,3 @@ def _through_losses(strategy: Strategy, work: Callable[[], object]) -> None:
 
 def _save_within(saver: CheckpointWriter, epoch: int, samples_seen: int) -> None:
     _through_losses(saver.strategy, lambda: saver.within_epoch(epoch, samples_seen))
-
-
-def _end_run(output: RunOutput, group: RunGroup, stopped: Stopped | None) -> None:
-    """Close `run.json`, on rank 0."""
-    if group.rank == 0:
-        assert output.folder is not None, "named at the start"
-        end_record(output.folder, Run, outcome_of(stopped, group.lost))

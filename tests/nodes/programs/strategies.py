@@ -11,7 +11,8 @@ from pathlib import Path
 
 from phalanx.launch.detect import detect
 from phalanx.train.config import TrainConfig
-from phalanx.train.session import RunOutput, train
+from phalanx.train.run_output import RunOutput
+from phalanx.train.session import train
 
 checkpoints = Path(sys.argv[1])
 for name, options in json.loads(sys.argv[2]).items():

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from phalanx.launch.detect import Launched, detect
 from phalanx.train.config import TrainConfig
-from phalanx.train.session import RunOutput, train
+from phalanx.train.run_output import RunOutput
+from phalanx.train.session import train
 
 MLP: dict[str, Any] = {
     "model": "mlp", "dataset": "digits", "train_samples": 256, "validation_samples": 64,

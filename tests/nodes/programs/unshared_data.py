@@ -19,7 +19,8 @@ from phalanx.launch.detect import detect
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.schema import FinishedEvent
 from phalanx.train.config import TrainConfig
-from phalanx.train.session import RunOutput, train
+from phalanx.train.run_output import RunOutput
+from phalanx.train.session import train
 
 FOLDER, SHARED = map(Path, sys.argv[1:])
 HOST = socket.gethostname()

@@ -11,7 +11,8 @@ from typing import Any
 
 from phalanx.launch.detect import detect
 from phalanx.train.config import TrainConfig
-from phalanx.train.session import RunOutput, train
+from phalanx.train.run_output import RunOutput
+from phalanx.train.session import train
 
 SMALL = {"train_samples": 150, "validation_samples": 61, "batch_size": 32, "epochs": 2}
 CASES: Mapping[str, Mapping[str, Any]] = {

@@ -23,6 +23,7 @@ from phalanx.train import session
 from phalanx.train.config import TrainConfig
 from phalanx.train.make_strategy import make_strategy
 from phalanx.train.run import complete
+from phalanx.train.run_output import RunOutput
 
 
 def watched(strategy: Strategy, seen: dict[int, list[int]]) -> Strategy:
@@ -52,7 +53,7 @@ def run(folder: Path, options: dict[str, Any]) -> None:
     config, _ = complete(config, launched)
     session.make_strategy = lambda config, launched: watched(make_strategy(config, launched), seen)
     try:
-        session.train(config, launched, session.RunOutput(folder=folder))
+        session.train(config, launched, RunOutput(folder=folder))
     except UserError as error:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"refused-{rank}").write_text(str(error))
