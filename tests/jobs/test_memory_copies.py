@@ -272,6 +272,7 @@ def test_a_training_goes_on_from_memory_to_the_bits_of_one_process(tmp_path: Pat
 @pytest.mark.parametrize(
     "words",
     [
+        ("--strategy", "sequential"),
         ("--strategy", "mpi"),
         ("--strategy", "mpi", "--compress", "powersgd"),
         ("--strategy", "gloo"),
@@ -282,6 +283,7 @@ def test_a_training_goes_on_from_memory_to_the_bits_of_one_process(tmp_path: Pat
         ("--strategy", "tensor"),
         ("--strategy", "pipeline"),
         ("--mesh", "dp=2"),
+        ("--mesh", "shard=2"),
         ("--survive", "--strategy", "mpi"),
     ],
     ids=" ".join,
@@ -289,13 +291,14 @@ def test_a_training_goes_on_from_memory_to_the_bits_of_one_process(tmp_path: Pat
 def test_every_strategy_goes_on_from_memory_to_its_parameters(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    """Both ranks are killed within the second epoch."""
+    """All ranks are killed within the second epoch."""
+    num_ranks = 1 if "sequential" in words else 2
 
     def command(name: str, *more: object) -> list[str]:
         samples = ("--train-samples", "120", "--validation-samples", "60", "--dataset", "digits")
         places = ("--run-dir", tmp_path / name, "--checkpoint-dir", tmp_path / f"{name}-saved")
-        return [*map(str, (*PHALANX, "train", *samples, *SIZES, "--ranks", 2, *words, *places)),
-                *map(str, more)]  # fmt: skip
+        run_words = (*samples, *SIZES, "--ranks", num_ranks, *words, *places, *more)
+        return [*PHALANX, "train", *map(str, run_words)]
 
     environment = {**os.environ, **ONE_THREAD}
     copies = ("--restarts", 1, "--memory-checkpoint-seconds", 0.05, "--slow-rank", "0:0.1")
@@ -306,7 +309,7 @@ def test_every_strategy_goes_on_from_memory_to_its_parameters(
         text=True,
         env=environment,
     ) as process:
-        files = [tmp_path / "run" / f"rank-{rank}.jsonl" for rank in range(2)]
+        files = [tmp_path / "run" / f"rank-{rank}.jsonl" for rank in range(num_ranks)]
         pids = [process_of(file) for file in files]
         wait_for(lambda: b'"step":12,' in files[0].read_bytes())
         for pid in pids:
