@@ -180,6 +180,41 @@ def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(tmp_path: Path, truth:
     assert not list((tmp_path / "run").glob("waits-*"))
 
 
+@pytest.mark.parametrize(
+    ("ranks", "spares", "deaths"),
+    [
+        (2, 1, [(0, "evaluation", 4)]),
+        long(3, 2, [(1, "seconds", 0.3), (0, "seconds", 0.8)]),
+        long(3, 1, [(0, "checkpoint", [".epoch-0002.new", "saved"])]),
+        long(3, 1, []),
+    ],
+)
+def test_spares_take_the_places_of_ranks_that_die(
+    tmp_path: Path, truth: Path, ranks: int, spares: int, deaths: list[Death]
+) -> None:
+    deaths = [
+        (rank, when, [what[0], str(tmp_path / what[1])] if isinstance(what, list) else what)
+        for rank, when, what in deaths
+    ]
+    words = ("--strategy", "mpi", "--ranks", str(ranks), "--spares", str(spares))
+    done = train(tmp_path, "--survive", *words, deaths=deaths)
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected, found = events_of(truth / "run", 1), events_of(tmp_path / "run", ranks + spares)
+    lost = read_run(tmp_path / "run").outcome.lost
+    assert lost == sorted(rank for rank, *_ in deaths)
+    assert certificates(found) == (ranks + spares - len(lost)) * certificates(expected)
+    assert losses(found) == losses(expected)
+    for epoch in range(1, EPOCHS + 1):
+        assert done.stdout.count(f"epoch {epoch}/{EPOCHS} ") == 1
+    if len(lost) == 1:
+        took = f"rank {lost[0]} died: rank {ranks}, a spare, took its place: {ranks} ranks went on"
+        assert took in done.stdout
+    are_alike, said = judge(read_bitwise_run(tmp_path / "run"), read_bitwise_run(truth / "run"))
+    assert are_alike, said
+    (measure,) = read_folder(tmp_path / "run").runs
+    assert [epoch.train_loss for epoch in measure.trained] == [row[1] for row in losses(expected)]
+
+
 @pytest.mark.long
 def test_rank_0_dies_while_the_run_starts(tmp_path: Path, truth: Path) -> None:
     check(tmp_path, truth, [(0, "start", 0)])

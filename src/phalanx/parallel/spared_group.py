@@ -200,7 +200,7 @@ class SparedGroup(SurvivingGroup):
         insort(self._vacancies, (calls, 0), key=itemgetter(0))
         joined = [rank for rank in members if rank not in self._seated]
         self._seated += joined
-        lost, self._vacated = self._vacated, []
+        lost, self._vacated = sorted(self._vacated), []
         seconds = time.monotonic() - self._vacated_at
         if all_spares:
             self._tell(lost, seconds)
@@ -284,7 +284,7 @@ class SparedGroup(SurvivingGroup):
             self._tell_vacated()
 
     def _tell_vacated(self) -> None:
-        lost, self._vacated = self._vacated, []
+        lost, self._vacated = sorted(self._vacated), []
         self._tell(lost, time.monotonic() - self._vacated_at)
 
     def _tell(self, lost: Sequence[int], seconds: float, *, spares: bool = False) -> None:

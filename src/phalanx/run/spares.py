@@ -51,6 +51,8 @@ class SparePlaces:
         self._is_divided = self._has_ended = False
         self._end: End | None = None
         self._sums: Sequence[float] = (0.0, 0, 0)
+        self.known: dict[str, float] = {}
+        """Further numbers that all ranks know between two steps."""
 
     @classmethod
     def of(
@@ -128,6 +130,7 @@ class SparePlaces:
             "end": self._end,
             "sums": [getattr(loop.recorder.counts, name) for name in SUMS],
             "summed": summed,
+            "known": self.known,
             "texts": {file.name: file.text for file in files if isinstance(file, TextFile)},
             "specs": {file.name: file.specs for file in files if isinstance(file, TensorFile)},
         }
@@ -158,6 +161,7 @@ class SparePlaces:
                 found[file][name] = tensor
         self._fill(found, head["texts"])
         self._end, self._sums = head["end"], head["sums"]
+        self.known.update(head["known"])
         self._strategy.summed = None if head["summed"] is None else SummedLoss(*head["summed"])
         self._loop.arrive(Position(*head["position"]))
 

@@ -73,7 +73,9 @@ def manifest_of(
     config: TrainConfig, source: Source, start: StartingPoint, group: RunGroup
 ) -> Manifest:
     """Return the manifest of a run's checkpoints at its first step: rank 0's. Collective."""
-    manifest = _manifest(config, source, start, group.size) if group.rank == 0 else None
+    manifest = (
+        _manifest(config, source, start, group.size - group.num_spares) if group.rank == 0 else None
+    )
     text = group.share("" if manifest is None else msgspec.json.encode(manifest).decode())
     return msgspec.json.decode(text, type=Manifest)
 

@@ -14,6 +14,7 @@ from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import run_recorded
 from phalanx.jobs.runtime import RankJob, run_ranks
 from phalanx.launch.installation import MpiInstallation, find_mpi
+from phalanx.launch.survival import SPARES
 from phalanx.launch.temporary import job_folder
 from phalanx.records.schema import Outcome, Run
 from phalanx.train.config import TrainConfig
@@ -43,7 +44,7 @@ def run_job(
             KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.
     """
     assert config.ranks is not None, "complete() comes first"
-    ranks, threads = config.ranks, config.threads
+    ranks, threads = config.ranks + config.spares, config.threads
     mpi, obstacle = _mpi_for(config)
     begin_run(folder, config, study=study, command=command, mpi=mpi)
 
@@ -63,11 +64,18 @@ def run_job(
                 patience_s=config.patience,
                 check=check,
                 grace_s=config.grace_s if config.checkpoint_dir else None,
-                environment={} if mpi else {"PHALANX_RENDEZVOUS": str(meeting / "rendezvous")},
+                environment=_environment(config, None if mpi else meeting),
             )
             return run_ranks(job, lambda events: line.show(progress, events))
 
     run_recorded(folder, Run, train)
+
+
+def _environment(config: TrainConfig, meeting: Path | None) -> dict[str, str]:
+    """Return variables for the ranks. meeting: folder of those without MPI, to find each other."""
+    if meeting is not None:
+        return {"PHALANX_RENDEZVOUS": str(meeting / "rendezvous")}
+    return {SPARES: str(config.spares)} if config.spares else {}
 
 
 def _mpi_for(config: TrainConfig) -> tuple[MpiInstallation | None, UserError | None]:

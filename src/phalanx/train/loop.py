@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from phalanx.run.feed import Feed
 from phalanx.run.loop import Computation, LoopOptions, Position, TrainingLoop
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.recording import RunRecorder
+from phalanx.run.spares import SparePlaces
 from phalanx.run.stop import Copies
 from phalanx.train.accuracy import CorrectCounter
 from phalanx.train.evaluation import evaluate
@@ -37,6 +39,7 @@ class TrainingContext:
     seed: int
     writer: EventWriter
     began_at: float  # time.perf_counter() that events count from
+    epochs: int = sys.maxsize  # after which the run ends
     delay_s: float = 0.0  # by which every step of this rank is made slower
     rebalances: bool = False  # slow ranks are given fewer micro-batches
     resident_before: int | None = None  # bytes of the process before the model was made
@@ -86,6 +89,7 @@ class Training:
         save = context.save
         options = LoopOptions(
             batch_size=context.global_batch_size,
+            epochs=context.epochs,
             start=context.start,
             checkpoint_steps=context.checkpoint_steps,
             checkpoint_seconds=context.checkpoint_seconds,
@@ -96,6 +100,7 @@ class Training:
         )
         feed = feed or SourceFeed(context)
         self.loop = TrainingLoop(context.strategy, feed, recorder, options, computation)
+        self.loop.places = SparePlaces.of(self.loop, context.strategy, None)
         self._evaluation: EvaluationEvent | None = None
         group = context.strategy.group
         self._lost_before = group.lost, group.recovery_s  # while the run was prepared
@@ -104,9 +109,8 @@ class Training:
     def run_epoch(self) -> RankTotals:
         """Train on every sample once, or on those that are left, and evaluate; return `totals`.
         Collective; the ranks start and end together."""
-        epoch = self.loop.position.epoch
         self.train_epoch()
-        self._evaluation = self._evaluate(epoch)
+        self._evaluation = self._evaluate(self.loop.position.epoch - 1)
         self._context.writer.add(self._evaluation)
         return self.totals()
 

@@ -40,7 +40,8 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
         case BitwisePipelineOptions():
             return _make_bitwise_pipeline(config, ranks, step)
         case BitwiseOptions() as options:
-            number = config.bitwise_micro_batches(launched.world_size if launched else 1)
+            size = launched.world_size - config.spares if launched else 1
+            number = config.bitwise_micro_batches(size)
             assert number is not None, "its options"
             overlaps = isinstance(options, BitwiseMpiOptions) and options.overlap == "on"
             return make_bitwise(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.parallel.option_groups import AT_LEAST_ONE, POSITIVE, Needs, ruled
+from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
 from phalanx.train.strategy_options import StrategyName
 
 Autocast = Literal["none", "bf16"]
@@ -45,6 +45,9 @@ class ParallelOptions:
 
     survive: bool = False
     """Go on without ranks that die, to the same bits: `mpi` with Open MPI. Means --bitwise, too."""
+
+    spares: int = ruled(0, NOT_NEGATIVE, SURVIVING)
+    """Start so many ranks more, which wait, asleep, to take the places of those that die."""
 
     patience: float | None = ruled(None, POSITIVE, SURVIVING)
     """Kill a rank that keeps the others waiting for longer than these seconds, stopped or stuck,

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from phalanx.jobs.live_line import bar
 from phalanx.records.divergence import loss_text, mean_loss
-from phalanx.records.rank_texts import rebalanced_text, recovered_text, slow_rank_text
+from phalanx.records.rank_texts import (
+    rebalanced_text,
+    recovered_text,
+    replaced_text,
+    slow_rank_text,
+)
 from phalanx.records.schema import (
     Event,
     FinishedEvent,
     NoticeEvent,
     RebalancedEvent,
     RecoveredEvent,
+    ReplacedEvent,
     SkippedEvent,
     SlowRankEvent,
     StartedEvent,
@@ -40,7 +48,7 @@ class TrainingProgress:
         self._accuracy: float | None = None
         self._steps: list[StepEvent] = []  # of the current epoch
         self._epochs: set[int] = set()  # summed up
-        self._lost: set[int] = set()  # ranks
+        self._ranks = _RankChanges(config.ranks, config.spares)
 
     def take(self, events: Iterable[Event]) -> list[str]:
         """Count `events`; return the lines of epochs that ended, of notices and skipped steps."""
@@ -57,7 +65,9 @@ class TrainingProgress:
             elif isinstance(event, NoticeEvent):
                 lines.append(event.text)
             elif isinstance(event, RecoveredEvent):
-                lines.append(self._loss_of_ranks(event))
+                lines += self._ranks.lose(event)
+            elif isinstance(event, ReplacedEvent):
+                lines.append(self._ranks.replace(event))
             elif isinstance(event, SlowRankEvent):
                 lines.append(slow_rank_text(event))
             elif isinstance(event, RebalancedEvent):
@@ -66,8 +76,10 @@ class TrainingProgress:
                 self._epochs.add(event.epoch)
                 self._accuracy = event.validation_accuracy
                 lines.append(epoch_line(event, self._config))
-            elif isinstance(event, FinishedEvent) and event.certificate is not None:
-                lines.append(certificate_text(event.certificate))
+            elif isinstance(event, FinishedEvent):
+                lines += self._ranks.tell_lost()
+                if event.certificate is not None:
+                    lines.append(certificate_text(event.certificate))
         return lines
 
     def text(self) -> str:
@@ -86,16 +98,49 @@ class TrainingProgress:
             f"{communication_words(self._config, communication_s / seconds)}"
         )
 
-    def _loss_of_ranks(self, event: RecoveredEvent) -> str:
-        assert self._config.ranks is not None, "complete"
-        self._lost.update(event.lost)
-        return recovered_text(event, self._config.ranks - len(self._lost))
-
     def _loss(self, started: StartedEvent) -> str:
         targets = sum(step.samples for step in self._steps) * started.targets_per_sample
         if not targets:
             return ""
         return f"  loss {loss_text(mean_loss(sum(s.loss_sum for s in self._steps), targets))}"
+
+
+class _RankChanges:
+    """Lines on ranks that die, each of which waits for the spare that takes the place."""
+
+    def __init__(self, ranks: int, spares: int) -> None:
+        self._computing = set(range(ranks))
+        self._waiting = set(range(ranks, ranks + spares))
+        self._vacated: list[int] = []
+        self._recovery_s = 0.0
+
+    def lose(self, event: RecoveredEvent) -> list[str]:
+        """Return the lines on a loss, but for ranks whose places spares are about to take."""
+        lines = []
+        if spares := sorted(self._waiting.intersection(event.lost)):
+            self._waiting.difference_update(spares)
+            lost = msgspec.structs.replace(event, lost=spares)
+            lines.append(recovered_text(lost, len(self._computing), are_spares=True))
+        self._vacated += self._computing.intersection(event.lost)
+        self._computing.difference_update(event.lost)
+        self._recovery_s += event.recovery_s
+        return lines if self._waiting else [*self.tell_lost(), *lines]
+
+    def replace(self, event: ReplacedEvent) -> str:
+        """Return the line on spares that have taken places."""
+        self._computing.update(event.spares)
+        self._waiting.difference_update(event.spares)
+        self._vacated, self._recovery_s = [], 0.0
+        return replaced_text(event, len(self._computing))
+
+    def tell_lost(self) -> list[str]:
+        """Return the line on ranks whose places nobody takes."""
+        lost, seconds = sorted(self._vacated), self._recovery_s
+        self._vacated, self._recovery_s = [], 0.0
+        if not lost:
+            return []
+        event = RecoveredEvent(at_s=0.0, step=0, lost=lost, recovery_s=seconds)
+        return [recovered_text(event, len(self._computing))]
 
 
 def step_s(step: StepEvent) -> float:

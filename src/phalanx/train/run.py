@@ -28,6 +28,7 @@ from phalanx.launch.detect import Launched
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.survival import (
     check_components,
+    check_spares,
     check_survival,
     is_started_to_survive,
     why_not_survived,
@@ -97,9 +98,10 @@ def with_ranks(config: TrainConfig, launched: Launched | None) -> TrainConfig:
     ranks = _ranks(config, launched)
     if config.survive:
         _check_survival(launched)
+    _check_spares(config.spares, ranks, launched)
     nodes = os.environ if launched or has_launcher(config) else {}
     if launched is None:
-        check_ranks(ranks, nodes)
+        check_ranks(ranks + config.spares, nodes)
     threads = 1 if config.bitwise else config.threads or _threads(ranks, launched, nodes)
     return replace(config, ranks=ranks, threads=threads)
 
@@ -113,6 +115,16 @@ def _check_survival(launched: Launched | None) -> None:
         raise UserError(f"--survive: {why_not_survived(os.environ, library)}")
     else:
         check_components(os.environ)
+
+
+def _check_spares(spares: int, ranks: int, launched: Launched | None) -> None:
+    """Raise UserError for spares that would have no use, or that Phalanx does not start."""
+    check_spares(spares, ranks, survive=True)
+    if spares and launched is not None:
+        raise UserError(
+            f"--spares {spares}: {launched.launcher} has started the ranks, and knows of no "
+            "spares: leave that launcher out"
+        )
 
 
 def has_launcher(config: TrainConfig) -> bool:

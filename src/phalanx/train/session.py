@@ -188,7 +188,8 @@ def _prepare(
         options=config.model_options,
         shape=source.shape,
     )
-    global_batch_size = config.global_batch_size(strategy.size)
+    num_ranks = strategy.size - strategy.group.num_spares
+    global_batch_size = config.global_batch_size(num_ranks)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     sizes = {"global_batch_size": global_batch_size, "num_train": source.num_train}
@@ -216,6 +217,7 @@ def _prepare(
         schedule=schedule,
         source=source,
         global_batch_size=global_batch_size,
+        epochs=config.epochs,
         seed=config.seed,
         seeds_steps=is_own_model(config.model),
         writer=writer,
@@ -299,19 +301,22 @@ def _epochs(
     """Train the epochs that are left; after each, rank 0 writes the summary, and a checkpoint
     follows. folder: of the records."""
     strategy, group = context.strategy, context.strategy.group
-    trained_s, summaries = 0.0, EpochSummaries(group, context.writer, folder, config)
-    for epoch in range(context.first_epoch, config.epochs):
+    known, summaries = {"trained_s": 0.0}, EpochSummaries(group, context.writer, folder, config)
+    if training.loop.places is not None:
+        training.loop.places.known = known
+    while training.loop.position.epoch < config.epochs:
         training.run_epoch()
+        epoch = training.loop.position.epoch - 1
         rows = group.together(lambda: group.gather(training.totals().values()))
         log_notices(context)
         if rows is not None:
             summary = summarize(
                 [RankTotals.from_values(row) for row in rows],
                 epoch=epoch,
-                trained_s=trained_s,
+                trained_s=known["trained_s"],
                 at_s=time.perf_counter() - context.began_at,
             )
-            trained_s = summary.trained_s
+            known["trained_s"] = summary.trained_s
             summaries.add(summary)
         if saver:
             _through_losses(strategy, partial(saver.after_epoch, epoch))
