@@ -8,16 +8,15 @@ On links a few steps tell the time of one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
 from phalanx.parallel.replica_options import Compression, Overlap
 from phalanx.records.configuration import check_at_least, check_values
+from phalanx.study.options import StudyOptions
 from phalanx.study.planned import COUNT, TrainingRun
 from phalanx.train.config import TrainConfig
-from phalanx.train.data_options import DatasetName
 
 LEAST_STEPS = 8
 LINK_RUN_S = 10.0
@@ -26,7 +25,7 @@ LEAST_STEPS."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompressionConfig:
+class CompressionConfig(StudyOptions):
     """Options of the compression study. The defaults take some ten minutes on two cores."""
 
     compressors: tuple[Compression, ...] = ("none", "fp16", "bf16", "int8", "powersgd", "topk")
@@ -72,19 +71,6 @@ class CompressionConfig:
 
     topk_fraction: float = 0.01
     """`topk`: part of the values that is sent."""
-
-    dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
-
-    data_root: Path | None = None
-    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
-
-    study_dir: Path | None = None
-    """Folder of the study. Default: runs/compression-…, the same for the same options, so that an
-    interrupted study goes on when its command is given again."""
-
-    timeout_s: float = 300.0
-    """A run whose ranks have waited this long for each other has failed."""
 
     def __post_init__(self) -> None:
         check_values(self, "compressors", "seeds", *(["links"] if self.links else []))

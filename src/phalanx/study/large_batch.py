@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_at_least, check_values
+from phalanx.study.options import StudyOptions
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
-from phalanx.train.data_options import DatasetName
 from phalanx.train.training_options import DEFAULT_BATCH_SIZE
 
 RemedyName = Literal["plain", "linear", "linear-warmup", "sqrt-warmup", "lars", "lamb"]
@@ -58,7 +57,7 @@ REMEDIES: Mapping[RemedyName, Remedy] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LargeBatchConfig:
+class LargeBatchConfig(StudyOptions):
     """Options of the large-batch study. The defaults take some ten minutes on two cores."""
 
     batch_sizes: tuple[int, ...] | None = None
@@ -110,16 +109,6 @@ class LargeBatchConfig:
 
     threads: int = 1
     """Compute threads of each run."""
-
-    dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
-
-    data_root: Path | None = None
-    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
-
-    study_dir: Path | None = None
-    """Folder of the study. Default: runs/large-batch-…, the same for the same options, so that an
-    interrupted study goes on when its command is given again."""
 
     timeout_s: float = 300.0
     """A run that shows nothing new for this long has failed."""

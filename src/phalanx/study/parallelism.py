@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.records.configuration import check_at_least, check_values
+from phalanx.study.options import StudyOptions
 from phalanx.study.planned import COUNT, PlannedRun, TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.train.config import TrainConfig
@@ -48,7 +48,7 @@ FULL_GPT = replace(QUICK_GPT, train_samples=2_048, validation_samples=512)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelismConfig:
+class ParallelismConfig(StudyOptions):
     """Options of the parallelism study. The defaults take some minutes on two cores."""
 
     models: tuple[ModelName, ...] = ("mlp", "gpt")
@@ -84,9 +84,6 @@ class ParallelismConfig:
     dataset: DatasetName = "auto"
     """Images: `mnist`, the embedded `digits`, or `auto`: mnist where it is found."""
 
-    data_root: Path | None = None
-    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
-
     lr: float = 1e-3
     """Learning rate."""
 
@@ -101,13 +98,6 @@ class ParallelismConfig:
 
     algorithms_s: float = 15.0
     """The third part: seconds for the all-reduce algorithms on messages, by size; 0 for none."""
-
-    study_dir: Path | None = None
-    """Folder of the study. Default: runs/parallelism-…, the same for the same options, so that an
-    interrupted study goes on when its command is given again."""
-
-    timeout_s: float = 300.0
-    """A run whose ranks have waited this long for each other has failed."""
 
     def __post_init__(self) -> None:
         check_values(self, "models", "schemes", "ranks", "seeds", "hidden", "workers")

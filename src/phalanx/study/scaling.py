@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.errors import UserError
 from phalanx.launch.allocation import HOSTS, Allocation, allocation
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_values
+from phalanx.study.options import StudyOptions
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
-from phalanx.train.data_options import DatasetName
 from phalanx.train.strategy_options import StrategyName
 from phalanx.train.training_options import DEFAULT_BATCH_SIZE
 
@@ -34,7 +33,7 @@ it takes to start it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalingConfig:
+class ScalingConfig(StudyOptions):
     """Options of the scaling study. The defaults take about three minutes on two cores."""
 
     models: tuple[ModelName, ...] | None = None
@@ -79,21 +78,8 @@ class ScalingConfig:
     validation_samples: int | None = None
     """Validation samples that each epoch is judged by. Default: 500, or all with --full."""
 
-    dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
-
-    data_root: Path | None = None
-    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
-
     lr: float = 1e-3
     """Learning rate."""
-
-    study_dir: Path | None = None
-    """Folder of the study. Default: runs/scaling-…, the same for the same options, so that an
-    interrupted study goes on when its command is given again."""
-
-    timeout_s: float = 300.0
-    """A run whose ranks have waited this long for each other has failed."""
 
     def __post_init__(self) -> None:
         values = ("models", "strategies", "ranks", "nodes", "threads", "batch_sizes", "seeds")

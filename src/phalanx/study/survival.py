@@ -7,13 +7,12 @@ compared, and all that differs is time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.records.configuration import check_at_least, check_positive, check_values
+from phalanx.study.options import StudyOptions
 from phalanx.study.parallelism import StudyPlan
 from phalanx.study.survival_run import WAYS, SurvivalRun, WayName
-from phalanx.train.data_options import DatasetName
 from phalanx.train.survival_options import DisturbedTraining
 
 STEPS, QUICK_STEPS = 1_200, 160
@@ -22,7 +21,7 @@ SEEDS, QUICK_SEEDS = (0, 1, 2), (0,)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SurvivalConfig:
+class SurvivalConfig(StudyOptions):
     """Options of the survival study. The defaults take some ten minutes on two cores."""
 
     ways: tuple[WayName, ...] = tuple(WAYS)
@@ -67,16 +66,6 @@ class SurvivalConfig:
 
     lr: float = 1e-3
     """Learning rate of AdamW."""
-
-    dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
-
-    data_root: Path | None = None
-    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
-
-    study_dir: Path | None = None
-    """Folder of the study. Default: runs/survival-…, the same for the same options, so that an
-    interrupted study goes on when its command is given again."""
 
     timeout_s: float = 60.0
     """A run whose ranks have waited this long for each other has failed."""

@@ -1,0 +1,26 @@
+"""Options that every study of trainings has, besides what it compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.train.data_options import DatasetName
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """Data of a study, its folder, and how long its runs may wait."""
+
+    dataset: DatasetName = "auto"
+    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
+
+    data_root: Path | None = None
+    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
+
+    study_dir: Path | None = None
+    """Folder of the study. Default: runs/NAME-…, the same for the same options, so that an
+    interrupted study goes on when its command is given again."""
+
+    timeout_s: float = 300.0
+    """A run whose ranks have waited this long for each other has failed."""
