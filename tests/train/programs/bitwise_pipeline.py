@@ -1,6 +1,7 @@
 """Pipelines whose bits must be those of one process, one after the other.
 
-Words: a folder for their records; a checkpoint of `drawing` to resume from.
+Words: a folder for their records; a checkpoint of `drawing` to resume from, without which few
+cases are trained.
 """
 
 import os
@@ -36,6 +37,7 @@ SCHEDULES: Mapping[str, tuple[str, ...]] = {
 """Cases of other schedules than 1f1b."""
 LINKED = ("drawing",)
 """Cases over messages."""
+FEW = ("drawing", "gpt")
 MAX_RANKS = {"mlp": 3, "skipped": 3}
 """Of cases that have no more layers."""
 
@@ -52,19 +54,25 @@ def run(name: str, folder: Path, **options: Any) -> None:
     train(config, launched, RunOutput(folder=None))
 
 
-if __name__ == "__main__":
-    folder, checkpoint = map(Path, sys.argv[1:3])
-    launched = detect(os.environ)
-    assert launched is not None, "started by MPI"
-    for case in cases_on(launched.world_size):
-        run(case, folder)
+def run_further(folder: Path, checkpoint: Path) -> None:
+    """Train by other schedules, from checkpoints, and over messages."""
     for schedule, names in SCHEDULES.items():
-        for case in names:
-            run(case, folder / schedule, pipeline_schedule=schedule)
+        for name in names:
+            run(name, folder / schedule, pipeline_schedule=schedule)
     run("drawing", folder / "resumed", resume=checkpoint)
     saved = folder / "checkpoints"
     run("drawing", folder / "saved", checkpoint_dir=saved, checkpoint_steps=2)
     run("drawing", folder / "zero", strategy="zero", zero_stage=1, resume=saved / checkpoint.name)
     os.environ["PHALANX_LINK"] = "10Gbit/s"  # no rank shares memory with another
-    for case in LINKED:
-        run(case, folder / "linked")
+    for name in LINKED:
+        run(name, folder / "linked")
+
+
+if __name__ == "__main__":
+    folder, *checkpoints = map(Path, sys.argv[1:])
+    launched = detect(os.environ)
+    assert launched is not None, "started by MPI"
+    for case in cases_on(launched.world_size) if checkpoints else FEW:
+        run(case, folder)
+    if checkpoints:
+        run_further(folder, *checkpoints)
