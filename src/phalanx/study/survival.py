@@ -25,7 +25,8 @@ class SurvivalConfig(StudyOptions):
     """Options of the survival study. The defaults take some ten minutes on two cores."""
 
     ways: tuple[WayName, ...] = tuple(WAYS)
-    """`undisturbed`: no faults; `in-place`: ranks are killed, and the others go on (--survive);
+    """`undisturbed`: no faults; `in-place`: ranks are killed, and the others go on, with spares
+    (--survive --spares);
     `stops`: ranks are stopped for good, and killed after a while (--survive --patience);
     `restarts`: ranks are killed, and all are started again from a checkpoint (--restarts);
     `preemption`: a rank gets SIGTERM, all save and stop, and are started again."""
@@ -45,6 +46,9 @@ class SurvivalConfig(StudyOptions):
 
     ranks: int = 4
     """Ranks that every run begins with."""
+
+    spares: int = 4
+    """`in-place`: ranks that wait to take the places of those that die; 0: fewer ranks go on."""
 
     patience_s: float = 1.0
     """`stops`: time for which a rank may keep the others waiting."""
@@ -73,6 +77,7 @@ class SurvivalConfig(StudyOptions):
     def __post_init__(self) -> None:
         check_values(self, "ways", "seeds")
         check_at_least(self, 2, "ranks")
+        check_at_least(self, 0, "spares")
         check_at_least(self, 1, "steps", "checkpoint_steps", "width", "batch_size", "micro_batches")
         check_positive(self, "fault_s", "patience_s", "lr", "timeout_s")
         if not self.ranks <= self.micro_batches <= self.batch_size <= self.train_samples:
@@ -119,6 +124,7 @@ def _planned(study: SurvivalConfig, way: WayName, seed: int) -> SurvivalRun:
         name=f"{way}-s{seed}",
         way=way,
         ranks=study.ranks,
+        spares=study.spares,
         mean_s=study.mean_s,
         patience_s=study.patience_s,
         config=DisturbedTraining(

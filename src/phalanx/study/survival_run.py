@@ -40,6 +40,8 @@ class Way:
     """As `--inject` has it, with the place of mean time and seed; None for no faults."""
     survives: bool = False
     """In place, by those that are left."""
+    has_spares: bool = False
+    """Which take the places of those that die."""
     has_patience: bool = False
     restarts: bool = False
     """From checkpoints."""
@@ -47,7 +49,7 @@ class Way:
 
 WAYS: Mapping[WayName, Way] = {
     "undisturbed": Way(),
-    "in-place": Way(fault="kill:{mean_s:g}:{seed}", survives=True),
+    "in-place": Way(fault="kill:{mean_s:g}:{seed}", survives=True, has_spares=True),
     "stops": Way(fault="stop:{mean_s:g}:{seed}:never", survives=True, has_patience=True),
     "restarts": Way(fault="kill:{mean_s:g}:{seed}", restarts=True),
     "preemption": Way(fault="terminate:{mean_s:g}:{seed}", restarts=True),
@@ -61,6 +63,8 @@ class SurvivalRun(PlannedRun):
     config: DisturbedTraining
     way: WayName
     ranks: int
+    spares: int
+    """Ranks beside them, of the ways that have such."""
     patience_s: float
     mean_s: float
     """Mean time between two faults."""
@@ -74,13 +78,19 @@ class SurvivalRun(PlannedRun):
     @property
     def options(self) -> Mapping[str, object]:
         own: dict[str, object] = {"way": self.way, "ranks": self.ranks, "inject": self.faults}
+        if self._num_spares:
+            own["spares"] = self._num_spares
         if WAYS[self.way].has_patience:
             own["patience"] = self.patience_s
         return {**super().options, **own}
 
     @property
     def mpi_ranks(self) -> int:
-        return self.ranks
+        return self.ranks + self._num_spares
+
+    @property
+    def _num_spares(self) -> int:
+        return self.spares if WAYS[self.way].has_spares else 0
 
     def check(self) -> None:
         mpi = find_mpi(os.environ)
@@ -101,6 +111,7 @@ class SurvivalRun(PlannedRun):
                 output=_LastLine(live),
                 environment=lambda own: {RUN_DIR: str(own.absolute())},
                 survive=way.survives,
+                spares=self._num_spares,
                 patience_s=self.patience_s if way.has_patience else None,
                 is_supervised=way.restarts,
             )

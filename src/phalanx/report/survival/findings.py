@@ -60,7 +60,8 @@ def findings(data: SurvivalStudyData) -> tuple[Topic, ...]:
             "Share of the time from the begin of the first step to the end of the last. Steps "
             "between a fault and the recovery from it count with the median of the undisturbed "
             "ones before them; a step that is made again counts once. Fewer ranks make slower "
-            f"steps, which count. The mean over the runs is held to {one_decimal(FLOOR)}.",
+            "steps, which count, until a spare takes the place, where there is one. "
+            f"The mean over the runs is held to {one_decimal(FLOOR)}.",
             [(cell.label, effective_time(cell)) for cell in data.disturbed_cells if cell.shares],
         ),
         make_topic(
@@ -156,6 +157,10 @@ def costs(data: SurvivalStudyData, cell: SurvivalCell) -> list[Finding]:
         times = cell.times(name)
         if times:
             texts.append(f"{words} {_mean(times)}, at most {duration(max(times))}")
+    replaced = [seconds for run in cell.runs for seconds in run.timeline.replaced_s]
+    if replaced:
+        times = counted(len(replaced), "time")
+        texts.append(f"spares took places {times}, {_mean(replaced)} after the notice")
     slower = _slower(data, cell)
     texts += [slower] if slower else []
     again = sum(run.timeline.steps_again for run in cell.runs)

@@ -21,6 +21,7 @@ from phalanx.records.schema import (
     InjectedEvent,
     MetricsEvent,
     RecoveredEvent,
+    ReplacedEvent,
     StartedEvent,
     StepEvent,
 )
@@ -78,6 +79,8 @@ class Timeline:
     """Steps that a start made that an earlier one had made already."""
     effective_s: float
     """Time spent on steps that count; a disturbed one counts as its neighbours take."""
+    replaced_s: tuple[float, ...] = ()
+    """From the notice of deaths until spares had taken the places, each time on the slowest rank."""
 
     @property
     def wall_s(self) -> float:
@@ -127,7 +130,18 @@ def make_timeline(starts: Sequence[RankEvents]) -> Timeline:
         num_starts=len(starts),
         steps_again=again,
         effective_s=sum(effective_s),
+        replaced_s=tuple(seconds for ranks in starts for seconds in _replaced_s(ranks)),
     )
+
+
+def _replaced_s(ranks: RankEvents) -> Iterator[float]:
+    """Yield as `Timeline.replaced_s`, of one start."""
+    found: dict[tuple[int, ...], float] = {}
+    for event in itertools.chain.from_iterable(ranks.values()):
+        if isinstance(event, ReplacedEvent):
+            spares = tuple(event.spares)
+            found[spares] = max(event.seconds, found.get(spares, 0.0))
+    yield from found.values()
 
 
 class Strike(NamedTuple):
