@@ -34,6 +34,8 @@ def test_a_quick_study_is_short() -> None:
     runs = plan(SurvivalConfig(quick=True)).runs
     assert [run.name for run in runs] == [f"{way}-s0" for way in WAYS]
     assert runs[1].options["inject"] == "kill:4:0"
+    assert (runs[1].options["spares"], runs[1].mpi_ranks) == (4, 8)
+    assert "spares" not in runs[2].options and runs[2].mpi_ranks == 4
     assert runs[0].config.steps == survival.QUICK_STEPS
 
 
@@ -58,6 +60,7 @@ def test_an_mpi_that_ends_all_ranks_leaves_a_way_out(monkeypatch: pytest.MonkeyP
     [
         ({"seeds": ()}, "--seeds needs at least one"),
         ({"ranks": 1}, "--ranks must be at least 2, not 1"),
+        ({"spares": -1}, "--spares must be at least 0, not -1"),
         ({"fault_s": -1.0}, "--fault-s must be positive"),
         ({"ranks": 9}, "--ranks 9, --micro-batches 8, .*at least the one before"),
     ],

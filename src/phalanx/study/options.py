@@ -1,6 +1,8 @@
-"""Options that every study of trainings has, besides what it compares."""
+"""Options that every study of trainings has, besides what it compares.
 
-from __future__ import annotations
+Annotations here are objects, not strings: the command line reads those of the class that inherits
+these options, in whose module the names mean nothing.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

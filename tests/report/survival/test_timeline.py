@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.records.schema import Event, InjectedEvent, StartedEvent, StepEvent
+from phalanx.records.schema import Event, InjectedEvent, ReplacedEvent, StartedEvent, StepEvent
 from phalanx.report.survival.timeline import make_timeline
 from tests.report.survival.made_survival import (
     DEATHS,
@@ -49,6 +49,16 @@ def test_what_a_death_costs() -> None:
         assert fault.lost_s == pytest.approx(death.cost_s, abs=1e-5)
     assert all(step.loss == loss_of(step.step, 0) for step in timeline.steps)
     assert (timeline.num_starts, timeline.steps_again) == (1, 0)
+
+
+def test_spares_that_take_places_are_counted_once() -> None:
+    ranks = ranks_of(0, DEATHS[0])
+    for rank in (0, 1):
+        ranks[rank].append(
+            ReplacedEvent(at_s=9.0, step=21, spares=[4], lost=[2], seconds=0.1 + 0.2 * rank)
+        )
+    assert make_timeline([ranks]).replaced_s == (pytest.approx(0.3),)
+    assert make_timeline([ranks_of(0, ())]).replaced_s == ()
 
 
 def test_two_deaths_in_a_step_are_counted_once() -> None:

@@ -159,8 +159,8 @@ def costs(data: SurvivalStudyData, cell: SurvivalCell) -> list[Finding]:
             texts.append(f"{words} {_mean(times)}, at most {duration(max(times))}")
     replaced = [seconds for run in cell.runs for seconds in run.timeline.replaced_s]
     if replaced:
-        times = counted(len(replaced), "time")
-        texts.append(f"spares took places {times}, {_mean(replaced)} after the notice")
+        number = counted(len(replaced), "time")
+        texts.append(f"spares took places {number}, {_mean(replaced)} after the notice")
     slower = _slower(data, cell)
     texts += [slower] if slower else []
     again = sum(run.timeline.steps_again for run in cell.runs)

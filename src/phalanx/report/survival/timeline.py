@@ -80,7 +80,7 @@ class Timeline:
     effective_s: float
     """Time spent on steps that count; a disturbed one counts as its neighbours take."""
     replaced_s: tuple[float, ...] = ()
-    """From the notice of deaths until spares had taken the places, each time on the slowest rank."""
+    """From the notice of deaths until spares had taken the places, by the slowest rank."""
 
     @property
     def wall_s(self) -> float:
