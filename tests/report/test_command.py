@@ -7,6 +7,12 @@ import pytest
 from phalanx.cli.main import main
 
 
+@pytest.fixture(autouse=True)
+def restored_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave signals of the process of the tests as they are: SIGTERM once ended a worker."""
+    monkeypatch.setattr("phalanx.cli.main.handle_termination_signals", lambda: None)
+
+
 def end_of(words: list[str]) -> object:
     """The exit code of the command."""
     with pytest.raises(SystemExit) as ended:

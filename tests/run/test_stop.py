@@ -63,8 +63,8 @@ def test_a_stopped_run_goes_on_to_the_same_parameters(command: list[str], tmp_pa
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """Leave signal handlers as they are."""
-    former = {number: signal.getsignal(number) for number in stop.STOP_SIGNALS}
+    """Begin with the default effect of signals, and leave handlers as they were."""
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in stop.STOP_SIGNALS}
     yield
     for number, handler in former.items():
         signal.signal(number, handler)

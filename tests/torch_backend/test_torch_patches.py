@@ -19,6 +19,10 @@ def test_what_is_patched_is_in_this_pytorch(patch: Patch) -> None:
     assert "versions" in (patch.replacement.__doc__ or "")
 
 
+SETTINGS = {"fill_uninitialized_memory"}
+"""Attributes that PyTorch documents as what a program sets."""
+
+
 def torch_names(tree: ast.Module) -> set[str]:
     """Names that a file imports from PyTorch."""
     names = set()
@@ -36,7 +40,8 @@ def assigned_attributes(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in (each for top in targets for each in ast.walk(top)):
+            patched = [each for each in targets if getattr(each, "attr", None) not in SETTINGS]
+            for target in (each for top in patched for each in ast.walk(top)):
                 inside = target
                 while isinstance(inside, ast.Attribute):
                     inside = inside.value

@@ -182,6 +182,8 @@ class TrainingLoop:
         first = self.position
         if not comes_late:
             strategy.group.barrier()
+        if self.stop is not None:
+            self.stop.announce()
         recorder.begin_epoch()
         if places is not None:
             places.restore_sums()

@@ -97,6 +97,7 @@ class StopRequest:
         self._terminated_at: float | None = None
         self._former: dict[signal.Signals, Any] = {}
         self._dumps: list[Path | None] = []
+        self._is_announced = False
         self.on_terminate: Callable[[], None] | None = None
         """Called on the first SIGTERM, which may be a launcher's: it ends this rank next because
         another one has failed."""
@@ -110,6 +111,12 @@ class StopRequest:
                 if _is_free(handler):
                     self._former[number] = handler
                     signal.signal(number, self._note)
+
+    def announce(self) -> None:
+        """Write down that this rank listens, once the others do: who asks the ranks to stop asks
+        all of them, and one that did not listen yet would be ended."""
+        if not self._is_announced and threading.current_thread() is threading.main_thread():
+            self._is_announced = True
             note_listening(self._original_rank, bool(self._former))
 
     def agree(self, step: int, *, now: bool = False) -> bool:
@@ -151,7 +158,7 @@ class StopRequest:
         for path in () if has_failed else filter(None, self._dumps):
             path.unlink(missing_ok=True)
         self._dumps.clear()
-        if self._former:
+        if self._former and self._is_announced:
             note_listening(self._original_rank, False)
         while self._former:
             number, handler = self._former.popitem()
