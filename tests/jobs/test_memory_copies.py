@@ -215,12 +215,10 @@ def test_both_commands_refuse_them() -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ways", "num_steps", "on_disk"),
-    [
-        (("launcher",), 9, ("of step 6",)),
-        pytest.param(("kill", "stop"), 5, ("none", "of step 6"), marks=pytest.mark.long),
-    ],
+    [(("launcher",), 9, ("of step 6",)), (("kill", "stop"), 5, ("none", "of step 6"))],
 )
 def test_a_program_goes_on_from_memory_where_the_disk_has_less(
     tmp_path: Path, ways: tuple[str, ...], num_steps: int, on_disk: tuple[str, ...]

@@ -147,7 +147,8 @@ def drawn(seed: int) -> list[Death]:
     return [(rank, "seconds", chosen.uniform(0, SECONDS)) for rank in victims]
 
 
-@pytest.mark.parametrize("seed", [1, *(long(seed) for seed in range(2000, 2020))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, *range(2000, 2020)])
 def test_same_bits_through_random_deaths(tmp_path: Path, truth: Path, seed: int) -> None:
     check(tmp_path, truth, drawn(seed))
 

@@ -58,6 +58,7 @@ def check(
     return done.stderr
 
 
+@pytest.mark.long
 def test_frozen_ranks_are_killed_and_those_that_go_on_in_time_are_not(
     tmp_path: Path, truth: dict[str, Any]
 ) -> None:
