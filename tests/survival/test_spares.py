@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.launch.survival import check_spares
-from phalanx.parallel.spared_group import DIVIDED, WAITING, computing
+from phalanx.parallel.membership import DIVIDED, WAITING, computing
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.rank_texts import replaced_text
 from phalanx.records.schema import FinishedEvent, ReplacedEvent, StepEvent

@@ -27,7 +27,6 @@ from phalanx.launch.survival import num_spares
 from phalanx.parallel.formulas import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup, SingleProcessGroup
-from phalanx.parallel.spared_group import SparedGroup
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.surviving_group import SurvivingGroup
@@ -250,5 +249,4 @@ def _group_of(world: World | None) -> RunGroup:
         return SingleProcessGroup()
     if not is_fault_tolerant():
         return WorldGroup(world)
-    spares = num_spares(os.environ)
-    return SparedGroup(world, spares) if spares else SurvivingGroup(world)
+    return SurvivingGroup(world, num_spares(os.environ))

@@ -38,8 +38,6 @@ class RunGroup(ABC):
     """Time that it took to go on, of all times together."""
     num_spares: int = 0
     """Of the ranks, at the start: they wait to take the places of those that die."""
-    is_waiting: bool = False
-    """Whether this rank is a spare that waits."""
     spans: SpanRecorder | None = None
     """Where events are traced."""
 
@@ -50,6 +48,11 @@ class RunGroup(ABC):
     def num_living(self) -> int:
         """Number of ranks that live, spares too."""
         return self.size
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether this rank is a spare that waits."""
+        return False
 
     def follow(self, on_loss: Callable[[Recovery], None]) -> None:  # noqa: B027  # none is survived
         """Have `on_loss` called when ranks are lost and this one goes on. Not collective."""

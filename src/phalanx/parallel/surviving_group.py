@@ -1,4 +1,7 @@
-"""Ranks of which some may die: what they do together is done again by those who are left."""
+"""Ranks of which some may die: what they do together is done again by those who are left.
+
+Where there are spares, these wait from `divide` on, and take the places of those that die.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from phalanx.comm.recovery import Recovery, finish, is_recoverable, recover
+from phalanx.comm.recovery import Recovery, finish, is_recoverable
 from phalanx.comm.wait_reporter import WaitReporter, current_wait
 from phalanx.comm.world import World
+from phalanx.parallel.membership import Membership, RunState
+from phalanx.parallel.places import Admission, Loss
 from phalanx.parallel.world_group import WorldGroup
-from phalanx.records.rank_texts import recovered_text
-from phalanx.records.schema import RecoveredEvent
+from phalanx.records.rank_texts import recovered_text, replaced_text
+from phalanx.records.schema import RecoveredEvent, ReplacedEvent
 from phalanx.records.spans import ClockReading, now_ns
 
 T = TypeVar("T")
@@ -33,9 +38,11 @@ class SurvivingGroup(WorldGroup):
     So no rank is ever ahead of another by more than one call, and none undoes anything.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, num_spares: int = 0) -> None:
+        """num_spares: ranks, the last, that wait for places from `divide` on."""
         super().__init__(world)
-        self.original_rank = world.original_rank
+        self.original_rank, self.num_spares = world.original_rank, num_spares
+        self._membership = Membership(world, num_spares)
         self._num_calls = 0
         self._last: Any = None  # result of the last call
         self._is_within = False
@@ -43,6 +50,19 @@ class SurvivingGroup(WorldGroup):
         self._followers: list[Callable[[Recovery], None]] = []
         self._reporter: WaitReporter | None = None
         self._num_meetings, self._is_meeting = 0, False
+
+    @property
+    def num_living(self) -> int:
+        return self._membership.num_living
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._membership.is_waiting
+
+    @property
+    def has_vacancy(self) -> bool:
+        """Return whether spares are to take places now, the same on all ranks that compute."""
+        return self._membership.places.has_vacancy(self._num_calls)
 
     def follow(self, on_loss: Callable[[Recovery], None]) -> None:
         self._followers.append(on_loss)
@@ -93,6 +113,40 @@ class SurvivingGroup(WorldGroup):
             self._recover()
         if self._reporter is not None:
             self._reporter.close()
+
+    def divide(self) -> Sequence[int]:
+        """Have the spares wait from now on, and return the original ranks of those that compute.
+        Collective; `is_waiting` tells whether this one is not among them."""
+        members = self.together(self._membership.divide)
+        if (world := self._membership.settle_division(self._num_calls)) is not None:
+            self._enter(world)
+        return members
+
+    def admit(self, state: RunState, *, all_spares: bool) -> Admission:
+        """Have spares take the places of lost ranks, or all of them come in; return the original
+        ranks that compute from now on, and those that have come. Collective over those that
+        compute, between two steps."""
+        calls, membership = self._num_calls, self._membership
+        members = self.together(lambda: membership.admit(state, calls, all_spares=all_spares))
+        return self._note_admission(calls, members, all_spares=all_spares)
+
+    def take_place(self, state: RunState) -> Admission:
+        """Wait, as a spare, until this rank is needed, and return as `admit`.
+
+        Raises: RunFailedError when nobody is left who has the state.
+        """
+        membership = self._membership
+        while True:
+            try:
+                summons = membership.await_summons(state)
+                break
+            except Exception as error:
+                if not is_recoverable(error):
+                    raise
+                self._recover()
+        self._num_calls, self._last, self._progress = summons.calls, None, None
+        members = self.together(lambda: membership.arrive(state, summons))
+        return self._note_admission(summons.calls, members, all_spares=summons.all_spares)
 
     def barrier(self) -> None:
         self.together(super().barrier)
@@ -149,29 +203,54 @@ class SurvivingGroup(WorldGroup):
     def _recover(self) -> None:
         """Meet the ranks that are left, as often as it takes."""
         with self._meeting():
-            recovery = self._meet()
+            recovery = self._membership.recover(self._num_calls)
         self._enter(recovery.world)
         self.lost = (*self.lost, *recovery.lost)
         self.recovery_s += recovery.seconds
         self._progress = recovery.progress
         self._go_on(recovery)
 
-    def _meet(self) -> Recovery:
-        """Return a world of the ranks that are left."""
-        return recover(self.world, progress=self._num_calls)
-
     def _enter(self, world: World) -> None:
-        """Use another world from now on."""
+        """Use this world from now on."""
         self.world = world
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
         self.node, self._checkpoint_group = world.group.nodes[world.rank], None
 
     def _go_on(self, recovery: Recovery) -> None:
-        """Tell of a loss, in the new world."""
-        if self.rank == 0:
-            print(describe(recovery), file=sys.stderr, flush=True)
+        """Tell of a loss, in the new world, unless a spare is about to take the place: then with
+        that."""
+        membership = self._membership
+        if membership.is_waiting:
+            self._progress = None
+        else:
+            is_replaced = membership.num_waiting > 0
+            lost, seconds = recovery.lost, recovery.seconds
+            for loss in membership.places.lose(lost, seconds, are_replaced=is_replaced):
+                self._tell(loss)
         for on_loss in self._followers:
             on_loss(recovery)
+
+    def _note_admission(self, calls: int, members: Sequence[int], *, all_spares: bool) -> Admission:
+        """Go on with those that were admitted. calls: made before."""
+        if (world := self._membership.settle()) is not None:
+            self._enter(world)
+        admission = self._membership.places.admit(calls, members)
+        _, joined, lost, seconds = admission
+        if all_spares:
+            self._tell(Loss(lost, seconds))
+        elif joined and self.rank == 0:
+            event = ReplacedEvent(
+                at_s=0.0, step=0, spares=list(joined), lost=list(lost), seconds=seconds
+            )
+            print(replaced_text(event, self.size), file=sys.stderr, flush=True)
+        return admission
+
+    def _tell(self, loss: Loss) -> None:
+        """Print a loss on the first of the ranks that compute."""
+        if loss.lost and self.rank == 0:
+            event = RecoveredEvent(at_s=0.0, step=0, lost=list(loss.lost), recovery_s=loss.seconds)
+            text = recovered_text(event, self.size, are_spares=loss.were_waiting)
+            print(text, file=sys.stderr, flush=True)
 
 
 def _whole(result: Any) -> Any:
@@ -179,9 +258,3 @@ def _whole(result: Any) -> Any:
     if isinstance(result, list):
         return [item.clone() if isinstance(item, Tensor) else item for item in result]
     return result
-
-
-def describe(recovery: Recovery) -> str:
-    """Return the loss in a line."""
-    event = RecoveredEvent(at_s=0.0, step=0, lost=list(recovery.lost), recovery_s=recovery.seconds)
-    return recovered_text(event, len(recovery.world.original_ranks))

@@ -30,8 +30,10 @@ class LivingRanks(Protocol):
     """Number of those that compute."""
     num_spares: int
     """Number of those that waited from the start."""
-    is_waiting: bool
-    """Whether this one is a spare that waits."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether this one is a spare that waits."""
 
     @property
     def num_living(self) -> int:

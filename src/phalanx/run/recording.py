@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from phalanx.comm.traffic import TrafficCounter
-from phalanx.parallel.spared_group import Admission
+from phalanx.parallel.places import Admission
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss

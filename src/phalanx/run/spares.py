@@ -18,8 +18,9 @@ from phalanx.checkpoints.tensor_file import DTYPES, Spec, in_file_order, raw
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.spared_group import Admission, SparedGroup
+from phalanx.parallel.places import Admission
 from phalanx.parallel.step import SummedLoss
+from phalanx.parallel.surviving_group import SurvivingGroup
 from phalanx.run.loop import Position, TrainingLoop
 from phalanx.run.stop import Stopped
 
@@ -43,7 +44,7 @@ class SparePlaces:
         self,
         loop: TrainingLoop,
         strategy: Bitwise,
-        group: SparedGroup,
+        group: SurvivingGroup,
         program: ProgramState | None,
     ) -> None:
         """program: what it has beside model and optimizer; None: there is no program."""
@@ -59,9 +60,10 @@ class SparePlaces:
         cls, loop: TrainingLoop, strategy: object, program: ProgramState | None
     ) -> SparePlaces | None:
         """Return the places of a run that has spares, else None."""
-        if not isinstance(strategy, Bitwise) or not isinstance(strategy.group, SparedGroup):
+        if not isinstance(strategy, Bitwise) or not isinstance(strategy.group, SurvivingGroup):
             return None
-        return cls(loop, strategy, strategy.group, program)
+        group = strategy.group
+        return cls(loop, strategy, group, program) if group.num_spares else None
 
     def begin_epoch(self) -> bool:
         """Wait, as a spare, until this rank is needed; admit spares, as any other. Return whether

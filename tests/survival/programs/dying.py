@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from phalanx.comm.errors import PeerDiedError
 from phalanx.gradients.tree_reducer import TreeReducer
-from phalanx.parallel import spared_group, surviving_group
+from phalanx.parallel import membership
 from phalanx.run import program
 from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.spares import SparePlaces
@@ -42,9 +42,8 @@ class Dying:
         optimizer.register_step_pre_hook(lambda *_: self.enter("optimizer"))
         self._wrap(TreeReducer, "reduce", before="sum", after=("summed", "missed"))
         self._wrap(ProgramCheckpoints, "save", before="checkpoint")
-        self._wrap(surviving_group, "recover", before="recovery")
-        self._wrap(spared_group, "recover", before="recovery")
-        self._wrap(spared_group, "await_word", before="waiting")
+        self._wrap(membership, "recover", before="recovery")
+        self._wrap(membership, "await_word", before="waiting")
         self._wrap(SparePlaces, "send", before="sending", after=("sent",))
         self._wrap(SparePlaces, "receive", before="receiving", after=("received",))
         self._wrap(program, "certify", before="end")

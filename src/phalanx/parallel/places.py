@@ -1,0 +1,91 @@
+"""Places of a run that some die in and spares take: who has one, and which are vacant. Pure."""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+
+class Loss(NamedTuple):
+    """Ranks that died, to be told of now."""
+
+    lost: Sequence[int]
+    """By the numbers that they started with."""
+    seconds: float
+    """Since the death was noticed."""
+    were_waiting: bool = False
+    """Whether these were spares without a place."""
+
+
+class Admission(NamedTuple):
+    """Spares that have come to those that compute, by the numbers that they started with."""
+
+    members: Sequence[int]
+    """All that compute from now on."""
+    joined: Sequence[int]
+    lost: Sequence[int]
+    """Ranks that died, and whose places these take."""
+    seconds: float
+    """Since the death was noticed."""
+
+
+class Places:
+    """Places of a run, by the numbers that ranks started with: the same on all that compute."""
+
+    def __init__(self, num_places: int) -> None:
+        self.num_places = num_places
+        self.seated = list(range(num_places))
+        """Ranks that have places, or had and are lost."""
+        self.vacated: list[int] = []
+        """Ranks that are lost, while spares are to take their places."""
+        self._vacated_at = 0.0
+        self._vacancies: list[tuple[int, int]] = []
+        """Numbers of calls, each with the places that spares can take after it."""
+
+    @property
+    def seconds(self) -> float:
+        """Since the first of the deaths that have left places vacant was noticed."""
+        return time.monotonic() - self._vacated_at
+
+    def note_vacant(self, calls: int, num_computing: int, num_living: int) -> None:
+        """Note how many places spares can take after so many calls."""
+        vacant = max(0, min(self.num_places, num_living) - num_computing)
+        insort(self._vacancies, (calls, vacant), key=itemgetter(0))
+
+    def has_vacancy(self, calls: int) -> bool:
+        """Return whether spares are to take places after so many calls, the same on all ranks that
+        compute.
+
+        A rank that is ahead may have passed this point before a loss, and so counts what it knew.
+        """
+        known = [vacant for noted_at, vacant in self._vacancies if noted_at < calls]
+        return bool(known and known[-1])
+
+    def take_over(self, seated: Sequence[int], vacated: Sequence[int], seconds: float) -> None:
+        """Know what a rank that computes does."""
+        self.seated, self.vacated = list(seated), list(vacated)
+        self._vacated_at = time.monotonic() - seconds
+
+    def lose(self, lost: Sequence[int], seconds: float, *, are_replaced: bool) -> list[Loss]:
+        """Note a loss, and return what is to be told of it now: nothing of ranks that spares are
+        about to replace. seconds: since it was noticed."""
+        if not self.vacated:
+            self._vacated_at = time.monotonic() - seconds
+        self.vacated += [rank for rank in lost if rank in self.seated]
+        others = [rank for rank in lost if rank not in self.seated]
+        told = [Loss(others, seconds, were_waiting=True)]
+        return told if are_replaced else [*told, self._give_up()]
+
+    def _give_up(self) -> Loss:
+        loss, self.vacated = Loss(sorted(self.vacated), self.seconds), []
+        return loss
+
+    def admit(self, calls: int, members: Sequence[int]) -> Admission:
+        """Note that from this call on `members` compute, and no place is to be taken."""
+        insort(self._vacancies, (calls, 0), key=itemgetter(0))
+        joined = [rank for rank in members if rank not in self.seated]
+        self.seated += joined
+        return Admission(members, joined, *self._give_up()[:2])
