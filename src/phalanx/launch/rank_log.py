@@ -21,6 +21,7 @@ from phalanx.errors import EXIT_STOPPED
 from phalanx.launch import relay
 from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
+from phalanx.launch.listening import has_stopped
 from phalanx.launch.rank_failure import NOTES, RankFailure, failure_file, note
 from phalanx.launch.relay import TELLS_END, end_by_signal, end_frame
 from phalanx.launch.relayed import flush
@@ -96,6 +97,8 @@ def _run(folder: Path, words: list[str]) -> int:
         signal.signal(number, pass_on)
     end_frozen_daemons()
     code = process.wait()
+    if code == -signal.SIGTERM and has_stopped(folder, rank):
+        code = EXIT_STOPPED  # its launcher ends the others as soon as the first has ended so
     if code not in (0, EXIT_STOPPED):
         note(folder, RankFailure(rank, code, time.time()))
     if is_waited_for:

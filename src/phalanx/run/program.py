@@ -355,11 +355,11 @@ class ProgramRun:
         self._gradients.release()
         self._options.end()
         self._checkpoints.close()
-        self._loop.stop_listening()
         if self._departure.has_left:
             self._records.note(f"the program left the loop after {self._loop.progress}")
         certificate = None if stopped else certify(self._strategy, self._loop.position.step)
         self._records.finish(self._strategy, stopped, certificate)
+        self._loop.stop_listening()
 
     def __enter__(self) -> Self:
         return self

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.launch.listening import note_listening
+from phalanx.launch.listening import note_state
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.schema import Outcome, stopped_text
 
@@ -97,7 +97,7 @@ class StopRequest:
         self._terminated_at: float | None = None
         self._former: dict[signal.Signals, Any] = {}
         self._dumps: list[Path | None] = []
-        self._is_announced = False
+        self._is_announced = self._has_stopped = False
         self.on_terminate: Callable[[], None] | None = None
         """Called on the first SIGTERM, which may be a launcher's: it ends this rank next because
         another one has failed."""
@@ -117,7 +117,8 @@ class StopRequest:
         all of them, and one that did not listen yet would be ended."""
         if not self._is_announced and threading.current_thread() is threading.main_thread():
             self._is_announced = True
-            note_listening(self._original_rank, bool(self._former))
+            if self._former:
+                note_state(self._original_rank, "listening")
 
     def agree(self, step: int, *, now: bool = False) -> bool:
         """Return whether a rank was asked to stop, and set `saves` and `copies_at`. Collective at
@@ -139,8 +140,8 @@ class StopRequest:
             own[1:] = float(wait), float(self._is_save_due()), copies_at
         asked, wait_of_all, save_due, self.copies_at = self._group.sum(own)
         self._due = step + int(wait_of_all)
-        self.saves = save_due > 0
-        return asked > 0
+        self.saves, self._has_stopped = save_due > 0, asked > 0
+        return self._has_stopped
 
     def restart(self, step: int) -> None:
         """Ask at the next step, as all ranks do from here on. step: updates made."""
@@ -159,7 +160,8 @@ class StopRequest:
             path.unlink(missing_ok=True)
         self._dumps.clear()
         if self._former and self._is_announced:
-            note_listening(self._original_rank, False)
+            has_stopped = self._has_stopped and not has_failed
+            note_state(self._original_rank, "stopped" if has_stopped else "over")
         while self._former:
             number, handler = self._former.popitem()
             if getattr(signal.getsignal(number), "__self__", None) is self:

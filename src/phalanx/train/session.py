@@ -102,7 +102,6 @@ def _finish(
         context.copies.close()
     if saver:
         saver.close()
-    training.loop.stop_listening()
     context.source.close()
     if output.tracing:
         output.tracing.compare_clocks()
@@ -117,6 +116,7 @@ def _finish(
     strategy.group.barrier()
     if output.keeps_run:
         _through_losses(strategy, lambda: output.end_run(stopped))
+    training.loop.stop_listening()
 
 
 def _join_by_launcher(
