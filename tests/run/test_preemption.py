@@ -15,6 +15,7 @@ import pytest
 from phalanx.checkpoints.find import find_newest
 from phalanx.checkpoints.folder import readable_folders
 from phalanx.errors import EXIT_STOPPED
+from phalanx.records.files import read_run
 from tests.conftest import ONE_THREAD, PATIENCE
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
@@ -89,6 +90,8 @@ def test_a_run_that_is_preempted_goes_on_to_the_same_bits(tmp_path: Path, truth:
             output, _ = process.communicate(timeout=60 * PATIENCE)
         assert process.returncode == EXIT_STOPPED, output
         assert "stopped as asked: the same command goes on from its checkpoint" in output
+        outcome = read_run(tmp_path / f"logs-{number}").outcome
+        assert "stopped after step" in (outcome.error or ""), "no end of the run was agreed"
         assert 1 <= len(readable_folders(tmp_path / "checkpoints")) <= 2
     with launched(tmp_path, 2, 1) as process:
         output, _ = process.communicate(timeout=60 * PATIENCE)

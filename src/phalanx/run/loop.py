@@ -113,8 +113,6 @@ class TrainingLoop:
         """Of a run with spares."""
         self.is_dismissed = False
         """A spare for which nothing is left: the others have left the loop."""
-        self.stopped: Stopped | None = None
-        """A spare's, while the others were between two epochs."""
         self._epoch = Epoch(options.start.epoch, iter(()))
         self.stop: StopRequest | None = None
         if options.save is not None:
@@ -125,9 +123,11 @@ class TrainingLoop:
                 copies=options.copies,
             )
 
-    def epochs(self) -> Iterator[Epoch]:
+    def epochs(self, end: Callable[[Stopped], None]) -> Iterator[Epoch]:
         """Yield the epochs that are left; a checkpoint follows each.
 
+        end: called, on all ranks, where the run stops within an epoch. The program is there then,
+            and this generator does not hear of it.
         Raises: UserError when an epoch was not iterated to its end.
         """
         options = self.options
@@ -135,7 +135,7 @@ class TrainingLoop:
             if self._num_ended:
                 self.stop_if_asked()
             epoch, ended = self.position.epoch, self._num_ended
-            self._epoch = Epoch(epoch, self.epoch())
+            self._epoch = Epoch(epoch, self._epoch_until(end))
             yield self._epoch
             if self.is_dismissed:
                 return
@@ -156,7 +156,7 @@ class TrainingLoop:
         """
         if self.stop is not None and self.stop.agree(self.position.step, now=True):
             if self.places is not None:
-                self.places.end("stopped between epochs")
+                self.places.end("stopped")
             raise Stopped(self.position.step)
         self._copy()
 
@@ -171,6 +171,13 @@ class TrainingLoop:
 
     def _steps_left(self) -> int:
         return (self.options.steps or sys.maxsize) - self.position.step
+
+    def _epoch_until(self, end: Callable[[Stopped], None]) -> Iterator[MicroBatch]:
+        try:
+            yield from self.epoch()
+        except Stopped as stopped:
+            end(stopped)
+            raise
 
     def epoch(self) -> Iterator[MicroBatch]:
         """Yield the micro-batches that are left of the next epoch. Collective; the ranks start and

@@ -152,11 +152,9 @@ class ProgramRun:
             raise UserError("a run is iterated once: start another for more epochs")
         self._is_begun = True
         try:
-            yield from self._loop.epochs()
+            yield from self._loop.epochs(self._end)
         except GeneratorExit:  # such as by `break`, which all ranks do after the same step
-            if self._loop.stopped is not None:
-                self._end(self._loop.stopped)
-            else:
+            if not self._has_ended:
                 self._leave(has_ended=leaves_by_break(sys._getframe(1)))  # else an exception
             raise
         except Stopped as stopped:

@@ -29,7 +29,7 @@ BUFFERS_FILE = "buffers"
 SUMS = ("summed_loss", "summed_correct", "summed_samples")
 """Counts of an epoch that are the same on all ranks."""
 
-End = Literal["over", "left", "stopped", "stopped between epochs"]
+End = Literal["over", "left", "stopped"]
 """How a loop has ended: it came to its end, all have left it, or were stopped as asked."""
 
 
@@ -83,9 +83,7 @@ class SparePlaces:
         admission = self._group.take_place(self)
         self._note(admission)
         loop, stopped = self._loop, Stopped(self._loop.position.step)
-        if self._end == "stopped between epochs":
-            loop.stopped = stopped
-        if self._end in ("stopped", "stopped between epochs"):
+        if self._end == "stopped":
             raise stopped
         if self._end == "left":
             loop.is_dismissed = True
