@@ -34,8 +34,8 @@ from torch.optim import AdamW
 import phalanx
 from phalanx.jobs.record import describe_environment
 from phalanx.launch.orphan import JOB_VARIABLE
+from phalanx.records.events import SavedEvent
 from phalanx.records.files import read_events, write_atomically
-from phalanx.records.schema import SavedEvent
 
 STEPS, EVERY, BATCH, WIDTH, LAYERS = 40, 10, 32, 512, 3
 ROUNDS, QUICK_ROUNDS = 8, 1

@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from phalanx.records.events import FinishedEvent, RebalancedEvent, StepEvent
 from phalanx.records.files import rank_file, read_events
-from phalanx.records.schema import FinishedEvent, RebalancedEvent, StepEvent
 
 CASES = (("mlp", 0.2), ("mlp", 0.4))
 """Model, and seconds by which the steps of rank 1 are longer."""

@@ -24,8 +24,8 @@ import msgspec
 from rich.console import Console
 
 from phalanx.jobs.record import describe_environment
+from phalanx.records.events import StepEvent
 from phalanx.records.files import rank_file, read_events, write_atomically
-from phalanx.records.schema import StepEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.progress import step_s

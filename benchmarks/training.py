@@ -60,8 +60,8 @@ from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.events import StepEvent
 from phalanx.records.files import EventTail, EventWriter, rank_file, write_atomically
-from phalanx.records.schema import StepEvent
 from phalanx.run.memory import keep_freed_memory
 from phalanx.train.config import TrainConfig
 from phalanx.train.loop import Training, TrainingContext

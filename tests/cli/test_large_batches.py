@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.records.events import SkippedEvent, StepEvent, SummaryEvent
 from phalanx.records.files import read_events, read_run
-from phalanx.records.schema import SkippedEvent, StepEvent, SummaryEvent
 from tests.cli.conftest import Phalanx
 
 pytestmark = pytest.mark.mpi

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.records.events import EpochEvent, EvaluationEvent, SummaryEvent
 from phalanx.records.files import read_events, read_run
-from phalanx.records.schema import EpochEvent, EvaluationEvent, SummaryEvent
 from phalanx.report.folder import read_folder
 from tests.cli.conftest import Phalanx
 

@@ -15,15 +15,15 @@ from safetensors.torch import load_file
 
 from phalanx.errors import RunFailedError
 from phalanx.launch.installation import find_mpi
-from phalanx.records.files import read_events, read_run
-from phalanx.records.owner import has_died
-from phalanx.records.schema import (
+from phalanx.records.events import (
     EpochEvent,
     EvaluationEvent,
     FinishedEvent,
     StartedEvent,
     SummaryEvent,
 )
+from phalanx.records.files import read_events, read_run
+from phalanx.records.owner import has_died
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete

@@ -7,8 +7,8 @@ from phalanx.jobs.first_rank import FirstRankTail
 from phalanx.jobs.outcome import JobExit
 from phalanx.jobs.runtime import ended_by_rank, has_failure
 from phalanx.launch.rank_log import RankFailure, note
+from phalanx.records.events import Event, NoticeEvent, RecoveredEvent
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import Event, NoticeEvent, RecoveredEvent
 
 
 def write(folder: Path, rank: int, *events: str | Sequence[int]) -> None:

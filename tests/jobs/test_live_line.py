@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.jobs.live_line import LiveLine, bar
-from phalanx.records.schema import Event, NoticeEvent
+from phalanx.records.events import Event, NoticeEvent
 
 
 class Counted:

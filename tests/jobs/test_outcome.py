@@ -10,15 +10,9 @@ import pytest
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome, raise_failure
+from phalanx.records.events import FinishedEvent, RecoveredEvent, StartedEvent, StoppedEvent
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
-from phalanx.records.schema import (
-    Failure,
-    FinishedEvent,
-    Outcome,
-    RecoveredEvent,
-    StartedEvent,
-    StoppedEvent,
-)
+from phalanx.records.schema import Failure, Outcome
 
 LOGS = {
     "openmpi": "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9",

@@ -20,8 +20,8 @@ from phalanx.launch.allocation import Allocation, parse_hosts
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.leftovers import parent_of
 from phalanx.launch.variables import _LAUNCHERS
+from phalanx.records.events import StartedEvent
 from phalanx.records.files import read_events, read_run
-from phalanx.records.schema import StartedEvent
 from phalanx.report.bitwise import judge, read_bitwise_run
 from phalanx.report.folder import read_folder
 from tests.conftest import ONE_THREAD, PATIENCE, long

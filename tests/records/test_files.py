@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.records.events import EpochEvent, FinishedEvent, StepEvent
 from phalanx.records.files import (
     EventTail,
     EventWriter,
@@ -15,7 +16,7 @@ from phalanx.records.files import (
     write_atomically,
     write_failure,
 )
-from phalanx.records.schema import EpochEvent, Failure, FinishedEvent, StepEvent
+from phalanx.records.schema import Failure
 from tests.report.made_study import Job, run_of
 
 

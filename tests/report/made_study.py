@@ -8,20 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.records.files import EventWriter, rank_file, write_record
-from phalanx.records.schema import (
-    Environment,
+from phalanx.records.events import (
     EpochEvent,
     EvaluationEvent,
     Event,
     FinishedEvent,
-    Outcome,
-    Run,
-    Setting,
     StartedEvent,
     StepEvent,
-    Study,
 )
+from phalanx.records.files import EventWriter, rank_file, write_record
+from phalanx.records.schema import Environment, Outcome, Run, Setting, Study
 
 CORES = 2
 TRAIN_SAMPLES = 12_000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.records.events import SummaryEvent
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import SummaryEvent
 from phalanx.report.folder import newest_folder, read_folder
 from phalanx.report.page import write_report
 from tests.report.made_study import Job, make_run, make_study

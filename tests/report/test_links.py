@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from phalanx.records.schema import EpochEvent, StepEvent
+from phalanx.records.events import EpochEvent, StepEvent
 from phalanx.report.cell_links import link_share, over_nodes
 from phalanx.report.charts.network import link_rows
 from phalanx.report.comparison import Cell, compare

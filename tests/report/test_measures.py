@@ -3,14 +3,8 @@
 import msgspec
 import pytest
 
-from phalanx.records.schema import (
-    EpochEvent,
-    EvaluationEvent,
-    Event,
-    Outcome,
-    StartedEvent,
-    StepEvent,
-)
+from phalanx.records.events import EpochEvent, EvaluationEvent, Event, StartedEvent, StepEvent
+from phalanx.records.schema import Outcome
 from phalanx.report.measures import measure_run, timed_epochs
 from phalanx.report.rank_measures import PARTS, RankMeasure, measure_rank
 from tests.report.made_study import Job, run_of

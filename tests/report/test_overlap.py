@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
-from phalanx.records.schema import Event, StepEvent
+from phalanx.records.events import Event, StepEvent
 from phalanx.report.charts.chart_rows import overlap_rows
 from phalanx.report.charts.scaling import HIDDEN_AND_EXPOSED
 from phalanx.report.folder import StudyMeasures, read_folder

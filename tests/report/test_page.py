@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
+from phalanx.records.events import EpochEvent, EvaluationEvent, StepEvent
 from phalanx.records.files import rank_file, read_events, read_run, read_study
-from phalanx.records.schema import EpochEvent, EvaluationEvent, StepEvent
 from phalanx.report.page import write_report
 from tests.report import browser
 from tests.report.browser import run, show

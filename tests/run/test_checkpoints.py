@@ -18,8 +18,8 @@ from torch.optim import SGD, Optimizer
 import phalanx
 from phalanx.checkpoints.find import find_checkpoint, find_newest
 from phalanx.checkpoints.manifest import MODEL_FILE
+from phalanx.records.events import SavedEvent
 from phalanx.records.files import read_events
-from phalanx.records.schema import SavedEvent
 from phalanx.run.program import ProgramRun
 from tests.conftest import ONE_THREAD, Ranks, long
 from tests.run.programs.checkpoints import CASES, STEPS, Rows, results

@@ -17,8 +17,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import phalanx
 from phalanx.cli.report import report
-from phalanx.records.files import rank_file, read_events, read_run
-from phalanx.records.schema import (
+from phalanx.records.events import (
     EpochEvent,
     FinishedEvent,
     MemoryEvent,
@@ -26,6 +25,7 @@ from phalanx.records.schema import (
     NoticeEvent,
     StepEvent,
 )
+from phalanx.records.files import rank_file, read_events, read_run
 from phalanx.report.folder import read_folder
 from phalanx.report.page import content_of
 from phalanx.run.batch import MicroBatch

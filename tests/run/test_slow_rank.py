@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.records.events import RebalancedEvent, SlowRankEvent, StepEvent
 from phalanx.records.files import rank_file, read_events
-from phalanx.records.schema import RebalancedEvent, SlowRankEvent, StepEvent
 from phalanx.run.defaults import REBALANCE, rebalances
 from tests.conftest import Ranks
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 from phalanx.scratch.config import ScratchConfig, complete
 from phalanx.scratch.expected import expected_of, num_parameters
 

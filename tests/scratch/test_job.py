@@ -15,8 +15,7 @@ from rich.console import Console
 
 from phalanx.errors import RunFailedError
 from phalanx.launch.installation import find_mpi
-from phalanx.records.files import read_events, read_run
-from phalanx.records.schema import (
+from phalanx.records.events import (
     EpochEvent,
     EvaluationEvent,
     Event,
@@ -25,6 +24,7 @@ from phalanx.records.schema import (
     StepEvent,
     SummaryEvent,
 )
+from phalanx.records.files import read_events, read_run
 from phalanx.scratch.config import ScratchConfig, complete
 from phalanx.scratch.job import run_scratch
 from tests.cli.conftest import Phalanx

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from phalanx.data.datasets.catalog import resolve
 from phalanx.errors import UserError
+from phalanx.records.events import FinishedEvent, SummaryEvent
 from phalanx.records.files import read_events
-from phalanx.records.schema import FinishedEvent, SummaryEvent
 from phalanx.scratch.config import ScratchConfig, complete
 from phalanx.scratch.job import run_scratch
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from phalanx.records.events import FinishedEvent, InjectedEvent, RecoveredEvent
 from phalanx.records.files import rank_file, read_events, read_run
-from phalanx.records.schema import FinishedEvent, InjectedEvent, RecoveredEvent
 from tests.conftest import PATIENCE
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi")]

@@ -11,9 +11,9 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.launch.survival import check_spares
 from phalanx.parallel.membership import DIVIDED, WAITING, computing
+from phalanx.records.events import FinishedEvent, ReplacedEvent, StepEvent
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.rank_texts import replaced_text
-from phalanx.records.schema import FinishedEvent, ReplacedEvent, StepEvent
 from phalanx.report.folder import read_folder
 from phalanx.run.fault_schedule import fault_schedule, parse_injections
 from tests.conftest import long

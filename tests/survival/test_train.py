@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from phalanx.checkpoints.find import find_checkpoint
-from phalanx.records.files import rank_file, read_events, read_run
-from phalanx.records.schema import (
+from phalanx.records.events import (
     EpochEvent,
     Event,
     FinishedEvent,
@@ -29,6 +28,7 @@ from phalanx.records.schema import (
     StepEvent,
     SummaryEvent,
 )
+from phalanx.records.files import rank_file, read_events, read_run
 from phalanx.report.bitwise import judge, read_bitwise_run
 from phalanx.report.folder import read_folder
 from tests.conftest import ONE_THREAD, PATIENCE, long

@@ -26,8 +26,8 @@ import psutil
 from phalanx.checkpoints.find import find_checkpoint
 from phalanx.checkpoints.manifest import file_sha256
 from phalanx.errors import UserError
+from phalanx.records.events import StartedEvent
 from phalanx.records.files import read_events
-from phalanx.records.schema import StartedEvent
 from tests.conftest import ONE_THREAD
 
 EPOCHS = 3

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.records.events import Certificate, FinishedEvent, SummaryEvent, certificate_text
 from phalanx.records.files import rank_file, read_events
-from phalanx.records.schema import Certificate, FinishedEvent, SummaryEvent, certificate_text
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete, title
 from tests.conftest import Ranks, long

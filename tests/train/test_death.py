@@ -17,8 +17,8 @@ import pytest
 from phalanx.checkpoints.find import find_checkpoint
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.launch.installation import find_mpi
+from phalanx.records.events import StartedEvent
 from phalanx.records.files import read_events, read_run
-from phalanx.records.schema import StartedEvent
 from tests.conftest import ONE_THREAD
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.jobs.live_line import LiveLine
-from phalanx.records.schema import StartedEvent, StepEvent, SummaryEvent
+from phalanx.records.events import StartedEvent, StepEvent, SummaryEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import epoch_line
 from phalanx.train.progress import TrainingProgress

@@ -12,8 +12,8 @@ from phalanx.errors import UserError
 from phalanx.models.build import build_model
 from phalanx.models.options import MNIST_SHAPE
 from phalanx.parallel.loss import CrossEntropy
+from phalanx.records.events import FinishedEvent
 from phalanx.records.files import rank_file, read_events
-from phalanx.records.schema import FinishedEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.own_model import examine, make_loss
 from phalanx.train.recipe import recipe_of

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from phalanx.checkpoints.manifest import folder_name, verify
 from phalanx.errors import UserError
+from phalanx.records.events import NoticeEvent
 from phalanx.records.files import read_events
-from phalanx.records.schema import NoticeEvent
 from tests.conftest import Ranks
 
 pytestmark = pytest.mark.mpi

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from phalanx.records.events import SummaryEvent
 from phalanx.records.files import read_events
-from phalanx.records.schema import SummaryEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete

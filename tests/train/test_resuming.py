@@ -17,8 +17,8 @@ from phalanx.checkpoints.manifest import folder_name, read_manifest
 from phalanx.data.sampler import epoch_order
 from phalanx.data.windowed_shuffle import windowed_order
 from phalanx.errors import UserError
+from phalanx.records.events import EpochEvent, NoticeEvent, StepEvent, SummaryEvent
 from phalanx.records.files import read_events
-from phalanx.records.schema import EpochEvent, NoticeEvent, StepEvent, SummaryEvent
 from tests.conftest import Ranks
 from tests.data.packs import alter, make_pack
 

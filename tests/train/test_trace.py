@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from phalanx.launch.installation import find_mpi
+from phalanx.records.events import StartedEvent, StepEvent
 from phalanx.records.files import read_events, read_run
 from phalanx.records.last_collectives import read_last_collectives
-from phalanx.records.schema import StartedEvent, StepEvent
 from tests.conftest import ONE_THREAD
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(200)]

@@ -24,7 +24,8 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.records.collectives import Bench, BenchSetting, MeasuredEvent, ProgressEvent
-from phalanx.records.schema import Event, Outcome
+from phalanx.records.events import Event
+from phalanx.records.schema import Outcome
 from phalanx.report.format import size
 
 CROWD_LOG = "crowd.log"

@@ -40,8 +40,8 @@ from phalanx.launch.memory_copies import remove_abandoned
 from phalanx.parallel.local import Local
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.events import NoticeEvent
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import NoticeEvent
 
 SHARE_OF_FREE = 0.5
 """Of the memory that is free, at most, for a copy: the ranks' own messages need some."""

@@ -22,8 +22,8 @@ from phalanx.checkpoints.retention import Retention
 from phalanx.comm.shared_folder import named_host
 from phalanx.launch.detect import detect
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.events import SavedEvent
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import SavedEvent
 
 
 class _Written(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phalanx.launch.rank_log import has_failed
+from phalanx.records.events import Event, RecoveredEvent
 from phalanx.records.files import EventTail, rank_file
-from phalanx.records.schema import Event, RecoveredEvent
 
 
 class FirstRankTail:

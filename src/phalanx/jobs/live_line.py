@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from phalanx.records.schema import Event
+from phalanx.records.events import Event
 
 BAR_WIDTH = 20
 

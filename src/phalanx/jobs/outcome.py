@@ -30,6 +30,7 @@ from phalanx.jobs.launcher_log import (
     lost_daemon,
     named_processes,
 )
+from phalanx.records.events import Event, FinishedEvent, RecoveredEvent, StoppedEvent, stopped_text
 from phalanx.records.failures import EXIT_UNWRITABLE
 from phalanx.records.files import rank_file, read_events, read_failure
 from phalanx.records.last_collectives import (
@@ -37,15 +38,7 @@ from phalanx.records.last_collectives import (
     last_collectives_file,
     read_last_collectives,
 )
-from phalanx.records.schema import (
-    Event,
-    Failure,
-    FinishedEvent,
-    Outcome,
-    RecoveredEvent,
-    StoppedEvent,
-    stopped_text,
-)
+from phalanx.records.schema import Failure, Outcome
 
 
 class JobLostError(RunFailedError):

@@ -33,7 +33,8 @@ from phalanx.launch.job import Job
 from phalanx.launch.rank_log import read_failures
 from phalanx.launch.state_clock import StateClock
 from phalanx.launch.stray_daemon import FROZEN_S
-from phalanx.records.schema import Event, FinishedEvent, Outcome
+from phalanx.records.events import Event, FinishedEvent
+from phalanx.records.schema import Outcome
 from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
 
 POLL_INTERVAL_S = 0.1

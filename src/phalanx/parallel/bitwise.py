@@ -31,7 +31,7 @@ from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.surviving_group import SurvivingGroup
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 from phalanx.torch_backend.threads import stop_filling_memory
 
 

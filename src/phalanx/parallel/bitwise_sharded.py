@@ -37,7 +37,7 @@ from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.step import Batch, StateBytes, StepOptions
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 from phalanx.torch_backend.tensors import buffer_of
 
 

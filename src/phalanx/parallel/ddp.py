@@ -17,7 +17,7 @@ from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import Batch, StepOptions, backward
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 
 class TimedReplica:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 if TYPE_CHECKING:
     from torch import Tensor

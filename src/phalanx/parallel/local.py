@@ -31,7 +31,7 @@ from phalanx.parallel.step import (
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters
 from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 OuterOptimizer = Literal["average", "nesterov"]
 

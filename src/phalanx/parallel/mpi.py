@@ -22,7 +22,7 @@ from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.step import StepOptions, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 Overlap = Literal["auto", "on", "off"]
 

@@ -63,7 +63,7 @@ from phalanx.parallel.tensor import (
     split_traffic,
 )
 from phalanx.parallel.world_group import Backend, WorldGroup, broadcast_tensors
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 
 class OnMesh(Strategy):

@@ -9,7 +9,7 @@ from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 
 class Sequential(Strategy):

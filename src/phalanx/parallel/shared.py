@@ -32,7 +32,7 @@ from phalanx.parallel.step import Batch, StateBytes, StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import check_one_dtype
 from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 
 class Shared(Strategy):

@@ -89,7 +89,7 @@ class SummedLoss(NamedTuple):
 
 
 class TimedAction(NamedTuple):
-    """A timed action of a pipeline's step, as `records.schema.ActionEvent` has it."""
+    """A timed action of a pipeline's step, as `records.events.ActionEvent` has it."""
 
     step: int
     stage: int

@@ -43,7 +43,7 @@ from phalanx.parallel.step import (
     storage_bytes,
     trained_parameters,
 )
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 
 class Strategy(ABC):

@@ -22,8 +22,8 @@ from phalanx.comm.world import World
 from phalanx.parallel.membership import Membership, RunState
 from phalanx.parallel.places import Admission, Loss
 from phalanx.parallel.world_group import WorldGroup
+from phalanx.records.events import RecoveredEvent, ReplacedEvent
 from phalanx.records.rank_texts import recovered_text, replaced_text
-from phalanx.records.schema import RecoveredEvent, ReplacedEvent
 from phalanx.records.spans import ClockReading, now_ns
 
 T = TypeVar("T")

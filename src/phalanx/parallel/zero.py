@@ -23,7 +23,7 @@ from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.step import Batch, StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 
 class ZeroOne(Strategy):

@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from phalanx.records.schema import Event, JobRecord
+from phalanx.records.events import Event
+from phalanx.records.schema import JobRecord
 
 Collective = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"

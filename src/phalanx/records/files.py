@@ -15,9 +15,10 @@ import msgspec
 
 from phalanx.errors import UserError
 from phalanx.records.collectives import Bench
+from phalanx.records.events import Event
 from phalanx.records.io import IoBench
 from phalanx.records.regular_file import check_regular, read_regular, readable
-from phalanx.records.schema import SCHEMA_VERSION, Event, Failure, JobRecord, Run, Study
+from phalanx.records.schema import SCHEMA_VERSION, Failure, JobRecord, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

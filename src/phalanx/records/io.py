@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from phalanx.records.schema import Event, JobRecord
+from phalanx.records.events import Event
+from phalanx.records.schema import JobRecord
 
 Format = Literal["files", "tar", "npy", "hdf5", "parquet"]
 Loader = Literal["phalanx", "torch", "torch-batched", "read", "read-kept"]

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from phalanx.records.schema import Event, SavedEvent, StepEvent
+from phalanx.records.events import Event, SavedEvent, StepEvent
 
 _Found = TypeVar("_Found", bound=Event)
 

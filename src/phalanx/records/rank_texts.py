@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.records.schema import RebalancedEvent, RecoveredEvent, ReplacedEvent, SlowRankEvent
+from phalanx.records.events import RebalancedEvent, RecoveredEvent, ReplacedEvent, SlowRankEvent
 
 
 def recovered_text(event: RecoveredEvent, left: int, *, are_spares: bool = False) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from phalanx.records.divergence import mean_loss
-from phalanx.records.schema import SummaryEvent
+from phalanx.records.events import SummaryEvent
 
 
 @dataclass(frozen=True, kw_only=True)

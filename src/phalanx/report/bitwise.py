@@ -9,14 +9,9 @@ from itertools import chain
 from pathlib import Path
 
 from phalanx.errors import UserError
+from phalanx.records.events import Certificate, DigestEvent, DigestNamesEvent, FinishedEvent
 from phalanx.records.files import rank_file, read_events, read_run
-from phalanx.records.schema import (
-    Certificate,
-    DigestEvent,
-    DigestNamesEvent,
-    FinishedEvent,
-    Run,
-)
+from phalanx.records.schema import Run
 
 DIGITS = 16
 """Of a digest."""

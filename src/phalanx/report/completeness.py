@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from phalanx.records.schema import Event
+from phalanx.records.events import Event
 
 DIED = "its process is gone: it ended without a word"
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Protocol
 
-from phalanx.records.schema import EpochEvent, StepEvent
+from phalanx.records.events import EpochEvent, StepEvent
 
 NOT_MEASURED = -1.0
 FIELDS = 3

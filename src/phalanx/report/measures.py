@@ -8,14 +8,8 @@ from statistics import fmean, median
 from typing import Literal
 
 from phalanx.records.divergence import mean_loss
-from phalanx.records.schema import (
-    EpochEvent,
-    EvaluationEvent,
-    Run,
-    Setting,
-    Status,
-    TrainingEvaluationEvent,
-)
+from phalanx.records.events import EpochEvent, EvaluationEvent, TrainingEvaluationEvent
+from phalanx.records.schema import Run, Setting, Status
 from phalanx.records.waiting import communicates_within_passes
 from phalanx.report.links import IN_STEP, LinkShares, link_shares
 from phalanx.report.overlap import Overlap, mean_overlap

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from phalanx.records.schema import StepEvent
+from phalanx.records.events import StepEvent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phalanx.records.schema import (
+from phalanx.records.events import (
     ActionEvent,
     EpochEvent,
     EvaluationEvent,

@@ -20,7 +20,7 @@ from phalanx.comm.shared_folder import gather_text
 from phalanx.errors import UserError
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import processor_name
-from phalanx.records.schema import Certificate, certificate_text
+from phalanx.records.events import Certificate, certificate_text
 from phalanx.run.digests import digest_of
 
 MAX_COMPARED = 2**20

@@ -29,7 +29,7 @@ from phalanx.errors import UserError
 from phalanx.jobs.memory_copies import OPTION, copy_plan
 from phalanx.jobs.restarts import is_restart
 from phalanx.parallel.run_group import RunGroup
-from phalanx.records.schema import NoticeEvent
+from phalanx.records.events import NoticeEvent
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
 from phalanx.run.recording import RunRecorder
 

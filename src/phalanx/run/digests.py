@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from phalanx.checkpoints.checkpoint import bytes_of, model_tensors
 from phalanx.parallel.run_group import RunGroup
+from phalanx.records.events import DigestEvent, DigestNamesEvent
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import DigestEvent, DigestNamesEvent
 
 MAX_DIGESTS = 64
 """A step's; a model of more tensors has one for several, so that its records stay small."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from phalanx.jobs.restarts import RESTART
+from phalanx.records.events import InjectedEvent
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import InjectedEvent
 from phalanx.run.fault_schedule import ScheduledFault, fault_schedule, injections_of
 
 NOTICE_S = 0.1

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import NamedTuple, get_args
 
 from phalanx.errors import UserError
-from phalanx.records.schema import FaultKind
+from phalanx.records.events import FaultKind
 
 INJECT = "PHALANX_INJECT"
 """Faults to inject, in every rank's environment: words as on the command line."""

@@ -16,9 +16,7 @@ from phalanx.parallel.places import Admission
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
-from phalanx.records.files import EventWriter
-from phalanx.records.processor_time import ProcessorTime
-from phalanx.records.schema import (
+from phalanx.records.events import (
     ActionEvent,
     Certificate,
     EpochEvent,
@@ -32,6 +30,8 @@ from phalanx.records.schema import (
     StartedEvent,
     StoppedEvent,
 )
+from phalanx.records.files import EventWriter
+from phalanx.records.processor_time import ProcessorTime
 from phalanx.run.digests import ModelDigests
 from phalanx.run.fault_injector import FaultInjector
 from phalanx.run.gathered_records import GatheredRecords

@@ -29,9 +29,10 @@ from phalanx.launch.relayed import local_folder
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
+from phalanx.records.events import Certificate, NoticeEvent
 from phalanx.records.failures import failure_of
 from phalanx.records.files import EventWriter, rank_file, write_failure
-from phalanx.records.schema import Certificate, NoticeEvent, Outcome, Run, Setting
+from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.loop import BEGINNING, LoopOptions, Position

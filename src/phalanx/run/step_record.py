@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.records.schema import StepEvent
+from phalanx.records.events import StepEvent
 
 
 def step_record(

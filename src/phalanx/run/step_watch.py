@@ -8,11 +8,8 @@ import sys
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.events import RebalancedEvent, SlowRankEvent
 from phalanx.records.rank_texts import rebalanced_text, slow_rank_text
-from phalanx.records.schema import (
-    RebalancedEvent,
-    SlowRankEvent,
-)
 from phalanx.run.pace import RankPace, SlowRank, SlowRanks
 from phalanx.run.rebalance import Rebalancer, division
 from phalanx.run.recording import RunRecorder

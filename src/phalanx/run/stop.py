@@ -19,7 +19,8 @@ from typing import Any, Protocol
 from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.listening import note_state
 from phalanx.parallel.run_group import RunGroup
-from phalanx.records.schema import Outcome, stopped_text
+from phalanx.records.events import stopped_text
+from phalanx.records.schema import Outcome
 
 STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 REPEATED_S = 0.5

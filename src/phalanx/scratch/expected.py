@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Traffic, all_gather_traffic, all_reduce_traffic
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 from phalanx.scratch.config import ScratchConfig
 from phalanx.scratch.partition import LayerPartition, partition_layers
 

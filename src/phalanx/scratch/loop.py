@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.comm.traffic import TrafficCounter
+from phalanx.records.events import EpochEvent, EvaluationEvent, StepEvent
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
-from phalanx.records.schema import EpochEvent, EvaluationEvent, StepEvent
 from phalanx.records.totals import RankTotals, counted
 from phalanx.scratch.batches import batches, epoch_order, num_batches
 from phalanx.scratch.images import Samples

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from phalanx.jobs.live_line import bar
 from phalanx.records.divergence import loss_text
-from phalanx.records.schema import Event, StartedEvent, StepEvent, SummaryEvent
+from phalanx.records.events import Event, StartedEvent, StepEvent, SummaryEvent
 from phalanx.scratch.config import ScratchConfig
 
 HEADER = "  epoch    loss   train  validation   images/s  waiting  seconds"

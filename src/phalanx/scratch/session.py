@@ -13,9 +13,9 @@ import numpy as np
 from phalanx.launch.detect import Launched
 from phalanx.launch.temporary import job_folder
 from phalanx.records.environment import process_age_s
+from phalanx.records.events import FinishedEvent, StartedEvent
 from phalanx.records.files import EventWriter, rank_file, read_run
 from phalanx.records.processor_time import peak_memory_bytes
-from phalanx.records.schema import FinishedEvent, StartedEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.scratch.build import build_scheme
 from phalanx.scratch.config import ScratchConfig

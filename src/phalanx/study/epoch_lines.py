@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import begin_record, end_record, opening_fields
-from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import (
+from phalanx.records.events import (
     EpochEvent,
     FinishedEvent,
     MetricsEvent,
     NoticeEvent,
-    Outcome,
-    Run,
-    Setting,
     StartedEvent,
 )
+from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.schema import Outcome, Run, Setting
 
 if TYPE_CHECKING:
     from phalanx.study.programs import ProgramConfig

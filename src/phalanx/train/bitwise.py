@@ -14,7 +14,7 @@ from phalanx.errors import UserError
 from phalanx.gradients.norms import REMEDIES, REMEDIES_IN_PROGRAM
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.step import Batch
-from phalanx.records.schema import EvaluationEvent
+from phalanx.records.events import EvaluationEvent
 from phalanx.records.totals import RankTotals, counted
 from phalanx.run.batch import MicroBatch
 from phalanx.run.exact_sum import ExactSum, sum_over_ranks

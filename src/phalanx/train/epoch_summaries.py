@@ -8,8 +8,8 @@ from pathlib import Path
 from phalanx.comm.recovery import Recovery
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
+from phalanx.records.events import SummaryEvent
 from phalanx.records.files import EventWriter, rank_file, read_events
-from phalanx.records.schema import SummaryEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import epoch_line
 

@@ -13,7 +13,7 @@ from phalanx.comm.layout import share_of
 from phalanx.data.sources.source import LoadedBatch, Source
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
-from phalanx.records.schema import EvaluationEvent, TrainingEvaluationEvent
+from phalanx.records.events import EvaluationEvent, TrainingEvaluationEvent
 from phalanx.run.exact_sum import ExactSum
 from phalanx.train.accuracy import num_correct
 

@@ -12,8 +12,8 @@ from phalanx.data.sampler import num_batches
 from phalanx.data.sources.source import LoadedBatch, Source
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.events import EvaluationEvent, NoticeEvent
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import EvaluationEvent, NoticeEvent
 from phalanx.records.totals import RankTotals, counted
 from phalanx.run.batch import MicroBatch
 from phalanx.run.exact_sum import ExactSum

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.records.divergence import loss_text
-from phalanx.records.schema import SummaryEvent
+from phalanx.records.events import SummaryEvent
 from phalanx.records.waiting import communicates_within_passes
 from phalanx.train.config import TrainConfig
 

@@ -8,13 +8,7 @@ import msgspec
 
 from phalanx.jobs.live_line import bar
 from phalanx.records.divergence import loss_text, mean_loss
-from phalanx.records.rank_texts import (
-    rebalanced_text,
-    recovered_text,
-    replaced_text,
-    slow_rank_text,
-)
-from phalanx.records.schema import (
+from phalanx.records.events import (
     Event,
     FinishedEvent,
     NoticeEvent,
@@ -27,6 +21,12 @@ from phalanx.records.schema import (
     StepEvent,
     SummaryEvent,
     certificate_text,
+)
+from phalanx.records.rank_texts import (
+    rebalanced_text,
+    recovered_text,
+    replaced_text,
+    slow_rank_text,
 )
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import accuracy_text, communication_words, epoch_line, samples_word

@@ -20,10 +20,11 @@ from phalanx.jobs.record import end_record
 from phalanx.launch.detect import Launched, detect
 from phalanx.launch.orphan import end_with_parent
 from phalanx.launch.stray_daemon import end_frozen_daemons
+from phalanx.records.events import StartedEvent
 from phalanx.records.failures import unseen_record
 from phalanx.records.files import rank_file, read_events, read_failure, read_run
 from phalanx.records.last_collectives import last_collectives_file
-from phalanx.records.schema import Outcome, Run, StartedEvent
+from phalanx.records.schema import Outcome, Run
 from phalanx.run.stop import Stopped
 from phalanx.train.config import TrainConfig
 from phalanx.train.run_output import RunOutput

@@ -21,8 +21,8 @@ from phalanx.models.build import build_model
 from phalanx.models.options import is_own_model
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
+from phalanx.records.events import NoticeEvent, TrainingEvaluationEvent
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import NoticeEvent, TrainingEvaluationEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.run.certificate import certify, probe_processors
 from phalanx.run.memory import keep_freed_memory, resident_bytes

@@ -16,8 +16,8 @@ import numpy as np
 import phalanx
 from phalanx.data.packed.index import Field
 from phalanx.launch.detect import detect
+from phalanx.records.events import FinishedEvent
 from phalanx.records.files import rank_file, read_events
-from phalanx.records.schema import FinishedEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.run_output import RunOutput
 from phalanx.train.session import train

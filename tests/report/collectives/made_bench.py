@@ -19,8 +19,9 @@ from phalanx.records.collectives import (
     RoundTripsEvent,
     TrafficEvent,
 )
+from phalanx.records.events import Event
 from phalanx.records.files import EventWriter, rank_file, write_record
-from phalanx.records.schema import Event, Outcome
+from phalanx.records.schema import Outcome
 from tests.report.made_study import ENVIRONMENT
 
 LABELS = {

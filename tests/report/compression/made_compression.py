@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from phalanx.records.files import rank_file, write_record
-from phalanx.records.schema import (
+from phalanx.records.events import (
     EpochEvent,
     EvaluationEvent,
     Event,
     FinishedEvent,
-    Outcome,
-    Run,
-    Setting,
     StartedEvent,
     StepEvent,
-    Study,
 )
+from phalanx.records.files import rank_file, write_record
+from phalanx.records.schema import Outcome, Run, Setting, Study
 from tests.report.made_study import ENVIRONMENT, write_events
 
 STEPS, BATCH, VALIDATION = 8, 32, 10_000

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.records.files import rank_file, write_record
-from phalanx.records.schema import (
+from phalanx.records.events import (
     EpochEvent,
     EvaluationEvent,
     FinishedEvent,
-    Outcome,
     StartedEvent,
     StepEvent,
-    Study,
     TrainingEvaluationEvent,
 )
+from phalanx.records.files import rank_file, write_record
+from phalanx.records.schema import Outcome, Study
 from phalanx.study.large_batch import LargeBatchConfig, RemedyName, plan
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import setting_of

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from phalanx.records.files import rank_file, write_record
-from phalanx.records.schema import (
+from phalanx.records.events import (
     ActionEvent,
     EpochEvent,
     EvaluationEvent,
@@ -16,13 +15,11 @@ from phalanx.records.schema import (
     ExpectedCosts,
     FinishedEvent,
     MemoryEvent,
-    Outcome,
-    Run,
-    Setting,
     StartedEvent,
     StepEvent,
-    Study,
 )
+from phalanx.records.files import rank_file, write_record
+from phalanx.records.schema import Outcome, Run, Setting, Study
 from tests.report.collectives.made_bench import make_bench
 from tests.report.made_study import ENVIRONMENT, write_events
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from phalanx.records.schema import ActionEvent, StartedEvent
+from phalanx.records.events import ActionEvent, StartedEvent
 from phalanx.report.parallelism.rank_details import (
     FormulaCheck,
     RunDetail,

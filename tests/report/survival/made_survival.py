@@ -9,19 +9,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from phalanx.records.files import rank_file, write_record
-from phalanx.records.schema import (
+from phalanx.records.events import (
     Certificate,
     Event,
     FinishedEvent,
     InjectedEvent,
     MetricsEvent,
-    Outcome,
     RecoveredEvent,
     StartedEvent,
     StepEvent,
-    Study,
 )
+from phalanx.records.files import rank_file, write_record
+from phalanx.records.schema import Outcome, Study
 from tests.report.made_study import Job, run_of, write_events
 
 RANKS, STEPS, STEP_S = 3, 60, 0.05

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.records.schema import Event, InjectedEvent, ReplacedEvent, StartedEvent, StepEvent
+from phalanx.records.events import Event, InjectedEvent, ReplacedEvent, StartedEvent, StepEvent
 from phalanx.report.survival.timeline import make_timeline
 from tests.report.survival.made_survival import (
     DEATHS,

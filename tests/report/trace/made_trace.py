@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from phalanx.records.events import EvaluationEvent, FinishedEvent, SavedEvent, StepEvent
 from phalanx.records.files import EventWriter, rank_file, write_record
-from phalanx.records.schema import EvaluationEvent, FinishedEvent, SavedEvent, StepEvent
 from phalanx.records.spans import ClockReading, TracedRank, TraceSpan, write_spans
 from tests.report.made_study import Job, run_of
 

@@ -24,8 +24,8 @@ from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.parallel.make import RENDEZVOUS
+from phalanx.records.events import EpochEvent, MemoryEvent, StepEvent
 from phalanx.records.files import EventWriter, rank_file, read_events
-from phalanx.records.schema import EpochEvent, MemoryEvent, StepEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.loop import Training, TrainingContext
 from phalanx.train.make_strategy import make_strategy

@@ -36,9 +36,10 @@ from phalanx.jobs.record import begin_record, default_folder, opening_fields, ru
 from phalanx.jobs.runtime import RankJob, run_ranks
 from phalanx.launch.allocation import check_ranks
 from phalanx.launch.installation import find_mpi
+from phalanx.records.events import Event
 from phalanx.records.files import read_io, write_record
 from phalanx.records.io import Format, IoBench, IoEndEvent, IoProgressEvent, IoSetting
-from phalanx.records.schema import Event, Outcome
+from phalanx.records.schema import Outcome
 from phalanx.report.format import amount
 
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench.io")

@@ -51,7 +51,7 @@ from phalanx.parallel.step import (
 )
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 from phalanx.torch_backend.threads import naming_operations, stop_filling_memory
 
 RECORDED_STEPS = (4, 5)

@@ -27,7 +27,7 @@ from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, storage_bytes
 from phalanx.parallel.tensor import pairs_of_children
 from phalanx.parallel.world_group import Backend, running_statistics
-from phalanx.records.schema import ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 RECORDED_STEPS = (4, 5)
 """Of this process, from 1: by then every buffer has been made; more would make records long."""

@@ -18,7 +18,8 @@ from phalanx.records.collectives import (
     RoundTripsEvent,
     TrafficEvent,
 )
-from phalanx.records.schema import Event, Status
+from phalanx.records.events import Event
+from phalanx.records.schema import Status
 from phalanx.report.collectives.bandwidth import (
     Floor,
     Machine,

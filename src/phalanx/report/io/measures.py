@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from phalanx.records.events import Event
 from phalanx.records.io import IoBench, IoCell, IoEpochEvent
-from phalanx.records.schema import Event
 
 
 @dataclass(frozen=True, kw_only=True)

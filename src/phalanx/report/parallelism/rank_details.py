@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from phalanx.records.schema import ActionEvent
+from phalanx.records.events import ActionEvent
 from phalanx.report.rank_measures import RankMeasure, step_times
 
 EQUAL_WITHIN = 1e-3

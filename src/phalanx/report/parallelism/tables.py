@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from phalanx.records.schema import MemoryEvent
+from phalanx.records.events import MemoryEvent
 from phalanx.report.content import Column, Table, by_place, make_table, with_rows, words
 from phalanx.report.format import (
     MINUS,

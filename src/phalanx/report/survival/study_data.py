@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from phalanx.records.events import Event, FinishedEvent
 from phalanx.records.files import read_events
-from phalanx.records.schema import Event, FinishedEvent
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import Interval, mean_interval

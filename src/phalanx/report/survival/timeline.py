@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from phalanx.records.schema import (
+from phalanx.records.events import (
     Event,
     FaultKind,
     FinishedEvent,

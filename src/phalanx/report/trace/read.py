@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.errors import UserError
+from phalanx.records.events import ActionEvent, EvaluationEvent, Event, SavedEvent, StepEvent
 from phalanx.records.files import rank_file, read_events, read_run
-from phalanx.records.schema import ActionEvent, EvaluationEvent, Event, SavedEvent, StepEvent
 from phalanx.records.spans import ClockReading, TracedRank, TraceSpan, read_spans, spans_file
 
 MOST_STEPS = 5_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from phalanx.records.schema import StepEvent
+from phalanx.records.events import StepEvent
 from phalanx.report.overlap import Overlap, overlap_of
 from phalanx.report.trace.read import RankTrace, Traces
 from phalanx.report.trace.waits import waited_s, waits
