@@ -1,7 +1,10 @@
 """What the ranks of a node see when one of them is killed, stuck or gives up."""
 
+import mmap
 import os
+import select
 import signal
+import sys
 import time
 from multiprocessing.connection import Connection
 
@@ -43,6 +46,26 @@ def is_killed(pipes: Pipes, said: Connection) -> None:
         took = "less" if time.monotonic() - began < 5 else "more"
         files = [file.name for file in mapped_files(os.getpid()) if file.parent == SHARED_MEMORY]
         said.send(f"{error}; after {took} than 5 s; files mapped: {files}")
+
+
+def kills_ranks_with_memory(pipes: Pipes, said: Connection) -> None:
+    """The system takes a while to free it: longer than a notice."""
+    node = join(pipes, timeout_s=30)
+    memory = mmap.mmap(-1, 300 * 2**20) if pipes.Get_rank() else b""
+    for page in range(0, len(memory), mmap.PAGESIZE):
+        memory[page] = 1
+    pids = pipes.allgather(os.getpid())
+    if pipes.Get_rank():
+        time.sleep(60)
+    is_early = []
+    for rank in (1, 2):
+        process = os.pidfd_open(pids[rank])
+        os.kill(pids[rank], signal.SIGKILL)
+        until = time.monotonic() + 30
+        while not node.is_dead(rank) and time.monotonic() < until:
+            time.sleep(0)
+        is_early.append(node.is_dead(rank) and not select.select([process], [], [], 0)[0])
+    said.send(f"before it was gone: {any(is_early)}")
 
 
 class Silence:
@@ -136,6 +159,13 @@ def test_a_killed_rank_is_named_by_those_who_wait_for_a_message() -> None:
     said = run_ranks(3, is_killed_while_awaited)
     text = "rank 1 failed: its process is gone; rank 0 waited for it in a test of group g"
     assert said[0] == said[2] == text
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere the dead are seen when they are gone"
+)
+def test_a_killed_rank_is_noticed_before_its_memory_is_freed() -> None:
+    assert run_ranks(3, kills_ranks_with_memory)[0] == "before it was gone: True"
 
 
 def test_a_stuck_rank_is_named() -> None:
