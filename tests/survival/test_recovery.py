@@ -23,16 +23,24 @@ NOTICE_S = 1.0
 """On any machine; docs/survival.md has what is measured."""
 
 
-def run(folder: Path, how: str, seed: int, kills: int, seconds: float) -> Run:
-    """Run the program; check that nothing is left and that survivors came to a good end."""
-    words = [sys.executable, str(PROGRAM), how, str(seed), str(kills), str(seconds), str(folder)]
+def launch(folder: Path, ranks: int, words: list[str]) -> str:
+    """Run a program; return what it said. Check that nothing is left."""
     mpi = find_mpi(os.environ)
-    command = mpi_job(mpi, RANKS, words, cores=usable_cores(), environ=os.environ, survive=True)
+    words = [sys.executable, *words]
+    command = mpi_job(mpi, ranks, words, cores=usable_cores(), environ=os.environ, survive=True)
     with Job.start([command], folder / "log") as job:
         code = job.wait(60 * PATIENCE)
     said = (folder / "log").read_text()
     assert code == 0, f"exit code {code}\n{said}"
     assert not processes_with(job.token)
+    return said
+
+
+def run(folder: Path, how: str, seed: int, kills: int, seconds: float) -> Run:
+    """Run the all-reduces; check that survivors came to a good end."""
+    said = launch(
+        folder, RANKS, [str(PROGRAM), how, str(seed), str(kills), str(seconds), str(folder)]
+    )
     ran = read_run(folder)
     assert set(ran.survivors) == set(range(RANKS)) - set(ran.killed), said
     for path in folder.glob("mapped-*"):
@@ -45,6 +53,12 @@ def run(folder: Path, how: str, seed: int, kills: int, seconds: float) -> Run:
 @pytest.mark.parametrize(("how", "seed", "kills"), [("memory", 6, 1), ("messages", 11, 2)])
 def test_survivors_go_on(tmp_path: Path, how: str, seed: int, kills: int) -> None:
     run(tmp_path, how, seed, kills, seconds=0.6)
+
+
+def test_a_rank_that_waits_for_word_is_woken_by_it_and_by_a_death(tmp_path: Path) -> None:
+    launch(tmp_path, 3, [str(PROGRAM.with_name("waiting.py")), str(tmp_path)])
+    assert (tmp_path / "word").read_text() == "come True"
+    assert [(tmp_path / f"left-{rank}").read_text() for rank in (0, 2)] == ["True", "True"]
 
 
 @pytest.mark.long

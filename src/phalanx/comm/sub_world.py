@@ -53,6 +53,8 @@ def retire(made: World) -> None:
 def send_word(world: World, word: bytes, dest: int) -> None:
     """Send a short message to a rank that waits in `await_word`. Raises: as `sub_world`."""
     keep_alive_forever((world.communicator.Isend(word, dest, WORD_TAG), word))
+    if world.group.shm is not None:
+        world.group.shm.ring(dest)
 
 
 def await_word(world: World, source: int) -> bytes:
@@ -61,12 +63,16 @@ def await_word(world: World, source: int) -> bytes:
     Raises: errors for which `is_recoverable` holds when `source` has died, or another rank recovers
             `world`.
     """
-    communicator, status = world.communicator, mpi().Status()
+    communicator, status, bell = world.communicator, mpi().Status(), world.group.shm
     while True:
-        raise_if_left()
+        rings = 0 if bell is None else bell.num_rings()  # before polling: a later one ends the nap
         message = communicator.Improbe(source, WORD_TAG, status)
         if message is not None:
             word = bytearray(status.Get_count())
             message.Recv(word)
             return bytes(word)
-        time.sleep(NAP_S)
+        raise_if_left()  # after MPI has read what has come
+        if bell is None:
+            time.sleep(NAP_S)
+        else:
+            bell.sleep(rings, NAP_S)
