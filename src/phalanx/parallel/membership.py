@@ -8,6 +8,7 @@ state, and it is one of them.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -179,13 +180,13 @@ class Membership:
         """
         self._admitted = None
         lost: list[int] = []
-        seconds = 0.0
+        began = time.monotonic()
         while True:
             own = WAITING if self.is_waiting else calls + DIVIDED * self._is_divided
             found = recover(self._everyone, progress=own)
             self._everyone = everyone = found.world
             self._sub_worlds.clear()  # abandoned
-            lost, seconds = [*lost, *found.lost], seconds + found.seconds
+            lost += found.lost
             has_place = [number < self.places.num_places for number in everyone.original_ranks]
             members = computing(found.progress, has_place)
             if not members:
@@ -203,6 +204,7 @@ class Membership:
                 continue
             self._use(world)
             lost.sort()
+            seconds = time.monotonic() - began  # with the world of those that compute
             return replace(found, world=world, lost=tuple(lost), progress=progress, seconds=seconds)
 
     def _world_of(self, members: Sequence[int]) -> World:

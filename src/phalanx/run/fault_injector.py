@@ -111,7 +111,7 @@ class FaultInjector:
         with self._lock:
             if self._is_cancelled.is_set():
                 return
-            self._record(fault, max(0.0, at - time.perf_counter()))
+            self._record(fault, at)
         self._is_cancelled.wait(max(0.0, at - time.perf_counter()))
         with self._lock:
             if self._is_cancelled.is_set():
@@ -120,13 +120,15 @@ class FaultInjector:
                 _continue_later(fault.pause_s)
             os.kill(os.getpid(), _SIGNALS[fault.kind])
 
-    def _record(self, fault: ScheduledFault, left_s: float) -> None:
-        """left_s: until the fault."""
+    def _record(self, fault: ScheduledFault, at: float) -> None:
+        """at: of `time.perf_counter()`."""
         if self._writer is not None:
+            unix_s = time.time() - time.perf_counter()
+            at = max(at, time.perf_counter())
             self._writer.append(
                 InjectedEvent(
-                    at_s=time.perf_counter() + left_s - self._began_at,
-                    time_s=time.time() + left_s,
+                    at_s=at - self._began_at,
+                    time_s=unix_s + at,
                     kind=fault.kind,
                     rank=fault.rank,
                     step=self._num_steps(),
