@@ -114,18 +114,10 @@ class World:
             self._comm.Free()
             raise
         self.link = link or Link.from_environment(os.environ)
-        if heritage is not None and heritage.on_one_node:
-            self.node = self._comm
-        else:
-            split = partial(communicator.Split_type, self._mpi.COMM_TYPE_SHARED)
-            self.node = self._still_open.track(await_call(detector, split))
-        self._link_emulator: LinkEmulator | None = None
-        if self.link is not None:
-            self._link_emulator = LinkEmulator(self.link)
-            self._still_open.forget(self.node)
-            self.node.Free()
-            split = partial(communicator.Split, self.rank)
-            self.node = self._still_open.track(await_call(detector, split))
+        self._link_emulator = None if self.link is None else LinkEmulator(self.link)
+        is_on_one_node = heritage is not None and heritage.on_one_node
+        self.node = self._comm if is_on_one_node else self._split_by_node(communicator, detector)
+        """Communicator of this node's ranks; of a world with a link: of this rank alone."""
         self.local_rank: int = self.node.Get_rank()
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
@@ -152,6 +144,12 @@ class World:
                 check_components({COLLECTIVES: "^", **os.environ})
             self.rendezvous = heritage.rendezvous if heritage else self._duplicate(self._comm)
             watch(self._comm)
+
+    def _split_by_node(self, communicator: Any, detector: FailureDetector) -> Any:
+        split = partial(communicator.Split_type, self._mpi.COMM_TYPE_SHARED)
+        if self.link is not None:
+            split = partial(communicator.Split, self.rank)
+        return self._still_open.track(await_call(detector, split))
 
     @classmethod
     def create(
