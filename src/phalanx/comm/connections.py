@@ -232,6 +232,13 @@ class Connections:
         for shm in self._in_memory():
             shm.fail(reason)
 
+    def leave_shm(self, reason: str) -> None:
+        """Report a failure, and wake those that sleep until they are rung, too."""
+        self.fail_shm(reason)
+        for shm in self._in_memory():
+            for rank in range(shm.size):
+                shm.ring(rank)
+
     def close(self, *, is_broken: bool) -> None:
         """Free communicators and memory; waits for the peers up to a second."""
         self.shm = self.intra_node = None

@@ -343,11 +343,9 @@ class Group:
 
     def abandon(self) -> None:
         """Use the group no more, as this rank leaves it after the death of a member; its world
-        has revoked the communicators. Members that sleep until they are rung wake."""
+        has revoked the communicators. Members that wait in shared memory leave it as well."""
         self.broken, self._fast = self.broken or left_error(), None
-        if self.shm is not None:
-            for rank in range(self.size):
-                self.shm.ring(rank)
+        self._peers.leave_shm("it has noticed a failure, and has left the group to recover")
 
     def close(self) -> None:
         """Free communicators and memory. Called by every member; waits for them up to a second."""

@@ -163,13 +163,21 @@ void shm_all_joined(shm_group *self)
         self->watched[peer] = !has_died(self, peer);
 }
 
-/* What ends a wait for `peer`: a rank has reported a failure (perhaps another thread of this one), or
- * `peer` has departed or is dead. In this order: a rank that has read of a failure ends too. */
-static int failure(shm_group *self, int peer)
+/* Whether a rank has reported a failure; perhaps another thread of this one. */
+static int has_failure(shm_group *self)
 {
     for (int rank = 0; rank < self->size; rank++)
         if (atomic_load(&self->rank_flags[rank].failed) == FAILED)
-            return PEER_FAILED;
+            return 1;
+    return 0;
+}
+
+/* What ends a wait for `peer`: a rank has reported a failure, or `peer` has departed or is dead. In
+ * this order: a rank that has read of a failure ends too. */
+static int failure(shm_group *self, int peer)
+{
+    if (has_failure(self))
+        return PEER_FAILED;
     if (atomic_load(&self->rank_flags[peer].failed))
         return PEER_FAILED;
     if (!shm_is_dead(self, peer))
@@ -261,7 +269,7 @@ static pace begin_yields(shm_group *self)
     double time = now();
     if (time >= self->crowded_until)
         self->crowded = 0;
-    return (pace){self->crowded ? 0 : self->yields, time, time};
+    return (pace){self->crowded ? 0 : self->yields, time, has_failure(self) ? 0 : time};
 }
 
 static void yield_core(shm_group *self, pace *pace)
@@ -281,7 +289,7 @@ static void yield_core(shm_group *self, pace *pace)
     self->slow_at = time;
 }
 
-/* Whether a check is due, as sleepers do one after each nap. */
+/* Whether a check is due, as sleepers do one after each nap: at once where a failure was reported. */
 static int is_check_due(pace *pace)
 {
     if (pace->before - pace->checked < POLL_INTERVAL_S)
@@ -302,13 +310,13 @@ int shm_wait_for(shm_group *self, int peer, uint64_t phase)
     while (pace.left > 0) {
         if (has_reached(flags, phase))
             return DONE;
-        yield_core(self, &pace);
         if (is_check_due(&pace)) {
             set_deadline(self, phase);
-            int status = has_reached(flags, phase) ? DONE : check_wait(self, peer);
+            int status = check_wait(self, peer);
             if (status)
                 return after_check(status, has_reached(flags, phase));
         }
+        yield_core(self, &pace);
     }
     return sleep_until(self, peer, phase);
 }
@@ -321,13 +329,13 @@ static int yield_until_all(shm_group *self, int peer, uint64_t phase)
         while (has_reached(&self->rank_flags[peer], phase))
             if (++peer == self->size)
                 return DONE;
-        yield_core(self, &pace);
         if (is_check_due(&pace)) {
             set_deadline(self, phase);
-            int status = has_reached(&self->rank_flags[peer], phase) ? DONE : check_wait(self, peer);
+            int status = check_wait(self, peer);
             if (status)
                 return after_check(status, first_missing(self, phase) == self->size);
         }
+        yield_core(self, &pace);
     }
     return sleep_until_all(self, phase);
 }
