@@ -37,11 +37,13 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @contextmanager
-def launched(folder: Path, number: int, ranks: int) -> Iterator[subprocess.Popen[str]]:
+def launched(
+    folder: Path, number: int, ranks: int, *options: str
+) -> Iterator[subprocess.Popen[str]]:
     logs = folder / f"logs-{number}"
     for path in folder.glob("process-*"):
         path.unlink()
-    words = ["launch", "-n", str(ranks), "--threads", "1", "--log-dir", str(logs)]
+    words = ["launch", "-n", str(ranks), "--threads", "1", "--log-dir", str(logs), *options]
     program = [str(PROGRAM), str(folder), str(EPOCHS), SLEEP_S]
     with subprocess.Popen(
         [sys.executable, "-m", "phalanx", *words, *program],

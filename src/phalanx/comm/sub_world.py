@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from phalanx.comm.communicators import SET_UP_TAG, Heritage, OpenCommunicators
 from phalanx.comm.faults import raise_if_left, unwatch
@@ -57,13 +57,24 @@ def send_word(world: World, word: bytes, dest: int) -> None:
         world.group.shm.ring(dest)
 
 
-def await_word(world: World, source: int) -> bytes:
+def has_word(world: World) -> bool:
+    """Take the next word of any rank, and return whether there was one. Raises: as `sub_world`."""
+    message = world.communicator.Improbe(mpi().ANY_SOURCE, WORD_TAG)
+    if message is None:
+        return False
+    message.Recv(bytearray())
+    return True
+
+
+def await_word(world: World, source: int, has_asked: Callable[[], bool] = lambda: False) -> bytes:
     """Return the next word of `source`, however long it takes; asleep but for a poll now and then.
+    Send it an empty one as soon as `has_asked` holds.
 
     Raises: errors for which `is_recoverable` holds when `source` has died, or another rank recovers
             `world`.
     """
     communicator, status, bell = world.communicator, mpi().Status(), world.group.shm
+    is_sent = False
     while True:
         rings = 0 if bell is None else bell.num_rings()  # before polling: a later one ends the nap
         message = communicator.Improbe(source, WORD_TAG, status)
@@ -72,6 +83,9 @@ def await_word(world: World, source: int) -> bytes:
             message.Recv(word)
             return bytes(word)
         raise_if_left()  # after MPI has read what has come
+        if not is_sent and has_asked():
+            send_word(world, b"", source)
+            is_sent = True
         if bell is None:
             time.sleep(NAP_S)
         else:

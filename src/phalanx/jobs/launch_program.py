@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from phalanx.errors import RunFailedError, RunStoppedError, UserError
+from phalanx.errors import EXIT_STOPPED, RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import Collector
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
@@ -191,11 +191,13 @@ def _judge(
     """Return the ranks that died in a job that has come to its end all the same; raises as
     `launch_program`. The other arguments: as `follow` returns them."""
     code = job.poll() or 0
-    if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
+    ends = {rank: end.exit_code for rank, end in collector.ends.items()} if collector else {}
+    ends |= read_ends(folder)
+    is_stopped = was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder))
+    if is_stopped or (survive and lost_ranks(ranks, ends, end=EXIT_STOPPED) is not None):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
     if survive:
-        ends = {rank: end.exit_code for rank, end in collector.ends.items()} if collector else {}
-        lost = lost_ranks(ranks, ends | read_ends(folder))
+        lost = lost_ranks(ranks, ends)
         if lost is not None:
             if _status(folder) == "running":  # rank 0 is among them
                 end_record(folder, Run, determine_outcome(folder, ranks, JobExit(0)))
@@ -217,12 +219,13 @@ def _must_end(folder: Path, *, survive: bool) -> bool:
     return any(failure.exit_code >= 0 or not survive for failure in read_failures(folder))
 
 
-def lost_ranks(ranks: int, ends: Mapping[int, int]) -> list[int] | None:
-    """Return the ranks that died, where all others came to a good end; None where they did not.
+def lost_ranks(ranks: int, ends: Mapping[int, int], *, end: int = 0) -> list[int] | None:
+    """Return the ranks that died, where all others ended with the code `end`; None where they did
+    not.
 
     ends: exit codes by rank, negative for a signal; none of a rank whose node is gone.
     """
-    lost = [rank for rank in range(ranks) if ends.get(rank) != 0]
+    lost = [rank for rank in range(ranks) if ends.get(rank) != end]
     is_finished = len(lost) < ranks and all(ends.get(rank, -1) < 0 for rank in lost)
     return lost if is_finished else None
 

@@ -63,7 +63,8 @@ def has_failed(folder: Path, rank: int) -> bool:
 
 def read_ends(folder: Path) -> dict[int, int]:
     """Return the exit codes of the ranks of a job with ULFM, negative for a signal, by rank."""
-    codes = {int(path.stem.split("-")[1]): 0 for path in folder.glob("finished-*")}
+    found = folder.glob("finished-*")
+    codes = {int(path.stem.split("-")[1]): int(path.read_text()) for path in found}
     return codes | {failure.rank: failure.exit_code for failure in read_failures(folder)}
 
 
@@ -107,8 +108,8 @@ def _run(folder: Path, words: list[str]) -> int:
     if FAULT_TOLERANCE in os.environ:
         if code not in (0, EXIT_STOPPED):  # Open MPI tells the others of deaths by signals alone
             end_by_signal(-code if code < 0 else signal.SIGKILL)
-        elif code == 0 and not is_shown:
-            (folder / f"finished-{rank}").touch()
+        elif not is_shown:
+            (folder / f"finished-{rank}").write_text(str(code))
     return code if code >= 0 else 128 - code
 
 

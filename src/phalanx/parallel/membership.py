@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from phalanx.comm.group import Group
 from phalanx.comm.recovery import Recovery, is_recoverable, recover
-from phalanx.comm.sub_world import await_word, retire, send_word, sub_world
+from phalanx.comm.sub_world import await_word, has_word, retire, send_word, sub_world
 from phalanx.comm.world import World
 from phalanx.errors import RunFailedError
 from phalanx.parallel.places import Places
@@ -80,7 +80,7 @@ class Membership:
         """Whether this rank is a spare that waits."""
         self._everyone = world
         self._first = 0  # of those that compute, in that world
-        self._is_divided = False
+        self._is_divided = self._has_stop_request = False
         self._admitted: World | None = None
         self._arriving: World | None = None
         self._sub_worlds: list[World] = []
@@ -142,9 +142,17 @@ class Membership:
         self._admitted = world
         return [originals[rank] for rank in members]
 
-    def await_summons(self, state: RunState) -> Summons:
-        """Wait, as a spare, until this rank is needed, and has got the state."""
-        summons = Summons(*json.loads(await_word(self._everyone, self._first)))
+    def has_stop_request(self) -> bool:
+        """Return whether a spare that waits has told this rank that it was asked to stop."""
+        if self.num_waiting and self._everyone.rank == self._first:
+            self._has_stop_request |= has_word(self._everyone)
+        return self._has_stop_request
+
+    def await_summons(self, state: RunState, is_asked: Callable[[], bool]) -> Summons:
+        """Wait, as a spare, until this rank is needed, and has got the state. is_asked: returns
+        whether it was asked to stop, of which the first of those that compute is told."""
+        word = await_word(self._everyone, self._first, is_asked)
+        summons = Summons(*json.loads(word))
         world = self._world_of(summons.members)
         state.receive(world.group, summons.source)
         self.places.take_over(summons.seated, summons.vacated, summons.seconds)

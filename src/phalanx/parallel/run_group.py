@@ -65,6 +65,11 @@ class RunGroup(ABC):
     def report_waits(self) -> None:  # noqa: B027  # else a timeout ends them
         """Report from now on how long this rank waits for others. Not collective."""
 
+    def has_stop_request(self) -> bool:
+        """Return whether a spare has told this rank that it was asked to stop. Not collective;
+        within `together`."""
+        return False
+
     @abstractmethod
     def barrier(self) -> None:
         """Wait until every rank is here."""

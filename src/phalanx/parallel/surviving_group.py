@@ -130,15 +130,19 @@ class SurvivingGroup(WorldGroup):
         members = self.together(lambda: membership.admit(state, calls, all_spares=all_spares))
         return self._note_admission(calls, members, all_spares=all_spares)
 
-    def take_place(self, state: RunState) -> Admission:
-        """Wait, as a spare, until this rank is needed, and return as `admit`.
+    def has_stop_request(self) -> bool:
+        return self._membership.has_stop_request()
+
+    def take_place(self, state: RunState, is_asked: Callable[[], bool]) -> Admission:
+        """Wait, as a spare, until this rank is needed, and return as `admit`. is_asked: returns
+        whether this rank was asked to stop: the others are told.
 
         Raises: RunFailedError when nobody is left who has the state.
         """
         membership = self._membership
         while True:
             try:
-                summons = membership.await_summons(state)
+                summons = membership.await_summons(state, is_asked)
                 break
             except Exception as error:
                 if not is_recoverable(error):

@@ -80,10 +80,12 @@ class SparePlaces:
             self._regroup(members)
             return False
         self._loop.recorder.begin_faults()
-        admission = self._group.take_place(self)
-        self._note(admission)
-        loop, stopped = self._loop, Stopped(self._loop.position.step)
+        loop, stop = self._loop, self._loop.stop
+        self._note(self._group.take_place(self, lambda: stop is not None and stop.is_asked))
+        stopped = Stopped(loop.position.step)
         if self._end == "stopped":
+            if stop is not None:
+                stop.stop_with_others()
             raise stopped
         if self._end == "left":
             loop.is_dismissed = True

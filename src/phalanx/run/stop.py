@@ -89,7 +89,8 @@ class StopRequest:
         the last one is still being written. copies: in memory, due beside them.
         """
         self._group, self._original_rank = group, group.rank
-        self._is_asked = False
+        self.is_asked = False
+        """Whether this rank was, by a signal."""
         self._due = self._asked_step = 0
         self._asked_at = self._saved_at = time.perf_counter()
         self._save_every_s, self._is_saving, self._copies = save_every_s, is_saving, copies
@@ -135,14 +136,23 @@ class StopRequest:
         steps, self._asked_step = max(1, step - self._asked_step), step
         pace_s = (self._asked_at - since) / steps
         wait = min(MAX_STEPS, max(1, int(self._interval_s / max(pace_s, 1e-9))))
-        own = [float(self._is_asked), 0.0, 0.0, 0.0]
+        own = [0.0, 0.0, 0.0, 0.0]
         if self._group.rank == 0:
             copies_at = time.time() if self._copies and self._copies.is_due() else 0.0
             own[1:] = float(wait), float(self._is_save_due()), copies_at
-        asked, wait_of_all, save_due, self.copies_at = self._group.sum(own)
+
+        def ask() -> Sequence[float]:
+            own[0] = float(self.is_asked or self._group.has_stop_request())
+            return self._group.sum(own)
+
+        asked, wait_of_all, save_due, self.copies_at = self._group.together(ask)
         self._due = step + int(wait_of_all)
         self.saves, self._has_stopped = save_due > 0, asked > 0
         return self._has_stopped
+
+    def stop_with_others(self) -> None:
+        """Note that the others have agreed to stop while this rank waited."""
+        self._is_announced = self._has_stopped = True
 
     def restart(self, step: int) -> None:
         """Ask at the next step, as all ranks do from here on. step: updates made."""
@@ -174,7 +184,7 @@ class StopRequest:
         return is_due and not self._is_saving()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._is_asked = True
+        self.is_asked = True
         if number != signal.SIGTERM:
             return
         now = time.monotonic()
