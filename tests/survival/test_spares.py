@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.survival import check_spares
+from phalanx.launch.survival import check_spares, ranks_beside
 from phalanx.parallel.membership import DIVIDED, WAITING, computing
 from phalanx.records.events import FinishedEvent, ReplacedEvent, StepEvent
 from phalanx.records.files import rank_file, read_events
@@ -191,3 +191,9 @@ def test_spares_without_a_use_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=words):
         check_spares(spares, ranks, survive=survive)
+
+
+def test_spares_are_among_the_slots_of_the_hosts() -> None:
+    assert ranks_beside(2, 6) == 4
+    with pytest.raises(UserError, match="the hosts have 2 slots, which leave no rank"):
+        ranks_beside(2, 2)

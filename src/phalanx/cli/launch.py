@@ -40,7 +40,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import DEFAULT_STOP_S
-from phalanx.launch.survival import check_spares, check_survival
+from phalanx.launch.survival import check_spares, check_survival, ranks_beside
 from phalanx.records.files import record_file
 from phalanx.records.rank_texts import lost_text
 from phalanx.records.schema import Run
@@ -170,7 +170,7 @@ def _number_of_ranks(options: LaunchOptions, batch: Submit) -> int:
         ranks = batch.nodes
     if ranks is None:
         slots = sum(nodes.slots)
-        ranks = slots - options.spares if slots else usable_cores()
+        ranks = ranks_beside(options.spares, slots) if slots else usable_cores()
     for name, number in (("--ranks", ranks), ("--threads", options.threads)):
         if number is not None and number < 1:
             raise UserError(f"{name} {number} must be at least 1")

@@ -57,6 +57,19 @@ def num_spares(environ: Mapping[str, str]) -> int:
     return int(environ.get(SPARES, "0")) if is_started_to_survive(environ) else 0
 
 
+def ranks_beside(spares: int, slots: int) -> int:
+    """Return the ranks of a job that takes all slots of its hosts, so many of them for spares.
+
+    Raises: UserError where none is left.
+    """
+    if slots <= spares:
+        raise UserError(
+            f"--spares {spares}: the hosts have {slots} slots, which leave no rank that computes: "
+            "name more slots or take fewer spares"
+        )
+    return slots - spares
+
+
 def check_spares(spares: int, ranks: int | None, *, survive: bool) -> None:
     """Check the spares of a job of so many ranks beside them. ranks: None: not known yet.
 

@@ -31,6 +31,7 @@ from phalanx.launch.survival import (
     check_spares,
     check_survival,
     is_started_to_survive,
+    ranks_beside,
     why_not_survived,
 )
 from phalanx.models.options import DataShape, OwnModel, is_own_model, model_label
@@ -215,7 +216,7 @@ def _default_ranks(config: TrainConfig) -> int:
         case MeshOptions(mesh=str() as mesh):
             return parse_mesh(mesh).size
         case _ if has_launcher(config) and (nodes.is_named or len(nodes.nodes) > 1):
-            return sum(nodes.slots)
+            return ranks_beside(config.spares, sum(nodes.slots))
         case ServerOptions(servers=servers):
             return usable_cores() + servers
         case _:
