@@ -218,7 +218,8 @@ def launcher_of(pid: int) -> int:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("loss", "step_s"), [(signal.SIGKILL, 0.1), long(signal.SIGSTOP, 1.0)])
+@pytest.mark.long
+@pytest.mark.parametrize(("loss", "step_s"), [(signal.SIGKILL, 0.1), (signal.SIGSTOP, 1.0)])
 def test_a_training_is_started_again_and_ends_with_the_bits_of_one_process(
     tmp_path: Path, loss: signal.Signals, step_s: float
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.errors import EXIT_STOPPED
 from phalanx.jobs.launch_program import lost_ranks
-from tests.conftest import PATIENCE, long
+from tests.conftest import PATIENCE
 from tests.run.test_preemption import launched, send, truth, wait_for
 
 pytestmark = [
@@ -21,11 +21,12 @@ __all__ = ["truth"]
 RANKS = 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spares", "kills_rank_0"),
     [
         (1, False),
-        long(2, True),  # rank 0 may have been told: the next first rank is told again
+        (2, True),  # rank 0 may have been told: the next first rank is told again
     ],
 )
 def test_a_spare_is_asked_to_stop(
