@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,11 @@ from phalanx.cli.program_words import separate_program
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launch_program import launch_program
 from phalanx.launch.installation import MpiInstallation, find_mpi
+from phalanx.records.files import read_run, write_record
+from phalanx.records.schema import Outcome
+from tests.report.made_study import Job, run_of
 
+RUNNING = run_of(Job("mlp", "mpi", outcome=Outcome(status="running")), "study")
 PROGRAM = Path(__file__).parent / "programs" / "launched.py"
 
 
@@ -80,9 +85,13 @@ def test_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Path, how: str,
 def test_a_program_that_fails_is_told_with_its_exception_and_bad_input_as_that_of_its_launch(
     raised: str, why: str, kind: type[Exception], tmp_path: Path
 ) -> None:
+    write_record(tmp_path, RUNNING)
     words = [sys.executable, "-c", f"raise {raised}"]
     with pytest.raises(kind, match=rf"rank 0 failed first \({why}"):
         launch_program(tmp_path, words, ranks=1, threads=1, mpi=None, output=io.BytesIO())
+    outcome = read_run(tmp_path).outcome
+    assert outcome.status == "failed", "its program had left the record open"
+    assert re.match(rf"rank 0 failed first \({why}", f"{outcome.error}\n")
 
 
 def test_a_launcher_that_failed_before_any_rank_began_is_started_once_more(

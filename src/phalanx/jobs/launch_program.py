@@ -209,7 +209,9 @@ def _judge(
     elif ending.reason:
         raise _loss(folder, [ending.reason])
     elif code:
-        raise _failure(folder, code, survive=survive)
+        error = _failure(folder, code, survive=survive)
+        _close_run(folder, str(error).splitlines()[0])
+        raise error
     return []
 
 

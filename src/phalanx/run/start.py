@@ -202,12 +202,11 @@ def start(
     loop = checkpoints.begin(state, epochs=batches.epochs, steps=steps)
     loop = replace(loop, rebalances=is_rebalanced)
     records = plan.begin_records(chosen, loop, run_dir=run_dir, on_metrics=on_metrics, trace=trace)
+    watch(records)
     checkpoints.record_in(records.recorder)
     records.tell(probe_processors(chosen))
     feed, options = plan.make_feed(chosen, rebalances=is_rebalanced), plan.change_model(chosen)
-    run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop, options)
-    watch(records)
-    return run
+    return ProgramRun(chosen, optimizers, feed, records, checkpoints, loop, options)
 
 
 def is_bitwise(asked: bool | None) -> bool:
