@@ -111,6 +111,7 @@ def test_two_deaths_of_which_one_is_rank_0(
         ),
         long(2, [Death(2, "batch", before=9), Death(0, "recovery", before=0)]),
         long(2, [Death(2, "evaluation", before=9), Death(0, "checkpoint", before=9)]),
+        (1, [Death(2, "evaluation", before=31)]),  # of the last epoch but one
         long(2, []),
     ],
 )

@@ -192,7 +192,7 @@ class TrainingLoop:
         if self.stop is not None:
             self.stop.announce()
         recorder.begin_epoch()
-        if places is not None:
+        if places is not None and comes_late:
             places.restore_sums()
         if strategy.role == "server":
             self._serve()
