@@ -61,6 +61,9 @@ def test_a_run_without_those_that_died_is_complete_when_the_others_say_so(tmp_pa
         write_rank(tmp_path, rank, finished=finished, lost=[[3], [0]] if finished else [])
     assert determine_outcome(tmp_path, 4, JobExit(0)) == Outcome(status="completed", lost=[0, 3])
     assert determine_outcome(tmp_path, 4, JobExit(9)).status == "completed"
+    assert determine_outcome(tmp_path, 4, JobExit(-9, rank=3)).status == "completed"
+    failed = determine_outcome(tmp_path, 4, JobExit(3, rank=0))
+    assert (failed.status, failed.rank) == ("failed", 0), "it ended by itself"
     write_rank(tmp_path / "other", 0, finished=True, lost=[[2]])
     write_rank(tmp_path / "other", 1, finished=False)
     outcome = determine_outcome(tmp_path / "other", 3, JobExit(0))

@@ -192,7 +192,7 @@ def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(tmp_path: Path, truth:
         (1, [(0, "checkpoint", [".epoch-0002.new", "saved"])]),
         (1, []),
         (2, [(0, "evaluation", 4)]),
-        (2, [(1, "seconds", 0.3), (0, "seconds", 0.8)]),
+        (2, [(1, "seconds", 0.1), (0, "seconds", 0.3)]),
     ],
 )
 def test_spares_take_the_places_of_ranks_that_die(

@@ -223,7 +223,8 @@ def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
         return Outcome(status="failed", error=error, rank=failure.rank)
     unfinished = [rank for rank in range(ranks) if not records.has_finished(rank)]
     lost = _lost_ranks(records, ranks, unfinished)
-    if lost is not None and failure is None:
+    has_failed = ending.rank in (lost or ()) and (ending.exit_code or 0) > 0  # it did not die
+    if lost is not None and failure is None and not has_failed:
         return Outcome(status="completed", lost=lost)
     found = _cause(records, unfinished, ending)
     if found is not None:

@@ -287,7 +287,7 @@ def watch(
         time.sleep(POLL_INTERVAL_S)
     with contextlib.suppress(OSError, ValueError):  # a rank that died may have torn its records
         update()
-    return JobExit(exit_code, None if has_launcher else job.first_failed, limit_s)
+    return JobExit(exit_code, None if has_launcher else job.first_failed)
 
 
 def _frozen_text(launchers: Sequence[int]) -> str:
