@@ -36,6 +36,8 @@ def test_other_sizes_on_another_rank_are_found(
     assert "called all_reduce of parts(float32, layout " in output
 
 
-def test_another_number_of_parts_is_refused(ranks: Ranks, programs: Callable[[str], Path]) -> None:
-    output = ranks.mpi(2, programs("flat_grad_buffer.py"), "missing")
+def test_another_number_of_parts_is_refused_and_who_waits_is_seen_to_wait(
+    ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    output = ranks.mpi(2, programs("flat_grad_buffer.py"), "late", "missing")
     assert output.count("2 parts given, 3 wanted") == 2

@@ -208,12 +208,10 @@ class Connections:
         self._in_flight.add(request)
         return request
 
-    def wait_state(self, thread: int) -> tuple[int, bool]:
-        """Return as `Group.wait_state`; calls in shared memory alone are numbered."""
+    def call_state(self) -> tuple[int, bool]:
+        """Return as `Group.call_state`."""
         states = [shm.call_state() for shm in self._in_memory()]
-        in_memory = any(is_in_call for _, is_in_call in states)
-        is_waiting = in_memory or self.detector.is_waiting_in(thread)
-        return sum(number for number, _ in states), is_waiting
+        return sum(number for number, _ in states), any(is_in_call for _, is_in_call in states)
 
     def check_peers(self) -> None:
         """Raises: PeerFailedError when a member has reported a failure."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from phalanx.comm.errors import PeerFailedError
@@ -28,6 +28,15 @@ Poll = Callable[[], bool]
 
 # What a notice begins with; what follows is text.
 _ASKS, _WAITS, _FAILED = b"?", b"w", b"f"
+
+_num_waits: dict[int, int] = {}  # by thread, so far
+_waiting_threads: set[int] = set()
+
+
+def current_wait(thread: int) -> int | None:
+    """Return the number of the wait in which a thread is, in any group, also one that is still
+    being set up; None: in none. Called from any thread."""
+    return _num_waits.get(thread) if thread in _waiting_threads else None
 
 
 class FailureDetector:
@@ -95,27 +104,38 @@ class FailureDetector:
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         poll, nap = self._make_poll(ready, peers)
-        thread = threading.get_ident()
-        self._threads.append(thread)
         try:
-            wait_until(
-                poll,
-                self.policy,
-                timeout_s=timeout_s,
-                on_timeout=lambda: (
-                    f"rank {self.labels.short(self.rank)} waited {timeout_s:g} s in "
-                    f"{self.activity} of group {self._group} for {(whom or self._missing_ranks)()}"
-                ),
-                nap=nap,
-                contention=self._contention,
-            )
+            with self.waiting():
+                wait_until(
+                    poll,
+                    self.policy,
+                    timeout_s=timeout_s,
+                    on_timeout=lambda: (
+                        f"rank {self.labels.short(self.rank)} waited {timeout_s:g} s in "
+                        f"{self.activity} of group {self._group} for "
+                        f"{(whom or self._missing_ranks)()}"
+                    ),
+                    nap=nap,
+                    contention=self._contention,
+                )
         except Exception as error:
             self._raise_fault(error)
             if type(error).__module__.startswith("mpi4py"):
                 self._blame_dead_peer(error, peers())
             raise
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A wait of this thread for peers, by other means than `until`, too."""
+        thread = threading.get_ident()
+        _num_waits[thread] = _num_waits.get(thread, 0) + 1
+        _waiting_threads.add(thread)
+        self._threads.append(thread)
+        try:
+            yield
         finally:
             self._threads.remove(thread)
+            _waiting_threads.discard(thread)
 
     def report_failure(self, reason: str) -> None:
         """Report to all peers that this rank has failed."""
@@ -152,10 +172,6 @@ class FailureDetector:
         for message in self._unsent():
             keep_alive_forever(message)  # MPI reads it until it is sent
         self._sent.clear()
-
-    def is_waiting_in(self, thread: int) -> bool:
-        """Return whether this thread waits, by its id. Called from any thread."""
-        return thread in self._threads
 
     def _others_are_waiting(self) -> bool:
         return any(thread != threading.get_ident() for thread in self._threads)

@@ -68,8 +68,8 @@ class RecordedGroup(Protocol):
     def last_calls(self) -> GroupCalls:
         """The last collectives of this rank."""
 
-    def wait_state(self, thread: int) -> tuple[int, bool]:
-        """As `Group.wait_state`."""
+    def call_state(self) -> tuple[int, bool]:
+        """As `Group.call_state`."""
 
 
 class FlightRecorder:

@@ -324,11 +324,11 @@ class Group:
         """Return the last collectives of this rank; none in a group of one."""
         return self._monitor.last_calls(self.sequence)
 
-    def wait_state(self, thread: int) -> tuple[int, bool]:
-        """Return a number that grows with each call of this rank, and whether it is in one now.
-        thread: by which it makes them; called from any other."""
-        number, is_waiting = self._peers.wait_state(thread)
-        return self.sequence + number, is_waiting
+    def call_state(self) -> tuple[int, bool]:
+        """Return a number that grows with each call of this rank, and whether it is in one in
+        shared memory now. Called from any thread."""
+        number, is_in_call = self._peers.call_state()
+        return self.sequence + number, is_in_call
 
     def fail(self, reason: str) -> None:
         """Report to the peers that this rank has failed: their waits end with `PeerFailedError`,

@@ -123,7 +123,9 @@ def await_call(detector: FailureDetector, call: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="phalanx-mpi", daemon=True).start()
     # Meanwhile without a call of MPI: two threads that hear of a death at once crash Open MPI.
-    if not is_over.wait(detector.timeout_s):
+    with detector.waiting():
+        is_in_time = is_over.wait(detector.timeout_s)
+    if not is_in_time:
         detector.until(is_over.is_set, timeout_s=0)
     if errors:
         raise errors[0]

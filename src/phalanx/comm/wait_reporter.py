@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
+from phalanx.comm import failure_detector
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World
 from phalanx.launch.state_clock import StateClock
@@ -23,8 +24,10 @@ REPORT_S = 0.5
 def current_wait(world: World, thread: int) -> Hashable | None:
     """Return what tells the collective in which this rank waits from any other; None where it
     waits in none. thread: that makes the collectives; called from any other."""
-    states = [group.wait_state(thread) for group in world.recorder.registered()]
-    return tuple(states) if any(waits for _, waits in states) else None
+    number = failure_detector.current_wait(thread)
+    states = [group.call_state() for group in world.recorder.registered()]
+    is_waiting = number is not None or any(is_in_call for _, is_in_call in states)
+    return (number, *states) if is_waiting else None
 
 
 def launched_ranks(communicator: Any) -> list[int]:

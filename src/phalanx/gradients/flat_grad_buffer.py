@@ -281,8 +281,8 @@ class FlatGradBuffer:
         notes = EMPTY_LOG if self._shm is None else self._shm.logged_calls()
         return GroupCalls(group=NAME, members=list(self._members), calls=kernel_calls(notes))
 
-    def wait_state(self, _thread: int) -> tuple[int, bool]:
-        """Return as `Group.wait_state`."""
+    def call_state(self) -> tuple[int, bool]:
+        """Return as `Group.call_state`."""
         shm = getattr(self, "_shm", None)  # none after the end
         state: tuple[int, bool] = (0, False) if shm is None else shm.call_state()
         return state

@@ -1,15 +1,18 @@
 """Each rank: bring vectors in parts together, and compare with what NumPy says.
 
-Word: what to do.
+Words: what to do.
 """
 
 import sys
+import threading
+import time
 
 import numpy as np
 from oracle import apply_update
 
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.layout import starts_of
+from phalanx.comm.wait_reporter import current_wait
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
 from phalanx.gradients.fused import FusedOptimizerStep
@@ -169,9 +172,41 @@ def check_missing(world: World) -> None:
     world.barrier()
 
 
-def main(what: str) -> None:
+def check_late(world: World) -> None:
+    """Who waits in the set-up for a rank that computes is seen to wait, which once it was not: so
+    the other one, in an endless loop, was not killed for want of patience."""
+    thread, is_over, waits = threading.get_ident(), threading.Event(), set()
+
+    def look() -> None:
+        while not is_over.wait(0.01):
+            waits.add(current_wait(world, thread))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    if world.rank == 1:
+        time.sleep(1.0)
+        waits.discard(None)
+        assert not waits, "it computes"
+    joined(world, [3, 4, 5])
+    is_over.set()
+    looking.join()
+    if world.rank == 0:
+        assert waits - {None}, "it waits"
+    world.barrier()
+
+
+CHECKS = {
+    "layouts": check_layouts,
+    "mismatch": check_mismatch,
+    "missing": check_missing,
+    "late": check_late,
+}
+
+
+def main(*checks: str) -> None:
     world = World.create(timeout_s=30)
-    {"layouts": check_layouts, "mismatch": check_mismatch, "missing": check_missing}[what](world)
+    for check in checks:
+        CHECKS[check](world)
     world.close()
     print(f"rank {world.rank} is done", flush=True)
 
