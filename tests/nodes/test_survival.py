@@ -68,18 +68,23 @@ def test_survivors_on_two_nodes_go_on(nodes: Nodes, how: str, seed: int, kills: 
         print(f"{how} seed {seed}: {name} {[round(1e3 * each) for each in seconds]} ms")
 
 
-def test_a_training_on_two_nodes_goes_on_without_its_dead(nodes: Nodes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["mpi", "zero"])
+def test_a_training_on_two_nodes_goes_on_without_its_dead(
+    nodes: Nodes, tmp_path: Path, strategy: str
+) -> None:
     """Also without rank 0, though its records and those of the others lie on different disks."""
     if find_mpi(os.environ).vendor != "openmpi":
         pytest.skip("only Open MPI goes on when a rank dies")
     alone = train(tmp_path, "--bitwise")
     assert alone.returncode == 0, alone.stderr
-    deaths = [(0, "evaluation", 2), (3, "seconds", 1.0)]
+    deaths = [(0, "evaluation", 2), (3, "evaluation", 5)]
     hosts = ",".join(f"{nodes.host(node)}:2" for node in nodes.nodes[:2])
-    words = ["--survive", "--no-preflight", "--strategy", "mpi", "--hosts", hosts]
+    words = ["--survive", "--no-preflight", "--strategy", strategy, "--hosts", hosts]
+    words += ["--zero-stage", "1"] if strategy == "zero" else []
+    folder = f"{LOCAL}/survived-{strategy}"
     done = nodes.run(
         "n0",
-        [sys.executable, "-m", "phalanx", *WORDS, *words, "--run-dir", f"{LOCAL}/survived"],
+        [sys.executable, "-m", "phalanx", *WORDS, *words, "--run-dir", folder],
         environment={**INSTALLED, "DEATHS": json.dumps(deaths)},
         timeout_s=100 * PATIENCE,
     )
@@ -88,7 +93,7 @@ def test_a_training_on_two_nodes_goes_on_without_its_dead(nodes: Nodes, tmp_path
     assert re.findall("SHA-256 ([0-9a-f]{64})", done.stdout) == [expected]
     epochs = re.findall(r"^epoch (\d+)/", done.stdout, re.MULTILINE)
     assert epochs == [str(number) for number in range(1, EPOCHS + 1)], done.stdout
-    record = nodes.run("n0", ["cat", f"{LOCAL}/survived/run.json"]).stdout
+    record = nodes.run("n0", ["cat", f"{folder}/run.json"]).stdout
     outcome = json.loads(record)["outcome"]
     assert outcome["status"] == "completed" and outcome["lost"] == [0, 3]
     for node in nodes.nodes[:2]:

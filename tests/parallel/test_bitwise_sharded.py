@@ -10,11 +10,10 @@ from torch.optim import SGD, AdamW, Optimizer
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.errors import UserError
 from phalanx.launch.survival import FAULT_TOLERANCE
-from phalanx.parallel.bitwise_sharded import check_by_parameter, view_like
+from phalanx.parallel.bitwise_sharded import check_by_parameter, check_survived, view_like
 from phalanx.parallel.costs import assign_owners
 from phalanx.parallel.make import JobRanks, make_bitwise
 from phalanx.parallel.step import StepOptions
-from phalanx.run.strategy import check_bitwise
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=9), st.integers(1, 9))
@@ -53,10 +52,13 @@ def test_a_view_has_the_order_in_memory_of_what_it_replaces(tensor: torch.Tensor
     assert not tensor.numel() or view.data_ptr() == memory.data_ptr() + 64
 
 
-def test_nothing_is_divided_where_ranks_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
-    with pytest.raises(UserError, match="keeps the optimizer's state of a parameter on one rank"):
-        check_bitwise("shared", {}, is_on_gpu=False)
+    check_survived("zero", spares=0, num_nodes=2)
+    with pytest.raises(UserError, match="gives none to spares: leave --spares 1 out"):
+        check_survived("zero", spares=1, num_nodes=1)
+    with pytest.raises(UserError, match="on each of 2 nodes, and can --survive on one"):
+        check_survived("shared", spares=0, num_nodes=2)
     ranks, step = JobRanks(launched=None, timeout_s=1), StepOptions()
     with pytest.raises(UserError, match="--overlap on and --survive exclude each other"):
         make_bitwise("mpi", ranks, micro_batches=2, overlaps=True, step=step)

@@ -59,3 +59,23 @@ def test_mutations_are_seen(
     else:
         found = differences(ran.ledgers[1], truth.ledgers[0])
         assert any(seen in line for line in found), (found, ran.said)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("strategy", "mutation"),
+    [("shared", "left half done"), ("zero", "updated by the owner alone")],
+)
+def test_an_update_that_a_death_has_cut_short_is_made(
+    command: list[str], tmp_path: Path, truth: Trained, strategy: str, mutation: str
+) -> None:
+    """The owner of a shard dies before it updates it, when the other holder may have done so."""
+    deaths = [Death(2, "optimizer", before=12), Death(0, "optimizer", before=20)]
+    found = []
+    for words in ((strategy,), (strategy, mutation)):
+        ran = train(command, tmp_path / words[-1], deaths, *words)
+        assert ran.code == 0, ran.said
+        assert set(ran.killed) == {0, 2}
+        found.append({ran.results[rank]["sha256"] for rank in (1, 3)})
+    assert found[0] == {truth.results[0]["sha256"]}
+    assert found[1].isdisjoint(found[0])

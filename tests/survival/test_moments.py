@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.checkpoints.folder import readable_folders
+from tests.conftest import long
 from tests.survival.deaths import MOMENTS, Death, drawn
 from tests.survival.trainings import EPOCHS, RANKS, Trained, miscounted, train, train_alone
 
@@ -40,9 +41,10 @@ def check(
     truth: Trained,
     deaths: Sequence[Death],
     moments: Counter[str],
+    *words: str,
 ) -> None:
     """Train on four ranks of which some die, and compare what all have with the truth."""
-    ran = train(command, folder, deaths, restarts=MOST_RESTARTS)
+    ran = train(command, folder, deaths, *words, restarts=MOST_RESTARTS)
     assert ran.code == 0, ran.said
     run = json.loads((folder / "logs" / "run.json").read_text())
     restarts = run.get("restarts") or []
@@ -54,7 +56,7 @@ def check(
         assert result == {key: truth.results[0][key] for key in result}, (rank, ran.said)
     for rank, ledger in ran.ledgers.items():  # of the dead, too
         assert not [step for _, step, row in ledger if row != right[step]], rank
-        assert len(ledger) == len(right) or rank in ran.killed or restarts
+        assert len(ledger) == len(right) or rank in ran.killed or restarts or words
     assert {step for ledger in ran.ledgers.values() for _, step, _ in ledger} == set(right)
     assert set(ran.computed) == set(truth.computed)
     assert run["outcome"]["status"] == "completed", run["outcome"]
@@ -79,6 +81,25 @@ def test_same_bits_through_deaths(
     command: list[str], tmp_path: Path, truth: Trained, seed: int, moments: Counter[str]
 ) -> None:
     check(command, tmp_path, truth, drawn(seed, RANKS), moments)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "seed"),
+    [
+        *(("zero", 3), ("shared", 3)),
+        *(long(name, seed) for name in ("zero", "shared") for seed in range(4000, 4050)),
+    ],
+)
+def test_same_bits_where_the_state_is_divided(
+    command: list[str],
+    tmp_path: Path,
+    truth: Trained,
+    strategy: str,
+    seed: int,
+    moments: Counter[str],
+) -> None:
+    """Restarts come after the deaths of both ranks that hold a shard, too."""
+    check(command, tmp_path, truth, drawn(seed, RANKS), moments, strategy)
 
 
 @pytest.mark.long

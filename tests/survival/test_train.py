@@ -88,14 +88,17 @@ def losses(ranks: Sequence[Sequence[Event]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def check(folder: Path, truth: Path, deaths: Sequence[Death], spares: int = 0) -> str:
+def check(
+    folder: Path, truth: Path, deaths: Sequence[Death], spares: int = 0, strategy: str = "mpi"
+) -> str:
     """Train on four ranks, spares among them, of which some die; hold the others to the truth.
 
     A death may come too late: then its rank has done all that it had to. Return the output.
     """
     segments = set(Path("/dev/shm").glob("phalanx*"))
     words = ("--ranks", str(RANKS - spares), "--spares", str(spares))
-    done = train(folder, "--survive", "--strategy", "mpi", *words, deaths=deaths)
+    words += ("--zero-stage", "1") if strategy == "zero" else ()
+    done = train(folder, "--survive", "--strategy", strategy, *words, deaths=deaths)
     assert done.returncode == 0, done.stdout + done.stderr
     expected, ranks = events_of(truth / "run", 1), events_of(folder / "run", RANKS)
     outcome = read_run(folder / "run").outcome
@@ -142,6 +145,19 @@ def test_rank_0_dies_in_a_checkpoint_and_another_in_an_evaluation(
     assert f"rank 0 died: {place}3 ranks went on after" in output
     assert "rank 2 died: 2 ranks went on after" in output
     assert "ranks 0, 1, 2 died, and the others went on to the end" in output
+
+
+@pytest.mark.parametrize("strategy", ["shared", long("zero")])
+def test_divided_state_survives(tmp_path: Path, truth: Path, strategy: str) -> None:
+    """Ranks 0 and 1 hold the same shards, of which rank 2 has copies when rank 0 dies."""
+    saved = str(tmp_path / "saved")
+    deaths = [
+        (1, "checkpoint", [".epoch-0002.new", saved]),
+        (0, "evaluation", 4),
+        (3, "checkpoint", [".epoch-0007-samples-00000128.new", saved]),
+    ]
+    check(tmp_path, truth, deaths, strategy=strategy)
+    assert read_run(tmp_path / "run").outcome.lost == [0, 1, 3]
 
 
 def drawn(seed: int) -> list[Death]:

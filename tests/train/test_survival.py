@@ -31,8 +31,10 @@ def rows() -> dict[str, str]:
 def test_every_strategy_survives_or_says_why_not(strategy: StrategyName) -> None:
     said = rows()[strategy]
     options: dict[str, Any] = {"mesh": "dp=2,tp=2"} if strategy == "mesh" else {}
-    if strategy == "mpi":
-        config = TrainConfig.from_options(strategy=strategy, survive=True)
+    if strategy == "zero":
+        options = {"zero_stage": 1}
+    if strategy not in NOT_SURVIVED:
+        config = TrainConfig.from_options(strategy=strategy, survive=True, **options)
         assert config.bitwise and said.startswith("yes")
         assert TrainConfig.from_record(config.as_record()) == config
         return
@@ -48,8 +50,8 @@ def test_programs_survive_by_the_same_strategies(
     strategy: ProgramStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
-    if strategy in ("auto", "mpi", "sequential"):
-        check_bitwise("mpi", {}, is_on_gpu=False)
+    if strategy in ("auto", "mpi", "sequential", "shared", "zero"):
+        check_bitwise("mpi" if strategy == "auto" else strategy, {}, is_on_gpu=False)
     else:
         with pytest.raises(UserError, match=r'--survive.*: take strategy="mpi"'):
             check_bitwise(strategy, {}, is_on_gpu=False)
@@ -60,6 +62,8 @@ def test_programs_survive_by_the_same_strategies(
     [
         ({"compress": "fp16"}, r"without --bitwise \(or --survive\)"),
         ({"overlap": "on"}, "--overlap on and --survive exclude each other"),
+        ({"strategy": "shared", "spares": 1}, "--spares 1 and --strategy shared exclude each"),
+        ({"strategy": "zero", "zero_stage": 3}, "--zero-stage 3 exclude each other"),
         ({"threads": 2}, "computes on one thread a rank, not on 2"),
         ({"accumulate": 2}, "give --micro-batches, not --accumulate 2"),
         ({"per_rank_batch_size": 8}, "depend on the number of ranks"),
@@ -70,7 +74,7 @@ def test_programs_survive_by_the_same_strategies(
 )
 def test_what_bitwise_runs_lack_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        config = TrainConfig.from_options(strategy="mpi", survive=True, **options)
+        config = TrainConfig.from_options(**{"strategy": "mpi", "survive": True, **options})
         config.bitwise_micro_batches(config.ranks or 1)
 
 

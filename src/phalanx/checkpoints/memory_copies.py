@@ -125,12 +125,13 @@ class MemoryCopies:
         self._saved_at = time.perf_counter()
         also = None if self.also is None else partial(self.also, step)
         is_writer = self.strategy.rank == 0 or self._can_write()
-        files = gather_files(self.strategy, self.shapes, also, is_writer=is_writer)
-        if not is_writer:
-            return
-        self._take()
-        self._num_bytes = sum(map(_bytes_of, files))
-        files = self._memory.copy(files)  # which takes what other ranks send, too
+        with self.strategy.group.uncounted():
+            files = gather_files(self.strategy, self.shapes, also, is_writer=is_writer)
+            if not is_writer:
+                return
+            self._take()
+            self._num_bytes = sum(map(_bytes_of, files))
+            files = self._memory.copy(files)  # which takes what other ranks send, too
         if not self._has_room() or not self._take_folder():
             return
         manifest = msgspec.structs.replace(

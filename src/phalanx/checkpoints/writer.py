@@ -155,7 +155,7 @@ class CheckpointWriter:
         if self.writer is not None:
             self.writer.flush()  # a run that goes on from here has records of all before
         self._take(wait=True)
-        with named_host(detect(os.environ)):
+        with named_host(detect(os.environ)), self.strategy.group.uncounted():
             is_writer = self.strategy.rank == 0
             files = gather_files(self.strategy, self.shapes, self.also, is_writer=is_writer)
             if not is_writer:

@@ -30,6 +30,7 @@ from phalanx.jobs.outcome import (
     JobLostError,
     RankNodes,
     determine_outcome,
+    is_about_loss,
     is_about_peer,
     on_host,
     was_stopped,
@@ -253,7 +254,8 @@ def _failure(
     why = "\n  ".join([_why(folder, code, failures, nodes), *details])
     if failures and failures[0].exit_code == EXIT_BAD_INPUT:
         return UserError(why)
-    is_loss = misses_peer or not failures or failures[0].exit_code in LOSSES
+    is_lost = misses_peer or (told is not None and is_about_loss(told.message))
+    is_loss = is_lost or not failures or failures[0].exit_code in LOSSES
     return JobLostError(why) if is_loss else RunFailedError(why)
 
 

@@ -140,7 +140,7 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
         raise kind(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
     if failure.mendable:
         raise UserError(failure.message + (on_host(failure) if host else ""))
-    kind = JobLostError if is_about_peer(failure.message) else RunFailedError
+    kind = JobLostError if is_about_loss(failure.message) else RunFailedError
     raise kind(
         f"rank {failure.rank}{host} failed: {error}\n  its traceback: {folder / 'error.json'}{last}"
     )
@@ -204,6 +204,11 @@ def is_about_peer(error: str | None) -> bool:
     return error is None or _PEER_IS_GONE.search(error) is not None
 
 
+def is_about_loss(error: str | None) -> bool:
+    """Return whether an error is due to the death of other ranks, or there is none."""
+    return is_about_peer(error) or _STATE_IS_LOST.search(error or "") is not None
+
+
 def on_host(failure: Failure) -> str:
     """Return what follows the message of a failure, of ranks on several nodes."""
     return f" (on {failure.hostname})"
@@ -252,6 +257,7 @@ _PEER_IS_GONE = re.compile(
     r"|gloo/.*(?:Connection (?:was likely )?(?:closed|reset)|Broken pipe)"
     r"|remote worker crashing"  # PyTorch's hint below an error of Gloo
 )
+_STATE_IS_LOST = re.compile(r"\b(?:run|state) is lost: .*\bdied\b")  # phalanx.parallel
 
 
 def _lost_peer(failure: Failure, nodes: RankNodes) -> Outcome:

@@ -3,28 +3,27 @@
 Each parameter has an owner, the one rank that keeps its state and updates it, by the optimizer of a
 single process: the bits of an update depend on a parameter, its gradient and its state alone,
 however many ranks own the others. Optimizers that update parameters jointly are refused.
+
+Where ranks may be lost a second one holds a copy of the state and makes the same updates, so that
+it has all of them when the owner dies.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
-from phalanx.comm.memory import allocate_shared
-from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.flat_grad_buffer import node_members
 from phalanx.gradients.norms import (
     NonFiniteGradients,
     are_finite,
@@ -33,111 +32,31 @@ from phalanx.gradients.norms import (
     square_of,
 )
 from phalanx.gradients.optimizer_update import STATE_NAMES
+from phalanx.launch.survival import num_spares
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners
 from phalanx.parallel.optimizer import OptimizerSource
-from phalanx.parallel.step import Batch, StateBytes, StepOptions
+from phalanx.parallel.parameter_memory import ParameterMemory
+from phalanx.parallel.shard_holders import ShardHolders
+from phalanx.parallel.step import Batch, StateBytes, StepOptions, storage_bytes
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
-from phalanx.torch_backend.tensors import buffer_of
 
-
-class ParameterMemory(ABC):
-    """Memory of the parameters, the owners of which are some ranks; each updates its own there."""
-
-    name: str
-    """Of the strategy."""
-    num_owners: int
-    number: int
-    """Of this rank, among the owners."""
-    are_owners_alone = False
-    """Whether no rank but the owner needs a parameter's gradient."""
-    formula: str
-    """Of the bytes of parameters that a rank holds, after those of a value; Ψ: their number."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    @property
-    def num_holders(self) -> int:
-        """Number of ranks that hold one copy of the parameters together."""
-        return 1
-
-    @abstractmethod
-    def allocate(self, num_bytes: int) -> Tensor:
-        """Return the memory, (num_bytes,) uint8, zeros. Collective."""
-
-    @abstractmethod
-    def share(self, parts: Sequence[Tensor]) -> None:
-        """Bring every rank what others have updated. parts: of the owners. Collective."""
-
-
-class OwnMemory(ParameterMemory):
-    """Memory of each rank's own: all ranks are owners, and send each other what they have
-    updated."""
-
-    name = "zero"
-    are_owners_alone = True
-    formula = "Ψ"
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.number, self.num_owners = world.rank, world.size
-
-    def allocate(self, num_bytes: int) -> Tensor:
-        return torch.zeros(num_bytes, dtype=torch.uint8)
-
-    def share(self, parts: Sequence[Tensor]) -> None:
-        if self._world.size > 1:
-            outputs = list(map(buffer_of, parts))
-            self._world.group.all_gather(outputs, outputs[self.number])
-
-
-class NodeMemory(ParameterMemory):
-    """Memory that the ranks of a node share, who are the owners; every node makes the same
-    updates."""
-
-    name = "shared"
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.number, self.num_owners = world.local_rank, world.local_size
-        self.formula = f"Ψ/{'p' if world.on_one_node else 'k'}"
-
-    @property
-    def num_holders(self) -> int:
-        return self.num_owners
-
-    def allocate(self, num_bytes: int) -> Tensor:
-        """Raises: UserError where there is no such memory."""
-        world = self._world
-        detector = FailureDetector(
-            world.node,
-            group="parameters",
-            members=node_members(world),
-            policy=world.policy,
-            timeout_s=world.timeout_s,
-        )
-        memory = allocate_shared(SetupCommunicator(world.node, detector), num_bytes)
-        detector.close()
-        without = np.array([float(memory is None)])
-        world.all_reduce(without)
-        if memory is None or any(without):
-            raise UserError(
-                "--strategy shared needs shared memory, and these ranks have none: use "
-                "--strategy mpi (`phalanx doctor` says more)"
-            )
-        return torch.from_numpy(memory.array())
-
-    def share(self, parts: Sequence[Tensor]) -> None:  # noqa: ARG002
-        self._world.barrier("the update")
+NUM_HOLDERS = 2
+"""Of a shard's state, where ranks may be lost."""
 
 
 class BitwiseSharded(Bitwise):
     """Replicas of which each updates the parameters that it owns, and gets the others from their
-    owners. Parameters lie in one vector, those of an owner side by side.
+    owners. Parameters lie in one vector, those of an owner, a shard, side by side.
 
     As `zero` (stages 1 and 2) all ranks are owners, and over messages the sums of gradients come to
     their owners alone; as `shared` there are owners and memory on each node.
+
+    Where ranks may be lost each shard has two holders, which make its updates: the other one in
+    memory of its own, where the owner's is seen by all. Of a shard whose owner dies the other
+    holder has the last update, and puts it in place of one that the death has cut short. After
+    the step a third rank gets a copy. All ranks need all sums then: any may inherit a shard.
     """
 
     is_sharded = True
@@ -150,41 +69,65 @@ class BitwiseSharded(Bitwise):
         micro_batches: int,
         step_options: StepOptions | None = None,
     ) -> None:
-        """micro_batches: of a full global batch. Raises: UserError where ranks may be lost."""
+        """micro_batches: of a full global batch. Raises: UserError for what cannot survive the loss
+        of ranks, where these may be lost."""
         if is_fault_tolerant():
-            raise UserError(without_owner(kind.name))
+            check_survived(kind.name, spares=num_spares(os.environ), num_nodes=_num_nodes(world))
         super().__init__(world, micro_batches=micro_batches, step_options=step_options)
+        assert isinstance(self.group, WorldGroup), "several ranks"
         self.name = kind.name
-        self._place = kind(world)
-        self._world = world
+        self._place = kind(self.group)
+        self._own = world.original_rank
         self._shared_s = 0.0
+        self._living: Sequence[int] = ()  # ranks among which the shards were held last
+        self._restored_in = world
+        self._copies: dict[int, Tensor] = {}
+        """Of parameters that others own in memory that all see, by their numbers."""
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: UserError for an optimizer that may update parameters jointly."""
         check_by_parameter(rule, self.name)
         super().prepare(model, rule)
-        own, number = self._place.number, self._place.num_owners
-        sizes = [parameter.nbytes for parameter in self._parameters]
-        owners = assign_owners(sizes, number)
-        self._is_own = [owner == own for owner in owners]
-        starts, parts = by_owner(sizes, owners, number, CACHE_LINE_BYTES)
-        memory = self._place.allocate(parts[-1].stop)
-        self._parts = [memory[part.start : part.stop] for part in parts]
-        views = [
-            view_like(parameter, memory[start : start + parameter.nbytes])
-            for start, parameter in zip(starts, self._parameters, strict=True)
-        ]
-        for view, parameter in zip(views, self._parameters, strict=True):
+        self._allocate([parameter.nbytes for parameter in self._parameters])
+        for view, parameter in zip(self._views, self._parameters, strict=True):
             view.copy_(parameter.detach())  # the same by each rank that sees the memory
-        self._world.barrier("the sharing of parameters")
-        for view, parameter, is_own in zip(views, self._parameters, self._is_own, strict=True):
+        self.group.together(lambda: self._place.world.barrier("the sharing of parameters"))
+        self._note_held()
+        owners = self._holders.owners(self._place.owners())
+        for number, (parameter, view) in enumerate(zip(self._parameters, self._views, strict=True)):
             parameter.data = view
-            if not is_own:
+            if not self._is_held[number]:
                 self.optimizer.state.pop(parameter, None)
+            elif self._place.is_shared and owners[self._shard_of[number]] != self._own:
+                self._copies[number] = view.clone()
+
+    def _allocate(self, sizes: Sequence[int]) -> None:
+        """Make the memory of the parameters, on all ranks that are left. sizes: in bytes."""
+        copies = NUM_HOLDERS if is_fault_tolerant() else 1
+        made: list[Tensor] = []
+
+        def allocate() -> None:
+            made.clear()
+            self._holders = ShardHolders(self._place.owners(), num_copies=copies)
+            number = self._holders.num_shards
+            self._shard_of = assign_owners(sizes, number)
+            self._starts, self._cuts = by_owner(sizes, self._shard_of, number, CACHE_LINE_BYTES)
+            made.append(self._place.allocate(self._cuts[-1].stop))
+
+        self.group.together(allocate)
+        while not all(row[0] for row in self.group.exchange([bool(made)])):
+            self.group.together(allocate)  # ranks were lost when some of the others had it already
+        (self._memory,) = made
+        self._shards = [self._memory[cut.start : cut.stop] for cut in self._cuts]
+        self._views = [
+            view_like(parameter, self._memory[start : start + parameter.nbytes])
+            for start, parameter in zip(self._starts, self._parameters, strict=True)
+        ]
 
     def update(self) -> bool:
-        self._keep_own_gradients()
-        is_updated = super().update()
+        self._keep_held_gradients()
+        with self._copies_in_place():
+            is_updated = super().update()
         began = time.perf_counter()
         self._share_updates()
         self._shared_s = time.perf_counter() - began
@@ -194,22 +137,27 @@ class BitwiseSharded(Bitwise):
         return self._shared_s if is_updated else 0.0
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
-        """Return the state of the parameters that this rank owns."""
-        own = zip(self._names, self._parameters, self._is_own, strict=True)
-        return {name: self.optimizer.state[parameter] for name, parameter, is_own in own if is_own}
+        """Return the state of the parameters of which this rank holds it.
+
+        Raises: RunFailedError where all ranks that held a shard have died: those that are left
+                would gather the others alone.
+        """
+        self._holders.check(self._place.world.original_ranks)
+        held = zip(self._names, self._parameters, self._is_held, strict=True)
+        return {name: self.optimizer.state[p] for name, p, is_held in held if is_held}
 
     def gradients_are_finite(self) -> bool:
         if not self._reducer.is_divided:
             return super().gradients_are_finite()
-        gradients = [p.grad for p in self._own_parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._held_parameters() if p.grad is not None]
         return not self.group.sum([not are_finite(gradients)])[0]
 
     def gradient_square(self) -> float:
         """Add the squares in the order of the parameters, as one process does."""
         if not self._reducer.is_divided:
             return super().gradient_square()
-        owned = zip(self._parameters, self._is_own, strict=True)
-        own = [square_of(p.grad) if is_own and p.grad is not None else 0.0 for p, is_own in owned]
+        held = zip(self._parameters, self._is_held, strict=True)
+        own = [square_of(p.grad) if is_held and p.grad is not None else 0.0 for p, is_held in held]
         return sum(self.group.sum(own))
 
     def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
@@ -227,30 +175,38 @@ class BitwiseSharded(Bitwise):
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         size = self._parameters[0].element_size()
         whole = sum(parameter.nbytes for parameter in self._parameters)
-        own = sum(parameter.nbytes for parameter in self._own_parameters())
+        held = sum(parameter.nbytes for parameter in self._held_parameters())
+        copied = sum(copy.nbytes for copy in self._copies.values())
         quantities = len(STATE_NAMES[self._rule.kind])
+        formula = f"{size}Ψ + {size}{self._place.formula} + {quantities * size}Ψ_held"
         return ExpectedCosts(
             sent_bytes=None,
             received_bytes=None,
             traffic_formula=None,
-            state_bytes=whole + whole / self._place.num_holders + quantities * own,
-            state_formula=f"{size}Ψ + {size}{self._place.formula} + {quantities * size}Ψ_own",
+            state_bytes=whole + whole / self._num_in_memory + copied + quantities * held,
+            state_formula=formula + (f" + {size}Ψ_copied" if copied else ""),
         )
 
     def state_bytes(self) -> StateBytes:
         """Return the rank's part of the parameters in its memory, its gradients and state."""
         whole = super().state_bytes()
-        return whole._replace(parameters=whole.parameters // self._place.num_holders)
+        copied = storage_bytes(list(self._copies.values()))
+        return whole._replace(parameters=whole.parameters // self._num_in_memory + copied)
+
+    @property
+    def _num_in_memory(self) -> int:
+        """Number of ranks that hold the parameters' memory together."""
+        return self._holders.num_shards if self._place.is_shared else 1
 
     def close(self) -> None:
         if self._tree_reducer is not None:
             for parameter in self._parameters:  # which may lie in memory that others see
                 parameter.data = parameter.data.clone()
-            self._parts.clear()
+            self._shards.clear()
         super().close()
 
     def _owners_of_gradients(self) -> Sequence[int] | None:
-        if not self._place.are_owners_alone:
+        if not self._place.are_owners_alone or is_fault_tolerant():
             return None
         return assign_owners([parameter.nbytes for parameter in self._parameters], self.size)
 
@@ -258,35 +214,126 @@ class BitwiseSharded(Bitwise):
         if not self._reducer.is_divided:
             super()._take_gradients(sums)
             return
-        for parameter, total, is_own in zip(self._parameters, sums, self._is_own, strict=True):
+        for parameter, total, is_held in zip(self._parameters, sums, self._is_held, strict=True):
             # Of others zeros without memory, until they are dropped.
-            parameter.grad = total if is_own else parameter.new_zeros(()).expand(parameter.shape)
+            parameter.grad = total if is_held else parameter.new_zeros(()).expand(parameter.shape)
 
     def _scale_gradients(self, factor: float) -> None:
-        self._keep_own_gradients()
-        if any(self._is_own):  # there may be more ranks than parameters
+        self._keep_held_gradients()
+        if any(self._is_held):  # there may be more ranks than parameters
             super()._scale_gradients(factor)
 
-    def _keep_own_gradients(self) -> None:
+    def _keep_held_gradients(self) -> None:
         """Drop the others', once they are checked: an optimizer passes such parameters over."""
-        for parameter, is_own in zip(self._parameters, self._is_own, strict=True):
-            if not is_own:
+        for parameter, is_held in zip(self._parameters, self._is_held, strict=True):
+            if not is_held:
                 parameter.grad = None
 
+    def _note_held(self) -> None:
+        held = self._holders.shards_of(self._own)
+        self._is_held = [shard in held for shard in self._shard_of]
+
+    def _held_parameters(self) -> list[nn.Parameter]:
+        held = zip(self._parameters, self._is_held, strict=True)
+        return [parameter for parameter, is_held in held if is_held]
+
+    # -- the loss of ranks ---------------------------------------------------------------------
+
+    @contextmanager
+    def _copies_in_place(self) -> Iterator[None]:
+        """Have this rank update its copies in the block, in place of what all see."""
+        for number, copy in self._copies.items():
+            self._parameters[number].data = copy
+        try:
+            yield
+        finally:
+            for number in self._copies:
+                self._parameters[number].data = self._views[number]
+
+    def _reduce(self) -> list[Tensor]:
+        """Sum, once nobody sees what a rank that died while it updated has left half done."""
+        world = self._place.world
+        if world is not self._restored_in:
+            self._restore(world.original_ranks)
+            world.barrier("the restoring of parameters")
+            self._restored_in = world
+        for number, copy in self._copies.items():  # before an owner can have these sums, and update
+            copy.copy_(self._views[number])
+        return super()._reduce()
+
+    def _restore(self, living: Sequence[int]) -> None:
+        """Put this rank's copies in place of what owners that died have left."""
+        for number, copy in self._copies.items():
+            if self._holders.owner(self._shard_of[number], living) == self._own:
+                self._views[number].copy_(copy)
+
     def _share_updates(self) -> None:
-        self._place.share(self._parts)
+        memory, living = self.group.together(self._share_shards)
+        if memory is not None and memory is not self._memory:
+            self._memory.copy_(memory)  # from a rank that was done before a loss
+        if living != self._living:
+            self._hold_among(living)
 
-    def _own_parameters(self) -> list[nn.Parameter]:
-        owned = zip(self._parameters, self._is_own, strict=True)
-        return [parameter for parameter, is_own in owned if is_own]
+    def _share_shards(self) -> list[Any]:
+        """Return the updated parameters, where each rank has memory of its own, and the ranks that
+        have them."""
+        living = self._place.world.original_ranks
+        self._restore(living)
+        owners = [living.index(rank) for rank in self._holders.owners(living)]
+        self._place.share(self._shards, owners)
+        return [None if self._place.is_shared else self._memory, living]
+
+    def _hold_among(self, living: Sequence[int]) -> None:
+        """Have as many ranks hold each shard as before others were lost. living: the same on all
+        ranks, though more may have died since."""
+        while (copy := self._holders.next_copy(living)) is not None:
+            shard, rank = copy
+            (states,) = self.group.together(lambda: [self._state_of(shard)])  # noqa: B023
+            self._holders.add(shard, rank)
+            if rank == self._own:
+                self._take(shard, states)
+        for number in list(self._copies):
+            if self._holders.owner(self._shard_of[number], living) == self._own:
+                del self._copies[number]
+        self._living = living
+
+    def _state_of(self, shard: int) -> list[dict[str, Any]]:
+        """Return on every rank the state of a shard's parameters, from its owner."""
+        world = self._place.world
+        owner = self._holders.owner(shard, world.original_ranks)
+        own = []
+        if owner == self._own:
+            own = [self.optimizer.state[self._parameters[n]] for n in self._numbers_of(shard)]
+        return world.share(own, root=world.original_ranks.index(owner))
+
+    def _take(self, shard: int, states: Sequence[dict[str, Any]]) -> None:
+        """Hold a shard from now on."""
+        for number, state in zip(self._numbers_of(shard), states, strict=True):
+            self.optimizer.state[self._parameters[number]] = state
+            if self._place.is_shared:
+                self._copies[number] = self._views[number].clone()
+        self._note_held()
+
+    def _numbers_of(self, shard: int) -> list[int]:
+        return [number for number, owner in enumerate(self._shard_of) if owner == shard]
 
 
-def without_owner(strategy: str) -> str:
-    """Return why the run cannot go on without a rank that dies."""
-    return (
-        f'strategy="{strategy}" keeps the optimizer\'s state of a parameter on one rank, with '
-        'which it would be lost, so that it cannot --survive: take strategy="mpi"'
-    )
+def check_survived(strategy: str, *, spares: int, num_nodes: int) -> None:
+    """Raises: UserError for what cannot go on when ranks die."""
+    if spares:
+        raise UserError(
+            f'strategy="{strategy}" divides the optimizer\'s state among the ranks that compute, '
+            f'and gives none to spares: leave --spares {spares} out, or take strategy="mpi"'
+        )
+    if strategy == "shared" and num_nodes > 1:
+        raise UserError(
+            f'strategy="shared" has the parameters once on each of {num_nodes} nodes, and can '
+            '--survive on one: take strategy="zero" or "mpi"'
+        )
+
+
+def _num_nodes(world: World) -> int:
+    return len(set(world.group.nodes))
 
 
 def check_by_parameter(source: OptimizerSource, strategy: str) -> None:

@@ -20,11 +20,12 @@ from phalanx.launch.detect import Launched
 from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.launch.variables import is_users
 from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.bitwise_sharded import BitwiseSharded, NodeMemory, OwnMemory
+from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
 from phalanx.parallel.mpi import MPI
+from phalanx.parallel.parameter_memory import NodeMemory, OwnMemory
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.world_group import Backend, WorldGroup

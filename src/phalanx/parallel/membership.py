@@ -198,7 +198,7 @@ class Membership:
             has_place = [number < self.places.num_places for number in everyone.original_ranks]
             members = computing(found.progress, has_place)
             if not members:
-                raise RunFailedError("all ranks that had the state of the run have died")
+                raise RunFailedError("the run is lost: all ranks that had its state have died")
             self._first, world = members[0], everyone
             self.is_waiting = everyone.rank not in members
             progress = tuple(found.progress[rank] % DIVIDED for rank in members)

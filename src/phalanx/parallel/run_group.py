@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -144,8 +145,13 @@ class RunGroup(ABC):
 
     def checkpoint_group(self) -> Group | None:
         """Return a group of all ranks that brings checkpoints to rank 0; None where no rank has
-        anything that rank 0 lacks. Collective the first time."""
+        anything that rank 0 lacks. Collective the first time; for use within `uncounted`."""
         return None
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Count nothing that is sent in the block as part of the training. Not collective."""
+        yield
 
 
 class SingleProcessGroup(RunGroup):

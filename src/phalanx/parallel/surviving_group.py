@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from phalanx.comm.group import Group
 from phalanx.comm.recovery import Recovery, finish, is_recoverable
 from phalanx.comm.wait_reporter import WaitReporter, current_wait
 from phalanx.comm.world import World
@@ -98,6 +99,10 @@ class SurvivingGroup(WorldGroup):
             self._num_calls += 1
             self._last = result
             return result
+
+    def checkpoint_group(self) -> Group | None:
+        """Return the world's own: Open MPI may hang in making one of which a rank dies."""
+        return self.world.group if self.size > 1 else None
 
     def close(self) -> None:
         """End when all who are left have come here; who recovers needs what this rank knows."""
@@ -218,7 +223,7 @@ class SurvivingGroup(WorldGroup):
         """Use this world from now on."""
         self.world = world
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
-        self.node, self._checkpoint_group = world.group.nodes[world.rank], None
+        self.node = world.group.nodes[world.rank]
 
     def _go_on(self, recovery: Recovery) -> None:
         """Tell of a loss, in the new world, unless a spare is about to take the place: then with

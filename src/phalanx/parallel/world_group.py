@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -66,13 +67,18 @@ class WorldGroup(RunGroup):
     def exchange(self, values: Sequence[float]) -> list[list[float]]:
         rows = np.zeros((self.size, len(values)))
         rows[self.rank] = values
+        with self.uncounted():
+            self.world.all_reduce(rows)
+        return rows.tolist()
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
         group, traffic = self.world.group, self.world.traffic
         group.traffic = None
         try:
-            self.world.all_reduce(rows)
+            yield
         finally:
             group.traffic = traffic
-        return rows.tolist()
 
     def name(self, rank: int) -> str:
         hosts, number = self.world.group.labels.hosts, self.world.original_ranks[rank]

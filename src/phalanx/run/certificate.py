@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -65,14 +65,24 @@ def _checked_sha256(strategy: Strategy) -> str:
     tensors = model_tensors(strategy.model)
     if strategy.tensor_names is None:
         _check_alike(strategy, tensors_sha256(sorted(tensors.items())))
+    return strategy.group.together(lambda: _sha256_of_parts(strategy, tensors))
+
+
+def _sha256_of_parts(strategy: Strategy, tensors: Mapping[str, Tensor]) -> str:
+    """Return the hash of the model and state that ranks hold in parts. Collective.
+
+    tensors: of the model, those that this rank holds.
+    """
     own = {
         f"{stored_name(name)}:{quantity}": value
         for name, state in strategy.optimizer_state().items()
         for quantity, value in state.items()
         if isinstance(value, Tensor)
     }
-    found = gathered_by_name(strategy.group.checkpoint_group(), tensors | own)
-    return strategy.group.share(tensors_sha256(found))
+    group = strategy.group
+    with group.uncounted():
+        sha256 = tensors_sha256(gathered_by_name(group.checkpoint_group(), {**tensors, **own}))
+        return group.share(sha256)
 
 
 def torch_build() -> str:

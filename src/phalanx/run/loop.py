@@ -362,8 +362,8 @@ class TrainingLoop:
             return
         self.strategy.finish_epoch()
         self.strategy.synchronize_buffers()
-        epoch, seen, step = self.position
-        copies.save((epoch, seen), step, stop.copies_at)
+        (epoch, seen, step), saved_at = self.position, stop.copies_at
+        self.strategy.group.together(lambda: copies.save((epoch, seen), step, saved_at))
         stop.copies_at = 0.0
         self.strategy.group.barrier()  # ranks may share what is copied
 

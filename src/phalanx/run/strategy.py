@@ -10,9 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import torch.distributed as dist
 
-from phalanx.comm.faults import is_fault_tolerant
 from phalanx.errors import UserError
-from phalanx.parallel.bitwise_sharded import without_owner
 from phalanx.parallel.make import (
     JobRanks,
     make_bitwise,
@@ -159,8 +157,6 @@ def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) 
             f'strategy="{name}" does not sum the gradients of micro-batches in a fixed order, as '
             'bitwise=True and --survive do: take strategy="mpi"'
         )
-    if name in ("shared", "zero") and is_fault_tolerant():
-        raise UserError(without_owner(name))
     if is_on_gpu:
         raise UserError("bitwise=True is for the CPU: leave device= out")
     if others := options.keys() - {"overlap"}:

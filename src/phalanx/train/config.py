@@ -168,6 +168,11 @@ class TrainConfig(
                 f"--stage {self.stage}: the rank of a node that copies its data may die: with "
                 "--survive leave it out"
             )
+        if self.spares and self.strategy != "mpi":
+            raise UserError(
+                f"--spares {self.spares} and --strategy {self.strategy} exclude each other: it "
+                "divides the optimizer's state among the ranks that compute; take --strategy mpi"
+            )
         options = self.strategy_options
         if isinstance(options, BitwiseMpiOptions) and options.overlap == "on":
             raise UserError(

@@ -185,11 +185,9 @@ NOT_BITWISE = {
 
 NOT_SURVIVED = {
     "sequential": "one process has no others that could go on",
-    "shared": "a rank alone has the optimizer's state of its slice, which is lost with it",
     "gloo": "Gloo ends the others when a connection breaks",
     "server": "a server alone has its shard of the parameters, which is lost with it",
     "local": "what a rank has learned since the last average is lost with it",
-    "zero": "a rank alone has its shard of the optimizer's state, which is lost with it",
     "tensor": "a rank alone has its shard of the layers, which is lost with it",
     "pipeline": "a rank alone has its stages, which are lost with it",
     "mesh": "a rank alone may have shards or stages, which are lost with it",

@@ -1,7 +1,7 @@
 """Trains with checkpoints and evaluations; some of the original ranks die.
 
-Words: folder for the results; deaths as `dying.py` takes them, in JSON; the name of a mutation of
-the engine, or nothing.
+Words: folder for the results; deaths as `dying.py` takes them, in JSON; names of mutations of the
+engine, and of a strategy.
 
 The model has a parameter of one number a sample, whose gradient says how often each sample counts
 in the sums of a step. Ranks that are started again go on from the newest checkpoint, and do not
@@ -27,6 +27,7 @@ from phalanx.launch.leftovers import mapped_files
 
 MICRO_BATCHES, BATCH, SAMPLES = 8, 32, 81  # the last global batch has 17 samples
 EPOCHS, CHECKPOINT_STEPS = 12, 2
+STRATEGIES = ("mpi", "zero", "shared")
 RANK = int(os.environ.get("RANK", "0"))
 
 
@@ -44,7 +45,7 @@ class Counting(nn.Module):
         return self.network(inputs)
 
 
-def main(folder: Path, dying: Dying) -> None:
+def main(folder: Path, dying: Dying, strategy: str) -> None:
     torch.manual_seed(5)
     inputs, targets = torch.randn(SAMPLES, 20), torch.randint(10, (SAMPLES,))
     data, model = (inputs, targets, torch.arange(SAMPLES)), Counting()
@@ -58,6 +59,7 @@ def main(folder: Path, dying: Dying) -> None:
         batch_size=BATCH,
         micro_batches=MICRO_BATCHES,
         bitwise=True,
+        strategy=strategy,
         epochs=EPOCHS,
         checkpoint_dir=folder / "checkpoints",
         checkpoint_steps=CHECKPOINT_STEPS,
@@ -71,6 +73,8 @@ def main(folder: Path, dying: Dying) -> None:
         return F.cross_entropy(model(batch[0]), batch[1])
 
     def count(*_: object) -> None:
+        if model.counted.grad is None:
+            return  # held by other ranks
         times = (model.counted.grad * batch.global_samples).tolist()
         print(json.dumps([batch.epoch, batch.step, times]), file=counted, flush=True)
 
@@ -101,6 +105,8 @@ def main(folder: Path, dying: Dying) -> None:
 
 if __name__ == "__main__":
     for name in sys.argv[3:]:
-        MUTATIONS[name]()
+        if name not in STRATEGIES:
+            MUTATIONS[name]()
+    chosen = [name for name in sys.argv[3:] if name in STRATEGIES] or ["auto"]
     place = Path(sys.argv[1])
-    main(place, Dying(place, RANK, json.loads(sys.argv[2])))
+    main(place, Dying(place, RANK, json.loads(sys.argv[2])), *chosen)

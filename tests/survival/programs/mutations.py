@@ -7,6 +7,7 @@ from phalanx.comm.layout import share_of
 from phalanx.gradients import tree_reducer
 from phalanx.gradients.summation_tree import ADD, Exchange, plan_exchange
 from phalanx.parallel.bitwise import Bitwise
+from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.parallel.surviving_group import SurvivingGroup
 
 
@@ -40,9 +41,30 @@ def make_calls_again() -> None:
     SurvivingGroup._settle = lambda _, compute: compute()
 
 
+def leave_half_done() -> None:
+    """Leave in shared memory what a rank that died while it updated has made of it."""
+    BitwiseSharded._restore = lambda *_: None
+
+
+def update_own_alone() -> None:
+    """Have the second holders of a shard not make its updates."""
+    keep = BitwiseSharded._keep_held_gradients
+
+    def mutation(strategy: BitwiseSharded) -> None:
+        keep(strategy)
+        owners = strategy._holders.owners(strategy._place.world.original_ranks)
+        for parameter, shard in zip(strategy._parameters, strategy._shard_of, strict=True):
+            if owners[shard] != strategy._own:
+                parameter.grad = None
+
+    BitwiseSharded._keep_held_gradients = mutation
+
+
 MUTATIONS: dict[str, Callable[[], None]] = {
     "counted twice": lambda: count_inherited(2),
     "dropped": lambda: count_inherited(0),
     "order of the ranks": sum_by_ranks,
     "made again": make_calls_again,
+    "left half done": leave_half_done,
+    "updated by the owner alone": update_own_alone,
 }

@@ -1,0 +1,122 @@
+"""Memory of parameters that some ranks own, each of which updates its shard there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phalanx.comm.failure_detector import FailureDetector
+from phalanx.comm.memory import allocate_shared
+from phalanx.comm.set_up import SetupCommunicator
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.gradients.flat_grad_buffer import node_members
+from phalanx.parallel.world_group import WorldGroup
+from phalanx.torch_backend.tensors import buffer_of
+
+
+class ParameterMemory(ABC):
+    """Memory of the parameters, the owners of which are some ranks."""
+
+    name: str
+    """Of the strategy."""
+    is_shared: bool
+    """Whether the owners see one piece of memory."""
+    are_owners_alone = False
+    """Whether no rank but the owner needs a parameter's gradient."""
+    formula: str
+    """Of the bytes of parameters that a rank holds, after those of a value; Ψ: their number."""
+
+    def __init__(self, group: WorldGroup) -> None:
+        """group: of all ranks, some of which may be lost later."""
+        self._group = group
+
+    @property
+    def world(self) -> World:
+        """World of the ranks that live."""
+        return self._group.world
+
+    @abstractmethod
+    def owners(self) -> Mapping[int, int]:
+        """Return the owners that live, by the numbers that they started with, and their nodes."""
+
+    @abstractmethod
+    def allocate(self, num_bytes: int) -> Tensor:
+        """Return the memory, (num_bytes,) uint8, zeros. Collective."""
+
+    @abstractmethod
+    def share(self, shards: Sequence[Tensor], owners: Sequence[int]) -> None:
+        """Bring every rank what others have updated. owners: ranks of the world, one a shard.
+        Collective."""
+
+
+class OwnMemory(ParameterMemory):
+    """Memory of each rank's own: all ranks are owners, and send each other what they have
+    updated."""
+
+    name = "zero"
+    is_shared = False
+    are_owners_alone = True
+    formula = "Ψ"
+
+    def owners(self) -> Mapping[int, int]:
+        world = self.world
+        return dict(zip(world.original_ranks, world.group.nodes, strict=True))
+
+    def allocate(self, num_bytes: int) -> Tensor:
+        return torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def share(self, shards: Sequence[Tensor], owners: Sequence[int]) -> None:
+        world, buffers = self.world, list(map(buffer_of, shards))
+        if world.size == 1:
+            return
+        if list(owners) == list(range(world.size)):
+            world.group.all_gather(buffers, buffers[world.rank])
+            return
+        for buffer, owner in zip(buffers, owners, strict=True):  # ranks were lost
+            world.group.broadcast(buffer, root=owner)
+
+
+class NodeMemory(ParameterMemory):
+    """Memory that the ranks of a node share, who are the owners; every node makes the same
+    updates."""
+
+    name = "shared"
+    is_shared = True
+
+    def __init__(self, group: WorldGroup) -> None:
+        super().__init__(group)
+        self.formula = f"Ψ/{'p' if self.world.on_one_node else 'k'}"
+
+    def owners(self) -> Mapping[int, int]:
+        world = self.world
+        ranks = node_members(world)
+        return {world.original_ranks[rank]: world.group.nodes[rank] for rank in ranks}
+
+    def allocate(self, num_bytes: int) -> Tensor:
+        """Raises: UserError where there is no such memory."""
+        world = self.world
+        detector = FailureDetector(
+            world.node,
+            group="parameters",
+            members=node_members(world),
+            policy=world.policy,
+            timeout_s=world.timeout_s,
+        )
+        memory = allocate_shared(SetupCommunicator(world.node, detector), num_bytes)
+        detector.close()
+        without = np.array([float(memory is None)])
+        world.all_reduce(without)
+        if memory is None or any(without):
+            raise UserError(
+                "--strategy shared needs shared memory, and these ranks have none: use "
+                "--strategy mpi (`phalanx doctor` says more)"
+            )
+        return torch.from_numpy(memory.array())
+
+    def share(self, shards: Sequence[Tensor], owners: Sequence[int]) -> None:  # noqa: ARG002
+        self.world.barrier("the update")
