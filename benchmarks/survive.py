@@ -2,6 +2,7 @@
 
     python benchmarks/survive.py            # ten minutes on two quiet cores
     python benchmarks/survive.py --quick    # one start
+    python benchmarks/survive.py zero       # or shared: of two ranks each then makes all updates
 
 The same program of `phalanx.start`, an MLP of two sizes on two ranks of this node, one thread each,
 is launched four times at once:
@@ -19,7 +20,7 @@ whole block, which does not see other processes.
 A process keeps the physical pages that it got: two starts of the same program differ by up to a
 quarter of a step, for as long as they run. So a start counts once, by the median of its rounds, and
 there are many. Reported: the ratios of the starts, their geometric mean and its 95 % interval. Raw
-times, commit and machine go to benchmarks/results/survive.json.
+times, commit and machine go to benchmarks/results/survive.json, of a strategy survive-<name>.json.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import time
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import torch
@@ -48,13 +49,14 @@ from phalanx.jobs.record import describe_environment
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import write_atomically
 from phalanx.report.statistics import mean_interval
+from phalanx.run.strategy import StrategyName
 
 RANKS, MICRO_BATCHES, CLASSES = 2, 4, 10
 KINDS = ("plain", "bitwise", "again", "survive")
 PAIRS = (("again", "bitwise"), ("survive", "bitwise"), ("survive", "plain"), ("bitwise", "plain"))
 STARTS, ROUNDS, WARM_UP = 16, 6, 2
 START_S, BLOCK_TIMEOUT_S = 120.0, 120.0
-RESULTS = Path(__file__).parent / "results" / "survive.json"
+RESULTS = Path(__file__).parent / "results"
 
 
 class Size(NamedTuple):
@@ -76,7 +78,7 @@ class Block(NamedTuple):
     processor_s: float
 
 
-def rank_main(folder: Path, kind: str, size: Size) -> None:
+def rank_main(folder: Path, kind: str, size: Size, strategy: StrategyName) -> None:
     rank = os.environ["RANK"]
     torch.manual_seed(0)
     layers = [nn.Linear(784, size.width), nn.ReLU(), nn.Linear(size.width, size.width), nn.ReLU()]
@@ -89,6 +91,7 @@ def rank_main(folder: Path, kind: str, size: Size) -> None:
         batch_size=size.batch,
         micro_batches=MICRO_BATCHES,
         bitwise=kind != "plain",
+        strategy=strategy,
         epochs=sys.maxsize,
     )
     begin, end = (folder / f"{what}-{kind}-{rank}" for what in ("begin", "end"))
@@ -113,7 +116,7 @@ def rank_main(folder: Path, kind: str, size: Size) -> None:
 class LaunchedJob:
     """A program that was launched, which makes blocks of steps when it is asked."""
 
-    def __init__(self, folder: Path, kind: str, size: Size) -> None:
+    def __init__(self, folder: Path, kind: str, size: Size, strategy: str) -> None:
         pipes = [
             folder / f"{what}-{kind}-{rank}" for what in ("begin", "end") for rank in range(RANKS)
         ]
@@ -124,7 +127,7 @@ class LaunchedJob:
         self._log = folder / f"{kind}.log"
         options = ["--threads", "1", "--log-dir", str(folder / kind), "-n", str(RANKS)]
         options += ["--survive"] if kind == "survive" else []
-        program = [__file__, "rank", str(folder), kind, json.dumps(size)]
+        program = [__file__, "rank", str(folder), kind, json.dumps(size), strategy]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "phalanx", "launch", *options, *program],
@@ -164,10 +167,10 @@ class LaunchedJob:
 Round = dict[str, list[Block]]  # by kind, rank
 
 
-def measure(size: Size) -> list[Round]:
+def measure(size: Size, strategy: str) -> list[Round]:
     """Return the rounds of one start of each kind."""
     with tempfile.TemporaryDirectory() as name:
-        jobs = {kind: LaunchedJob(Path(name), kind, size) for kind in KINDS}
+        jobs = {kind: LaunchedJob(Path(name), kind, size, strategy) for kind in KINDS}
         for _ in range(WARM_UP):
             for job in jobs.values():
                 job.block(START_S)
@@ -216,16 +219,16 @@ def report(name: str, starts: list[list[Round]]) -> None:
         print(f"  {upper + ' ÷ ' + lower:18}{columns[0]:24}{columns[1]}", flush=True)
 
 
-def main(num_starts: int) -> None:
-    print(f"steps of {RANKS} ranks; ratios by the clock, and by the processor's time")
+def main(num_starts: int, strategy: str) -> None:
+    print(f"steps of {RANKS} ranks ({strategy}); ratios by the clock, and by the processor's time")
     found = {}
     for name, size in SIZES.items():
-        found[name] = [measure(size) for _ in range(num_starts)]
+        found[name] = [measure(size, strategy) for _ in range(num_starts)]
         report(name, found[name])
     if num_starts == 1:
         return
     document = {
-        "command": "python benchmarks/survive.py",
+        "command": f"python benchmarks/survive.py {strategy}",
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
         "sizes": {name: size._asdict() for name, size in SIZES.items()},
@@ -233,12 +236,19 @@ def main(num_starts: int) -> None:
         "micro_batches": MICRO_BATCHES,
         "step_and_processor_seconds_by_start_round_kind_rank": found,
     }
-    write_atomically(RESULTS, json.dumps(document).encode())
-    print(f"raw times: {RESULTS}")
+    results = RESULTS / ("survive.json" if strategy == "mpi" else f"survive-{strategy}.json")
+    write_atomically(results, json.dumps(document).encode())
+    print(f"raw times: {results}")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
-        rank_main(Path(sys.argv[2]), sys.argv[3], Size(*json.loads(sys.argv[4])))
+        rank_main(
+            Path(sys.argv[2]),
+            sys.argv[3],
+            Size(*json.loads(sys.argv[4])),
+            cast("StrategyName", sys.argv[5]),
+        )
     else:
-        main(1 if "--quick" in sys.argv[1:] else STARTS)
+        names = [word for word in sys.argv[1:] if word != "--quick"] or ["mpi"]
+        main(1 if "--quick" in sys.argv[1:] else STARTS, *names)

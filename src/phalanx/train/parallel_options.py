@@ -44,7 +44,8 @@ class ParallelOptions:
     `pipeline`, on one thread each, with a fixed cut into micro-batches and order of sums."""
 
     survive: bool = False
-    """Go on without ranks that die, to the same bits: `mpi` with Open MPI. Means --bitwise, too."""
+    """Go on without ranks that die, to the same bits: `mpi`, `zero` or `shared`, with Open MPI.
+    Means --bitwise, too."""
 
     spares: int = ruled(0, NOT_NEGATIVE, SURVIVING)
     """Start so many ranks more, which wait, asleep, to take the places of those that die."""
