@@ -245,8 +245,9 @@ def _take_bitwise_options(given: GivenOptions, strategy: StrategyName) -> Bitwis
         return options
     if isinstance(options, BitwiseZeroOptions) and options.zero_stage == 3:
         raise UserError(
-            "--bitwise and --zero-stage 3 exclude each other: its ranks gather layers together, "
-            "and here they compute different numbers of micro-batches; give --zero-stage 1 or 2"
+            "--bitwise (or --survive) and --zero-stage 3 exclude each other: its ranks gather "
+            "layers together, and here they compute different numbers of micro-batches; give "
+            "--zero-stage 1 or 2 (3 is the default)"
         )
     backend = given.take(BackendOptions).backend
     given.refuse("backend", backend, "mpi", "runs without --bitwise")
