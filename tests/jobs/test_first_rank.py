@@ -1,14 +1,16 @@
 """Events of the first of the ranks that are left, and the ends of the others."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from phalanx.jobs.first_rank import FirstRankTail
+from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail
 from phalanx.jobs.outcome import JobExit
 from phalanx.jobs.runtime import ended_by_rank, has_failure
-from phalanx.launch.rank_log import RankFailure, note
-from phalanx.records.events import Event, NoticeEvent, RecoveredEvent
+from phalanx.launch.rank_log import RankFailure, log_file, note
+from phalanx.records.events import Event, NoticeEvent, RecoveredEvent, ReplacedEvent
 from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.rank_texts import recovered_text, replaced_text
 
 
 def write(folder: Path, rank: int, *events: str | Sequence[int]) -> None:
@@ -44,6 +46,38 @@ def test_each_says_what_it_has_written_as_the_first(tmp_path: Path) -> None:
     write(tmp_path, 3, [0], [1], "three alone")
     found = [each for _ in range(3) for each in texts(list(tail.read_new()))]
     assert found == ["RecoveredEvent", "three alone"]
+
+
+def test_the_next_rank_is_shown_from_the_loss_on(tmp_path: Path) -> None:
+    """The end of a run whose rank 0 had died, and its certificate, was not shown."""
+    output = io.BytesIO()
+    shown = FirstRankOutput(tmp_path, 4, output)
+    loss = recovered_text(
+        RecoveredEvent(at_s=0.0, step=1, lost=[0], recovery_s=0.02), left=3
+    ).encode()
+    replaced = ReplacedEvent(at_s=0.0, step=1, spares=[3], lost=[1], seconds=0.2)
+
+    def say(rank: int, text: bytes) -> bool:
+        with log_file(tmp_path, rank).open("ab") as log:
+            log.write(text)
+        return shown.copy_new()
+
+    assert not shown.copy_new()
+    assert say(0, b"begin\n")
+    assert not say(1, b"begin\nrank 2 died young\n")
+    note(tmp_path, RankFailure(0, -9, 1.0))
+    assert say(0, b"last of 0\n"), "which a node may bring late"
+    assert say(1, loss + b"\nstep 5\n")
+    assert say(1, b"step 6\n")
+    note(tmp_path, RankFailure(1, -9, 2.0))
+    note(tmp_path, RankFailure(2, -9, 2.0))
+    assert not say(2, b"never the first\n")
+    assert say(3, b"begin\n" + replaced_text(replaced, 2).encode() + b"\nend\n")
+    lines = output.getvalue().decode().splitlines()
+    assert lines == [
+        *("begin", "last of 0", "rank 0 died: 3 ranks went on after 20 ms", "step 5", "step 6"),
+        *("rank 1 died: rank 3, a spare, took its place: 2 ranks went on after 200 ms", "end"),
+    ]
 
 
 def test_a_death_ends_nobody_and_a_failure_all(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_view_has_the_order_in_memory_of_what_it_replaces(tensor: torch.Tensor
 def test_what_cannot_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
     check_survived("zero", spares=0, num_nodes=2)
-    with pytest.raises(UserError, match="gives none to spares: leave --spares 1 out"):
+    with pytest.raises(UserError, match="gives none to 1 spares: launch without spares"):
         check_survived("zero", spares=1, num_nodes=1)
     with pytest.raises(UserError, match="on each of 2 nodes, and can --survive on one"):
         check_survived("shared", spares=0, num_nodes=2)

@@ -59,6 +59,8 @@ def check(
         assert len(ledger) == len(right) or rank in ran.killed or restarts or words
     assert {step for ledger in ran.ledgers.values() for _, step, _ in ledger} == set(right)
     assert set(ran.computed) == set(truth.computed)
+    if "end" not in ran.killed.values():  # where rank 0 may be about to print it
+        assert ran.shown.count("bitwise: SHA-256 ") == 1, ran.shown
     assert run["outcome"]["status"] == "completed", run["outcome"]
     assert set(run["outcome"]["lost"]) <= set(ran.killed) or restarts
     assert len(readable_folders(folder / "checkpoints")) >= EPOCHS

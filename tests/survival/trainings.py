@@ -27,6 +27,8 @@ class Trained(NamedTuple):
     computed: Counter[tuple[int, tuple[int, ...]]]
     """Micro-batches of all ranks: step, and the numbers of the samples."""
     said: str
+    shown: str
+    """Of the first of the ranks that were left."""
     code: int
 
     @property
@@ -89,6 +91,7 @@ def read(folder: Path, done: subprocess.CompletedProcess[str]) -> Trained:
         },
         computed=Counter(computed),
         said=done.stderr,
+        shown=done.stdout,
         code=done.returncode,
     )
 

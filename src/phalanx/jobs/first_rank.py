@@ -1,13 +1,23 @@
-"""Events of the first of the ranks that are left: it does for all what rank 0 does."""
+"""Events and output of the first of the ranks that are left: it does for all what rank 0 does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
-from phalanx.launch.rank_log import has_failed
+from phalanx.launch.rank_log import has_failed, log_file
 from phalanx.records.events import Event, RecoveredEvent
 from phalanx.records.files import EventTail, rank_file
+from phalanx.records.rank_texts import LOSS_LINE
+
+
+class Output(Protocol):
+    """Where the output of ranks goes, such as `sys.stdout.buffer`."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
 
 
 class FirstRankTail:
@@ -33,3 +43,39 @@ class FirstRankTail:
                     lost.update(event.lost)
                 if lost.issuperset(range(rank)):
                     yield event
+
+
+class FirstRankOutput:
+    """Copies what rank 0 prints while its log grows; where that has died, what the next rank prints
+    from the line about the loss on, and so forth."""
+
+    def __init__(self, folder: Path, ranks: int, output: Output) -> None:
+        """folder: of the logs, and of the notes of how processes have ended."""
+        self._folder, self._ranks, self._output = folder, ranks, output
+        self._copied: list[int | None] = [0]
+        """By rank: bytes of its log; None: it has not printed anything as the first."""
+
+    def copy_new(self) -> bool:
+        """Copy what was added since the last call, and return whether there was anything."""
+        copied = self._copied
+        while len(copied) < self._ranks and has_failed(self._folder, len(copied) - 1):
+            copied.append(None)
+        return sum(self._copy(rank) for rank in range(len(copied))) > 0
+
+    def _copy(self, rank: int) -> int:
+        """Copy what is new of a rank's, and return the number of bytes."""
+        log, copied = log_file(self._folder, rank), self._copied[rank]
+        if not log.exists():
+            return 0
+        with log.open("rb") as file:
+            file.seek(copied or 0)
+            new = file.read()
+        if copied is None:
+            found = LOSS_LINE.search(new)
+            if found is None:
+                return 0
+            copied, new = found.start(), new[found.start() :]
+        self._copied[rank] = copied + len(new)
+        self._output.write(new)
+        self._output.flush()
+        return len(new)

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from phalanx.errors import EXIT_STOPPED, RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import Collector
+from phalanx.jobs.first_rank import FirstRankOutput, Output
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
     last_exception,
@@ -57,14 +57,6 @@ SHOWN_LINES = 20
 """Of the log of the rank that failed first."""
 LOSSES = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGPIPE, PEER_DISCONNECTED)
 """Exit codes of ranks that ended by no failure of their program."""
-
-
-class Output(Protocol):
-    """Where the output of rank 0 goes."""
-
-    def write(self, new: bytes, /) -> object: ...
-
-    def flush(self) -> object: ...
 
 
 def program_words(words: Sequence[str]) -> list[str]:
@@ -115,13 +107,11 @@ def launch_program(
     reports = {WAIT_REPORTS: "" if patience_s is None else str(folder.absolute())}
     others = {**_process_variables(threads), **environment, **reports}
     nodes = THIS_MACHINE if mpi is None else allocation(os.environ)
-    shown = 0
+    shown = FirstRankOutput(folder, ranks, output)
 
     def update() -> bool:
-        nonlocal shown
         check()
-        before, shown = shown, _copy(log_file(folder, 0), shown, output)
-        return shown > before
+        return shown.copy_new()
 
     with _closed_on_error(folder):
         ending, job, collector = follow(
@@ -135,7 +125,7 @@ def launch_program(
             grace_s=grace_s,
             listens=partial(is_listening, folder),
         )
-    _copy(log_file(folder, 0), shown, output)
+    shown.copy_new()
     return _judge(folder, ranks, ending, nodes, job, collector, survive=survive)
 
 
@@ -327,18 +317,6 @@ def _close_run(folder: Path, error: str, *, is_known: bool = False) -> None:
                 error = failure.message + on_host(failure)
                 outcome = Outcome(status="failed", error=error, rank=failure.rank)
             end_record(folder, Run, outcome)
-
-
-def _copy(source: Path, shown: int, output: Output) -> int:
-    """Copy what `source` has after its first `shown` bytes; return how many it has."""
-    if not source.exists():
-        return shown
-    with source.open("rb") as file:
-        file.seek(shown)
-        new = file.read()
-    output.write(new)
-    output.flush()
-    return shown + len(new)
 
 
 def _why(folder: Path, code: int, failures: Sequence[RankFailure], nodes: RankNodes) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.jobs.launch_program import Output, check_completed, launch_program
+from phalanx.jobs.first_rank import Output
+from phalanx.jobs.launch_program import check_completed, launch_program
 from phalanx.jobs.restarts import RESTART, Attempt, Resumption
 from phalanx.launch.allocation import allocation, max_local_ranks
 from phalanx.launch.cores import usable_cores

@@ -323,7 +323,7 @@ def check_survived(strategy: str, *, spares: int, num_nodes: int) -> None:
     if spares:
         raise UserError(
             f'strategy="{strategy}" divides the optimizer\'s state among the ranks that compute, '
-            f'and gives none to spares: leave --spares {spares} out, or take strategy="mpi"'
+            f'and gives none to {spares} spares: launch without spares, or take strategy="mpi"'
         )
     if strategy == "shared" and num_nodes > 1:
         raise UserError(

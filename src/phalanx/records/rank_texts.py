@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from phalanx.records.events import RebalancedEvent, RecoveredEvent, ReplacedEvent, SlowRankEvent
+
+LOSS_LINE = re.compile(rb"^ranks? [\d, ]+(?:a spare, |spares, )?died: .*\bwent on after ", re.M)
+"""Line of `recovered_text` or `replaced_text`, in what a rank prints."""
 
 
 def recovered_text(event: RecoveredEvent, left: int, *, are_spares: bool = False) -> str:
