@@ -10,7 +10,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.errors import UserError
 from phalanx.launch.survival import FAULT_TOLERANCE
-from phalanx.parallel.bitwise_sharded import check_by_parameter, check_survived, view_like
+from phalanx.parallel.bitwise_sharded import check_by_parameter, check_survivable, view_like
 from phalanx.parallel.costs import assign_owners
 from phalanx.parallel.make import JobRanks, make_bitwise
 from phalanx.parallel.step import StepOptions
@@ -54,11 +54,11 @@ def test_a_view_has_the_order_in_memory_of_what_it_replaces(tensor: torch.Tensor
 
 def test_what_cannot_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
-    check_survived("zero", spares=0, num_nodes=2)
+    check_survivable("zero", spares=0, num_nodes=2)
     with pytest.raises(UserError, match="gives none to 1 spares: launch without spares"):
-        check_survived("zero", spares=1, num_nodes=1)
+        check_survivable("zero", spares=1, num_nodes=1)
     with pytest.raises(UserError, match="on each of 2 nodes, and can --survive on one"):
-        check_survived("shared", spares=0, num_nodes=2)
+        check_survivable("shared", spares=0, num_nodes=2)
     ranks, step = JobRanks(launched=None, timeout_s=1), StepOptions()
     with pytest.raises(UserError, match="--overlap on and --survive exclude each other"):
         make_bitwise("mpi", ranks, micro_batches=2, overlaps=True, step=step)

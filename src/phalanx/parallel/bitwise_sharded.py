@@ -72,7 +72,7 @@ class BitwiseSharded(Bitwise):
         """micro_batches: of a full global batch. Raises: UserError for what cannot survive the loss
         of ranks, where these may be lost."""
         if is_fault_tolerant():
-            check_survived(kind.name, spares=num_spares(os.environ), num_nodes=_num_nodes(world))
+            check_survivable(kind.name, spares=num_spares(os.environ), num_nodes=_num_nodes(world))
         super().__init__(world, micro_batches=micro_batches, step_options=step_options)
         assert isinstance(self.group, WorldGroup), "several ranks"
         self.name = kind.name
@@ -318,7 +318,7 @@ class BitwiseSharded(Bitwise):
         return [number for number, owner in enumerate(self._shard_of) if owner == shard]
 
 
-def check_survived(strategy: str, *, spares: int, num_nodes: int) -> None:
+def check_survivable(strategy: str, *, spares: int, num_nodes: int) -> None:
     """Raises: UserError for what cannot go on when ranks die."""
     if spares:
         raise UserError(
