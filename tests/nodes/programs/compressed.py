@@ -71,6 +71,7 @@ def check_failure(world: World) -> None:
     """A rank fails in its block: all others hear of it in their sums, at once or by a neighbour."""
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     reducer = make_bucketed_reducer(world, parameters, make_compressor("int8"), overlaps=False)
+    COMM_WORLD.Barrier()  # else slower ranks hear of it while they make theirs
     reducer.begin()
     sum(p.sum() for p in parameters).backward()
     if RANK == 1:
