@@ -322,13 +322,13 @@ def check_survivable(strategy: str, *, spares: int, num_nodes: int) -> None:
     """Raises: UserError for what cannot go on when ranks die."""
     if spares:
         raise UserError(
-            f'strategy="{strategy}" divides the optimizer\'s state among the ranks that compute, '
-            f'and gives none to {spares} spares: launch without spares, or take strategy="mpi"'
+            f'the strategy "{strategy}" divides the optimizer\'s state among the ranks that compute, '
+            f'and gives none to {spares} spares: launch without spares, or take "mpi"'
         )
     if strategy == "shared" and num_nodes > 1:
         raise UserError(
-            f'strategy="shared" has the parameters once on each of {num_nodes} nodes, and can '
-            '--survive on one: take strategy="zero" or "mpi"'
+            f'the strategy "shared" has the parameters once on each of {num_nodes} nodes, and goes '
+            'on without ranks that die on a single node only: take "zero" or "mpi"'
         )
 
 
