@@ -55,9 +55,9 @@ def test_a_view_has_the_order_in_memory_of_what_it_replaces(tensor: torch.Tensor
 def test_what_cannot_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
     check_survivable("zero", spares=0, num_nodes=2)
-    with pytest.raises(UserError, match="gives none to 1 spares: launch without spares"):
+    with pytest.raises(UserError, match=r"gives none to spares \(1\): launch without"):
         check_survivable("zero", spares=1, num_nodes=1)
-    with pytest.raises(UserError, match="on each of 2 nodes, .* on a single node only"):
+    with pytest.raises(UserError, match=r"on each of 2 nodes, .* on a single node only"):
         check_survivable("shared", spares=0, num_nodes=2)
     ranks, step = JobRanks(launched=None, timeout_s=1), StepOptions()
     with pytest.raises(UserError, match="--overlap on and --survive exclude each other"):

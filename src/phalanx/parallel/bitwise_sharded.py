@@ -322,8 +322,8 @@ def check_survivable(strategy: str, *, spares: int, num_nodes: int) -> None:
     """Raises: UserError for what cannot go on when ranks die."""
     if spares:
         raise UserError(
-            f'the strategy "{strategy}" divides the optimizer\'s state among the ranks that compute, '
-            f'and gives none to {spares} spares: launch without spares, or take "mpi"'
+            f'the strategy "{strategy}" divides the optimizer\'s state among the ranks that '
+            f'compute, and gives none to spares ({spares}): launch without them, or take "mpi"'
         )
     if strategy == "shared" and num_nodes > 1:
         raise UserError(
