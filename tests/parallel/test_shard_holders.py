@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.errors import RunFailedError
+from phalanx.jobs.outcome import is_about_loss
 from phalanx.parallel.shard_holders import ShardHolders
 
 
@@ -37,8 +38,9 @@ def test_one_holder_where_nobody_may_be_lost() -> None:
 
 def test_what_all_its_holders_had_is_lost() -> None:
     holders = ShardHolders(dict.fromkeys(range(4), 0), num_copies=2)
-    with pytest.raises(RunFailedError, match=r"is lost: ranks 0, 1, .*--restarts N"):
+    with pytest.raises(RunFailedError, match=r"is lost: ranks 0, 1, .*--restarts N") as why:
         holders.check([2, 3])
+    assert is_about_loss(str(why.value)), "a restart follows"
     assert holders.next_copy([2, 3]) is None
 
 

@@ -52,30 +52,34 @@ class FirstRankOutput:
     def __init__(self, folder: Path, ranks: int, output: Output) -> None:
         """folder: of the logs, and of the notes of how processes have ended."""
         self._folder, self._ranks, self._output = folder, ranks, output
-        self._copied: list[int | None] = [0]
-        """By rank: bytes of its log; None: it has not printed anything as the first."""
+        self._read = [0]
+        """By rank: bytes of its log."""
+        self._are_shown = {0}
+        """Ranks that have printed something as the first."""
 
     def copy_new(self) -> bool:
         """Copy what was added since the last call, and return whether there was anything."""
-        copied = self._copied
-        while len(copied) < self._ranks and has_failed(self._folder, len(copied) - 1):
-            copied.append(None)
-        return sum(self._copy(rank) for rank in range(len(copied))) > 0
+        while len(self._read) < self._ranks and has_failed(self._folder, len(self._read) - 1):
+            self._read.append(0)
+        return sum(self._copy(rank) for rank in range(len(self._read))) > 0
 
     def _copy(self, rank: int) -> int:
         """Copy what is new of a rank's, and return the number of bytes."""
-        log, copied = log_file(self._folder, rank), self._copied[rank]
+        log = log_file(self._folder, rank)
         if not log.exists():
             return 0
         with log.open("rb") as file:
-            file.seek(copied or 0)
+            file.seek(self._read[rank])
             new = file.read()
-        if copied is None:
+        if rank not in self._are_shown:
             found = LOSS_LINE.search(new)
             if found is None:
+                self._read[rank] += new.rfind(b"\n") + 1  # a line may be half written
                 return 0
-            copied, new = found.start(), new[found.start() :]
-        self._copied[rank] = copied + len(new)
+            self._are_shown.add(rank)
+            self._read[rank] += found.start()
+            new = new[found.start() :]
+        self._read[rank] += len(new)
         self._output.write(new)
         self._output.flush()
         return len(new)
