@@ -110,6 +110,9 @@ def test_runs_of_one_program_have_folders_of_their_own(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "runs-2"]
     with pytest.raises(phalanx.UserError, match="already holds the records of a run"):
         run_of(tmp_path / "runs")
+    again = {"checkpoint_dir": tmp_path / "saved", "resume": True}  # none is there yet
+    train(run_of(tmp_path / "runs", **again))
+    assert read_run(tmp_path / "runs-3").outcome.status == "completed"
 
 
 def test_a_trace_lies_beside_the_records(

@@ -29,7 +29,7 @@ from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
 from phalanx.train.recipe import recipe_of, restarts_schedule
 from phalanx.train.resume import RunIsFinishedError, check_resumable
-from phalanx.train.run import complete
+from phalanx.train.run import complete, folder_of
 from tests.checkpoints.test_manifest import save
 from tests.data.packs import make_pack
 
@@ -307,11 +307,17 @@ def test_other_packed_data_are_refused_whatever_their_folder(tmp_path: Path) -> 
 
 
 def test_a_repeated_job_begins_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
-    folder = tmp_path / "saved"
-    asked = changed(CONFIG, checkpoint_dir=folder, resume=folder, allow_changes=True)
+    """One that was requeued before its first checkpoint failed for ever: its first life had taken
+    the folder that --run-dir names."""
+    folder, runs = tmp_path / "saved", tmp_path / "r"
+    runs.mkdir()
+    (runs / "run.json").touch()
+    asked = changed(CONFIG, checkpoint_dir=folder, resume=folder, allow_changes=True, run_dir=runs)
     notices: list[str] = []
     config, _ = complete(asked, None, notices)
     assert (config.resume, config.allow_changes) == (None, False)
+    assert folder_of(config) == tmp_path / "r-2"
+    assert folder_of(complete(changed(CONFIG, run_dir=runs), None)[0]) == runs, "not its next life"
     assert notices == [f"no checkpoint in {folder} yet: training from the start"]
     (folder / folder_name(1)).mkdir(parents=True)
     with pytest.raises(UserError, match="no complete checkpoint in it"):

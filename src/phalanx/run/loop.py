@@ -52,6 +52,8 @@ class LoopOptions:
     steps: int | None = None
     """Updates after which the run ends, within the epochs; None: their number."""
     start: Position = BEGINNING
+    resumes: bool = False
+    """Whether it was asked to resume, where there is a checkpoint."""
     checkpoint_steps: int | None = None
     """Steps of an epoch after which `save` is called, again and again; None: never."""
     checkpoint_seconds: float | None = None

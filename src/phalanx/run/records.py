@@ -35,7 +35,7 @@ from phalanx.records.files import EventWriter, rank_file, write_failure
 from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.gathered_records import GatheredRecords
-from phalanx.run.loop import BEGINNING, LoopOptions, Position
+from phalanx.run.loop import LoopOptions, Position
 from phalanx.run.recording import RunRecorder
 from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
@@ -105,7 +105,7 @@ class ProgramRecords:
         Raises: UserError on rank 0 when it holds another run's records or cannot be written.
         """
         gathered: GatheredRecords | None = None
-        is_new = run_dir is not None and options.start == BEGINNING and not is_restart()
+        is_new = run_dir is not None and not options.resumes and not is_restart()
         named = os.environ.get(RUN_DIR) if run_dir is None else run_dir
         folder = None if named is None else Path(named)
         if folder is not None and not is_new:  # one more run of a program, or more of a run

@@ -85,6 +85,8 @@ def complete(
     validate(config, choice.shape, own)
     config = _fixed_cut(config)
     _check_writable("--stage", config.stage)
+    if config.resume and config.run_dir:  # a job that is queued again has no checkpoint yet
+        config = replace(config, run_dir=unused_folder(config.run_dir))
     config, messages = resumed(config, own, is_restart=is_restart)
     if notices is not None:
         notices += messages
@@ -283,10 +285,8 @@ def new_folder(config: TrainConfig) -> Path:
 
 
 def folder_of(config: TrainConfig) -> Path:
-    """Return the folder of a run's records; it is not made yet. Where a resumed run finds those of
-    its earlier part, it gets one beside them."""
-    folder = config.run_dir or new_folder(config)
-    return unused_folder(folder) if config.resume else folder
+    """Return the folder of a run's records; it is not made yet. `config` is complete."""
+    return config.run_dir or new_folder(config)
 
 
 def begin_run(
