@@ -201,3 +201,21 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
             os._exit(7 if "saved cannot be written: Permission denied" in str(error) else 8)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 7
+
+
+@pytest.mark.timeout(60)
+def test_a_lock_of_somebody_else_is_neither_followed_nor_waited_for(tmp_path: Path) -> None:
+    """The lock of a foreign folder was a link: the file that it led to was emptied. A FIFO of that
+    name hung the start."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / LOCK).symlink_to(victim)
+    check_unlocked(tmp_path)
+    with pytest.raises(UserError, match=r"cannot be written: \.lock: Is a symbolic link"):
+        lock(tmp_path)
+    assert victim.read_text() == "mine"
+    (tmp_path / LOCK).unlink()
+    os.mkfifo(tmp_path / LOCK)
+    check_unlocked(tmp_path)
+    with pytest.raises(UserError, match=r"cannot be written: \.lock: Not a regular file"):
+        lock(tmp_path)

@@ -1,5 +1,6 @@
 """A manifest is as it was written, to the bit, or refused in a line or two."""
 
+import hashlib
 import os
 import random
 from pathlib import Path
@@ -13,6 +14,7 @@ from phalanx.checkpoints.manifest import (
     MODEL_FILE,
     OPTIMIZER_FILE,
     Manifest,
+    StoredFile,
     folder_name,
     read_manifest,
     verify,
@@ -109,6 +111,20 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes, words: s
 def test_a_pipe_in_place_of_a_manifest_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / MANIFEST)
     with pytest.raises(UserError, match="Not a regular file"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../home/.ssh/authorized_keys", "/etc/passwd", ".lock"])
+def test_a_file_outside_of_the_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
+    """Resuming a stranger's checkpoint where nodes share no folder wrote a file of any name on the
+    other node: its key into `authorized_keys`."""
+    stored = StoredFile(sha256="", bytes=0)
+    files = {MODEL_FILE: stored, OPTIMIZER_FILE: stored, name: stored}
+    unsigned = manifest(files=files, saved_at=1.0)
+    digest = hashlib.sha256(msgspec.json.encode(unsigned)).hexdigest()
+    signed = msgspec.structs.replace(unsigned, sha256=digest)
+    (tmp_path / MANIFEST).write_bytes(msgspec.json.encode(signed))
+    with pytest.raises(UserError, match=r"is damaged: Expected `str` matching .*`key` in .*files"):
         read_manifest(tmp_path)
 
 

@@ -1,5 +1,6 @@
 """A lock keeps others away while its holder lives, and no longer."""
 
+import os
 import subprocess
 import sys
 import time
@@ -42,3 +43,15 @@ def test_without_a_folder_the_work_goes_on(tmp_path: Path) -> None:
     with exclusive(tmp_path / "file" / "thing", timeout_s=0):
         done.append(True)
     assert done
+
+
+@pytest.mark.timeout(60)
+def test_a_link_or_a_fifo_in_place_of_a_lock_is_left_alone(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / ".thing.lock").symlink_to(victim)
+    os.mkfifo(tmp_path / ".other.lock")
+    for name in ("thing", "other"):
+        with exclusive(tmp_path / name, timeout_s=1):
+            pass
+    assert victim.read_text() == "mine"

@@ -119,7 +119,7 @@ def test_a_replaced_file_holds_the_last_version(tmp_path: Path) -> None:
     assert (tmp_path / "error.json").read_bytes() == b"second"
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", ".x", "a/b"])
+@pytest.mark.parametrize("name", ["../x", "/etc/x", ".x", "a/b", "-rf"])
 def test_no_name_leaves_the_folder(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

@@ -139,6 +139,43 @@ def test_no_copy_is_made_where_there_is_no_room(
     assert "it needs 1,152,921,504,606.8 MB, and " in line
 
 
+def test_a_folder_that_others_can_write_is_no_place_for_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another user made the folder first, under the name that the run had on another node: he read
+    the parameters, and his forged checkpoint counted as valid."""
+    plan, disk = CopyPlan(tmp_path / "run", 1.0), Path("saved")
+    forged = saved(folder_for(plan, disk), 9, 0)
+    monkeypatch.setenv(COPIES, f"1 {plan.folder}")
+    monkeypatch.setenv(VALID, read_manifest(forged).sha256)
+    plan.folder.chmod(0o777)
+    strategy = Sequential()
+    strategy.model = nn.Linear(3, 2)
+    strategy.optimizer = torch.optim.SGD(strategy.model.parameters())
+    copies = MemoryCopies.of(disk, strategy, read_manifest(forged), {})
+    assert copies is not None
+    copies.save((0, 32), 2, 1.5)
+    copies.close()
+    assert [*copies.folder.iterdir()] == [forged]
+    assert "belongs to another user, or others may read it" in capsys.readouterr().err
+    assert list_copies(plan.folder) == []
+    assert find_copy(disk, SingleProcessGroup(), (-1, 0)) is None
+    plan.folder.chmod(0o700)
+    assert find_copy(disk, SingleProcessGroup(), (-1, 0)) is not None
+    if os.geteuid() == 0:
+        os.chown(plan.folder, 65534, 65534)
+        assert list_copies(plan.folder) == []
+
+
+def test_a_copy_names_no_file_outside(tmp_path: Path) -> None:
+    copy = saved(tmp_path / "a", 1, 0)
+    document = json.loads((copy / "manifest.json").read_text())
+    document["files"]["../../secret"] = {"sha256": "", "bytes": 0}
+    (copy / "manifest.json").write_text(json.dumps(document))
+    (row,) = list_copies(tmp_path)
+    assert row["problem"] == "is damaged: '../../secret' is no name of a file"
+
+
 @pytest.fixture
 def owner() -> Iterator[subprocess.Popen[str]]:
     """Another process that owns the copies of a run, and prints their folder."""

@@ -8,6 +8,7 @@ or the new one: `readable_folders` finds it under either name. No torch.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -21,6 +22,7 @@ import msgspec
 
 from phalanx.errors import UserError
 from phalanx.records.owner import is_alive, this_process
+from phalanx.records.regular_file import open_lock, open_regular, read_regular
 from phalanx.records.schema import Owner
 
 LOCK = ".lock"
@@ -137,10 +139,11 @@ def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> FolderLock:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("ab")
+        file = open_lock(folder / LOCK)
     except OSError as error:
+        what = f"{LOCK}: " * (error.errno in (errno.ELOOP, errno.EINVAL))
         raise UserError(
-            f"{names.checkpoint_dir}{folder} cannot be written: {error.strerror or error}"
+            f"{names.checkpoint_dir}{folder} cannot be written: {what}{error.strerror or error}"
         ) from error
     has_locks = True
     try:
@@ -163,7 +166,7 @@ def check_unlocked(folder: Path, names: OptionNames = COMMAND_LINE) -> None:
     """Raise UserError when another run, as far as this machine sees, writes checkpoints into
     `folder`; nothing is locked."""
     try:
-        with (folder / LOCK).open("rb") as file:
+        with open_regular(folder / LOCK, follow_links=False) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         raise _another_run(folder, names) from None
@@ -185,7 +188,7 @@ def _lock_soon(file: IO[bytes]) -> None:
 
 def _owner(folder: Path) -> Owner | None:
     try:
-        return msgspec.json.decode((folder / LOCK).read_bytes(), type=Owner)
+        return msgspec.json.decode(read_regular(folder / LOCK), type=Owner)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from phalanx.errors import UserError
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import FileName, open_regular, read_regular
 
 MANIFEST = "manifest.json"
 MODEL_FILE = "model.safetensors"
@@ -64,7 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """All other options that decide the numbers."""
     schedule_start: tuple[Count, Count] = (0, 0)
     """Epoch, and samples of it, from which the learning rate's schedule counts."""
-    files: dict[str, StoredFile] = {}
+    files: dict[FileName, StoredFile] = {}
     sha256: Sha256 = ""
     """Of the manifest with this left empty."""
 
@@ -102,8 +102,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
     Raises: UserError when it is missing, damaged, or of another schema.
     """
     try:
-        check_regular(checkpoint / MANIFEST)
-        content = (checkpoint / MANIFEST).read_bytes()
+        content = read_regular(checkpoint / MANIFEST)
     except FileNotFoundError:
         raise UserError(f"checkpoint {checkpoint} has no {MANIFEST}") from None
     except OSError as error:
@@ -185,5 +184,5 @@ def _problem(path: Path, stored: StoredFile) -> str | None:
 
 
 def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

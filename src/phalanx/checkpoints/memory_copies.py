@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,12 +36,13 @@ from phalanx.comm.file_copies import send_files
 from phalanx.comm.shared_folder import gather_text
 from phalanx.errors import UserError
 from phalanx.jobs.memory_copies import OPTION, CopyPlan, copy_plan, valid_copies
-from phalanx.launch.memory_copies import remove_abandoned
+from phalanx.launch.memory_copies import is_private, remove_abandoned
 from phalanx.parallel.local import Local
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import NoticeEvent
 from phalanx.records.files import EventWriter
+from phalanx.records.regular_file import open_lock
 
 SHARE_OF_FREE = 0.5
 """Of the memory that is free, at most, for a copy: the ranks' own messages need some."""
@@ -160,7 +161,7 @@ class MemoryCopies:
             return self.folder.is_dir()  # else the run has ended, and this rank was cut off
         try:
             _make(self.folder)
-            file = (self.folder / LOCK).open("ab")
+            file = open_lock(self.folder / LOCK)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
@@ -213,10 +214,13 @@ class MemoryCopies:
 
 def _make(folder: Path) -> None:
     """Make the folder of a run's copies on this node. Raises: OSError."""
-    if not folder.parent.is_dir():
+    if not folder.parent.exists():
         remove_abandoned()
-        folder.parent.mkdir(mode=0o700, exist_ok=True)
-    folder.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        folder.parent.mkdir(mode=0o700)
+    if not is_private(folder.parent):
+        raise OSError("it belongs to another user, or others may read it")
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _bytes_of(file: CheckpointFile) -> int:
@@ -283,7 +287,7 @@ def find_copy(
 def _newest_here(folder: Path, valid: frozenset[str]) -> _Copy:
     """Return the newest valid copy that this rank sees."""
     found = _Copy(socket.gethostname())
-    for path in readable_folders(folder):
+    for path in readable_folders(folder) if is_private(folder.parent) else ():
         try:
             manifest = read_manifest(path)
         except UserError:

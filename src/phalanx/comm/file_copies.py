@@ -21,6 +21,7 @@ from phalanx.comm.clock import machine
 from phalanx.comm.shared_folder import TalkingRanks, gather_text
 from phalanx.errors import UserError
 from phalanx.launch.temporary import job_folder
+from phalanx.records.regular_file import open_regular, relative_path
 
 PIECE_BYTES = 4 * 2**20
 
@@ -71,7 +72,8 @@ def send_files(ranks: BroadcastingRanks, files: Mapping[str, Path], into: Path |
 
     Nothing is sent where these folders have files of these names and sizes already.
     files: by relative path, of rank 0 alone.
-    Raises: UserError, on every rank, when a file cannot be read or written.
+    Raises: UserError, on every rank, when a file cannot be read or written, or its name would leave
+            the folder.
     """
     fault, sizes = "", {}
     if ranks.rank == 0:
@@ -81,7 +83,8 @@ def send_files(ranks: BroadcastingRanks, files: Mapping[str, Path], into: Path |
             fault = _described(ranks, error)
     raise_first(ranks, fault)
     sizes = json.loads(ranks.share(json.dumps(sizes)))
-    missing = [] if into is None else [n for n in sizes if not _has(into / n, sizes[n])]
+    paths = {name: relative_path(name) for name in sizes}
+    missing = [] if into is None else [n for n in sizes if not _has(into / paths[n], sizes[n])]
     if any(gather_text(ranks, "missing" if missing else "")):
         if into is not None:
             fault = _lack_of_room(ranks, into, sum(sizes[name] for name in missing))
@@ -90,7 +93,7 @@ def send_files(ranks: BroadcastingRanks, files: Mapping[str, Path], into: Path |
             if ranks.rank == 0:
                 fault = _send_file(ranks, files[name], size) or fault
             else:
-                path = into / name if into is not None and not fault else None
+                path = into / paths[name] if into is not None and not fault else None
                 fault = _receive_file(ranks, path, size) or fault
         raise_first(ranks, fault)
 
@@ -127,7 +130,7 @@ def _send_file(ranks: BroadcastingRanks, path: Path, size: int) -> str:
     fault, piece = "", np.zeros(min(size, PIECE_BYTES), np.uint8)
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(path.open("rb"))
+            file = stack.enter_context(open_regular(path))
         except OSError as error:
             file, fault = None, _described(ranks, error)
         for start in range(0, size, PIECE_BYTES):

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from phalanx.records.regular_file import open_lock
+
 _POLL_S = 0.05
 
 
@@ -22,7 +24,7 @@ def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f".{path.name}.lock").open("w")
+        file = open_lock(path.with_name(f".{path.name}.lock"))
     except OSError:
         yield
         return
@@ -31,7 +33,7 @@ def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
         yield
 
 
-def _wait_for_lock(file: IO[str], deadline: float) -> None:
+def _wait_for_lock(file: IO[bytes], deadline: float) -> None:
     while not try_lock(file):
         if time.monotonic() >= deadline:
             raise TimeoutError(f"{file.name} is held by another process")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from phalanx.errors import UserError
-from phalanx.records.regular_file import check_regular, readable
+from phalanx.records.regular_file import open_regular, readable
 
 GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK_BYTES = 2**20
@@ -75,9 +75,8 @@ def unzipped_size(path: Path, expected_bytes: int) -> int:
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Open a file; yield it and its content, unzipped where it is gzipped."""
     with readable(path):
-        check_regular(path)
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 zipped = file.read(2) == GZIP_MAGIC
                 file.seek(0)
                 yield file, cast(IO[bytes], gzip.GzipFile(fileobj=file)) if zipped else file

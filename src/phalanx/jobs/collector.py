@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import secrets
 import sys
 import threading
@@ -17,13 +16,13 @@ from phalanx.launch import relay
 from phalanx.launch.frames import Decoder, Frame
 from phalanx.launch.relay import ENDED, HELLO, ORDER, OUTPUT, Order, RankEnd
 from phalanx.records.files import write_atomically
+from phalanx.records.regular_file import is_component
 
 RELAY_WORDS = (sys.executable, "-P", "-m", relay.__name__)
 """Stand before a rank's program."""
 DRAIN_TIMEOUT_S = 5.0
 """For what the launcher has written, once it has ended."""
 _READ_BYTES = 1 << 16
-_NAME = re.compile(r"[\w\-][\w.\-]*")
 _GROWS = (".jsonl", ".log")
 
 
@@ -39,7 +38,7 @@ class Files:
     def take(self, frame: Frame) -> None:
         """Write a chunk; one that does not continue its file is left out, as a killed rank's last
         line is. Raises: OSError when the folder cannot be written."""
-        if _NAME.fullmatch(frame.name) is None:
+        if not is_component(frame.name):
             return
         file = frame.rank, frame.name
         if frame.offset == 0:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -44,7 +46,20 @@ def list_copies(folder: Path) -> list[dict[str, Any]]:
     `problem` says what is wrong with one that is damaged or was not finished; empty: it is valid.
     Cost: all files are read.
     """
+    if not is_private(folder):
+        return []
     return [_examine(path, folder) for path in sorted(folder.glob("*/*")) if path.is_dir()]
+
+
+def is_private(folder: Path) -> bool:
+    """Return whether this is a folder of this user's that nobody else reads or writes: anybody may
+    make one in the shared memory, under a name that a run has on another node."""
+    try:
+        state = folder.lstat()
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+    return is_own and not state.st_mode & 0o077
 
 
 def _examine(path: Path, folder: Path) -> dict[str, Any]:
@@ -53,20 +68,25 @@ def _examine(path: Path, folder: Path) -> dict[str, Any]:
         is_new = path.name.endswith(_UNFINISHED)
         return found | {"problem": "was not finished" if is_new else "was replaced"}
     try:
-        manifest = json.loads((path / _MANIFEST).read_bytes())
+        with _opened(path / _MANIFEST) as file:
+            manifest = json.load(file)
         names = ("sha256", "epochs_done", "samples_seen", "train_samples", "global_batch_size")
         found |= {name: manifest[name] for name in (*names, "saved_at")}
         for name, stored in manifest["files"].items():
-            if _sha256(path / name) != stored["sha256"]:
+            if Path(name).name != name:
+                return found | {"problem": f"is damaged: {name!r} is no name of a file"}
+            with _opened(path / name) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != stored["sha256"]:
                 return found | {"problem": f"is damaged: {name} does not have its SHA-256"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return found | {"problem": f"is damaged: {error or type(error).__name__}"}
     return found
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _opened(path: Path) -> io.BufferedReader:
+    """Open a file, no link, and no FIFO to wait for."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
 
 @contextlib.contextmanager
@@ -81,6 +101,7 @@ def owned_folder(token: str) -> Iterator[Path | None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         hidden.rename(folder)
     except OSError:
+        shutil.rmtree(hidden, ignore_errors=True)
         yield None
         return
     try:

@@ -17,7 +17,7 @@ from phalanx.errors import UserError
 from phalanx.records.collectives import Bench
 from phalanx.records.events import Event
 from phalanx.records.io import IoBench
-from phalanx.records.regular_file import check_regular, read_regular, readable
+from phalanx.records.regular_file import open_regular, read_regular, readable
 from phalanx.records.schema import SCHEMA_VERSION, Failure, JobRecord, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
@@ -54,7 +54,7 @@ def write_failure(folder: Path, failure: Failure) -> bool:
 
 def read_failure(folder: Path) -> Failure | None:
     try:
-        return msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
+        return msgspec.json.decode(read_regular(folder / "error.json"), type=Failure)
     except FileNotFoundError:
         return None
     except DECODE_ERRORS as error:
@@ -70,7 +70,8 @@ def write_atomically(path: Path, content: bytes, *, synced: bool = True) -> None
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:  # a link of that name would lead elsewhere
             file.write(content)
             file.flush()
             if synced:
@@ -174,8 +175,8 @@ class EventTail:
         if not self._path.exists():
             return
         with readable(self._path):
-            check_regular(self._path)
-        with self._path.open("rb") as file:
+            opened = open_regular(self._path)
+        with opened as file:
             file.seek(self._position)
             for line in file:
                 if not line.endswith(b"\n"):

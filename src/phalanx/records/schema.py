@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from phalanx.records.regular_file import FileName
+
 SCHEMA_VERSION = 1
 
 Status = Literal["planned", "running", "completed", "failed", "interrupted"]
@@ -100,7 +102,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Restart(msgspec.Struct, frozen=True, kw_only=True):
     """A new start of a run's ranks after a loss, by the process that owns the run."""
 
-    folder: str  # of the records from then on, below the run's
+    folder: FileName  # of the records from then on, below the run's
     lost_at: str  # when the loss was known everywhere: ISO 8601, UTC, to the millisecond
     restarted_at: str
     reason: str  # how the ranks before it ended
@@ -130,7 +132,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # "scaling" or "parallelism"
     command: str
     started_at: str
-    runs: list[str]
+    runs: list[FileName]
     left_out: dict[str, str] = {}  # requested runs that cannot be made, and why
     common: dict[str, object] = {}  # options that decide the numbers, the same in all runs
     configurations: dict[str, dict[str, object]] = {}  # and those of each run besides

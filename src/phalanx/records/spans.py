@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from phalanx.records.files import DECODE_ERRORS, write_atomically
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import read_regular
 
 MOST_SPANS = 100_000
 """Kept of one rank, the latest: about 25 MB."""
@@ -106,8 +106,7 @@ def write_spans(folder: Path, traced: TracedRank, spans: Sequence[TraceSpan]) ->
 
 def read_spans(path: Path) -> tuple[TracedRank, list[TraceSpan]]:
     """Raises: ValueError, naming the file, when it is damaged; OSError when it cannot be read."""
-    check_regular(path)
-    first, *lines = path.read_bytes().splitlines() or [b""]
+    first, *lines = read_regular(path).splitlines() or [b""]
     decoder = msgspec.json.Decoder(TraceSpan)
     try:
         traced = msgspec.json.decode(first, type=TracedRank)

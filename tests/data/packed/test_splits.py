@@ -63,6 +63,8 @@ def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
     assert f"{pack / 'train' / INDEX} is damaged" in find_splits(pack).faults[0]
     (pack / SPLITS).write_bytes(b"{")
     assert f"{pack / SPLITS} is damaged" in find_splits(pack).faults[0]
+    write_splits(pack, {"../other": 3})
+    assert f"{pack / SPLITS} is damaged: Expected `str` matching" in find_splits(pack).faults[0]
     with pytest.raises(UserError, match="is no pack"):
         find_splits(tmp_path / "nowhere")
     with pytest.raises(UserError, match="is no pack"):

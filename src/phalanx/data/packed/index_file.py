@@ -13,7 +13,7 @@ from phalanx.data.packed.check_index import check_index
 from phalanx.data.packed.index import INDEX, SCHEMA_VERSION, PackIndex
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
-from phalanx.records.regular_file import read_regular, readable
+from phalanx.records.regular_file import FileName, read_regular, readable
 
 SPLITS = "splits.json"
 
@@ -78,7 +78,7 @@ def _hint(folder: Path) -> str:
 class SplitList(msgspec.Struct, frozen=True, kw_only=True):
     """`splits.json`: the samples of each split, so that one that is gone is missed."""
 
-    splits: dict[str, int]
+    splits: dict[FileName, int]
 
 
 class FoundSplits(NamedTuple):

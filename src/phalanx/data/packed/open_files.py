@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import open_regular
 
 FileKey = tuple[int, int]
 """(shard, number of the file)"""
@@ -23,8 +23,7 @@ class OpenFile:
     """A file that is open, and mapped if wanted, as long as this object lives."""
 
     def __init__(self, path: Path, *, is_mapped: bool) -> None:
-        check_regular(path)
-        self._file = path.open("rb", buffering=0)
+        self._file = open_regular(path).detach()
         descriptor = self._file.fileno()
         self._map = _mapped(descriptor) if is_mapped else np.empty(0, np.uint8)
         address = self._map.ctypes.data if self._map.size else 0

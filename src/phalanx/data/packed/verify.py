@@ -15,7 +15,7 @@ from phalanx.data.packed.index import File, PackIndex
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import open_regular
 
 CHUNK_BYTES = 4 * 2**20
 
@@ -72,8 +72,7 @@ def file_fault(folder: Path, expected: File, on_read: OnRead = lambda _: None) -
     """Compare a file with what was written; return its fault, or nothing. Cost: it is read."""
     path, digest, found = folder / expected.name, hashlib.sha256(), 0
     try:
-        check_regular(path)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(CHUNK_BYTES):
                 digest.update(chunk)
                 found += len(chunk)

@@ -21,6 +21,7 @@ from phalanx.data.packed.index_file import encode_index, read_index
 from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter, shard_writer
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
+from phalanx.records.regular_file import open_lock
 
 PROGRESS = ".progress.jsonl"
 
@@ -282,7 +283,7 @@ def _take(folder: Path, hidden: Path) -> IO[bytes]:
     """
     refuse_taken(folder, is_pack=(folder / INDEX).exists(), remedy="remove it")
     hidden.mkdir(parents=True, exist_ok=True)
-    lock = (hidden / LOCK).open("wb")
+    lock = open_lock(hidden / LOCK)
     if not try_lock(lock):
         lock.close()
         raise UserError(f"{folder} is being packed by another process: wait for it")

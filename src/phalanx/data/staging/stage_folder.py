@@ -11,6 +11,7 @@ from phalanx.data.file_lock import try_lock
 from phalanx.data.packed.verify import file_fault
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.errors import UserError
+from phalanx.records.regular_file import open_lock
 
 PREFIX = "phalanx-stage-"
 LOCK, KEPT = ".lock", ".kept"
@@ -91,7 +92,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _try_lock(path: Path) -> IO[bytes] | None:
     """Lock the folder until this process ends; None: another process holds the lock."""
-    lock = (path / LOCK).open("ab")
+    lock = open_lock(path / LOCK)
     if try_lock(lock):
         return lock
     lock.close()
