@@ -17,7 +17,7 @@ WITH_PYTORCH = (
     *("06_torch_mpi", "07_data_parallel", "08_fsdp", "09_tensor_parallel", "10_pipeline"),
     *("11_own_program", "13_horovod"),
 )
-FROM_A_PACK = "12_volumes"
+FROM_A_PACK, CONTRASTIVE = "12_volumes", "15_contrastive"
 
 pytestmark = pytest.mark.mpi
 
@@ -56,6 +56,17 @@ def test_examples_with_pytorch_learn(ranks: Ranks, name: str) -> None:
 
 
 @pytest.mark.long
+def test_a_loss_over_all_pairs_is_the_same_on_every_number_of_ranks(ranks: Ranks) -> None:
+    """A contrastive loss over each rank's own pairs was another one on 2 ranks, without a word."""
+    outputs = [ranks.mpi(count, EXAMPLES / f"{CONTRASTIVE}.py") for count in (1, 2, 3)]
+    losses = [[float(text) for text in re.findall(r"loss ([\d.]+)", each)] for each in outputs]
+    assert len(losses[0]) == 10
+    assert losses[0] == pytest.approx(losses[1], abs=1e-10, rel=0)
+    assert losses[0] == pytest.approx(losses[2], abs=1e-10, rel=0)
+    assert len({last_line(each).split(",")[0] for each in outputs}) == 1
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 2])
 def test_volumes_are_packed_and_learned(ranks: Ranks, count: int, tmp_path: Path) -> None:
     program, pack = EXAMPLES / f"{FROM_A_PACK}.py", str(tmp_path / "volumes.pack")
@@ -77,7 +88,7 @@ def test_a_network_learns_beside_a_simulation(ranks: Ranks) -> None:
 
 def test_every_example_is_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"01_alone", *IN_NUMPY, *WITH_PYTORCH, FROM_A_PACK, "14_coupled"}
+    assert names == {"01_alone", *IN_NUMPY, *WITH_PYTORCH, FROM_A_PACK, "14_coupled", CONTRASTIVE}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

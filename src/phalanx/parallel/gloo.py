@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from phalanx.comm.clock import machine
 from phalanx.comm.progress import messages_moving
@@ -62,6 +62,20 @@ class GlooGroup(RunGroup):
 
     def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
         dist.broadcast(torch.from_numpy(values), root)
+
+    def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        gathered = rows.new_empty((sum(counts), *rows.shape[1:]))
+        parts = gathered.split(counts)
+        parts[self.rank].copy_(rows)
+        for rank, part in enumerate(parts):
+            dist.broadcast(part, rank)
+        return gathered
+
+    def sum_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        sums = rows.clone()
+        dist.all_reduce(sums)
+        own: Tensor = sums.split(counts)[self.rank]
+        return own
 
     def clock(self) -> ClockReading:
         """Return a reading with unknown error between machines."""

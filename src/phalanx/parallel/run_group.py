@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
@@ -101,6 +101,15 @@ class RunGroup(ABC):
         """Fill `values`, (n,), with those of the rank `root`, in place."""
 
     @abstractmethod
+    def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return every rank's rows, one below the other, on every rank. rows: contiguous, on the
+        CPU. counts: rows of each rank."""
+
+    @abstractmethod
+    def sum_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return the sum over the ranks of this rank's part of `rows`, (sum of counts, …)."""
+
+    @abstractmethod
     def synchronize_buffers(self, model: nn.Module) -> None:
         """Give all ranks the same buffers: statistics of batch norm are the mean over the ranks
         that see samples, others are rank 0's."""
@@ -175,6 +184,12 @@ class SingleProcessGroup(RunGroup):
 
     def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
         pass
+
+    def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:  # noqa: ARG002
+        return rows
+
+    def sum_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:  # noqa: ARG002
+        return rows
 
     def synchronize_buffers(self, model: nn.Module) -> None:
         pass

@@ -101,6 +101,16 @@ class WorldGroup(RunGroup):
         if group is not None:
             group.broadcast(Buffer.of(values), root=root)
 
+    def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        gathered = rows.new_empty((sum(counts), *rows.shape[1:]))
+        self.world.group.all_gather(list(map(buffer_of, gathered.split(counts))), buffer_of(rows))
+        return gathered
+
+    def sum_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        own = rows.new_empty((counts[self.rank], *rows.shape[1:]))
+        self.world.group.reduce_scatter(buffer_of(own), list(map(buffer_of, rows.split(counts))))
+        return own
+
     def clock(self) -> ClockReading:
         return estimate_offset(self.world.group)
 

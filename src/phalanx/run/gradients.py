@@ -35,6 +35,8 @@ class StepGradients:
 
     num_samples: int
     """Of this rank, so far in the step."""
+    is_collective = False
+    """Whether the ranks meet in the backward pass of the micro-batch's loss."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class StepGradients:
         """Begin a micro-batch, before its forward pass."""
         self._due = set(self._parameters) if batch.optimizer is None else {batch.optimizer}
         self._missing, self._batch_weight = set(self._due), None
+        self.is_collective = self._batch_norm is not None
         if not batch.ends_step:
             self._until_backward.enter_context(self._strategy.no_sync())
         if self._batch_norm is not None:
@@ -122,7 +125,7 @@ class StepGradients:
             factor *= self._strategy.loss_weight(describe(batch, global_weight))
         inputs = None if names == set(self._parameters) else self._parameters[next(iter(names))]
         value = loss.item()
-        if not own and not math.isfinite(value) and self._batch_norm is None:
+        if not own and not math.isfinite(value) and not self.is_collective:
             # Such as a mean over no tokens: what counts nothing adds nothing, not 0 · nan.
             loss, value = nothing_of(itertools.chain(*self._parameters.values())), 0.0
         self._missing -= names

@@ -251,6 +251,7 @@ class RunPlan:
                 schedulers=self.schedulers,
                 loading=self.batches.loading,
                 device=device,
+                micro_batches=self.batches.number,
                 batch_norm=batch_norm,
                 end=changes.pop_all().close,
             )

@@ -29,6 +29,7 @@ from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
 from phalanx.run.feed import Feed
+from phalanx.run.gather import check_gather, gather_rows
 from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
 from phalanx.run.records import ProgramRecords
@@ -48,6 +49,8 @@ class ProgramOptions:
     """Arguments of PyTorch's `DataLoader`."""
     device: torch.device
     """Of model and data."""
+    micro_batches: int
+    """Of a full global batch."""
     batch_norm: BatchNormSync | None
     """Of the model's synchronized layers, where it has some."""
     end: Callable[[], None]
@@ -221,6 +224,33 @@ class ProgramRun:
         loop.end_step(result, self._gradients.num_samples)
         self._records.show(loop.position)
         self._checkpoints.check(loop.position.step)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the rows of the whole global batch, for a loss that looks at several samples at
+        once, such as a contrastive one. Collective, within the loop.
+
+            a, b = run.gather(encode(batch.inputs)), run.gather(encode(batch.targets))
+            run.backward(contrastive(a, b))  # the same loss on every rank
+
+        Gradients go back to the rank that made a row: updates are those of one process.
+
+        Args:
+            tensor: (n, …), a row for each sample of the micro-batch, such as an output of the
+                model or a label.
+
+        Returns:
+            The rows of all ranks, in the order of the samples.
+
+        Raises:
+            UserError: If a global batch is not computed at once, as with `micro_batches=` or
+                `bitwise=True`, or if rows are not one per sample and of one shape on all ranks.
+        """
+        batch = self._loop.current
+        if batch is None:
+            raise UserError("run.gather is for the micro-batches of the run's loop")
+        check_gather(self._strategy, self._options.micro_batches)
+        self._gradients.is_collective = True
+        return gather_rows(self._group, batch, tensor)
 
     def _record_loss(self, recovery: Recovery) -> None:
         step, seconds = self._loop.position.step, recovery.seconds

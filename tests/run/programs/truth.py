@@ -289,6 +289,51 @@ def synchronized() -> nn.Module:
     return train_on(data, epochs=13, micro_batches=None, model=model)
 
 
+class Towers(nn.Module):
+    """Two encoders whose outputs for a sample are to be alike, and a temperature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top, self.bottom = nn.Linear(4, 8), nn.Linear(4, 8)
+        self.heads = nn.Module()
+        self.heads.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        top, bottom = inputs.split(4, 1)
+        return F.normalize(self.top(top)), F.normalize(self.bottom(bottom))
+
+
+def contrastive(**options: Any) -> Callable[[], nn.Module]:
+    """A program whose losses look at all samples of the global batch, the last with fewer samples
+    than ranks; each has an optimizer, and parameters beyond the rows that it gathers."""
+
+    def train() -> nn.Module:
+        data = torch.randn(50, 8), torch.randint(3, (50,))
+        model = Towers()
+        optimizers = {
+            "towers": Adam([*model.top.parameters(), *model.bottom.parameters()], lr=0.01),
+            "heads": SGD(model.heads.parameters(), lr=0.1, momentum=0.9),
+        }
+        run = phalanx.start(
+            model, optimizers, data, batch_size=BATCH, epochs=13, steps=STEPS, clip_norm=0.3,
+            **options,
+        )  # fmt: skip
+        for batch in run:
+            top, bottom = map(run.gather, run.model(batch.inputs))
+            labels = run.gather(batch.targets)
+            assert len(labels) == batch.global_samples
+            scores = model.heads.scale.exp() * top @ bottom.T
+            alike = (labels.unsqueeze(1) == labels).to(scores.dtype)
+            pairs = F.cross_entropy(scores, torch.arange(len(top)))
+            weight = None if batch.step % 3 else 1 + batch.number
+            run.backward(pairs, optimizer="towers", weight=weight)
+            loss = F.binary_cross_entropy_with_logits(scores, alike)
+            run.backward(loss, optimizer="heads", weight=weight)
+        return model
+
+    return train
+
+
 class Stream:
     """An iterable without a length, which draws."""
 
@@ -369,6 +414,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "alternating": alternating, "packed": packed,
     "stream": stream, "generated": generated, "sharded": sharded,
     "spectrum": spectrum, "batch_norm": batch_norm, "synchronized": synchronized,
+    "contrastive": contrastive(), "contrastive_overlap": contrastive(overlap="on"),
     "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, overlap="on"),
     "gloo": with_strategy("gloo", SGD, {"lr": 0.1, "momentum": 0.9}),
     "zero": with_strategy("zero", Adam, {"lr": 0.01}),
