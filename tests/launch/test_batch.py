@@ -1,14 +1,19 @@
 """Job files: what they ask for, and that they queue a stopped job again."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phalanx.errors import EXIT_STOPPED, UserError
 from phalanx.launch.batch import BatchJob, job_file, parse_time
@@ -73,6 +78,8 @@ def test_what_is_asked_of_slurm_and_pbs(tmp_path: Path) -> None:
         job(tmp_path, ranks=3)
     with pytest.raises(UserError, match="--notice 60"):
         job(tmp_path, time_s=60, notice_s=60)
+    with pytest.raises(UserError, match=r"--directive '-q a\\nrm -r x' is one line"):
+        job(tmp_path, directives=["-q a\nrm -r x"])
 
 
 def test_what_is_asked_of_kubernetes(tmp_path: Path) -> None:
@@ -87,6 +94,45 @@ def test_what_is_asked_of_kubernetes(tmp_path: Path) -> None:
     assert train["spec"]["trainer"]["args"] == launcher["args"]
     with pytest.raises(UserError, match="needs --image"):
         job_file("k8s", job(tmp_path, image=None))
+
+
+WORD = st.text(
+    st.one_of(st.sampled_from("\x1b\x0c\x7f\r\x85\n\t '\"\\$`#:-\u2028\ufeff😀"), st.characters()),
+    max_size=9,
+).filter(lambda word: "\0" not in word and not any("\ud800" <= c <= "\udfff" for c in word))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(WORD, max_size=4), WORD)
+def test_arguments_arrive_as_they_were_given(words: list[str], runtime: str) -> None:
+    """Escape and delete made the YAML invalid, a carriage return arrived as a newline, and a
+    `--runtime` could add fields."""
+    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *words]
+    plain = BatchJob(
+        name="a", command=command, ranks=1, file=Path("a"), image=runtime + "x", runtime=runtime
+    )
+    launcher = yaml.safe_load(job_file("k8s", plain))["spec"]["mpiReplicaSpecs"]["Launcher"]
+    container = launcher["template"]["spec"]["containers"][0]
+    train = yaml.safe_load(job_file("trainjob", plain))["spec"]
+    assert (container["image"], train["runtimeRef"]["name"]) == (runtime + "x", runtime)
+    assert train["trainer"]["args"] == container["args"]
+    script = container["args"][0]
+    pieces = shlex.split(script.split("TERM\n", 1)[1].split(" &\ncommand=$!", 1)[0])
+    assert pieces == command
+
+
+def test_every_character_reaches_the_program() -> None:
+    words = ["".join(map(chr, range(1, 300))), "a\n   \nb", "\u2028\ufeff😀", "-x", ""]
+    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *words]
+    plain = BatchJob(
+        name="a", command=command, ranks=1, file=Path("a"), image="i", time_s=9, notice_s=5
+    )
+    train = yaml.safe_load(job_file("trainjob", plain))["spec"]["trainer"]
+    for shell in (train["args"][0], job_file("slurm", plain), job_file("pbs", plain)):
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, check=True)
+        assert json.loads(done.stdout) == words
+    with pytest.raises(UserError, match="not UTF-8"):
+        job_file("k8s", replace(plain, command=["\udcff"]))
 
 
 @pytest.mark.parametrize(
@@ -133,6 +179,7 @@ def test_a_stopped_job_is_queued_again(
         (["--submit", "slurm", "--hosts", "n0"], "--hosts: a job file leaves"),
         (["--submit", "slurm", "--image", "a"], "--image is for Kubernetes"),
         (["--submit", "slurm", "-n", "2", "--nodes", "0"], "--nodes 0 must be"),
+        (["--submit", "k8s", "-n", "2"], "needs --image"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from phalanx.launch.batch import (
     job_file,
     parse_time,
 )
+from phalanx.records.files import create_file
 
 BATCH = Group("Batch systems", sort_key=8)
 
@@ -115,11 +117,13 @@ def write_job(
     submission = [*SUBMIT[system], str(path)]
     if options.go and shutil.which(submission[0]) is None:
         raise UserError(f"--go: there is no {submission[0]} here: submit from where there is one")
+    text = job_file(system, job)
     try:
-        with path.open("x") as file:
-            file.write(job_file(system, job))
+        create_file(path, os.fsencode(text))
     except FileExistsError:
         raise UserError(f"{path} exists: name another file by --job-file, or remove it") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
     said = f"{path}: {_count(ranks, 'rank')} on {_count(job.nodes, 'node')}"
     print(said if options.go else f"{said}; submit it: {shlex.join(submission)}", flush=True)
     if options.go:

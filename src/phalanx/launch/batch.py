@@ -76,6 +76,11 @@ class BatchJob:
             raise UserError(
                 f"--notice {self.notice_s}: between 0 and the job's {self.time_s} seconds (--time)"
             )
+        for directive in self.directives:
+            if not directive.isprintable():
+                raise UserError(
+                    f"--directive {directive!r} is one line: give the option once per line"
+                )
 
     @property
     def ranks_per_node(self) -> int:
@@ -216,8 +221,7 @@ spec:
             image: {_quoted(_image(job))}
             command: [bash, -c]
             args:
-            - |
-{indent(_in_pod(job), " " * 14)}
+            - {_script_in_yaml(job, " " * 14)}
     Worker:
       replicas: {job.nodes}
       template:
@@ -241,7 +245,7 @@ metadata:
   generateName: {_label(job.name)}-
 spec:
   runtimeRef:
-    name: {job.runtime}
+    name: {_quoted(job.runtime)}
   activeDeadlineSeconds: {job.time_s}
   trainer:
     image: {_quoted(_image(job))}
@@ -252,9 +256,15 @@ spec:
         cpu: {job.ranks_per_node * job.threads}
     command: [bash, -c]
     args:
-    - |
-{indent(_in_pod(job), " " * 6)}
+    - {_script_in_yaml(job, " " * 6)}
 """
+
+
+def _script_in_yaml(job: BatchJob, margin: str) -> str:
+    """Return what the pod runs as a string of YAML: a block to read, if all of it is plain text."""
+    if all(w.isascii() and w.isprintable() for w in (*job.command, str(job.folder or ""))):
+        return f"|\n{indent(_in_pod(job), margin)}"
+    return _quoted(_in_pod(job) + "\n")
 
 
 def _in_pod(job: BatchJob) -> str:
@@ -287,6 +297,17 @@ def _label(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return `text` as a string of YAML, which takes those of JSON."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    """Return `text` as a string of YAML, of which control characters, too, are a part.
+
+    Raises: UserError for bytes that are no text.
+    """
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise UserError(f"{text[-200:]!r} has bytes that are not UTF-8, which YAML cannot hold")
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(character: str) -> str:
+    if character == "\n":
+        return "\\n"
+    is_plain = " " <= character <= "~" and character not in '"\\'
+    return character if is_plain else f"\\U{ord(character):08x}"

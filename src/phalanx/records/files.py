@@ -95,13 +95,18 @@ def overwrite(path: Path, document: JobRecord) -> None:
 
 
 def create(path: Path, document: JobRecord) -> None:
+    """Write a new record as `create_file`."""
+    create_file(path, _readable(document))
+
+
+def create_file(path: Path, content: bytes) -> None:
     """Write a new file, whole or not at all.
 
     Raises: FileExistsError when `path` is there, also when another process creates it meanwhile.
     """
     temporary = path.with_name(f".{path.name}.new.{os.getpid()}")
     try:
-        write_atomically(temporary, _readable(document))
+        write_atomically(temporary, content)
         _link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
