@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from cyclopts import Parameter
@@ -48,6 +48,8 @@ def pack_data(
     decode: Annotated[bool, Parameter(negative="--keep-encoded")] = False,
     size: str | None = None,
     classes: int | None = None,
+    separator: str | None = None,
+    decimal: Literal[".", ","] = ".",
 ) -> None:
     """Pack a data set into shards that can be read at random and checked; goes on where it stopped.
 
@@ -83,10 +85,21 @@ def pack_data(
     classes
         How many classes the target has, where there are more than 1,000 or some without a sample;
         0: none, the target is a quantity. Default: as many as there are.
+    separator
+        What separates values in a CSV, as in ';'. Default: comma, semicolon or tab, by the header.
+    decimal
+        What sets off decimals in a CSV.
     """
     warnings.filterwarnings("ignore", module=r"PIL\b")  # faults of files are reported here
     options = OriginOptions(
-        kind=kind, inputs=inputs, target=target, decode=decode, size=_size(size), classes=classes
+        kind=kind,
+        inputs=inputs,
+        target=target,
+        decode=decode,
+        size=_size(size),
+        classes=classes,
+        separator="\t" if separator == r"\t" else separator,
+        decimal=decimal,
     )
     with Console(stderr=True).status(escape(f"reading {source}")):
         origin = find_origin(source, options)

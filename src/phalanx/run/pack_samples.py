@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from phalanx.data.columns import TEXT, column_array, is_index
 from phalanx.data.packed.index import INDEX
 from phalanx.data.packed.index_file import has_index, splits_of
 from phalanx.data.packed.pack import Pack
@@ -178,37 +179,25 @@ def is_table(data: object) -> bool:
 
 
 def table_samples(data: Any) -> NamedTensorSamples:
-    """Return the rows of a table, each column a part: numbers, or lists of equal length.
+    """Return the rows of a table, each column a part: numbers, or lists of equal length. An index
+    that pandas wrote is no part.
 
-    Raises: UserError naming the column that is no tensor.
+    Raises: UserError naming the column that is no tensor, and the row where a value is missing.
     """
     import pyarrow as pa
 
     table = pa.table(data)
+    names = [name for name in table.column_names if not is_index(name)]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"data: the table has two columns {twice!r}")
     return NamedTensorSamples(
-        {name: _column(table.column(name), name) for name in table.column_names}
+        {name: _column(table.column(name), f"column {name!r} of the table") for name in names}
     )
 
 
-def _column(column: Any, name: str) -> Tensor:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    what = f"column {name!r} of the table"
-    chunk = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(chunk.type, pa.FixedShapeTensorType):
-        return as_tensor(chunk.to_numpy_ndarray(), what)
-    shape = [len(chunk)]
-    while pa.types.is_nested(chunk.type) and hasattr(chunk, "value_lengths"):
-        lengths = {*compute.list_value_length(chunk).to_pylist()}
-        if len(lengths) > 1 or None in lengths:
-            raise UserError(f"data: {what} has lists of differing lengths: {_some(lengths)}")
-        shape.append(lengths.pop() if lengths else 0)
-        chunk = chunk.flatten()
-    if chunk.null_count:
-        raise UserError(f"data: {what} has {chunk.null_count} places without a value")
-    return as_tensor(chunk.to_numpy(zero_copy_only=False).reshape(shape), what)
-
-
-def _some(lengths: set[int | None]) -> str:
-    return ", ".join(str(length or 0) for length in list(lengths)[:4])
+def _column(column: Any, title: str) -> Tensor:
+    array = column_array(column, f"data: {title}")
+    if array.dtype == TEXT:
+        raise UserError(f"data: {title} holds {column.type}, not numbers: leave it out")
+    return as_tensor(array, title)

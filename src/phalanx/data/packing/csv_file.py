@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.columns import LARGEST_EXACT, rounded_note
 from phalanx.data.gzip_file import read_unzipped
+from phalanx.data.packing.chosen_columns import chosen_columns, index_columns
 from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
-from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
+from phalanx.data.packing.targets import (
+    TargetLocations,
+    labelled,
+    parse_number,
+    parse_targets,
+)
 from phalanx.errors import UserError
 
 MAX_EXPANSION, MIN_LIMIT_BYTES = 100, 64 * 2**20
 """A table unzips to ten or twenty times its size; what unzips to more than this is none."""
+
+SEPARATORS = ",;\t"
 
 
 class _Table(NamedTuple):
@@ -33,46 +42,90 @@ def read_csv(path: Path, options: OriginOptions) -> ArraysOrigin:
 
     Raises: UserError naming row, column and value where something is no number.
     """
-    names, rows, lines = _table(path)
+    names, rows, lines = _table(path, options.separator)
     inputs, target = chosen_columns(path, names, options)
-    values = np.empty((len(rows), len(inputs)), np.float32)
+    values, notes = np.empty((len(rows), len(inputs)), np.float32), []
     for column, name in enumerate(inputs):
         words = [row[names.index(name)] for row in rows]
-        values[:, column] = _numbers(path, name, words, lines)
+        values[:, column] = _numbers(path, name, words, lines, options.decimal)
+        notes += _rounded(name, words, values[:, column])
     locations = TargetLocations(
         f"{path}, column {target!r}", lambda i: f"{path} row {lines[i]}, column {target!r}"
     )
     words = [row[names.index(target)] for row in rows]
-    targets, classes = labelled(parse_targets(words, locations), locations, options.classes)
-    return ArraysOrigin(
+    parsed = parse_targets(words, locations, options.decimal)
+    targets, classes = labelled(parsed, locations, options.classes)
+    origin = ArraysOrigin(
         f"{path}, target {target}",
         values,
         targets,
         classes=classes,
         fingerprint=fingerprint_of([path]),
     )
+    origin.notes = notes
+    origin.skipped = [] if options.inputs else index_columns(names, target)
+    return origin
 
 
-def _table(path: Path) -> _Table:
-    text = _text(path)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
-    rows, lines = [], []
+def _table(path: Path, separator: str | None) -> _Table:
+    lines = io.StringIO(_text(path), newline="").readlines()
+    above, separator = _above_header(lines, separator)
+    if separator is None:
+        separator = max(SEPARATORS, key=lambda mark: len(_header(lines[above:], mark)))
+    reader = csv.reader(_without_mark(lines[above:]), delimiter=separator)
+    rows, places = [], []
     try:
         for row in reader:
             if row:
                 rows.append(row)
-                lines.append(reader.line_num)
+                places.append(above + reader.line_num)
     except csv.Error as error:
-        raise UserError(f"{path} row {reader.line_num} is no row of a table: {error}") from error
+        line = above + reader.line_num
+        raise UserError(f"{path} row {line} is no row of a table: {error}") from error
     if len(rows) < 2:
         raise UserError(f"{path} has no rows below its header")
     names = [name.strip() for name in rows[0]]
-    for row, line in zip(rows[1:], lines[1:], strict=True):
+    for row, line in zip(rows[1:], places[1:], strict=True):
         if len(row) != len(names):
             raise UserError(
-                f"{path} row {line} has {len(row)} values, the header {len(names)} names"
+                f"{path} row {line} has {len(row)} values, the header {len(names)} names\n"
+                f"values are separated by {separator!r}: if that is wrong, say --separator"
             )
-    return _Table(names, rows[1:], lines[1:])
+    return _Table(names, rows[1:], places[1:])
+
+
+def _above_header(lines: Sequence[str], separator: str | None) -> tuple[int, str | None]:
+    """Return how many lines stand above the header, comments and Excel's `sep=;`, and the separator
+    where one says it. A last comment above numbers is the header, as NumPy writes it."""
+    number = 0
+    while number < len(lines) - 1:
+        line = lines[number]
+        if line.lower().startswith("sep=") and len(line.strip("\r\n")) == 5:
+            separator = separator or line[4]
+        elif line.strip() and not line.startswith("#"):
+            break
+        number += 1
+    if number and lines[number - 1].startswith("#"):
+        mark = separator or max(SEPARATORS, key=lines[number].count)
+        words, names = (_header(lines[at:], mark) for at in (number, number - 1))
+        has_numbers = any(parse_number(w, decimal) is not None for w in words for decimal in ".,")
+        if has_numbers and len(words) == len(names):
+            return number - 1, separator
+    return number, separator
+
+
+def _without_mark(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines, the first without the `#` that makes it a comment."""
+    for number, line in enumerate(lines):
+        yield line.lstrip("# ") if number == 0 and line.startswith("#") else line
+
+
+def _header(lines: Sequence[str], separator: str) -> list[str]:
+    """Return the names of a header, of which quotes may hold separators and ends of lines."""
+    try:
+        return next(csv.reader(lines, delimiter=separator), [])
+    except csv.Error:
+        return []
 
 
 def _text(path: Path) -> str:
@@ -88,58 +141,39 @@ def _text(path: Path) -> str:
         raise UserError(f"{path} is not UTF-8: byte {error.start} is no character") from error
 
 
-def _separator(text: str) -> str:
-    first = text.split("\n", 1)[0]
-    return max(",;\t", key=first.count)
-
-
 def _numbers(
-    path: Path, name: str, words: Sequence[str], lines: Sequence[int]
+    path: Path, name: str, words: Sequence[str], lines: Sequence[int], decimal: str
 ) -> NDArray[np.float32]:
-    try:
-        with np.errstate(over="ignore"):
-            numbers = np.array(words, dtype=object).astype(np.float32)
-    except ValueError:
-        numbers = np.full(len(words), np.nan, np.float32)
-    if np.isfinite(numbers).all():
-        return numbers
-    for line, word in zip(lines, words, strict=True):
-        if not _is_finite(word):
+    numbers = [parse_number(word, decimal) for word in words]
+    for line, word, number in zip(lines, words, numbers, strict=True):
+        if number is None:
             raise UserError(
                 f"{path} row {line}, column {name!r}: {_shortened(word)!r} is not a number\n"
-                "leave the column out with --inputs, or mend the row"
+                f"{_remedy(word, decimal)}"
             )
-    raise UserError(f"{path}, column {name!r} has numbers too large for float32")
+    with np.errstate(over="ignore"):
+        packed = np.array(numbers, np.float64).astype(np.float32)
+    if not np.isfinite(packed).all():
+        raise UserError(f"{path}, column {name!r} has numbers too large for float32")
+    return packed
+
+
+def _remedy(word: str, decimal: str) -> str:
+    other = "," if decimal == "." else "."
+    if parse_number(word, other) is not None:
+        return f"say --decimal {other!r} if that sets off its decimals"
+    return "leave the column out with --inputs, or mend the row"
+
+
+def _rounded(name: str, words: Sequence[str], packed: NDArray[np.float32]) -> list[str]:
+    """Return a note where a whole number became another."""
+    for row in np.flatnonzero(np.abs(packed) >= LARGEST_EXACT).tolist():
+        word = words[row].strip()
+        if word.lstrip("+-").isdecimal() and int(word) != int(packed[row]):
+            dtype = np.dtype(np.float32)
+            return [rounded_note(f"column {name!r}", int(word), float(packed[row]), dtype)]
+    return []
 
 
 def _shortened(word: str) -> str:
     return word if len(word) <= 60 else f"{word[:60]}…"
-
-
-def _is_finite(word: str) -> bool:
-    try:
-        return bool(np.isfinite(float(word)))
-    except ValueError:
-        return False
-
-
-def chosen_columns(
-    path: Path, names: Sequence[str], options: OriginOptions
-) -> tuple[list[str], str]:
-    """Names of the inputs, in the order of the table unless they were given, and of the target.
-
-    Raises: UserError when one does not exist or the target is not named.
-    """
-    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    if options.target is None:
-        raise UserError(f"which column of {path} is the target? name one with --target: {listed}")
-    for name in (*options.inputs, options.target):
-        if name not in names:
-            raise UserError(f"{path} has no column {name!r}: it has {listed}")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if list(names).count(name) > 1)
-        raise UserError(f"{path} has two columns {twice!r}")
-    inputs = list(options.inputs) or [name for name in names if name != options.target]
-    if not inputs or options.target in inputs:
-        raise UserError(f"{path}: inputs {inputs} and target {options.target!r} must differ")
-    return inputs, options.target

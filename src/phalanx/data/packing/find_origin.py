@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from phalanx.data.packing.array_origins import NAMES, idx_files, read_idx_folder, read_known
@@ -99,6 +99,9 @@ def _refuse_unused(kind: str, options: OriginOptions) -> None:
     if kind not in WITH_IMAGES and (options.size or options.decode):
         option = "--size" if options.size else "--decode"
         raise UserError(f"{option} is of images in folders, Parquet and tar, not of {kind}")
+    if kind != "csv" and (options.separator is not None or options.decimal != "."):
+        option = "--decimal" if options.separator is None else "--separator"
+        raise UserError(f"{option} is of CSV, not of {kind}")
     if kind not in (*WITH_PARTS, "idx") and options.classes is not None:
         why = "are known" if kind != "function" else "are what its targets say"
         raise UserError(f"--classes {options.classes}: the classes of {kind} {why}")
@@ -147,19 +150,29 @@ def _files(path: Path, kind: Kind) -> list[Path]:
 
 def _of_kind(folder: Path, kind: Kind) -> list[Path]:
     """The files of a folder with an ending of this kind, in capitals too, but no hidden ones."""
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if _kind_of_name(path.name) == kind and not path.name.startswith(".")
-    )
+    return [path for path in _content(folder, kind) if _is_of(path, kind)]
+
+
+def _is_of(path: Path, kind: Kind) -> bool:
+    return _kind_of_name(path.name) == kind and not path.name.startswith(".")
+
+
+def _content(folder: Path, kind: Kind) -> Iterator[Path]:
+    """Yield what lies in a folder, by name; of Parquet also what lies in folders KEY=VALUE."""
+    for path in sorted(folder.iterdir()):
+        if kind == "parquet" and "=" in path.name and path.is_dir():
+            yield from _content(path, kind)
+        else:
+            yield path
 
 
 def _named_rest(path: Path, kind: Kind, origin: Origin) -> Origin:
     """Add to `origin.skipped` what else lies in the folder it was found in."""
     rest = SkippedItems(f"hidden or of another ending than .{kind}")
     if path.is_dir():
-        for other in sorted({*path.iterdir()}.difference(_of_kind(path, kind))):
-            rest.add(other)
+        for other in _content(path, kind):
+            if not _is_of(other, kind):
+                rest.add(other)
     origin.skipped += reported([rest])
     return origin
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from phalanx.data.columns import listed
 from phalanx.data.packing.origin import OriginOptions
 from phalanx.data.packing.rows_origin import (
     RowArray,
@@ -14,7 +15,6 @@ from phalanx.data.packing.rows_origin import (
     RowsOrigin,
     check_numbers,
     fields_of,
-    listed,
 )
 from phalanx.errors import UserError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +21,8 @@ class JsonLines(RecordFiles):
     position_word = "line"
 
     def find(self, path: Path, file: IO[bytes]) -> Iterator[RecordPlace]:  # noqa: ARG002
-        offset = 0
+        mark = len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0
+        offset = file.seek(mark)
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield RecordPlace(offset, len(line), number)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows, Sample
+from phalanx.errors import UserError
 from phalanx.records.configuration import check_at_least
 
 Numbers = NDArray[np.int64]
@@ -73,9 +74,17 @@ class OriginOptions:
     """(height, width) that images are brought to, which decodes them."""
     classes: int | None = None
     """How many the target has; 0: none, it is a quantity; None: as many as there are."""
+    separator: str | None = None
+    """Of the values in a row of a CSV; None: what gives its header most names."""
+    decimal: Literal[".", ","] = "."
+    """Sets off the decimals of numbers in a CSV."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, "classes")
+        if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
+            raise UserError(
+                f"--separator takes one character, or \\t for a tab, not {self.separator!r}"
+            )
 
 
 class ArraysOrigin(Origin):

@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.columns import check_rounded
 from phalanx.data.packing.origin import Origin, OriginOptions
-from phalanx.data.packing.parquet_files import (
-    PARQUET_ERRORS,
-    ParquetFiles,
-    as_array,
-    holds_bytes,
-    opened_parquet,
-)
-from phalanx.data.packing.rows_origin import RowArray, RowFile, RowsOrigin, fields_of, listed
+from phalanx.data.packing.parquet_files import ParquetFiles
+from phalanx.data.packing.parquet_table import ParquetTable, RowGroup, holds_bytes, opened_parquet
+from phalanx.data.packing.rows_origin import RowArray, RowFile, RowsOrigin, fields_of
 from phalanx.errors import UserError
 
 
@@ -42,45 +38,31 @@ class ParquetRows(RowsOrigin):
     def __init__(self, paths: Sequence[Path], options: OriginOptions) -> None:
         """Raises: UserError when a file is damaged, or columns are missing or not of such kinds."""
         super().__init__()
-        self._opened = [(path, opened_parquet(path)) for path in paths]
+        self._table, self._rounded = ParquetTable(paths), dict[str, str]()
         names = fields_of(options.inputs, options.target)
-        groups = [
-            RowFile(path, {f: _column(path, file, g, name) for f, name in names.items()})
-            for path, file in self._opened
-            for g in range(file.num_row_groups)
-            if file.metadata.row_group(g).num_rows
+        files = [
+            RowFile(group.path, {field: self._column(group, name) for field, name in names.items()})
+            for group in self._table.groups
         ]
-        if not groups:
-            raise UserError(f"{paths[0]} has no rows")
-        self._arrange(groups, options)
+        self._arrange(files, options)
 
     def close(self) -> None:
-        for _, file in self._opened:
-            file.close()
+        self._table.close()
 
+    def _column(self, group: RowGroup, name: str) -> RowArray:
+        if holds_bytes(self._table.kind(name, group.path)):
+            raise UserError(
+                f"{group.path}, column {name!r} holds images beside other inputs\nname one column "
+                "of images alone, or pack what a function yields, my_data.py:samples"
+            )
+        dtype = self._table.dtype(name)
+        dtype = np.dtype(np.float32) if dtype == np.float64 else dtype
 
-def _column(path: Path, file: Any, group: int, name: str) -> RowArray:
-    schema = file.schema_arrow
-    if name not in schema.names:
-        raise UserError(f"{path} has no column {name!r}: it has {listed(schema.names)}")
-    if holds_bytes(schema.field(name).type):
-        raise UserError(
-            f"{path}, column {name!r} holds images beside other inputs\nname one column of images "
-            "alone, or pack what a function yields, my_data.py:samples"
-        )
+        def read(start: int, stop: int) -> NDArray[Any]:
+            values = self._table.read(group, name)[start:stop]
+            values = check_rounded(f"column {name!r}", values, dtype, self._rounded)
+            self.notes = [*self._rounded.values()]
+            return values
 
-    def read(start: int, stop: int) -> NDArray[Any]:
-        where = f"{path} row group {group}"
-        try:
-            column = file.read_row_group(group, columns=[name]).column(0).slice(start, stop - start)
-        except PARQUET_ERRORS as error:
-            raise UserError(f"{where} cannot be read: {error}") from error
-        if column.null_count:
-            row = start + column.is_null().to_pylist().index(True)
-            raise UserError(f"{where}, column {name!r} has no value in row {row} of it")
-        array = as_array(column, f"{where}, column {name!r}")
-        return array.astype(np.float32) if array.dtype == np.float64 else array
-
-    rows = file.metadata.row_group(group).num_rows
-    first = read(0, 1)
-    return RowArray(name, (rows, *first.shape[1:]), first.dtype, read, rows)
+        rows = len(group.rows)
+        return RowArray(name, (rows, *read(0, 1).shape[1:]), dtype, read, rows)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.columns import listed
 from phalanx.data.packed.index import Field, sample_bytes
 from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
@@ -224,8 +225,7 @@ def chosen_inputs(names: Sequence[str], options: OriginOptions, source: str) -> 
     target = () if options.target is None else (options.target,)
     for name in (*options.inputs, *target):
         if name not in names:
-            listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-            raise UserError(f"{source} has no {name!r}: it has {listed}")
+            raise UserError(f"{source} has no {name!r}: it has {listed(names)}")
     if not options.inputs and not target:
         return []
     inputs = list(options.inputs) or [name for name in names if name not in target]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.columns import listed
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows
 from phalanx.data.packing.origin import (
@@ -187,12 +188,6 @@ def check_numbers(path: Path, array: RowArray) -> RowArray:
             f"{path}: {array.name} is {array.dtype} of {array.shape}, not rows of numbers"
         )
     return array
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the first names, for a message."""
-    found = list(names)
-    return (", ".join(found[:12]) + (", …" if len(found) > 12 else "")) or "nothing"
 
 
 def _check_rows(file: RowFile) -> None:

@@ -17,6 +17,13 @@ MAX_CLASSES = 1_000
 MAX_NAME_LETTERS = 200
 MAX_LISTED = 5
 
+_NUMBERS = {
+    mark: re.compile(
+        rf"[+-]?([0-9]+{re.escape(mark)}?[0-9]*|{re.escape(mark)}[0-9]+)([eE][+-]?[0-9]+)?"
+    )
+    for mark in ".,"
+}
+"""A number, by what sets off its decimals."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 _MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "none", "nil", "?", "-", ".", "inf"})
 """Words, in lower case, by which tables say that a number is missing."""
@@ -30,9 +37,12 @@ class TargetLocations(NamedTuple):
     """Describes the location of one target, by its number."""
 
 
-def parse_targets(words: Sequence[str], locations: TargetLocations) -> NDArray[Any]:
+def parse_targets(
+    words: Sequence[str], locations: TargetLocations, decimal: str = "."
+) -> NDArray[Any]:
     """Return whole numbers where all words are, else floats where all are numbers, else text.
 
+    decimal: what sets off decimals, a point or a comma.
     Raises: UserError naming the first word that is empty, not finite, or no number among numbers.
     """
     words = [word.strip() for word in words]
@@ -40,7 +50,7 @@ def parse_targets(words: Sequence[str], locations: TargetLocations) -> NDArray[A
     is_whole = [_WHOLE.fullmatch(word) is not None for word in words]
     if all(is_whole):
         return _as_int64([int(word) for word in words], locations)
-    numbers = [_number(word) for word in words]
+    numbers = [parse_number(word, decimal) for word in words]
     unlike = [i for i, number in enumerate(numbers) if number is None]
     if not unlike:
         return np.array(numbers, np.float64)
@@ -179,10 +189,13 @@ def _how_many(locations: TargetLocations, found: int, fault: str) -> str:
     )
 
 
-def _number(word: str) -> float | None:
-    """None where it is none, or not finite."""
-    try:
-        number = float(word) if "_" not in word else np.nan
-    except ValueError:
+def parse_number(word: str, decimal: str = ".") -> float | None:
+    """Return the number that a word is, as tables write them; None where it is none, or not finite.
+
+    Python would take more: `12_34`, digits of other scripts, `infinity`.
+    """
+    word = word.strip(" \t")
+    if not _NUMBERS[decimal].fullmatch(word):
         return None
+    number = float(word.replace(",", "."))
     return number if np.isfinite(number) else None
