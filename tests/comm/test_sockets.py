@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.sockets.communicator import SocketCommunicator
-from phalanx.comm.sockets.meeting import Listener
+from phalanx.comm.sockets.meeting import Address, Listener
 from phalanx.comm.sockets.mesh import SocketMesh
 from phalanx.comm.sockets.requests import ERR_TRUNCATE, SocketError, Status
 from phalanx.comm.wait import WaitTimeoutError
@@ -234,11 +235,19 @@ def test_threads_of_a_rank_share_its_sockets() -> None:
     assert on_ranks(2, program) == [[0, 50, 100, 150]] * 2
 
 
-def test_strangers_are_not_let_in() -> None:
-    listener, other = Listener(2), Listener(2)
+def stranger_to(address: Address, said: bytes) -> socket.socket:
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    stranger.connect(f"\0{listener.address.name}")
-    stranger.sendall(bytes(24))
+    stranger.connect(f"\0{address.name}")
+    stranger.sendall(said)
+    return stranger
+
+
+def test_strangers_are_not_let_in_and_hold_nobody() -> None:
+    """The names stand in /proc/net/unix. One silent connection of another user's held rank 0 for
+    the whole timeout, and garbage ended it with a UnicodeDecodeError."""
+    listener, other = Listener(2), Listener(2)
+    words = (b"", b"abc", bytes(24), b"\x01" + bytes(7) + b"\xff" * 16, b"x" * 10_000)
+    strangers = [stranger_to(listener.address, said) for said in words]
     with ThreadPoolExecutor(2) as pool:
         addresses = [listener.address, other.address]
         mine = pool.submit(listener.connect, 0, addresses, 20)
@@ -246,5 +255,26 @@ def test_strangers_are_not_let_in() -> None:
         mesh = mine.result()
     assert mesh.size == 2
     mesh.close()
-    assert stranger.recv(1) == b""
-    stranger.close()
+    for stranger in strangers:
+        with suppress(ConnectionResetError):  # some of what it said was not read
+            assert stranger.recv(1) == b""
+        stranger.close()
+
+
+def test_a_crowd_of_strangers_delays_a_rank_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they filled the queue, `connect` waited longer than its timeout."""
+    monkeypatch.setattr(socket, "SOMAXCONN", 0)
+    listener, other = Listener(1), Listener(1)
+    strangers = [stranger_to(listener.address, b"") for _ in range(2)]
+    addresses = [listener.address, other.address]
+    with pytest.raises(WaitTimeoutError, match="rank 0 takes no call of rank 1"):
+        Listener(1).connect(1, addresses, 0.1)
+    with ThreadPoolExecutor(1) as pool:
+        his = pool.submit(other.connect, 1, addresses, 20)
+        mesh = listener.connect(0, addresses, 20)
+        his.result().close()
+    mesh.close()
+    for stranger in strangers:
+        stranger.close()
+    with pytest.raises(WaitTimeoutError, match="ranks that have not called on this node: 1"):
+        Listener(2).connect(0, addresses, 0.1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import selectors
 import socket
 import struct
 import time
@@ -16,6 +18,7 @@ from phalanx.comm.wait import WaitTimeoutError
 
 _HELLO = struct.Struct("<q16s")  # the caller's rank and the word of the one that is called
 _CREDENTIALS = struct.Struct("iII")  # process, user, group
+_CALL_AGAIN_S = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,8 @@ class Listener:
             word=word,
         )
         self._socket.bind(f"\0{self.address.name}")
-        self._socket.listen(num_ranks)
+        self._socket.listen(max(num_ranks, socket.SOMAXCONN))
+        self._socket.setblocking(False)
 
     def connect(self, rank: int, addresses: Sequence[Address], timeout_s: float) -> SocketMesh:
         """Connect to all other ranks, which do the same.
@@ -55,11 +59,8 @@ class Listener:
         connections: dict[int, socket.socket] = {}
         try:
             for peer in range(rank):
-                connections[peer] = _call(rank, peer, addresses[peer])
-            while len(connections) < len(addresses) - 1:
-                caller, connection = self._take_call(until_s, rank, len(addresses))
-                if caller is not None:
-                    connections[caller] = connection
+                connections[peer] = _call(rank, peer, addresses[peer], until_s)
+            self._take_calls({*range(rank + 1, len(addresses))}, connections, until_s)
         except BaseException:
             for connection in connections.values():
                 connection.close()
@@ -68,29 +69,88 @@ class Listener:
             self._socket.close()
         return SocketMesh(rank, connections)
 
-    def _take_call(
-        self, until_s: float, rank: int, num_ranks: int
-    ) -> tuple[int | None, socket.socket]:
-        self._socket.settimeout(max(1e-3, until_s - time.monotonic()))
+    def _take_calls(
+        self, missing: set[int], connections: dict[int, socket.socket], until_s: float
+    ) -> None:
+        """Take the calls of the ranks `missing`, beside whatever strangers send or do not send.
+
+        Raises: WaitTimeoutError.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            try:
+                while missing:
+                    left_s = until_s - time.monotonic()
+                    if left_s <= 0:
+                        names = ", ".join(map(str, sorted(missing)[:5]))
+                        raise WaitTimeoutError(f"ranks that have not called on this node: {names}")
+                    for key, _ in selector.select(left_s):
+                        if isinstance(key.data, _Caller):
+                            self._hear(key.data, selector, missing, connections)
+                        elif (caller := self._accept()) is not None:
+                            selector.register(caller.socket, selectors.EVENT_READ, caller)
+            finally:
+                for key in [*selector.get_map().values()]:
+                    if isinstance(key.data, _Caller):
+                        key.data.socket.close()
+
+    def _accept(self) -> _Caller | None:
+        """Return a caller of this user; the others are turned away, whatever they want to say."""
         try:
             connection, _ = self._socket.accept()
-            connection.settimeout(max(1e-3, until_s - time.monotonic()))
-            text = connection.recv(_HELLO.size, socket.MSG_WAITALL)
-        except TimeoutError:
-            raise WaitTimeoutError(f"rank {rank} was not called by all of the others") from None
-        if len(text) == _HELLO.size and _user_of(connection) == os.geteuid():
-            peer, word = _HELLO.unpack(text)
-            if word.decode() == self.address.word and rank < peer < num_ranks:
-                return peer, connection
-        connection.close()  # a stranger
-        return None, connection
+        except OSError:  # it has gone again
+            return None
+        if _user_of(connection) != os.geteuid():
+            connection.close()
+            return None
+        connection.setblocking(False)
+        return _Caller(connection)
+
+    def _hear(
+        self,
+        caller: _Caller,
+        selector: selectors.BaseSelector,
+        missing: set[int],
+        connections: dict[int, socket.socket],
+    ) -> None:
+        """Read what a caller has sent of its hello; connect a rank, turn a stranger away."""
+        try:
+            new = caller.socket.recv(_HELLO.size - len(caller.hello))
+        except OSError:
+            new = b""
+        caller.hello += new
+        if new and len(caller.hello) < _HELLO.size:
+            return
+        selector.unregister(caller.socket)
+        peer, word = _HELLO.unpack(caller.hello.ljust(_HELLO.size, b"\0"))
+        if peer in missing and word == self.address.word.encode():
+            missing.remove(peer)
+            connections[peer] = caller.socket
+        else:
+            caller.socket.close()
 
 
-def _call(rank: int, peer: int, address: Address) -> socket.socket:
+@dataclass
+class _Caller:
+    socket: socket.socket
+    hello: bytes = b""
+
+
+def _call(rank: int, peer: int, address: Address, until_s: float) -> socket.socket:
+    """Call a rank. Raises: ConnectionError; WaitTimeoutError while too many others call it."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
     try:
-        connection.connect(f"\0{address.name}")
+        while (code := connection.connect_ex(f"\0{address.name}")) == errno.EAGAIN:
+            if time.monotonic() > until_s:
+                raise WaitTimeoutError(f"rank {peer} takes no call of rank {rank} on this node")
+            time.sleep(_CALL_AGAIN_S)
+        if code:
+            raise OSError(code, os.strerror(code))
         connection.sendall(_HELLO.pack(rank, address.word.encode()))
+    except WaitTimeoutError:
+        connection.close()
+        raise
     except OSError as error:
         connection.close()
         raise ConnectionError(
