@@ -1,17 +1,21 @@
 """The transport between nodes, chosen before MPI is loaded."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from phalanx.launch.detect import Launched
-from phalanx.launch.installation import MpiInstallation, Vendor
+from phalanx.launch.installation import MpiInstallation, Vendor, find_mpi
 from phalanx.launch.transport import (
     MPICH_TRANSPORT,
     choose_transport,
-    skip_device_search,
+    skip_unneeded_networks,
     variables_for_ranks,
 )
+from tests.conftest import PATIENCE
 
 
 def wheel(vendor: Vendor) -> MpiInstallation:
@@ -52,10 +56,42 @@ def test_open_mpi_searches_for_devices_only_where_there_are_any(
     if device is not None:
         (tmp_path / device).mkdir(parents=True)
     environ = dict(rank)
-    skip_device_search(environ, tmp_path)
+    skip_unneeded_networks(environ, tmp_path)
     assert environ == rank | ({} if device else {"OMPI_MCA_btl": "^ofi"})
-    chosen = rank | {"OMPI_MCA_btl": "self,tcp"}
+    here = rank | {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    environ = dict(here)
+    skip_unneeded_networks(environ, tmp_path)
+    assert environ == here | {"OMPI_MCA_btl": "self,sm"}
+    chosen = here | {"OMPI_MCA_btl": "self,tcp"}
     for environ in (dict(chosen), {"PMI_RANK": "1", "PMI_SIZE": "2"}, {}):
         before = dict(environ)
-        skip_device_search(environ, tmp_path)
+        skip_unneeded_networks(environ, tmp_path)
         assert environ == before
+
+
+LISTENING = """
+import os
+from pathlib import Path
+from phalanx.comm.mpi import mpi
+mpi().COMM_WORLD.Barrier()
+links = [os.readlink(p) for p in Path("/proc/self/fd").iterdir() if p.is_symlink()]
+rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").open()][1:]
+print("listens:", [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links])
+"""
+
+
+@pytest.mark.mpi
+def test_ranks_of_a_plain_mpirun_listen_nowhere() -> None:
+    """They listened on 0.0.0.0 and [::], where docs/launching.md said that none did."""
+    mpi = find_mpi(os.environ)
+    if mpi.vendor != "openmpi":
+        pytest.skip("MPICH and Intel MPI open no port on one node")
+    names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    done = subprocess.run(
+        [mpi.mpiexec, "-n", "2", "--oversubscribe", sys.executable, "-c", LISTENING],
+        env={**os.environ, **dict.fromkeys(names, "1")},
+        capture_output=True,
+        text=True,
+        timeout=90 * PATIENCE,
+    )
+    assert done.stdout.splitlines() == ["listens: []"] * 2, done.stderr

@@ -29,7 +29,7 @@ from phalanx.launch.frames import frames_of
 from phalanx.launch.orphan import end_with_parent
 from phalanx.launch.relayed import ACKNOWLEDGED, CONTROL, RELAYED
 from phalanx.launch.temporary import job_folder
-from phalanx.launch.transport import skip_device_search
+from phalanx.launch.transport import skip_unneeded_networks
 
 ORDER = "PHALANX_RELAY"
 OUTPUT = ".output"
@@ -258,7 +258,7 @@ def main(words: list[str], here: Callable[[], int] | None = None) -> int:
     if order is not None:
         _write(b"".join(frames_of(_rank(), HELLO, 0, 0, socket.gethostname().encode())))
         os.environ[TELLS_END] = "1"
-        skip_device_search(os.environ)
+        skip_unneeded_networks(os.environ)
     if order is None or (Path(order.folder) / order.word).exists():
         if here is not None:
             return here()

@@ -21,7 +21,7 @@ _DEVICES = ("sys/class/infiniband", "sys/class/cxi", "dev/kgni0")
 
 def choose_transport(environ: MutableMapping[str, str]) -> None:
     """Set the transport of a rank whose job has several nodes, if nothing is chosen."""
-    skip_device_search(environ)
+    skip_unneeded_networks(environ)
     if any(name in environ for name in (MPICH_TRANSPORT, *LIBRARY_CHOICES)):
         return
     launched = detect(environ)
@@ -31,16 +31,22 @@ def choose_transport(environ: MutableMapping[str, str]) -> None:
         environ.update(variables_for_ranks(find_wheel(), launched))
 
 
-def skip_device_search(environ: MutableMapping[str, str], root: Path = ROOT) -> None:
-    """Keep Open MPI from its search for devices of fast networks where this node has none, unless
-    its transports are chosen: it sleeps for a second in it.
+def skip_unneeded_networks(environ: MutableMapping[str, str], root: Path = ROOT) -> None:
+    """Keep Open MPI from networks that it does not need, unless its transports are chosen.
+
+    On one node its ranks listen on all interfaces, and talk through shared memory. Between nodes it
+    sleeps for a second in its search for devices of fast networks where there are none.
 
     environ: of a rank. root: of the node's file system.
     """
     launched = detect(environ)
     if launched is None or launched.launcher not in ("openmpi", "slurm"):
         return
-    if OPEN_MPI_TRANSPORTS not in environ and not any((root / name).exists() for name in _DEVICES):
+    if OPEN_MPI_TRANSPORTS in environ:
+        return
+    if launched.launcher == "openmpi" and launched.local_world_size == launched.world_size:
+        environ[OPEN_MPI_TRANSPORTS] = "self,sm"
+    elif not any((root / name).exists() for name in _DEVICES):
         environ[OPEN_MPI_TRANSPORTS] = "^ofi"
 
 
