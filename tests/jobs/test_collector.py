@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.jobs.collector import RELAY_WORDS, Collector, Files
-from phalanx.launch.frames import MAX_DATA, Frame
-from phalanx.launch.relay import ORDER, Order
+from phalanx.launch.frames import MAX_DATA, Frame, frames_of
+from phalanx.launch.relay import ENDED, ORDER, Order
 
 PROGRAM = """
 import os, sys, pathlib
@@ -44,13 +44,25 @@ def relay(home: Path, order: Order, ending: str, collector: Collector) -> subpro
     return started
 
 
+def test_a_program_cannot_print_the_records_of_another_rank(tmp_path: Path) -> None:
+    """Whatever a rank's program printed to the launcher's output was taken as records, if it looked
+    like them."""
+    collector = Collector(tmp_path)
+    forged = b"".join(frames_of(b"", 1, ENDED, 0, 0, b"[0]"))
+    os.write(collector.output, forged + b"".join(frames_of(b"key", 1, "error.json", 0, 0, b"x")))
+    collector.wait()
+    assert collector.ends == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["launcher.log"]
+    assert (tmp_path / "launcher.log").read_bytes().startswith(forged)
+
+
 @pytest.mark.parametrize(
     ("ending", "code"),
     [("sys.exit(0)", 0), ("sys.exit(5)", 5), ("os.kill(os.getpid(), 9)", -signal.SIGKILL)],
 )
 def test_files_output_and_end_come_home(tmp_path: Path, ending: str, code: int) -> None:
     collector = Collector(tmp_path)
-    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT})
+    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT}, collector.key)
     started = relay(tmp_path, order, ending, collector)
     assert started.wait(30) == code
     collector.wait()
@@ -66,7 +78,7 @@ def test_files_output_and_end_come_home(tmp_path: Path, ending: str, code: int) 
 
 def test_flushed_files_are_here_although_the_sender_is_killed(tmp_path: Path) -> None:
     collector = Collector(tmp_path)
-    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT})
+    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT}, collector.key)
     started = relay(tmp_path, order, "os.kill(os.getppid(), 9); os._exit(0)", collector)
     assert started.wait(30) == -signal.SIGKILL
     collector.wait()
@@ -77,7 +89,7 @@ def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) 
     collector = Collector(tmp_path)
     (tmp_path / ".here").touch()
     (tmp_path / "run.json").write_text(CONTENT)
-    started = relay(tmp_path, Order(str(tmp_path), ".here", {}), "pass", collector)
+    started = relay(tmp_path, Order(str(tmp_path), ".here", {}, collector.key), "pass", collector)
     assert started.wait(30) == 0
     collector.wait()
     assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
@@ -87,7 +99,7 @@ def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) 
 
 def test_a_request_to_end_reaches_the_program(tmp_path: Path) -> None:
     collector = Collector(tmp_path)
-    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT})
+    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT}, collector.key)
     ending = (
         "import signal, time; signal.signal(15, lambda *_: sys.exit(7)); "
         "print('ready', flush=True); time.sleep(60)"

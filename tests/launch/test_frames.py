@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from phalanx.launch.frames import FRAME_BYTES, MAX_DATA, Decoder, Frame, encode, frames_of
 
+KEY = b"of the job"
 CONTENTS = st.binary(max_size=3 * MAX_DATA)
 NOISE = st.one_of(
     st.binary(max_size=40),
@@ -14,7 +15,7 @@ NOISE = st.one_of(
 
 
 def decoded(stream: bytes, cuts: list[int]) -> list[Frame | bytes]:
-    decoder, found, at = Decoder(), [], 0
+    decoder, found, at = Decoder(KEY), [], 0
     for cut in [*sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]:
         found += decoder.feed(stream[at:cut])
         at = cut
@@ -29,7 +30,7 @@ def ordinary(found: list[Frame | bytes]) -> bytes:
 def test_any_interleaving_and_any_cut_gives_the_files_and_the_rest(
     data: st.DataObject, files: list[bytes], noise: list[bytes]
 ) -> None:
-    queues = [list(frames_of(rank, "a.log", 0, 0, text)) for rank, text in enumerate(files)]
+    queues = [list(frames_of(KEY, rank, "a.log", 0, 0, text)) for rank, text in enumerate(files)]
     queues.append(list(noise))
     stream = b""
     while any(queues):
@@ -49,8 +50,8 @@ def test_any_interleaving_and_any_cut_gives_the_files_and_the_rest(
 def test_a_damaged_frame_is_ordinary_output_and_the_others_stay(
     text: bytes, at: int, change: int
 ) -> None:
-    lines = b"".join(frames_of(7, "x", 0, 0, text))
-    good = encode(Frame(7, "y", 0, 0, b"good", True))
+    lines = b"".join(frames_of(KEY, 7, "x", 0, 0, text))
+    good = encode(Frame(7, "y", 0, 0, b"good", True), KEY)
     damaged = bytes([*lines[:at], lines[at] ^ change, *lines[at + 1 :]])
     found = decoded(damaged + good, [])
     frames = [item for item in found if isinstance(item, Frame)]
@@ -61,7 +62,7 @@ def test_a_damaged_frame_is_ordinary_output_and_the_others_stay(
 
 @given(CONTENTS)
 def test_lines_are_of_one_size_and_end(text: bytes) -> None:
-    for line in frames_of(123456, "n" * 96, 10**9, 1 << 50, text):
+    for line in frames_of(KEY, 123456, "n" * 96, 10**9, 1 << 50, text):
         assert len(line) == FRAME_BYTES
         assert line.endswith(b"\n")
         assert line.count(b"\n") == 1
@@ -70,4 +71,4 @@ def test_lines_are_of_one_size_and_end(text: bytes) -> None:
 @pytest.mark.parametrize("name", ["a b", "a" * 97, "ä"])
 def test_a_name_that_does_not_fit_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"no frame|ascii"):
-        encode(Frame(0, name, 0, 0, b"", True))
+        encode(Frame(0, name, 0, 0, b"", True), KEY)

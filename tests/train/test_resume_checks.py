@@ -80,6 +80,18 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
         find_checkpoint(tmp_path)
 
 
+def test_many_that_are_passed_over_take_a_few_lines(tmp_path: Path) -> None:
+    """5,000 empty folders filled the terminal with 5,000 lines."""
+    valid = save_at(tmp_path, 1)
+    for epoch in range(2, 202):
+        (tmp_path / folder_name(epoch)).mkdir()
+    found, lines = find_newest(tmp_path)
+    assert found is not None and found.path == valid
+    assert len(lines) == 6 and lines == [*found.skipped]
+    assert lines[0] == "passed over: 195 more checkpoints, older than these"
+    assert f"{folder_name(201)} has no {MANIFEST}" in lines[-1]
+
+
 def test_one_set_aside_counts_while_its_successor_is_missing(tmp_path: Path) -> None:
     save_at(tmp_path, 1)
     aside = tmp_path / ".epoch-0002.old"

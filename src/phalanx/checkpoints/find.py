@@ -25,6 +25,9 @@ from phalanx.checkpoints.manifest import (
 from phalanx.errors import UserError
 from phalanx.records.progress import position_of
 
+MAX_PASSED_OVER = 5
+"""Checkpoints that are named, each with its problem."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCheckpoint:
@@ -63,10 +66,10 @@ def find_newest(folder: Path) -> tuple[FoundCheckpoint | None, list[str]]:
     Newest: as in `find_checkpoint`. Cost: its files are read. Raises: OSError.
     """
     found, problems = _search(folder)
-    passed = list(found.skipped) if found else [_passed_over(text) for text in problems.values()]
+    passed = list(found.skipped) if found else _passed_over(problems)
     position = (-1, 0) if found is None else found.manifest.position
     unfinished = [path for path in unfinished_folders(folder) if position_of(path.name) > position]
-    lines = [f"passed over: checkpoint {path} was not finished" for path in unfinished]
+    lines = _passed_over({path: f"checkpoint {path} was not finished" for path in unfinished})
     return found, [*passed, *lines]
 
 
@@ -79,14 +82,21 @@ def _search(folder: Path) -> tuple[FoundCheckpoint | None, dict[Path, str]]:
         except UserError as error:
             problems[checkpoint] = str(error)
             continue
-        newer = [p for p in problems if position_of(p.name) > manifest.position]
-        notices = tuple(_passed_over(problems[p]) for p in newer)
+        newer = {p: text for p, text in problems.items() if position_of(p.name) > manifest.position}
+        notices = tuple(_passed_over(newer))
         return FoundCheckpoint(path=checkpoint, manifest=manifest, skipped=notices), problems
     return None, problems
 
 
-def _passed_over(problem: str) -> str:
-    return f"passed over: {problem.split('; ')[0]}"
+def _passed_over(problems: Mapping[Path, str]) -> list[str]:
+    """Return a line for each of the newest of these, and one that counts the others."""
+    newest = sorted(problems, key=lambda path: position_of(path.name))[-MAX_PASSED_OVER:]
+    lines = [f"passed over: {problems[path].split('; ')[0]}" for path in newest]
+    more = len(problems) - len(lines)
+    return [
+        *([f"passed over: {more:,} more checkpoints, older than these"] if more else []),
+        *lines,
+    ]
 
 
 def has_checkpoints(path: Path) -> bool:

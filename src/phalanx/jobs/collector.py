@@ -67,7 +67,7 @@ class Collector:
     def __init__(self, folder: Path) -> None:
         self.hosts: dict[int, str] = {}
         self.ends: dict[int, RankEnd] = {}
-        self._files = Files(folder)
+        self._files, self.key = Files(folder), secrets.token_hex(16)
         self._log = folder / LAUNCHER_LOG
         self._source, self.output = os.pipe()
         """`output`: descriptor for the launcher's output; close it once the launcher has it."""
@@ -86,7 +86,7 @@ class Collector:
             os.close(output)
 
     def _read(self) -> None:
-        decoder = Decoder()
+        decoder = Decoder(self.key.encode())
         with self._log.open("ab", buffering=0) as log:
             while data := os.read(self._source, _READ_BYTES):
                 for item in decoder.feed(data):
@@ -111,16 +111,16 @@ class Collector:
 
 
 @contextlib.contextmanager
-def marked(folder: Path, files: Sequence[Path]) -> Iterator[dict[str, str]]:
+def marked(folder: Path, files: Sequence[Path], key: str) -> Iterator[dict[str, str]]:
     """Mark a folder while a job runs, and yield the variables that `relay` needs.
 
-    files: that the ranks read there.
+    files: that the ranks read there. key: of the frames, as the collector has it.
     """
     word = f".here-{secrets.token_hex(8)}"
     (folder / word).touch()
     try:
         content = {path.name: path.read_text() for path in files}
-        yield {ORDER: Order(str(folder.absolute()), word, content).encode()}
+        yield {ORDER: Order(str(folder.absolute()), word, content, key).encode()}
     finally:
         with contextlib.suppress(OSError):
             (folder / word).unlink()

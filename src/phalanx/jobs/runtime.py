@@ -234,7 +234,7 @@ def started(
     collector = Collector(folder)
     job: Job | None = None
     try:
-        with marked(folder, files) as variables:
+        with marked(folder, files, collector.key) as variables:
             there = [replace(c, environment={**c.environment, **variables}) for c in commands]
             with Job.start(there, folder / LAUNCHER_LOG, output=collector.output) as running:
                 job = running

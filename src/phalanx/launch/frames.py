@@ -2,14 +2,15 @@
 
 A launcher forwards the output of all ranks in chunks, mixed with its own. Every frame is a line of
 `FRAME_BYTES`, which divides the size of a pipe's atomic writes and of the launchers' buffers, so
-frames are not cut where output of several ranks meets; one that is damaged fails its checksum.
+frames are not cut where output of several ranks meets. A frame has a digest by the key of the job:
+without it, it is damaged, or a program has printed it.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import zlib
+import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -36,30 +37,32 @@ class Frame(NamedTuple):
     """The file ends here, for now."""
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: Frame, key: bytes) -> bytes:
     """Return the line of a frame. Raises: ValueError for a name or data that do not fit."""
     if " " in frame.name or len(frame.name) > MAX_NAME or len(frame.data) > MAX_DATA:
         raise ValueError(f"no frame: {frame.name!r}, {len(frame.data)} bytes")
     numbers = f"{frame.rank} {frame.version} {frame.offset} {int(frame.is_last)} "
     data = base64.b64encode(frame.data)
     content = numbers.encode() + data + b" " + frame.name.encode("ascii")
-    line = _MARK + b"%08x " % zlib.crc32(content) + content
+    line = _MARK + _digest(content, key) + b" " + content
     return line.ljust(FRAME_BYTES - 1) + b"\n"
 
 
-def frames_of(rank: int, name: str, version: int, offset: int, data: bytes) -> Iterator[bytes]:
+def frames_of(
+    key: bytes, rank: int, name: str, version: int, offset: int, data: bytes
+) -> Iterator[bytes]:
     """Yield the lines that carry `data`, which ends the file for now; one line for no data."""
     for start in range(0, max(1, len(data)), MAX_DATA):
         chunk = data[start : start + MAX_DATA]
         is_last = start + MAX_DATA >= len(data)
-        yield encode(Frame(rank, name, version, offset + start, chunk, is_last))
+        yield encode(Frame(rank, name, version, offset + start, chunk, is_last), key)
 
 
 class Decoder:
     """Takes a stream apart into frames and the ordinary output around them."""
 
-    def __init__(self) -> None:
-        self._waiting = b""
+    def __init__(self, key: bytes) -> None:
+        self._key, self._waiting = key, b""
 
     def feed(self, new: bytes) -> list[Frame | bytes]:
         """Return what is complete: frames, and ordinary output as it came."""
@@ -73,7 +76,7 @@ class Decoder:
             elif len(self._waiting) < FRAME_BYTES and _MARK.startswith(self._waiting[: len(_MARK)]):
                 break
             else:
-                frame = _decode(self._waiting[:FRAME_BYTES])
+                frame = _decode(self._waiting[:FRAME_BYTES], self._key)
                 size = FRAME_BYTES if frame else 1
                 found.append(frame or self._waiting[:1])
                 self._waiting = self._waiting[size:]
@@ -96,13 +99,17 @@ def _find_mark(text: bytes) -> int:
     return len(text)
 
 
-def _decode(line: bytes) -> Frame | None:
+def _digest(content: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=8, key=key).hexdigest().encode()
+
+
+def _decode(line: bytes, key: bytes) -> Frame | None:
     """Return the frame of a line; None where it is none, or damaged."""
     if len(line) < FRAME_BYTES or not line.startswith(_MARK) or not line.endswith(b"\n"):
         return None
-    checksum, _, content = line[len(_MARK) :].rstrip(b" \n").partition(b" ")
+    digest, _, content = line[len(_MARK) :].rstrip(b" \n").partition(b" ")
     try:
-        if zlib.crc32(content) != int(checksum, 16):
+        if digest != _digest(content, key):
             return None
         rank, version, offset, is_last, data, name = content.split(b" ")
         return Frame(

@@ -69,7 +69,7 @@ def read_ends(folder: Path) -> dict[int, int]:
 
 
 def _run(folder: Path, words: list[str]) -> int:
-    is_waited_for = os.environ.pop(TELLS_END, None) is not None
+    key = os.environ.pop(TELLS_END, None)
     is_shown = words[0] == SHOWN
     launched = detect(os.environ)
     rank = launched.rank if launched else 0
@@ -102,9 +102,9 @@ def _run(folder: Path, words: list[str]) -> int:
         code = EXIT_STOPPED  # its launcher ends the others as soon as the first has ended so
     if code not in (0, EXIT_STOPPED):
         note(folder, RankFailure(rank, code, time.time()))
-    if is_waited_for:
+    if key is not None:
         with contextlib.suppress(OSError):
-            os.write(1, end_frame(rank, code))
+            os.write(1, end_frame(key, rank, code))
     if FAULT_TOLERANCE in os.environ:
         if code not in (0, EXIT_STOPPED):  # Open MPI tells the others of deaths by signals alone
             end_by_signal(-code if code < 0 else signal.SIGKILL)

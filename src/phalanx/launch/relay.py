@@ -38,7 +38,7 @@ ERROR = "error.json"
 ENDED = "ended"
 HELLO = "hello"
 TELLS_END = "PHALANX_TELLS_END"
-"""Set for a program that sends the frame of its own end, as nobody stands beside it."""
+"""Key of the frames, for a program that sends the frame of its own end: no relay does it."""
 _EXIT_NOT_FOUND = 127
 _SCAN_EVERY_S = 0.25
 _WRITE_BYTES = 4096
@@ -54,6 +54,8 @@ class Order(NamedTuple):
     """Name of a file that only this folder holds."""
     files: dict[str, str]
     """Files that the ranks read there, with their content."""
+    key: str
+    """Key of the job's frames; no program of the user's sees it."""
 
     def encode(self) -> str:
         """Return the value of `ORDER`."""
@@ -71,9 +73,11 @@ class RankEnd(NamedTuple):
     """Negative for a signal."""
 
 
-def end_frame(rank: int, exit_code: int) -> bytes:
+def end_frame(key: str, rank: int, exit_code: int) -> bytes:
     """Return the line that tells how a rank's process ended."""
-    return b"".join(frames_of(rank, ENDED, 0, 0, json.dumps(RankEnd(exit_code)).encode()))
+    return b"".join(
+        frames_of(key.encode(), rank, ENDED, 0, 0, json.dumps(RankEnd(exit_code)).encode())
+    )
 
 
 class _Sent(NamedTuple):
@@ -87,9 +91,8 @@ class _Sent(NamedTuple):
 class _Sender:
     """Sends what is new in a folder."""
 
-    def __init__(self, folder: Path, rank: int, *, home: str) -> None:
-        """home: the folder on the launching node, which is named in place of `folder`."""
-        self._folder, self.rank, self._home = folder, rank, home
+    def __init__(self, folder: Path, rank: int, order: Order) -> None:
+        self._folder, self.rank, self._home, self.key = folder, rank, order.folder, order.key
         self._sent: dict[str, _Sent] = {}
         self._output_bytes = 0
 
@@ -124,7 +127,7 @@ class _Sender:
 
     def send(self, name: str, data: bytes, *, version: int = 0, offset: int = 0) -> None:
         """Send a chunk of a file, or a file of its own."""
-        lines = b"".join(frames_of(self.rank, name, version, offset, data))
+        lines = b"".join(frames_of(self.key.encode(), self.rank, name, version, offset, data))
         for start in range(0, len(lines), _WRITE_BYTES):
             _write(lines[start : start + _WRITE_BYTES])
 
@@ -190,7 +193,7 @@ class _Program:
 
 def _relay(order: Order, words: list[str], local: Path) -> int:
     """Run the program with `local` in place of the folder; return its exit code."""
-    sender = _Sender(local, _rank(), home=order.folder)
+    sender = _Sender(local, _rank(), order)
     for name, text in order.files.items():
         (local / name).write_text(text)
         sender.know(name)
@@ -232,7 +235,7 @@ def _send_while_running(program: _Program, sender: _Sender) -> None:
     if output := program.rest():
         sender.send_output(output)
     sender.send_new()
-    _write(end_frame(sender.rank, program.process.returncode))
+    _write(end_frame(sender.key, sender.rank, program.process.returncode))
 
 
 def _rank() -> int:
@@ -256,8 +259,9 @@ def main(words: list[str], here: Callable[[], int] | None = None) -> int:
     text = os.environ.pop(ORDER, None)
     order = None if text is None else Order.decode(text)
     if order is not None:
-        _write(b"".join(frames_of(_rank(), HELLO, 0, 0, socket.gethostname().encode())))
-        os.environ[TELLS_END] = "1"
+        key, host = order.key.encode(), socket.gethostname().encode()
+        _write(b"".join(frames_of(key, _rank(), HELLO, 0, 0, host)))
+        os.environ[TELLS_END] = order.key
         skip_unneeded_networks(os.environ)
     if order is None or (Path(order.folder) / order.word).exists():
         if here is not None:
