@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.comm.layout import share_of
+from phalanx.data.hashing import hash_seed
 from phalanx.data.sampler import evaluation_shard
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.exact_sum import ExactSum, sum_over_ranks
+from phalanx.run.randomness import generators_kept, seed_generators
 from phalanx.run.samples import IndexedSamples
 
 Reduction = Literal["mean", "sum"]
@@ -28,12 +30,13 @@ def evaluate(
     *,
     batch_size: int,
     reduction: Reduction,
+    seed: int,
 ) -> Any:
     """Return the mean, or the sum, of `function` over all samples; a dictionary where it returns
     one. Collective.
 
     function: of the model, in evaluation mode and under no_grad, and of a batch of samples.
-    batch_size: of a rank, at most.
+    batch_size: of a rank, at most. seed: of what the function draws, in a bitwise run.
     Raises: UserError when there are no samples.
     """
     if reduction not in get_args(Reduction):
@@ -60,8 +63,10 @@ def evaluate(
     is_mapping = False
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), generators_kept():
             for chosen, batch in zip(indices, samples.batches(indices), strict=True):
+                if strategy.num_blocks is not None:
+                    seed_generators(hash_seed(seed, int(chosen[0])))
                 values = function(model, batch)
                 is_mapping = isinstance(values, Mapping)
                 weight = len(chosen) if reduction == "mean" else 1

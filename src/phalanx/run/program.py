@@ -309,6 +309,7 @@ class ProgramRun:
                 samples,
                 batch_size=self._loop.options.batch_size if batch_size is None else batch_size,
                 reduction=reduction,
+                seed=self._options.seed,
             )
         )
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset
 
 from phalanx.data.hashing import hash_seed
+from phalanx.run.randomness import generators_kept, seed_generators
 
 
 class SeededDataset(Dataset[Any]):
@@ -50,22 +47,3 @@ class SeededDataset(Dataset[Any]):
 def as_it_is(batch: Any) -> Any:
     """Return a batch that is put together already."""
     return batch
-
-
-def seed_generators(seed: int) -> None:
-    """Seed the generators of Python, NumPy and PyTorch on the CPU."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """Leave these generators as they were."""
-    own, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(own)
-        np.random.set_state(of_numpy)
-        torch.set_rng_state(of_torch)

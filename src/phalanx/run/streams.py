@@ -6,12 +6,10 @@ Each class is a `Feed` (feed.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
@@ -21,7 +19,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
-from phalanx.run.randomness import seed_micro_batch
+from phalanx.run.randomness import StreamState, seed_micro_batch
 from phalanx.run.samples import first_tensor
 
 OF_DATA = 0x64617461
@@ -31,8 +29,8 @@ OF_DATA = 0x64617461
 class StreamFeed:
     """Samples of an iterable, the same on every rank: each reads all and computes its part.
 
-    PyTorch's generator has a state of its own while samples are read, seeded by (seed, epoch), so
-    that a stream that draws from it is the same on every rank.
+    The generators of PyTorch, NumPy and Python have a state of their own while samples are read,
+    seeded by (seed, epoch), so that a stream that draws from them is the same on every rank.
     """
 
     num_samples: int | None = None
@@ -58,9 +56,10 @@ class StreamFeed:
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
     ) -> Iterator[MicroBatch]:
-        state = StreamState(hash_seed(hash_seed(self._seed, OF_DATA), epoch))
+        of_data = hash_seed(self._seed, OF_DATA)
+        state = StreamState(hash_seed(of_data, epoch))
         with state.use():
-            stream = read_stream(self._samples, self._loading)
+            stream = state.items(read_stream(self._samples, self._loading))
             for _ in islice(stream, seen):
                 pass
             samples = list(islice(stream, self._batch_size))
@@ -77,6 +76,7 @@ class StreamFeed:
             is_last = not ahead or max_steps <= 0
             slices = micro_batches_of_rank(len(samples), **self._place)
             for piece in slices:
+                seed_micro_batch(of_data, step, piece.number)  # a collate_fn may draw, too
                 data = self._collate(samples[piece.start : piece.stop])
                 ends_step = piece is slices[-1]
                 yield MicroBatch(
@@ -245,27 +245,6 @@ class ShardedFeed:
                 "an epoch, or end all of them by steps="
             )
         return items, int(size)
-
-
-class StreamState:
-    """State of PyTorch's generator that belongs to a stream."""
-
-    def __init__(self, seed: int) -> None:
-        generator = torch.Generator()
-        generator.manual_seed(seed)
-        self._state = generator.get_state()
-
-    @contextmanager
-    def use(self) -> Iterator[None]:
-        """Give PyTorch's generator this state, and afterwards its own back. Cost: 10 µs."""
-        generator = torch.default_generator
-        outer = generator.get_state()
-        generator.set_state(self._state)
-        try:
-            yield
-        finally:
-            self._state = generator.get_state()
-            generator.set_state(outer)
 
 
 def read_stream(samples: Iterable[Any], loading: dict[str, Any]) -> Iterator[Any]:

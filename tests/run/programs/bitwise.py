@@ -9,7 +9,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 import phalanx
 
@@ -142,6 +142,57 @@ def augmented() -> Mapping[str, Any]:
     return state(model, optimizer)
 
 
+def noise(length: int) -> Tensor:
+    """Draw from every generator; an odd number of normal ones, which come in pairs."""
+    own = [random.gauss(0, 1) + np.random.randn() for _ in range(length)]
+    return torch.tensor(own) + torch.rand(length)
+
+
+class Drawing(IterableDataset[tuple[Tensor, Tensor]]):
+    """A stream that draws."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(SAMPLES):
+            yield noise(3), torch.tensor(number % 10)
+
+
+def generated(length: int) -> tuple[Tensor, Tensor]:
+    return torch.stack([noise(3) for _ in range(length)]), torch.arange(length) % 10
+
+
+def collated(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    inputs, targets = default_collate(samples)
+    return inputs + noise(3), targets
+
+
+def drawing() -> Mapping[str, Any]:
+    """Streams, functions, their collation, the body of the loop and what is evaluated draw."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        saved = {"checkpoint_dir": folder, "checkpoint_steps": 2}
+        for data, options in (
+            (Drawing(), {"steps": 2, "loading": {"collate_fn": collated}, **saved}),
+            (Drawing(), {"steps": 6, "loading": {"collate_fn": collated}, **saved}),
+            (Drawing(), {"steps": 6, "loading": {"collate_fn": collated}}),
+            (generated, {"steps": 3}),
+        ):
+            torch.manual_seed(5)
+            model, validation = nn.Linear(3, 10), classified(3)
+            optimizer = SGD(model.parameters(), lr=0.1)
+            options = {"micro_batches": MICRO_BATCHES, "bitwise": True, **options}
+            resume = "checkpoint_dir" in options
+            run = phalanx.start(
+                model, optimizer, data, batch_size=BATCH, resume=resume or None, **options
+            )
+            for inputs, targets in run:
+                run.backward(F.cross_entropy(run.model(inputs + noise(3)), targets))
+            noisy = run.evaluate(lambda m, x: error(m, (x[0] + noise(3), x[1])), validation)
+            run.close()
+            found.append({"model": model.state_dict(), "error": torch.tensor(noisy)})
+    assert torch.equal(found[1]["model"]["weight"], found[2]["model"]["weight"]), "resumed"
+    return dict(enumerate(found))
+
+
 def network() -> nn.Sequential:
     layers = (nn.Linear(20, 33), nn.LayerNorm(33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 10))
     return nn.Sequential(*layers)
@@ -176,7 +227,7 @@ def state(model: nn.Module, optimizer: Optimizer) -> Mapping[str, Any]:
 
 
 CASES: tuple[Callable[[], Mapping[str, Any]], ...] = (
-    *(mlp, cnn, rnn, gpt, weighted, augmented),
+    *(mlp, cnn, rnn, gpt, weighted, augmented, drawing),
     *(shared, zero),
 )
 
