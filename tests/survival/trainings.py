@@ -37,9 +37,9 @@ class Trained(NamedTuple):
         return self.computed.total() - len(self.computed)
 
 
-def train_alone(folder: Path) -> Trained:
+def train_alone(folder: Path, *words: str) -> Trained:
     """Train in one process, undisturbed."""
-    command = [sys.executable, str(PROGRAM), str(folder), "[]"]
+    command = [sys.executable, str(PROGRAM), str(folder), "[]", *words]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False
     )

@@ -143,6 +143,7 @@ class StepGradients:
                     "or the like alone, or is it slower than timeout_s= allows?"
                 ) from error
             exposed_s, hidden_s, last_bucket_s = times
+            self._accumulated = None  # where ranks were lost, the step goes on without them
         else:
             backward(loss, factor, inputs, keeps_graph=bool(self._missing))
             if not self._missing:
