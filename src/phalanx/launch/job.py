@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 from phalanx.errors import StopTimeoutError
 from phalanx.launch import leftovers, orphan
 from phalanx.launch.command import Command
-from phalanx.launch.leftovers import is_daemon, kill, processes_with
+from phalanx.launch.leftovers import TRACKERS_END_S, is_daemon, kill, processes_with
 
 DEFAULT_GRACE_S = 5.0
 _LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks have ended, and to clean up
@@ -241,11 +241,12 @@ class Job:
 
     def _finish(self) -> None:
         """Kill the descendants of the ended processes, and remove their files."""
-        until = time.monotonic() + _KILLED_WITHIN_S
+        began = time.monotonic()
         while survivors := processes_with(self.token):
             self._record_leftovers(now=True)
-            kill(survivors)
-            if time.monotonic() > until:
+            elapsed_s = time.monotonic() - began
+            kill(survivors, trackers=elapsed_s > TRACKERS_END_S)
+            if elapsed_s > _KILLED_WITHIN_S:
                 raise RuntimeError(f"processes {survivors} of a job cannot be killed")
             time.sleep(_POLL_EVERY_S)
         leftovers.remove(self._leftovers)

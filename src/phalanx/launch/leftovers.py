@@ -24,6 +24,9 @@ from pathlib import Path
 
 _PROCESSES = Path("/proc")
 _DAEMON_NAMES = ("hydra_", "prted", "orted")
+_TRACKER = b"from multiprocessing.resource_tracker import main"
+TRACKERS_END_S = 2.0
+"""For trackers to remove what others have left, once these are gone."""
 
 
 def processes_with(token: str) -> list[int]:
@@ -91,11 +94,22 @@ def _shared_path(line: str) -> str | None:
     return fields[5] if is_file and fields[1].endswith("s") else None
 
 
-def kill(pids: Iterable[int]) -> None:
-    """Send SIGKILL; ended processes are ignored."""
+def kill(pids: Iterable[int], *, trackers: bool = False) -> None:
+    """Send SIGKILL; ended processes are ignored.
+
+    trackers: also to those that remove what Python's processes leave: they end after these.
+    """
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            if trackers or not _is_tracker(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_tracker(pid: int) -> bool:
+    """Return whether a process is the one in which Python keeps the names of semaphores."""
+    with contextlib.suppress(OSError):
+        return _TRACKER in (_PROCESSES / str(pid) / "cmdline").read_bytes()
+    return False
 
 
 def _environment_of(pid: int) -> bytes:
@@ -184,10 +198,10 @@ END_WITHIN_S = 5.0
 def end_all(token: str) -> list[int]:
     """Kill the processes with `token` in their environment and remove their files; return the ids
     of those that cannot be killed."""
-    until, files = time.monotonic() + END_WITHIN_S, set[Path]()
-    while (pids := processes_with(token)) and time.monotonic() < until:
+    began, files = time.monotonic(), set[Path]()
+    while (pids := processes_with(token)) and (elapsed := time.monotonic() - began) < END_WITHIN_S:
         files |= leftovers_of(pids, pids)
-        kill(pids)
+        kill(pids, trackers=elapsed > TRACKERS_END_S)
         time.sleep(0.02)
     remove(files)
     return pids

@@ -41,8 +41,11 @@ class Feed(Protocol):
 class DivisibleFeed(Feed, Protocol):
     """A feed that can be divided among the ranks anew."""
 
-    def of(self, numbers: Sequence[int]) -> Feed:
-        """Return a feed of the micro-batches of each global batch that have these numbers."""
+    def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> Feed:
+        """Return a feed of the micro-batches of each global batch that have these numbers.
+
+        first: numbers of the first step alone; None: as all others.
+        """
 
 
 class AlternatingFeed:
@@ -63,10 +66,10 @@ class AlternatingFeed:
             yield replace(batch, optimizer=self._alternate[batch.step % len(self._alternate)])
         self.num_samples = feed.num_samples
 
-    def of(self, numbers: Sequence[int]) -> Feed:
+    def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> Feed:
         """Return a feed of the micro-batches of each global batch that have these numbers."""
         assert isinstance(self._feed, DivisibleFeed), "checked before the run"
-        return AlternatingFeed(self._feed.of(numbers), self._alternate)
+        return AlternatingFeed(self._feed.of(numbers, first), self._alternate)
 
 
 class IndexedFeed:
@@ -92,11 +95,12 @@ class IndexedFeed:
         self._seeds_samples = seeds_samples
         self._number = micro_batches
         self._numbers: Sequence[int] = share_of(rank, num_ranks, micro_batches)
+        self._first: Sequence[int] | None = None
 
-    def of(self, numbers: Sequence[int]) -> IndexedFeed:
+    def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> IndexedFeed:
         """Return a feed of the micro-batches of each global batch that have these numbers."""
         feed = copy(self)
-        feed._numbers = numbers
+        feed._numbers, feed._first = numbers, first
         return feed
 
     def micro_batches(
@@ -105,10 +109,13 @@ class IndexedFeed:
         order = epoch_order(len(self._samples), self._seed, epoch)[seen:]
         starts = range(0, len(order), self._batch_size)[:max_steps]
         sizes = [min(self._batch_size, len(order) - start) for start in starts]
+        of_first = self._numbers if self._first is None else self._first
         slices = [
             (start, size, piece)
             for start, size in zip(starts, sizes, strict=True)
-            for piece in cut_micro_batches(size, number=self._number, own=self._numbers)
+            for piece in cut_micro_batches(
+                size, number=self._number, own=self._numbers if start else of_first
+            )
         ]
         indices = [order[start + piece.start : start + piece.stop] for start, _, piece in slices]
         samples = self._samples

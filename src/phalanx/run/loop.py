@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from phalanx.data.sampler import num_batches
@@ -102,8 +102,8 @@ class TrainingLoop:
         self.strategy, self.recorder = strategy, recorder
         self._feed, self._computation, self.options = feed, computation, options
         self._num_ended = 0  # epochs
-        self._extended: MicroBatch | None = None
-        """The last one of a step that goes on after it, because ranks were lost."""
+        self._is_extended = False
+        """Whether the step goes on after its last micro-batch, because ranks were lost."""
         self.position = options.start
         """After the last step."""
         self.current: MicroBatch | None = None
@@ -247,38 +247,34 @@ class TrainingLoop:
             asked_at = clock()
 
     def _fed(self) -> Iterator[MicroBatch]:
-        """Yield what the feed has for this rank, which may change when others are lost."""
+        """Yield what the feed has for this rank. It changes when others are lost: this rank gets
+        those of their micro-batches that the step still needs, and more of each later step."""
         strategy = self.strategy
+        first: Sequence[int] | None = None
         while True:
             (epoch, seen, step), numbers = self.position, strategy.numbers
-            feed, left = self._feed_of(numbers), self._steps_left()
+            feed, left = self._feed_of(numbers, first), self._steps_left()
             for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=left):
                 yield batch
-                yield from self._inherited()
-                if self.position.step > batch.step and strategy.numbers != numbers:
+                is_changed = self.position.step > batch.step and strategy.numbers != numbers
+                if self._is_extended or is_changed:
                     break
             else:
                 return
+            first = strategy.missing if self._is_extended else None
+            self._is_extended = False
 
-    def _inherited(self) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of lost ranks that the step has still to get."""
-        while self._extended is not None:
-            last, self._extended = self._extended, None
-            feed, (epoch, seen, step) = self._feed_of(self.strategy.missing), self.position
-            for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=1):
-                yield replace(batch, ends_epoch=batch.ends_epoch and last.ends_epoch)
-
-    def _feed_of(self, numbers: Sequence[int] | None) -> Feed:
+    def _feed_of(self, numbers: Sequence[int] | None, first: Sequence[int] | None) -> Feed:
         if numbers is None:
             return self._feed
         assert isinstance(self._feed, DivisibleFeed), "checked before the run"
-        return self._feed.of(numbers)
+        return self._feed.of(numbers, first)
 
     def extend_step(self) -> None:
         """Let the step go on, whose last micro-batch was computed: others of it were lost."""
         batch = self.current
         assert batch is not None, "within a step"
-        self._extended = replace(batch)
+        self._is_extended = True
         object.__setattr__(batch, "ends_step", False)
         object.__setattr__(batch, "ends_epoch", False)
 

@@ -29,6 +29,7 @@ from phalanx.run.pack_samples import (
     table_samples,
 )
 from phalanx.run.seeded_samples import SeededDataset, as_it_is
+from phalanx.run.workers import in_processes
 
 
 class IndexedSamples(Protocol):
@@ -79,10 +80,7 @@ class DatasetSamples:
         return len(self._dataset)  # type: ignore[arg-type]
 
     def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
-        options = dict(self._loading)
-        if options.get("num_workers"):
-            # A fork of a process in which MPI runs would share its connections.
-            options.setdefault("multiprocessing_context", "forkserver")
+        options = in_processes(self._loading)
         chosen, dataset = [rows.tolist() for rows in indices], self._dataset
         if self._seed is not None:
             collate = options.get("collate_fn") or default_collate

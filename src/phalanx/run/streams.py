@@ -21,6 +21,7 @@ from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
 from phalanx.run.randomness import StreamState, seed_micro_batch
 from phalanx.run.samples import first_tensor
+from phalanx.run.workers import in_processes
 
 OF_DATA = 0x64617461
 """Makes random numbers of data others than those of the computation."""
@@ -252,10 +253,7 @@ def read_stream(samples: Iterable[Any], loading: dict[str, Any]) -> Iterator[Any
     options."""
     if not isinstance(samples, IterableDataset) or not loading:
         return iter(samples)
-    options = dict(loading)
-    if options.get("num_workers"):
-        # A fork of a process in which MPI runs would share its connections.
-        options.setdefault("multiprocessing_context", "forkserver")
+    options = in_processes(loading)
     return iter(DataLoader(samples, batch_size=None, collate_fn=unchanged, **options))
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing import forkserver, parent_process, process, resource_tracker
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -13,6 +19,9 @@ MEND = (
     "a fork of a rank shares its connections to the others: leave it out, or say "
     'multiprocessing_context="forkserver"'
 )
+
+_PRELOADED = ("torch.utils.data", "phalanx.run.seeded_samples", __name__)
+"""Modules that each worker needs: to import PyTorch takes it seconds."""
 
 
 def check_workers(data: object, loading: Mapping[str, Any], *, num_ranks: int) -> None:
@@ -31,6 +40,82 @@ def check_workers(data: object, loading: Mapping[str, Any], *, num_ranks: int) -
             raise UserError(
                 f"data is a DataLoader whose {data.num_workers} workers fork, and {MEND}"
             )
+
+
+def in_processes(loading: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a `DataLoader`, whose workers start quickly where there are some,
+    and leave no files behind, however this rank ends."""
+    options = dict(loading)
+    if options.get("num_workers"):
+        # A fork of a process in which MPI runs would share its connections.
+        options.setdefault("multiprocessing_context", "forkserver")
+        options["worker_init_fn"] = EndsWithRank(options.get("worker_init_fn"))
+        _preload()
+        _track_files()
+    return options
+
+
+class EndsWithRank:
+    """First call in a worker, which ends as soon as its rank is gone. PyTorch has it end with the
+    process that has forked it, and that one waits for its workers."""
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        """then: first call of the program's own."""
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Watch the rank. worker: number of this one."""
+        threading.Thread(target=_await_end_of_rank, daemon=True).start()
+        if self._then is not None:
+            self._then(worker)
+
+
+def _await_end_of_rank() -> None:
+    rank = parent_process()
+    if rank is not None:
+        rank.join()
+        os._exit(1)
+
+
+def _preload() -> None:
+    """Have workers forked from a process that has imported PyTorch. One that runs, or for which
+    the program has chosen modules, stays as it is."""
+    server: Any = forkserver._forkserver
+    if server._preload_modules == ["__main__"]:
+        forkserver.set_forkserver_preload(list(_PRELOADED))
+
+
+def _track_files() -> None:
+    """Have a process remove the workers' semaphores and sockets after the end of this rank and
+    its workers, also by SIGKILL.
+
+    It is Python's own tracker of semaphores, in a session of its own: a launcher kills a rank with
+    its process group, and Python removes the folder of the sockets only where it ends by itself.
+    """
+    tracker: Any = resource_tracker._resource_tracker
+    this_process: Any = process.current_process()
+    config = this_process._config
+    if tracker._fd is not None or "tempdir" in config:
+        return
+    folder = tempfile.mkdtemp(prefix="pymp-")
+    read, write = os.pipe()
+    words = (
+        "import shutil; from multiprocessing.resource_tracker import main; "
+        f"main({read}); shutil.rmtree({folder!r}, ignore_errors=True)"
+    )
+    null = subprocess.DEVNULL
+    process_of_tracker = subprocess.Popen(
+        [sys.executable, "-c", words],
+        pass_fds=[read],
+        stdin=null,
+        stdout=null,
+        stderr=null,
+        start_new_session=True,
+    )
+    os.close(read)
+    tracker._fd, tracker._pid = write, process_of_tracker.pid
+    process_of_tracker.returncode = 0  # it outlives this process
+    config["tempdir"] = folder
 
 
 def _start_method(context: Any) -> str | None:
