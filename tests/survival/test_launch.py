@@ -1,14 +1,19 @@
 """`phalanx launch --survive`, and what it says of deaths and failures."""
 
+import json
 import os
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from phalanx.records.files import read_run
-from tests.conftest import long
+from phalanx.launch.rank_failure import failure_file
+from phalanx.records.files import read_run, record_file
+from phalanx.records.schema import Run
+from tests.conftest import PATIENCE, long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi")]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -55,6 +60,38 @@ def test_data_that_cannot_be_divided_anew_is_refused(tmp_path: Path) -> None:
     assert "give samples that have numbers" in done.stdout  # of rank 0
     outcome = read_run(tmp_path / "logs").outcome
     assert outcome.status == "failed" and "give samples" in (outcome.error or "")
+
+
+@pytest.mark.parametrize(
+    ("rank", "moment"),
+    [
+        (1, "import"),
+        (0, "world"),
+        *(long(seed % 4, f"{random.Random(seed).uniform(0, 10):.2f}") for seed in range(20)),
+    ],
+)
+def test_a_death_while_the_program_starts_ends_it_or_is_survived(
+    command: list[str], tmp_path: Path, rank: int, moment: str
+) -> None:
+    """The others waited for the dead in MPI's own start, in silence and without end."""
+    options = ["--survive", "-n", "4", "--threads", "1", "--log-dir", str(tmp_path)]
+    words = [*command, "launch", *options, command[-1], PROGRAMS / "early.py", rank, moment]
+    done = subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, timeout=90 * PATIENCE, check=False
+    )
+    ended_at, failure = time.time(), failure_file(tmp_path, rank)
+    if done.returncode == 0:
+        assert moment not in ("import", "world") and "came to its end" in done.stdout
+        return
+    assert f"rank {rank} died (SIGKILL) before all ranks had met, " in done.stderr, done.stderr
+    seconds = ended_at - json.loads(failure.read_text())["at_s"]
+    print(f"rank {rank} died at {moment}: the job ended {seconds:.1f} s later")
+    assert seconds < 5 * PATIENCE
+    assert read_run_if_any(tmp_path) in (None, "failed")
+
+
+def read_run_if_any(folder: Path) -> str | None:
+    return read_run(folder).outcome.status if record_file(folder, Run).exists() else None
 
 
 def test_components_that_return_wrong_sums_are_refused() -> None:

@@ -42,6 +42,7 @@ from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.workers import refuse_worker
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect, how_to_start
+from phalanx.launch.rank_failure import note_joined
 from phalanx.launch.survival import COLLECTIVES, check_components
 
 Object = TypeVar("Object")
@@ -144,6 +145,8 @@ class World:
                 check_components({COLLECTIVES: "^", **os.environ})
             self.rendezvous = heritage.rendezvous if heritage else self._duplicate(self._comm)
             watch(self._comm)
+            if heritage is None:
+                note_joined(self.size)
 
     def _split_by_node(self, communicator: Any, detector: FailureDetector) -> Any:
         split = partial(communicator.Split_type, self._mpi.COMM_TYPE_SHARED)

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from phalanx.errors import EXIT_STOPPED, RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import Collector
+from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.first_rank import FirstRankOutput, Output
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
@@ -124,6 +125,7 @@ def launch_program(
             patience_s=patience_s,
             grace_s=grace_s,
             listens=partial(is_listening, folder),
+            why_lost=EarlyDeath(folder, ranks).why if survive else lambda: "",
         )
     shown.copy_new()
     return _judge(folder, ranks, ending, nodes, job, collector, survive=survive)
@@ -187,7 +189,7 @@ def _judge(
     is_stopped = was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder))
     if is_stopped or (survive and lost_ranks(ranks, ends, end=EXIT_STOPPED) is not None):
         raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
-    if survive:
+    if survive and not ending.reason:
         lost = lost_ranks(ranks, ends)
         if lost is not None:
             if _status(folder) == "running":  # rank 0 is among them

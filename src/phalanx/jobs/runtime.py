@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
+from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.first_rank import FirstRankTail
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome
@@ -131,6 +132,7 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
         has_failed=partial(has_failure, job.folder, survive=job.survive) if must_end else None,
         patience_s=job.patience_s,
         grace_s=job.grace_s,
+        why_lost=EarlyDeath(job.folder, job.ranks).why if job.survive else lambda: "",
     )
     if job.survive:
         ending = ended_by_rank(job.folder, ending)
@@ -154,11 +156,13 @@ def follow(
     patience_s: float | None = None,
     grace_s: float | None = None,
     listens: Callable[[], bool] = lambda: True,
+    why_lost: Callable[[], str] = lambda: "",
 ) -> tuple[JobExit, Job, Collector | None]:
     """Start the processes of a job and wait for them, once more where the launcher has ended by a
     fault of its own before any rank began.
 
-    folder: of records and logs. update, has_launcher, silent_s, has_failed: as of `watch`.
+    folder: of records and logs. update, has_launcher, silent_s, has_failed, why_lost: as of
+    `watch`.
     files: that ranks read in `folder`. patience_s: a rank that keeps others waiting for longer is
     killed. grace_s: for ranks that listen to save and stop after SIGTERM to this process; None: it
     ends them.
@@ -176,6 +180,7 @@ def follow(
                 has_launcher=has_launcher,
                 has_failed=has_failed,
                 patience=patience,
+                why_lost=why_lost,
             )
             if ending.exit_code is None and (has_failed is not None or ending.reason):
                 job.end(LOST_GRACE_S)
@@ -256,6 +261,7 @@ def watch(
     has_launcher: bool,
     has_failed: Callable[[], bool] | None = None,
     patience: Patience | None = None,
+    why_lost: Callable[[], str] = lambda: "",
 ) -> JobExit:
     """Wait until the job has ended, its launcher is found frozen, or its ranks have written no
     records for too long.
@@ -264,7 +270,8 @@ def watch(
     silent_s: timeout without records, once the ranks have started.
     has_launcher: the job is a launcher and its ranks, else every process is a rank.
     has_failed: returns whether a rank has failed; its launcher then has `FAILED_S` to end, which
-    it never does without the connection to a node.
+    it never does without the connection to a node. why_lost: returns why the job must end at once;
+    empty: it need not.
     """
     heard_at, limit_s = time.monotonic(), max(silent_s, START_S)
     failed_at: float | None = None
@@ -280,6 +287,8 @@ def watch(
         stopped = job.stopped() if has_launcher else ()
         if frozen.see(stopped or None, now) > FROZEN_S:
             return JobExit(None, reason=_frozen_text(stopped))
+        if reason := why_lost():
+            return JobExit(None, reason=reason)
         if failed_at is None and has_failed is not None and has_failed():
             failed_at = now
         if failed_at is not None and now > failed_at + FAILED_S:

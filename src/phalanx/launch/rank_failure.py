@@ -1,10 +1,14 @@
-"""The failure of a rank's process, written down by itself or by who watches it."""
+"""The failure of a rank's process, written down by itself or by who watches it, and its arrival."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
+
+from phalanx.launch.detect import detect
 
 NOTES = "PHALANX_FAILURE_NOTES"
 """Folder in which a rank writes down its failure before it ends the others: MPICH's launcher kills
@@ -34,3 +38,20 @@ def note(folder: Path, failure: RankFailure) -> None:
     temporary = folder / f".failed-{failure.rank}"
     temporary.write_text(json.dumps(failure._asdict()))
     temporary.replace(file)
+
+
+def note_joined(num_ranks: int) -> None:
+    """Write down that this rank has met others, where anybody reads it. Never raises.
+
+    num_ranks: that have met with it.
+    """
+    folder, launched = os.environ.get(NOTES), detect(os.environ)
+    if folder is not None and launched is not None and num_ranks > 1:
+        with contextlib.suppress(OSError):
+            (Path(folder) / f"joined-{launched.rank}-of-{num_ranks}").touch()
+
+
+def has_joined(folder: Path, num_ranks: int) -> bool:
+    """Return whether all ranks of a job have met, or those of a part that MPI has made of all."""
+    sizes = [int(path.name.rpartition("-")[2]) for path in folder.glob("joined-*-of-*")]
+    return len(sizes) == num_ranks or any(size < num_ranks for size in sizes)
