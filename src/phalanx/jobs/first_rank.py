@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +29,7 @@ class FirstRankTail:
         """folder: of the records, and of the notes of how processes have ended."""
         self._folder, self._ranks = folder, ranks
         self._tails = [EventTail(rank_file(folder, 0))]
+        self._touched_at = 0.0
         self._lost = [set[int]()]
         """By rank: those without which it goes on, as far as its file was read."""
 
@@ -43,6 +45,14 @@ class FirstRankTail:
                     lost.update(event.lost)
                 if lost.issuperset(range(rank)):
                     yield event
+
+    def was_touched(self) -> bool:
+        """Return whether the rank has touched its file since the last call, as one does that goes
+        on though its disk takes no more."""
+        path, before = rank_file(self._folder, len(self._tails) - 1), self._touched_at
+        with contextlib.suppress(OSError):
+            self._touched_at = path.stat().st_mtime
+        return self._touched_at != before
 
 
 class FirstRankOutput:

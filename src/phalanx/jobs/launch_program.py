@@ -18,6 +18,7 @@ from phalanx.errors import EXIT_STOPPED, RunFailedError, RunStoppedError, UserEr
 from phalanx.jobs.collector import Collector
 from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.first_rank import FirstRankOutput, Output
+from phalanx.jobs.incomplete import report_incomplete
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
     last_exception,
@@ -128,7 +129,10 @@ def launch_program(
             why_lost=EarlyDeath(folder, ranks).why if survive else lambda: "",
         )
     shown.copy_new()
-    return _judge(folder, ranks, ending, nodes, job, collector, survive=survive)
+    lost = _judge(folder, ranks, ending, nodes, job, collector, survive=survive)
+    if record_file(folder, Run).exists():
+        report_incomplete(read_run(folder).outcome)
+    return lost
 
 
 @contextlib.contextmanager

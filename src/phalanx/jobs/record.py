@@ -14,6 +14,7 @@ from typing import TypedDict
 import msgspec
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError, was_interrupted
+from phalanx.jobs.incomplete import report_incomplete
 from phalanx.jobs.outcome import raise_failure
 from phalanx.launch.cores import usable_cores
 from phalanx.records import environment
@@ -109,6 +110,7 @@ def run_recorded(folder: Path, kind: type[JobRecord], work: Callable[[], Outcome
             end_record(folder, kind, outcome_of(error))
         raise
     end_record(folder, kind, outcome)
+    report_incomplete(outcome)
     raise_failure(folder, outcome)
 
 

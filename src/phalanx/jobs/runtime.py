@@ -20,6 +20,7 @@ from pathlib import Path
 from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
 from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.first_rank import FirstRankTail
+from phalanx.jobs.incomplete import read_incomplete
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome
 from phalanx.jobs.patience import Patience
@@ -118,7 +119,7 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
         job.check()
         events = list(tail.read_new())
         show(events)
-        return bool(events)
+        return bool(events) or tail.was_touched()
 
     must_end = job.survive or job.nodes.has_others
     ending, processes, collector = follow(
@@ -137,7 +138,9 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
     if job.survive:
         ending = ended_by_rank(job.folder, ending)
     outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
-    if collector is None or outcome.status == "completed":
+    if outcome.status == "completed":
+        return read_incomplete(outcome, job.folder, job.ranks)
+    if collector is None:
         return outcome
     known = ending._replace(nodes=rank_nodes(job, collector, processes))
     return determine_outcome(job.folder, job.ranks, known, last=job.last_event)

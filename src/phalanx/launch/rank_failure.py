@@ -30,14 +30,39 @@ def failure_file(folder: Path, rank: int) -> Path:
     return folder / f"failed-{rank}.json"
 
 
+def reserve(folder: Path, rank: int) -> None:
+    """Take the room on the disk in which a rank's end is written, for the case that it is full
+    then. Never raises."""
+    with contextlib.suppress(OSError):
+        _reserved(folder, rank).write_text(" " * _END_BYTES)
+
+
 def note(folder: Path, failure: RankFailure) -> None:
     """Write down how a rank failed, unless it has done so itself."""
     file = failure_file(folder, failure.rank)
-    if file.exists():
-        return
-    temporary = folder / f".failed-{failure.rank}"
-    temporary.write_text(json.dumps(failure._asdict()))
-    temporary.replace(file)
+    if not file.exists():
+        write_end(folder, failure.rank, file, json.dumps(failure._asdict()))
+
+
+def write_end(folder: Path, rank: int, file: Path, text: str) -> None:
+    """Write the end of a rank into a new file, in the room that was reserved."""
+    reserved = _reserved(folder, rank)
+    with reserved.open("r+" if reserved.exists() else "w") as temporary:
+        temporary.write(text)
+    reserved.replace(file)
+
+
+def forget_reserved(folder: Path, rank: int) -> None:
+    """Give back the room of a rank whose end needs no words."""
+    _reserved(folder, rank).unlink(missing_ok=True)
+
+
+def _reserved(folder: Path, rank: int) -> Path:
+    return folder / f".end-{rank}"
+
+
+_END_BYTES = 256
+"""That hold a `RankFailure`."""
 
 
 def note_joined(num_ranks: int) -> None:

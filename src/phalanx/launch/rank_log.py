@@ -22,7 +22,15 @@ from phalanx.launch import relay
 from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
 from phalanx.launch.listening import has_stopped
-from phalanx.launch.rank_failure import NOTES, RankFailure, failure_file, note
+from phalanx.launch.rank_failure import (
+    NOTES,
+    RankFailure,
+    failure_file,
+    forget_reserved,
+    note,
+    reserve,
+    write_end,
+)
 from phalanx.launch.relay import TELLS_END, end_by_signal, end_frame
 from phalanx.launch.relayed import flush
 from phalanx.launch.stray_daemon import end_frozen_daemons, end_stray_daemon
@@ -77,6 +85,7 @@ def _run(folder: Path, words: list[str]) -> int:
         use_own_cores(os.environ)
         set_variables(os.environ)
     environment = {**os.environ, NOTES: str(folder)}
+    reserve(folder, rank)
     with ExitStack() as stack:
         output = None if is_shown else stack.enter_context(log_file(folder, rank).open("ab"))
         program = words[1:] if is_shown else words
@@ -109,7 +118,9 @@ def _run(folder: Path, words: list[str]) -> int:
         if code not in (0, EXIT_STOPPED):  # Open MPI tells the others of deaths by signals alone
             end_by_signal(-code if code < 0 else signal.SIGKILL)
         elif not is_shown:
-            (folder / f"finished-{rank}").write_text(str(code))
+            write_end(folder, rank, folder / f"finished-{rank}", str(code))
+    with contextlib.suppress(OSError):
+        forget_reserved(folder, rank)
     return code if code >= 0 else 128 - code
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
+import io
 import os
 import runpy
+import stat
 import sys
 import time
 from pathlib import Path
@@ -23,6 +26,7 @@ from phalanx.launch.stray_daemon import end_stray_daemon
 
 _GRACE_S = 1.0
 """For the peers to notice by themselves who has failed, and to say so."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _OWN_FRAMES = (__file__, "<frozen runpy>", runpy.__file__)
 
 
@@ -42,6 +46,7 @@ def _run(words: list[str]) -> None:
             exec(code, vars(main))
     except SystemExit as error:
         if error.code not in (None, 0, EXIT_STOPPED):
+            sys.last_value = error  # as for one that Python shows: its loop has not ended well
             atexit.register(_abort, error.code if isinstance(error.code, int) else 1)
         raise
     except KeyboardInterrupt:
@@ -54,6 +59,28 @@ def _run(words: list[str]) -> None:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)
+
+
+class _Output(io.FileIO):
+    """Output into a file, which loses what a full disk does not take: no log ends a program."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            return memoryview(data).nbytes
+
+
+def _lose_what_the_disk_refuses() -> None:
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        former = getattr(sys, name)
+        if former is not None and stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raw = _Output(descriptor, "w", closefd=False)
+            options = {"encoding": former.encoding, "errors": former.errors, "newline": "\n"}
+            stream = io.TextIOWrapper(raw, write_through=True, **options)
+            setattr(sys, name, stream)
 
 
 def _abort(code: int) -> None:
@@ -71,4 +98,5 @@ def _abort(code: int) -> None:
 
 
 if __name__ == "__main__":
+    _lose_what_the_disk_refuses()
     _run(sys.argv[1:])

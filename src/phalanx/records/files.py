@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, reduce
@@ -15,15 +17,19 @@ import msgspec
 
 from phalanx.errors import UserError
 from phalanx.records.collectives import Bench
-from phalanx.records.events import Event
+from phalanx.records.events import Event, NoticeEvent
 from phalanx.records.io import IoBench
 from phalanx.records.regular_file import open_regular, read_regular, readable
 from phalanx.records.schema import SCHEMA_VERSION, Failure, JobRecord, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
+RECORDS_END = "records end here: "
+"""Begin of the notice of a rank whose disk has taken no more."""
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec says of damaged bytes."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Errors of a disk that takes no more: records end there, and what they tell of goes on."""
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _FILES: dict[type[msgspec.Struct], str] = {
@@ -214,17 +220,22 @@ class EventWriter:
 
     Making and encoding them is put off until then. In a loop where every microsecond counts, `note`
     them, and `flush` once `due_at` is past; elsewhere `add` does both.
+
+    Where the disk takes no more, records end, which is printed once. The last event comes all the
+    same, in place of the last lines: how a rank has ended is read from there.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._file = path, path.open("ab")
+        self._path, self._file = path, path.open("ab", buffering=0)
         self._encoder = msgspec.json.Encoder()
         self._waiting: list[Noted] = []
         self.note: Callable[[Noted], None] = self._waiting.append
         """Takes an event, or a function and its arguments, which make one when it is written."""
         self.due_at = time.perf_counter() + FLUSH_INTERVAL_S
         """When what waits has to be written, by `time.perf_counter()`."""
+        self.why_ended = ""
+        """File and reason where records have ended before the run."""
 
     def add(self, event: Event) -> None:
         self.note(event)
@@ -232,23 +243,80 @@ class EventWriter:
             self.flush()
 
     def flush(self) -> None:
-        if self._file.closed:  # ranks may be lost after the end of this one
-            self._file = self._path.open("ab")
         waiting = self._waiting.copy()
         del self._waiting[: len(waiting)]
-        self._file.write(self._encoder.encode_lines(map(_made, waiting)))
-        self._file.flush()
+        if self.why_ended:
+            self._waiting[:0] = waiting[-1:]
+            with contextlib.suppress(OSError):
+                os.utime(self._path)  # whoever reads it learns that this rank goes on
+        else:
+            self._write(self._encoder.encode_lines(map(_made, waiting)))
         self.due_at = time.perf_counter() + FLUSH_INTERVAL_S
 
     def append(self, event: Event) -> None:
         """Write one event at once, from any thread; it may come before others that wait."""
-        with self._path.open("ab", buffering=0) as file:
-            file.write(msgspec.json.encode(event) + b"\n")
+        if not self.why_ended:
+            self._write(msgspec.json.encode(event) + b"\n")
 
     def close(self) -> None:
-        if not self._file.closed:
-            self.flush()
-            self._file.close()
+        if self._file.closed:
+            return
+        last = self._waiting[-1:]
+        self.flush()
+        if self.why_ended and last:
+            with contextlib.suppress(OSError):
+                self._write_over_end(_made(last[0]))
+        self._file.close()
+
+    def _write(self, lines: bytes) -> None:
+        """Append whole lines, or none and end the records."""
+        if self._file.closed:  # ranks may be lost after the end of this one
+            self._file = self._path.open("ab", buffering=0)
+        descriptor = self._file.fileno()
+        num_bytes = os.fstat(descriptor).st_size
+        try:
+            write_all(descriptor, lines)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, num_bytes)
+            self.why_ended = report_full(self._path, error)
+
+    def _write_over_end(self, event: Event) -> None:
+        """Write an event, and why records have ended, over the last lines: in the blocks that the
+        file has. Raises: OSError where even that is refused."""
+        notice = NoticeEvent(at_s=event.at_s, text=RECORDS_END + self.why_ended)
+        lines = self._encoder.encode_lines([notice, event])
+        with self._path.open("r+b", buffering=0) as file:
+            room = os.fstat(file.fileno()).st_size - len(lines)
+            file.seek(max(0, room - _LONGEST_LINE))
+            before = file.read(max(0, room - file.tell()))
+            start = before.rfind(b"\n") + 1
+            if start > 0:  # else it would take the place of the first line
+                file.seek(start - len(before), os.SEEK_CUR)
+                write_all(file.fileno(), lines)
+                file.truncate()
+
+
+_LONGEST_LINE = 1 << 16
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it. Raises: OSError, where the disk takes but a part."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def report_full(path: Path, error: OSError) -> str:
+    """Print that records end, as the disk takes no more, and return file and reason.
+
+    Raises: `error` where it is another one.
+    """
+    if error.errno not in FULL:
+        raise error
+    why = f"{path}: {error.strerror}"
+    with contextlib.suppress(OSError, ValueError):  # standard error may be on that disk, too
+        print(f"phalanx: records end here, and the run goes on: {why}", file=sys.stderr, flush=True)
+    return why
 
 
 def _made(noted: Noted) -> Event:

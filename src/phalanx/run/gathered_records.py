@@ -100,7 +100,8 @@ class GatheredRecords:
             head, _, content = text.partition(b"\n")
             for name, offset, size in json.loads(head):
                 chunk, content = content[:size], content[size:]
-                self._files.take(Frame(0, name, 0, offset, chunk, True))
+                with contextlib.suppress(OSError):  # a full disk ends no training
+                    self._files.take(Frame(0, name, 0, offset, chunk, True))
 
     def _new(self, path: Path) -> bytes:
         """Return what a file of this rank has got since the last call."""

@@ -15,7 +15,8 @@ from rich.console import Console
 from torch import Tensor
 
 from phalanx.checkpoints.checkpoint import parameters_sha256
-from phalanx.errors import UserError
+from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.incomplete import add_incomplete, report_incomplete
 from phalanx.jobs.live_line import LiveLine, bar
 from phalanx.jobs.record import (
     begin_record,
@@ -31,7 +32,7 @@ from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
 from phalanx.records.events import Certificate, NoticeEvent
 from phalanx.records.failures import failure_of
-from phalanx.records.files import EventWriter, rank_file, write_failure
+from phalanx.records.files import EventWriter, rank_file, report_full, write_failure
 from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.gathered_records import GatheredRecords
@@ -64,7 +65,7 @@ class ProgramRecords:
         and the metrics that the program logs. num_samples: of an epoch."""
         self.folder, self._strategy = folder, strategy
         self._on_metrics, self._options, self._num_samples = on_metrics, options, num_samples
-        self._is_ended = False
+        self._is_ended = self.has_failed = False
         self._original_rank = strategy.rank  # others may die
         began_at = time.perf_counter() - process_age_s()
         self._path = None if folder is None else rank_file(folder, strategy.rank)
@@ -201,19 +202,40 @@ class ProgramRecords:
         self._is_ended = True
         if self._tracing is not None:
             self._tracing.compare_clocks()
-            self._tracing.write()
+            self._write_trace(self._tracing)
         if stopped is None:
             self.recorder.finish(parameters_sha256(strategy.model), certificate)
         else:
             self.recorder.stop(stopped.steps)
         if self.recorder.gathered is not None:
             self.recorder.gathered.bring()
-        strategy.group.barrier()
+        why = "" if self.recorder.writer is None else self.recorder.writer.why_ended
+        size = strategy.group.size
+        num_ended = int(strategy.group.sum([float(bool(why))])[0])
         if self._rank == 0:
-            end_record(self.folder, Run, outcome_of(stopped, strategy.group.lost))
+            outcome = outcome_of(stopped, strategy.group.lost)
+            self._close(add_incomplete(outcome, num_ended, size, why or "on other nodes"))
+
+    def _write_trace(self, tracing: Tracing) -> None:
+        try:
+            tracing.write()
+        except OSError as error:
+            assert self.folder is not None, "which holds the trace"
+            report_full(self.folder, error)
+
+    def _close(self, outcome: Outcome) -> None:
+        """Write the outcome; where that is not possible, print it: records end no training."""
+        assert self.folder is not None, "of the record"
+        report_incomplete(outcome)
+        try:
+            end_record(self.folder, Run, outcome)
+        except RunFailedError as error:
+            with contextlib.suppress(OSError):
+                print(f"phalanx: {error}", file=sys.stderr, flush=True)
 
     def fail(self, error: BaseException) -> None:
         """Write how the run ended, as far as the disk still takes it. Not collective."""
+        self.has_failed = True
         self._hide()
         if self.folder is None or self._is_ended:
             return
