@@ -1,11 +1,12 @@
 """Records of a program's run: what `phalanx report` reads, also of one that fails."""
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from phalanx.report.page import content_of
 from phalanx.run.batch import MicroBatch
 from phalanx.run.ended import close_ended
 from phalanx.run.program import ProgramRun
-from tests.conftest import Ranks
+from tests.conftest import PATIENCE, Ranks, long
 
 INPUTS, TARGETS = torch.randn(20, 4), torch.randint(3, (20,))
 
@@ -139,14 +140,32 @@ def generate(run: ProgramRun) -> Iterator[MicroBatch]:
     yield from run
 
 
+HELD: list[Iterator[MicroBatch]] = []
+
+
+def batches_of(run: ProgramRun, how: str) -> Iterable[MicroBatch]:
+    """Return what a loop iterates that leaves the run after two of its steps."""
+    match how:
+        case "islice":
+            return itertools.islice(run, 2)
+        case "zip":
+            return (batch for batch, _ in zip(run, range(2), strict=False))
+        case "enumerate":
+            return (batch for _, batch in enumerate(run))
+        case "generator":
+            return generate(run)
+        case "held":
+            HELD[:] = [iter(run)]
+            return itertools.islice(HELD[0], 2)
+    return run
+
+
 def loop(run: ProgramRun, how: str) -> None:
-    for _, batch in enumerate(generate(run) if how == "break of a generator" else run):
+    for batch in batches_of(run, how):
         if batch.step == 2:
             match how:
-                case "error":
+                case "error" | "error in a with":
                     raise KeyError
-                case "exit":
-                    sys.exit()
                 case "return":
                     return
                 case _:
@@ -154,18 +173,68 @@ def loop(run: ProgramRun, how: str) -> None:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
 
 
-@pytest.mark.parametrize("how", ["break", "break of a generator", "return", "error", "exit"])
-def test_a_run_whose_loop_is_left_has_ended_but_for_an_exception(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how",
+    ["break", "return", "enumerate", "generator", "islice", "zip", "held", "error"],
+)
+def test_a_run_that_is_left_early_is_completed(how: str, tmp_path: Path) -> None:
+    """Whoever left it by `islice`, or held its iterator, found it interrupted: it was read from
+    the bytecode of the loop how it had ended. An error that the program has caught tells nobody."""
     run = run_of(tmp_path / "run")
-    with contextlib.suppress(KeyError, SystemExit):
+    with contextlib.suppress(KeyError):
         loop(run, how)
     assert read_run(tmp_path / "run").outcome.status == "running"
-    close_ended()  # as at the end of the program
-    is_exception = how in ("error", "exit")
-    assert read_run(tmp_path / "run").outcome.status == ("running" if is_exception else "completed")
+    close_ended(at_exit=True)
+    assert read_run(tmp_path / "run").outcome.status == "completed"
     events = read_events(rank_file(tmp_path / "run", 0))
     notices = [event.text for event in events if isinstance(event, NoticeEvent)]
-    assert notices == [] if is_exception else ["the program left the loop after step 2 of 6"]
+    assert notices == ["the program left the loop after step 2 of 6"]
+
+
+@pytest.mark.parametrize("seen", ["with", "backward", "cell"])
+def test_a_run_that_an_error_is_known_to_have_ended_is_not(
+    seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path / "run")
+    with contextlib.suppress(KeyError, phalanx.UserError):
+        if seen == "with":
+            with run:
+                loop(run, "error")
+        elif seen == "backward":
+            for batch in run:
+                run.backward(run.model(batch.inputs))
+        else:
+            try:
+                loop(run, "error")
+            except KeyError as error:  # as a shell does
+                monkeypatch.setattr(sys, "last_value", error, raising=False)
+    close_ended(at_exit=True)
+    assert read_run(tmp_path / "run").outcome.status == "running"
+
+
+def test_a_cell_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start of a program ends the run before, whose loop was left, as its code tells."""
+    monkeypatch.setenv("PHALANX_RUN_DIR", str(tmp_path / "run"))
+    cell = (
+        "run = run_of(None)\n"
+        "for batch in run:\n"
+        "    run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))\n"
+        "    assert not fails\n"
+        "    break\n"
+    )
+    for fails in (True, False, True):
+        space = {"run_of": run_of, "F": F, "fails": fails}
+        try:
+            exec(compile(cell, "cell", "exec"), space)
+        except AssertionError as error:
+            monkeypatch.setattr(sys, "last_value", error, raising=False)
+    close_ended(at_exit=True)
+    folders = [tmp_path / name for name in ("run", "run-2", "run-3")]
+    assert [read_run(folder).outcome.status for folder in folders] == [
+        "running",  # "interrupted" at the end of the program
+        "completed",
+        "running",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -198,3 +267,47 @@ def test_a_rank_that_fails_ends_its_peers(
         "rank": 2,
         "lost": [],
     }
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of half a megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("needs to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("fails", [False, long(True)])
+def test_a_full_disk_ends_records_and_no_training(
+    command: list[str], programs: Callable[[str], Path], small_disk: Path, fails: bool
+) -> None:
+    """It ended with a traceback, "no rank began, or all were killed" after all but one epoch, and
+    run.json said so, too."""
+    words = [str(programs("full_disk.py")), str(small_disk), *(["fails"] if fails else [])]
+    logs = ["--log-dir", str(small_disk / "run")]
+    done = subprocess.run(
+        [*command, "launch", "-n", "2", *logs, *words],
+        capture_output=True,
+        text=True,
+        timeout=90 * PATIENCE,
+        check=False,
+    )
+    run, ranks = small_disk / "run", range(2)
+    assert (small_disk / "filled-0").exists()
+    assert done.returncode == (1 if fails else 0), done.stderr
+    if fails:
+        assert "rank 1 failed first (exit code 1)" in done.stderr
+    outcome = read_run(run).outcome
+    assert outcome.status == "completed" and outcome.error is not None
+    assert fails or f"phalanx: the run has completed; {outcome.error}" in done.stderr
+    why = f"{run / 'rank-0.jsonl'}: No space left on device"
+    assert outcome.error == f"records of 2 of 2 ranks end before it: {why}"
+    for rank in ranks:
+        *_, notice, last = read_events(rank_file(run, rank))
+        assert isinstance(notice, NoticeEvent) and isinstance(last, FinishedEvent)
+        assert notice.text.startswith("records end here: ")

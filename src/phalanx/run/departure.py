@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import dis
-import inspect
 import os
+import sys
 from collections.abc import Callable
-from types import FrameType
+from inspect import CO_GENERATOR
+from types import CodeType, FrameType
 
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
@@ -15,41 +15,46 @@ from phalanx.run.failure import end_program
 
 MEND = "end it on all ranks after the same one, by a number that run.reduce gives all, or by steps="
 
-# Instructions of CPython.
-_DROPS = {"POP_TOP", "POP_ITER"}
-_IS_PAUSED = {"YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT"}
-
 
 class Departure:
     """One rank's way out of its loop, by `break` or by the end of its program.
 
     Where it leaves early, it tells its peers, and agrees with them before anything else that is
-    collective, and at the end of the program: they may all have left after the same step, and
-    where that was by `break`, the run has come to its end.
+    collective, and at the end of the program: they may all have left after the same step.
     """
 
     def __init__(self, group: RunGroup, gather: Callable[[], None] = lambda: None) -> None:
         """gather: called when all have left, before they agree. Collective."""
         self._group, self._gather = group, gather
         self._steps: int | None = None
-        self._close_run: Callable[[], None] | None = None
-        self._has_agreed = False
+        self._has_agreed = self._has_failed = False
+        self._shown: ShownError | None = None
         self._pid = os.getpid()
         if group.size > 1:
             atexit.register(self._end)
+
+    def begin(self, frame: FrameType) -> None:
+        """Begin the loop. frame: as of `ShownError`."""
+        self._shown = ShownError(frame)
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the loop has begun."""
+        return self._shown is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether an error of this rank is known to have ended the loop."""
+        return self._has_failed or (self._shown is not None and self._shown.has_ended_loop())
 
     @property
     def has_left(self) -> bool:
         """Return whether this rank has left its loop early."""
         return self._steps is not None
 
-    def note(self, steps: int, close_run: Callable[[], None] | None = None) -> None:
-        """Note that this rank has left its loop after `steps` updates.
-
-        close_run: called where all ranks have given it, at the end of the program or when another
-        run starts.
-        """
-        self._steps, self._close_run = steps, close_run
+    def note(self, steps: int) -> None:
+        """Note that this rank has left its loop after `steps` updates."""
+        self._steps = steps
         self._group.depart(f"left its loop after {steps} updates")
 
     def agree(self) -> None:
@@ -62,32 +67,24 @@ class Departure:
         group, self._has_agreed = self._group, True
         try:
             self._gather()
-            own = [0.0] * 2 * group.size
-            own[2 * group.rank : 2 * group.rank + 2] = self._steps, self._close_run is not None
-            values = group.sum(own)
+            own = [0.0] * group.size
+            own[group.rank] = self._steps
+            steps = group.sum(own)
         except Exception as error:
             here = f"rank {group.rank} left its loop after {self._steps} updates"
             raise UserError(f"{here}, and other ranks did not: {MEND} ({error})") from error
-        steps = values[::2]
-        if not all(values[1::2]):
-            self._close_run = None
         if len(set(steps)) > 1:
             there = ", ".join(f"rank {rank} after {n:g}" for rank, n in enumerate(steps))
             raise UserError(f"the ranks left their loops after different updates: {there}: {MEND}")
 
-    def close(self) -> None:
-        """Close the run if all ranks want that. Collective.
-
-        Raises: UserError as `agree`.
-        """
-        if os.getpid() == self._pid:
-            self.agree()
-            if self._close_run is not None:
-                self._close_run()
+    def fail(self) -> None:
+        """Note an error that ends the loop, and says why."""
+        self._has_failed = True
+        self.cancel()
 
     def cancel(self) -> None:
         """Forget about the end of the program: the run has ended before."""
-        self._has_agreed, self._close_run = True, None
+        self._has_agreed = True
         atexit.unregister(self._end)
 
     def _end(self) -> None:
@@ -101,18 +98,27 @@ class Departure:
             end_program(type(error), error, error.__traceback__)
 
 
-def leaves_by_break(frame: FrameType | None) -> bool:
-    """Return whether a for loop in `frame`, whose iterator is dropped now, is left by `break` or
-    `return`.
+class ShownError:
+    """The error that Python or a shell has shown last, such as that of a cell of a notebook: an
+    exception that nobody has caught, of which nothing else tells where the program goes on."""
 
-    An exception drops it, too, at the instruction that raised it; whether the program catches it
-    further out is not known then.
-    frame: the caller of a generator that gets GeneratorExit; other generators may lie between.
-    """
-    while frame and frame.f_code.co_flags & inspect.CO_GENERATOR and _name_at(frame) in _IS_PAUSED:
-        frame = frame.f_back
-    return frame is not None and _name_at(frame) in _DROPS
+    def __init__(self, frame: FrameType) -> None:
+        """frame: in which the loop begins, or of a generator that it iterates."""
+        while frame.f_code.co_flags & CO_GENERATOR and frame.f_back is not None:
+            frame = frame.f_back
+        self._code: CodeType = frame.f_code
+        self._before = id(_last_value())
+
+    def has_ended_loop(self) -> bool:
+        """Return whether there is one since, which came through the code of the loop."""
+        error = _last_value()
+        trace = None if error is None or id(error) == self._before else error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code is self._code:
+                return True
+            trace = trace.tb_next
+        return False
 
 
-def _name_at(frame: FrameType) -> str:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]]
+def _last_value() -> BaseException | None:
+    return getattr(sys, "last_value", None)

@@ -24,7 +24,7 @@ from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.certificate import certify
 from phalanx.run.checkpointing import ProgramCheckpoints
-from phalanx.run.departure import MEND, Departure, leaves_by_break
+from phalanx.run.departure import MEND, Departure
 from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
@@ -93,7 +93,7 @@ class ProgramRun:
         self._strategy, self._group = strategy, strategy.group
         self._records, self._options, self._checkpoints = records, options, checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
-        self._is_begun = self._is_closed = self._has_ended = False
+        self._is_closed = self._has_ended = self._has_stopped = False
         self._loop.places = places = SparePlaces.of(self._loop, strategy, checkpoints.state)
         gather = (lambda: None) if places is None else lambda: places.end("left")
         self._departure = Departure(strategy.group, gather)
@@ -151,36 +151,40 @@ class ProgramRun:
 
         A checkpoint follows each epoch. Raises: UserError as iterating the run.
         """
-        if self._is_begun:
+        if self._departure.has_begun:
             raise UserError("a run is iterated once: start another for more epochs")
-        self._is_begun = True
+        self._departure.begin(sys._getframe(1))
+        close_later(self)
         try:
             yield from self._loop.epochs(self._end)
-        except GeneratorExit:  # such as by `break`, which all ranks do after the same step
-            if not self._has_ended:
-                self._leave(has_ended=leaves_by_break(sys._getframe(1)))  # else an exception
+        except GeneratorExit:  # by `break`, an exception, or by whoever holds the iterator
+            self._leave()
             raise
         except Stopped as stopped:
             self._end(stopped)
             raise
         except BaseException:
-            self._departure.cancel()  # the error says why
+            self._departure.fail()  # the error says why
             self._loop.stop_listening(has_failed=True)
             raise
         if self._loop.is_dismissed:
-            self._leave(has_ended=True)
+            self._leave()
             return
         self._end()
-        close_later(self)
 
-    def _leave(self, *, has_ended: bool) -> None:
-        """Leave the loop before its end, as all ranks do after the same step. has_ended: with it
-        the run."""
-        self._departure.note(self._loop.position.step, self.close if has_ended else None)
-        self._loop.stop_listening(has_failed=not has_ended)
+    def _leave(self) -> None:
+        """Leave the loop before its end, as all ranks do after the same step."""
+        if self.is_over:
+            return
+        self._departure.note(self._loop.position.step)
+        self._loop.stop_listening(has_failed=True)  # perhaps
         self._gradients.release()
         self._options.end()
-        close_later(self._departure)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the loop has ended or was left."""
+        return self._has_ended or self._departure.has_left
 
     def backward(
         self, loss: Tensor, *, weight: float | None = None, optimizer: str | None = None
@@ -212,10 +216,10 @@ class ProgramRun:
             self._follow_optimizer()
             result = self._gradients.apply(batch)
         except PeerDepartedError as error:
-            self._departure.cancel()
+            self._departure.fail()  # the error says why
             raise UserError(f"step {batch.step}: {error}, and others did not: {MEND}") from error
         except BaseException:
-            self._departure.cancel()  # the error says why
+            self._departure.fail()  # the error says why
             raise
         for scheduler in self._options.schedulers:
             if self._gradients.has_updated(scheduler.optimizer):
@@ -369,15 +373,24 @@ class ProgramRun:
         """
         if not self._is_closed:
             self._is_closed = True
+            if self._departure.has_begun:
+                self._leave()
             self._departure.agree()
             self._end()
             self._strategy.close()
+
+    def close_unless_failed(self) -> None:
+        """Close the run, unless a stop or an error is known to have ended it. Collective."""
+        has_failed = self._departure.has_failed or self._records.has_failed
+        if not (has_failed or self._has_stopped):
+            self.close()
 
     def _end(self, stopped: Stopped | None = None) -> None:
         """Complete checkpoints and records once, and leave the model to the program. Collective."""
         if self._has_ended:
             return
         self._has_ended = True
+        self._has_stopped = stopped is not None
         if self._loop.places is not None:
             self._loop.places.end("left")
         self._departure.cancel()
@@ -398,3 +411,5 @@ class ProgramRun:
     ) -> None:
         if error is None:
             self.close()
+        else:
+            self._departure.fail()
