@@ -114,6 +114,29 @@ def test_what_ranks_keep_for_themselves_goes_on(
             assert_close(again, whole, 0.0)
 
 
+@pytest.mark.parametrize("strategy", ["auto", "local"])
+def test_the_loss_of_an_epoch_resumed_within_it_is_that_of_all(
+    strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was that of the rest: a plateau scheduler or an early stop then trained otherwise. What
+    the program counts itself lacks the first part, which was not said."""
+    whole, last = loss_after(3, strategy=strategy)
+    loss_after(2, strategy=strategy, checkpoint_dir=tmp_path)
+    assert not capsys.readouterr().err
+    assert loss_after(3, strategy=strategy, resume=tmp_path) == (whole, last)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "run.reduce: the run was resumed within an epoch: of a value that is counted" in line
+
+
+def loss_after(steps: int, **options: Any) -> tuple[float, float | None]:
+    run = start(steps=steps, **options)
+    train(run)
+    assert run.reduce(1.0) == run.reduce(1.0)  # told once
+    loss, last = run.training_loss(), run.step_loss
+    run.close()
+    return loss, last
+
+
 # -- bad input -------------------------------------------------------------------------------------
 
 

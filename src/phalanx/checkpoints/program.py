@@ -7,7 +7,7 @@ the program's own state; tensors in these are in `program.safetensors`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class ProgramState:
     """Updates made."""
     values: dict[str, Any] = field(default_factory=dict)
     """`run.state`."""
+    sums: Callable[[], tuple[float, int]] = lambda: (0.0, 0)
+    """Returns loss and samples of the epoch so far, over all ranks."""
 
     @property
     def model(self) -> nn.Module:
@@ -71,6 +73,7 @@ class ProgramState:
         encoder = NestedEncoder()
         document = {
             "step": self.step,
+            "epoch_sums": self.sums(),
             "optimizers": {
                 name: _encode_optimizer(encoder, self.model, name, optimizer)
                 for name, optimizer in self.optimizers.items()
@@ -141,13 +144,16 @@ class ProgramState:
     def fill(self, texts: Mapping[str, str], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Fill all but the tensors of model and optimizers from the content of `files`, by the
         files' names, of a run of the same program."""
-        former = dict(self.values)
+        former, sums = dict(self.values), self.sums
         self._fill(json.loads(texts[PROGRAM_FILE]), tensors[PROGRAM_TENSORS])
+        self.sums = sums  # of the recorder
         for name, value in self.values.items():
             self.values[name] = _in_place(former.get(name), value)
 
     def _fill(self, document: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.step = document["step"]
+        loss, samples = document.get("epoch_sums", (0.0, 0))
+        self.sums = lambda: (loss, samples)
         for name, stored in document["optimizers"].items():
             groups = self.optimizers[name].param_groups
             for group, options in zip(groups, stored["groups"], strict=True):

@@ -197,6 +197,7 @@ class ProgramCheckpoints:
             epochs=epochs,
             steps=steps,
             start=position,
+            sums=state.sums() if position.seen else (0.0, 0),
             resumes=plan.place is not None,
             checkpoint_steps=plan.every_steps,
             checkpoint_seconds=plan.every_s,

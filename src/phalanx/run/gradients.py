@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from phalanx.comm.errors import WaitTimeoutError
 from phalanx.errors import UserError
-from phalanx.parallel.step import Batch, StepResult, backward
+from phalanx.parallel.step import Batch, StepResult, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_together
 from phalanx.run.batch import MicroBatch
@@ -154,7 +154,7 @@ class StepGradients:
                 self._until_backward.close()
         ended, result = time.perf_counter(), self._result
         self._result = StepResult(
-            result.loss_sum + own * value,
+            result.loss_sum + (own * value if own else 0.0),  # 0 · nan of what counts nothing
             None,
             result.forward_s + called_at - self._began,
             result.backward_s + ended - called_at - exposed_s,
@@ -177,9 +177,11 @@ class StepGradients:
                 self._strategy.group, bool(self._has_own_weights), "give run.backward a weight="
             )
         total, sums_gradients = self._weight, self._strategy.sums_gradients
-        if self._has_own_weights and sums_gradients:
-            summed = self._strategy.summed
-            total = summed.weight if summed else self._strategy.group.sum([total])[0]
+        if sums_gradients and self._strategy.num_blocks is None:  # else the tree has summed them
+            group = self._strategy.group
+            self._strategy.summed = SummedLoss(*group.sum([result.loss_sum, total]))
+        if self._has_own_weights and (summed := self._strategy.summed) is not None:
+            total = summed.weight
             # So that the sum over the ranks, divided by the samples, is the weighted mean.
             result = result._replace(loss_sum=result.loss_sum / (total or 1) * self._global_samples)
         if self._has_own_weights or not sums_gradients:

@@ -54,6 +54,8 @@ class LoopOptions:
     start: Position = BEGINNING
     resumes: bool = False
     """Whether it was asked to resume, where there is a checkpoint."""
+    sums: tuple[float, int] = (0.0, 0)
+    """Loss and samples of the epoch before `start`, over all ranks."""
     checkpoint_steps: int | None = None
     """Steps of an epoch after which `save` is called, again and again; None: never."""
     checkpoint_seconds: float | None = None
@@ -147,6 +149,7 @@ class TrainingLoop:
                     "run.epochs() to its end: give steps= for a shorter run"
                 )
             if options.save_epoch is not None:
+                self.recorder.sum_losses()
                 options.save_epoch(self.position)
                 self.note_saved()
 
@@ -194,6 +197,8 @@ class TrainingLoop:
         if self.stop is not None:
             self.stop.announce()
         recorder.begin_epoch()
+        if first == self.options.start:
+            recorder.counts.summed_loss, recorder.counts.summed_samples = self.options.sums
         if places is not None and comes_late:
             places.restore_sums()
         if strategy.role == "server":
@@ -349,6 +354,7 @@ class TrainingLoop:
     def _save_within(self) -> None:
         self.strategy.finish_epoch()
         self.strategy.synchronize_buffers()
+        self.recorder.sum_losses()
         assert self.options.save is not None, "what makes it due"
         self.options.save(self.position)
         self.note_saved()
@@ -360,6 +366,7 @@ class TrainingLoop:
             return
         self.strategy.finish_epoch()
         self.strategy.synchronize_buffers()
+        self.recorder.sum_losses()
         (epoch, seen, step), saved_at = self.position, stop.copies_at
         self.strategy.group.together(lambda: copies.save((epoch, seen), step, saved_at))
         stop.copies_at = 0.0

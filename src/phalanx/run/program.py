@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -98,6 +98,8 @@ class ProgramRun:
         gather = (lambda: None) if places is None else lambda: places.end("left")
         self._departure = Departure(strategy.group, gather)
         strategy.group.follow(self._record_loss)
+        checkpoints.state.sums = self._epoch_sums
+        self._lacks_counts = "the run was resumed within an epoch" * (loop_options.start.seen > 0)
 
     @property
     def model(self) -> nn.Module:
@@ -259,6 +261,11 @@ class ProgramRun:
     def _record_loss(self, recovery: Recovery) -> None:
         step, seconds = self._loop.position.step, recovery.seconds
         self._records.recorder.add_loss(step, recovery.lost, seconds)
+        self._lacks_counts = f"ranks were lost at step {step}"
+
+    def _epoch_sums(self) -> tuple[float, int]:
+        counts = self._records.recorder.counts
+        return counts.summed_loss, counts.summed_samples
 
     def _count_loss(self, batch: MicroBatch, result: StepResult) -> None:
         """Add the loss of a step's samples over all ranks, where the strategy sums it."""
@@ -320,28 +327,41 @@ class ProgramRun:
     @property
     def step_loss(self) -> float | None:
         """Mean loss of the last step's global batch, before its update, over all ranks, as
-        `backward` weighs it; None where the strategy does not sum it. Not collective."""
+        `backward` weighs it; None before the first, and with `strategy="local"`, whose ranks train
+        alone. Not collective: the step has summed it."""
         summed = self._strategy.summed
         return None if summed is None else summed.loss / (summed.weight or 1)
 
     def training_loss(self) -> float:
         """Return the mean loss of this epoch's samples so far, over all ranks; after its loop that
-        of the whole epoch, before the next begins. As `backward` weighs it. Collective."""
+        of the whole epoch, before the next begins, also where it was resumed or ranks have died
+        within it. As `backward` weighs it. Collective."""
         self._departure.agree()
-        counts = self._records.recorder.counts
-        if self._strategy.summed is not None:
-            loss_sum, samples = counts.summed_loss, float(counts.summed_samples)
-        else:
-            loss_sum, samples = self._group.sum([counts.loss_sum, counts.samples])
+        recorder = self._records.recorder
+        recorder.sum_losses()
+        loss_sum, samples = recorder.counts.summed_loss, recorder.counts.summed_samples
         return loss_sum / samples if samples else math.nan
 
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:
-        """Return the sum, or the mean, of every rank's `value`. Collective."""
+        """Return the sum, or the mean, of every rank's `value`. Collective.
+
+        What a program has counted up itself lacks the part of ranks that died, and of an epoch
+        before it was resumed; a line on stderr says so once.
+        """
         self._departure.agree()
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"run.reduce: {value!r} is no number: reduce one at a time") from error
+        if self._lacks_counts and self.is_main:
+            print(
+                f"phalanx: run.reduce: {self._lacks_counts}: of a value that is counted up over "
+                "steps the part from before may be missing. run.training_loss() and run.evaluate "
+                "have all; so has run.state, if each step adds its run.reduce there",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._lacks_counts = ""
         total = self._group.sum([number])[0]
         return total / self.size if mean else total
 
@@ -355,10 +375,17 @@ class ProgramRun:
         """
         self._records.log(self._loop.position, metrics)
 
-    def print(self, *values: object) -> None:
-        """Print on rank 0 alone."""
+    def print(
+        self,
+        *values: object,
+        sep: str = " ",
+        end: str = "\n",
+        file: TextIO | None = None,
+        flush: bool = True,
+    ) -> None:
+        """Print on rank 0 alone, as `print` does."""
         if self.is_main:
-            print(*values, flush=True)
+            print(*values, sep=sep, end=end, file=file, flush=flush)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

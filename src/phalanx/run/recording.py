@@ -48,7 +48,9 @@ class EpochCounts:
     summed_loss: float = 0.0
     summed_correct: int = 0
     summed_samples: int = 0
-    """The same over all ranks, where the strategy sums losses."""
+    """The same over all ranks, also of the epoch's part before a checkpoint."""
+    is_summed: tuple[float, int] = (0.0, 0)
+    """Loss and samples of this rank in these sums, where the strategy does not sum losses."""
     correct: int | None = None
     """Right predictions; None where nobody counts them."""
     communication_s: float = 0.0
@@ -157,6 +159,18 @@ class RunRecorder:
         self._link_times = link_times(traffic)
         self._staleness_before = strategy.staleness()
         self._epoch_began, self._used_before = time.perf_counter(), ProcessorTime.now()
+
+    def sum_losses(self) -> None:
+        """Bring the sums over the ranks up to date. Collective where the strategy does not sum
+        losses in each step."""
+        counts = self.counts
+        if not self._strategy.sums_gradients:
+            loss, samples = counts.is_summed
+            own = [counts.loss_sum - loss, counts.samples - samples]
+            loss_sum, num_samples = self._strategy.group.sum(own)
+            counts.is_summed = counts.loss_sum, counts.samples
+            counts.summed_loss += loss_sum
+            counts.summed_samples += int(num_samples)
 
     def end_step(
         self,
