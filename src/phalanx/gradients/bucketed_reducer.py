@@ -28,8 +28,8 @@ class BucketedGradReducer(GradReducer):
     """Reducer of buckets, each of which is summed as soon as it is complete, or all at the end.
 
     In a block gradients are copied into buckets as they become ready; when it ends every `grad` is
-    a view of its bucket. Buckets follow the order in which gradients became ready on rank 0 in the
-    first block, which is summed at its end.
+    the sum, in memory of the rank's own. Buckets follow the order in which gradients became ready
+    on rank 0 in the first block, which is summed at its end.
 
     No rank waits for ever: a missing rank is named at the group's timeout, and a rank that fails in
     its block reports that to its peers. The sums are the same, bit for bit, with `overlaps` and
@@ -108,6 +108,8 @@ class BucketedGradReducer(GradReducer):
         if self._on_thread:
             self._set_wait_policy(AFTER_BACKWARD)
         self._record_times(self._tasks.wait(), computed_ns)
+        for bucket in self._buckets.buckets:
+            bucket.copy_out()
 
     def fail(self, reason: str) -> None:
         self.is_open = False
@@ -165,7 +167,6 @@ class BucketedGradReducer(GradReducer):
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        super().close()
         self._tasks.close()
         for group in self._subgroups:
             group.close()

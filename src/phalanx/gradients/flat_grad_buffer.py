@@ -163,18 +163,20 @@ class FlatGradBuffer:
             guarded=guarded,
         )
 
-    def all_reduce(self, addresses: Sequence[int]) -> bool:
+    def all_reduce(self, addresses: Sequence[int], copy: int = 0) -> bool:
         """Make the first of `vectors` the sum over the ranks, in their order.
 
-        addresses: of all parts, each contiguous.
-        Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p.
+        addresses: of all parts, each contiguous. copy: address of memory of this rank's own, as
+            long, that becomes the same; 0: none.
+        Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p;
+                 the copy reads n(p-1)/p and writes n.
         Returns: whether all sums are finite, the same on every rank.
         Raises:  ValueError for another number of parts; WaitTimeoutError naming the ranks that did
                  not come; MismatchError when their parts are others.
         """
         began_ns = now_ns()
         status = self._module.grad_buffer_all_reduce(
-            self._buffer, addresses, self._addresses[0], ReduceOp.SUM, self._world.timeout_s
+            self._buffer, addresses, self._addresses[0], copy, ReduceOp.SUM, self._world.timeout_s
         )
         return self._end_sums(status, self.traffic, began_ns)
 

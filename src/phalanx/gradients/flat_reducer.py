@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from phalanx.comm.collective import AlgorithmOption
@@ -16,7 +15,13 @@ from phalanx.comm.select import Algorithm
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
-from phalanx.gradients.reducer import GradReducer, ReduceTimes, dense_gradient
+from phalanx.gradients.reducer import (
+    GradReducer,
+    ReduceTimes,
+    dense_gradient,
+    give_views,
+    layouts_of,
+)
 from phalanx.torch_backend.tensors import buffer_of
 
 LIBRARY_CHUNK_BYTES = 4 * 2**20
@@ -32,13 +37,10 @@ class SummedVector(Protocol):
     def traffic(self) -> Traffic | None:
         """Traffic of this rank in one reduction; None where no formula says."""
 
-    @property
-    def total(self) -> Tensor:
-        """(n,): the sums of the last reduction, the same bytes on every rank."""
+    def reduce(self, gradients: Sequence[Tensor], total: Tensor) -> bool | None:
+        """Sum dense gradients, one after the other in the vector. Collective.
 
-    def reduce(self, gradients: Sequence[Tensor]) -> bool | None:
-        """Sum contiguous gradients, one after the other in the vector. Collective.
-
+        total: (n,), becomes the sums, the same bytes on every rank; the gradients are not changed.
         Returns: whether all sums are finite; None where they were not checked.
         """
 
@@ -46,20 +48,17 @@ class SummedVector(Protocol):
 
 
 class FlatGradReducer(GradReducer):
-    """Reducer of one vector; after a block every `grad` is a view of its sums.
-
-    Where ranks share the sums they must not be changed in place.
+    """Reducer of one vector; after a block every `grad` is a view of sums of that block alone, in
+    memory of the rank's own: it may be changed, kept and dropped.
     """
 
     def __init__(self, parameters: Sequence[Tensor], vector: SummedVector) -> None:
         super().__init__(parameters)
         self._vector = vector
         self._is_finite: bool | None = None
-        starts = starts_of([parameter.numel() for parameter in self._parameters])
-        self._views = [
-            vector.total[start : start + parameter.numel()].view_as(parameter)
-            for parameter, start in zip(self._parameters, starts, strict=False)
-        ]
+        self._layouts = layouts_of(self._parameters)
+        self._num_elements = sum(parameter.numel() for parameter in self._parameters)
+        self._total = self._parameters[0].new_empty(0)
 
     @property
     def name(self) -> str:
@@ -68,13 +67,13 @@ class FlatGradReducer(GradReducer):
     def flush(self) -> None:
         began = time.perf_counter()
         gradients = [dense_gradient(parameter) for parameter in self._parameters]
-        self._is_finite = self._vector.reduce(gradients)
-        for parameter, view in zip(self._parameters, self._views, strict=True):
-            parameter.grad = view
+        self._total = gradients[0].new_empty(self._num_elements)
+        self._is_finite = self._vector.reduce(gradients, self._total)
+        give_views(self._parameters, self._total, self._layouts)
         self.times = ReduceTimes(time.perf_counter() - began)
 
     def sums(self) -> list[Tensor]:
-        return [self._vector.total]
+        return [self._total]
 
     def is_finite(self) -> bool:
         return super().is_finite() if self._is_finite is None else self._is_finite
@@ -83,13 +82,11 @@ class FlatGradReducer(GradReducer):
         return self._vector.traffic
 
     def close(self) -> None:
-        super().close()
-        self._views.clear()
         self._vector.close()
 
 
 class SharedVector:
-    """Vector in memory that the ranks of the node share: all read the sums from one place."""
+    """Vector in memory that the ranks of the node share: each sums its share of it for all."""
 
     name = "shared"
 
@@ -112,12 +109,9 @@ class SharedVector:
         )
         return None if buffer is None else cls(buffer)
 
-    @property
-    def total(self) -> Tensor:
-        return torch.from_numpy(self._buffer.vectors[0])
-
-    def reduce(self, gradients: Sequence[Tensor]) -> bool:
-        return self._buffer.all_reduce([gradient.data_ptr() for gradient in gradients])
+    def reduce(self, gradients: Sequence[Tensor], total: Tensor) -> bool:
+        addresses = [gradient.data_ptr() for gradient in gradients]
+        return self._buffer.all_reduce(addresses, total.data_ptr())
 
     def close(self) -> None:
         self._buffer.close()
@@ -136,27 +130,25 @@ class MessageVector:
         """algorithm: that of the vector; requested: None where the group itself chooses it."""
         self.name: str = algorithm
         self._group, self._requested = world.group, requested
-        sizes = [parameter.numel() for parameter in parameters]
-        self.total = torch.zeros(sum(sizes), dtype=parameters[0].dtype)
-        self._parts = self.total.split(sizes)
-        count, itemsize = len(self.total), self.total.itemsize
+        self._layouts = layouts_of(parameters)
+        count, itemsize = sum(p.numel() for p in parameters), parameters[0].itemsize
         longest = LIBRARY_CHUNK_BYTES // itemsize if algorithm == "library" else max(count, 1)
-        self._chunks = [self.total[cut] for cut in chunks(count, longest)]
+        self._chunks = list(chunks(count, longest))
         nodes = world.group.topology.num_nodes
         known = [
             expected_traffic_if_known(
-                algorithm, len(chunk), itemsize, world.rank, world.size, num_nodes=nodes
+                algorithm, cut.stop - cut.start, itemsize, world.rank, world.size, num_nodes=nodes
             )
-            for chunk in self._chunks
+            for cut in self._chunks
         ]
         certain = [traffic for traffic in known if traffic is not None]
         self.traffic = sum_traffic(certain) if len(certain) == len(known) else None
 
-    def reduce(self, gradients: Sequence[Tensor]) -> None:
-        for part, gradient in zip(self._parts, gradients, strict=True):
-            part.copy_(gradient.view(-1))
-        for chunk in self._chunks:
-            self._group.all_reduce(buffer_of(chunk), algorithm=self._requested)
+    def reduce(self, gradients: Sequence[Tensor], total: Tensor) -> None:
+        for layout, gradient in zip(self._layouts, gradients, strict=True):
+            total.as_strided(*layout).copy_(gradient)
+        for cut in self._chunks:
+            self._group.all_reduce(buffer_of(total[cut]), algorithm=self._requested)
 
     def close(self) -> None:
         """Do nothing: the memory is the process's own."""

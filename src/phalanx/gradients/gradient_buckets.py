@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,13 @@ import torch
 from torch import Size, Tensor
 
 from phalanx.comm.group import Group
-from phalanx.comm.layout import starts_of
+from phalanx.errors import UserError
+from phalanx.gradients.reducer import give_views, layouts_of
+
+GROWN = (
+    "a gradient has grown after it was summed over the ranks, as by checkpointing with "
+    "use_reentrant=True: take use_reentrant=False, or do not overlap sums with the backward pass"
+)
 
 
 class Bucket:
@@ -21,25 +28,41 @@ class Bucket:
         self.num_pending = len(parameters)
         self.values: Tensor = memory.view(parameters[0].dtype)
         """(n,): all gradients."""
-        starts = starts_of([parameter.numel() for parameter in parameters])
-        self.views = {
-            parameter: self.values[start : start + parameter.numel()].view(parameter.shape)
-            for parameter, start in zip(parameters, starts, strict=False)
-        }
+        self._layouts = layouts_of(parameters)
+        self._views = [self.values.as_strided(*layout) for layout in self._layouts]
+        self._given: list[Tensor] = []
 
     @property
     def shapes(self) -> list[Size]:
         return [parameter.shape for parameter in self.parameters]
 
+    def begin(self) -> None:
+        """Begin a backward pass, which may have begun with gradients of its own."""
+        self.num_pending = len(self.parameters)
+        if not self._holds_given():
+            self._given.clear()
+
     @torch.no_grad()
-    def copy_in(self, parameter: Tensor) -> None:
-        """Move the parameter's gradient into the bucket; a missing one counts as zeros."""
-        view = self.views[parameter]
-        if parameter.grad is None:
-            view.zero_()
-        elif parameter.grad.data_ptr() != view.data_ptr():
-            view.copy_(parameter.grad)
-        parameter.grad = view
+    def copy_in(self) -> None:
+        """Copy the gradients into the bucket; missing ones count as zeros."""
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                view.copy_(parameter.grad)
+
+    @torch.no_grad()
+    def copy_out(self) -> None:
+        """Make every gradient what the bucket holds, in memory that nobody else sees: that of the
+        last call where it is in use still, as after zero_grad(set_to_none=False)."""
+        if self._given and self._holds_given():
+            torch._foreach_copy_(self._given, self._views)
+        else:
+            self._given = give_views(self.parameters, self.values.clone(), self._layouts)
+
+    def _holds_given(self) -> bool:
+        gradients = [parameter.grad for parameter in self.parameters]
+        return len(self._given) == len(gradients) and all(map(operator.is_, gradients, self._given))
 
 
 class GradientBuckets:
@@ -66,29 +89,38 @@ class GradientBuckets:
     def begin(self) -> None:
         """Begin a backward pass."""
         self._next = 0
-        self._not_ready = dict.fromkeys(self._bucket_of)
+        self._not_ready = set(self._bucket_of)
         for bucket in self.buckets:
-            bucket.num_pending = len(bucket.parameters)
+            bucket.begin()
 
     def mark_param_ready(self, parameter: Tensor) -> list[Bucket]:
-        """Mark a gradient as ready; return the buckets that this completes."""
-        bucket = self._bucket_of[parameter]
-        bucket.copy_in(parameter)
-        bucket.num_pending -= 1
-        self._not_ready.pop(parameter, None)
+        """Mark a gradient as ready; return the buckets that the gradients before it completed, for
+        which the program's own hooks, which may change them, have run.
+
+        Raises: UserError for one whose bucket was returned.
+        """
         first = self._next
-        while self._next < len(self.buckets) and self.buckets[self._next].num_pending <= 0:
+        while self._next < len(self.buckets) and not self.buckets[self._next].num_pending:
             self._next += 1
-        return self.buckets[first : self._next]
+        bucket = self._bucket_of[parameter]
+        if bucket.number < self._next:
+            raise UserError(GROWN)
+        if parameter in self._not_ready:
+            self._not_ready.remove(parameter)
+            bucket.num_pending -= 1
+        return self._filled(first)
 
     def flush(self) -> list[Bucket]:
         """End the backward pass: take missing gradients as they are; return the remaining
         buckets."""
-        for parameter in self._not_ready:
-            self._bucket_of[parameter].copy_in(parameter)
-        self._not_ready.clear()
         first, self._next = self._next, len(self.buckets)
-        return self.buckets[first:]
+        return self._filled(first)
+
+    def _filled(self, first: int) -> list[Bucket]:
+        complete = self.buckets[first : self._next]
+        for bucket in complete:
+            bucket.copy_in()
+        return complete
 
 
 def visible_memory(group: Group) -> Callable[[int], Tensor]:

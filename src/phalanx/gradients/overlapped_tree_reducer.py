@@ -14,6 +14,7 @@ from phalanx.errors import UserError
 from phalanx.gradients.bucketed_reducer import AFTER_BACKWARD, DURING_BACKWARD
 from phalanx.gradients.buckets import LAST_BUCKET_DIVISOR, plan_buckets
 from phalanx.gradients.comm_thread import CommThread, times_of
+from phalanx.gradients.gradient_buckets import GROWN
 from phalanx.gradients.make_reducer import largest_bytes_of
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer
@@ -163,10 +164,7 @@ class OverlappedTreeReducer:
             return
         bucket = self._bucket_of[parameter]
         if bucket < self._next:
-            raise UserError(
-                "overlap: a gradient has grown after it was complete, as by checkpointing with "
-                "use_reentrant=True: leave overlap out, or take use_reentrant=False"
-            )
+            raise UserError(GROWN)
         self._pending[bucket].discard(parameter)
         while self._next < len(self._members) and not self._pending[self._next]:
             self._submit([dense_gradient(one) for one in self._members[self._next]])

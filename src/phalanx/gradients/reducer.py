@@ -10,8 +10,10 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Traffic
 from phalanx.gradients.norms import are_finite
+from phalanx.torch_backend.tensors import is_usable_in_place
 
 
 class ReduceTimes(NamedTuple):
@@ -43,7 +45,8 @@ class GradReducer(ABC):
             loss.backward()
         times = reducer.times
 
-    When the block ends every parameter's `grad` is the sum over the ranks, the same bits on each.
+    When the block ends every parameter's `grad` is the sum over the ranks, the same bits on each,
+    in memory that nobody else sees or writes again: a program may change it, keep it, or drop it.
     Backward passes outside only accumulate locally. A parameter that a rank's loss does not reach
     counts as zeros.
     """
@@ -108,14 +111,44 @@ class GradReducer(ABC):
         fit. Collective."""
         return False
 
-    def close(self) -> None:
-        """Drop the gradients and the memory behind them. Collective."""
-        for parameter in self._parameters:
-            parameter.grad = None
+    def close(self) -> None:  # noqa: B027  # most have nothing
+        """Drop what the ranks share; the gradients stay. Collective."""
+
+
+class Layout(NamedTuple):
+    """Place of a tensor in a vector: arguments of `as_strided`."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    start: int
+
+
+def layouts_of(likes: Sequence[Tensor]) -> list[Layout]:
+    """Return the layouts of tensors one after the other in a vector, each in the order in memory of
+    its like: fused optimizers pair the values of a parameter and its gradient by that alone."""
+    starts = starts_of([like.numel() for like in likes])
+    return [
+        Layout(like.shape, torch.empty_like(like, device="meta").stride(), start)
+        for like, start in zip(likes, starts, strict=False)
+    ]
+
+
+def give_views(
+    parameters: Sequence[Tensor], total: Tensor, layouts: Sequence[Layout]
+) -> list[Tensor]:
+    """Make every `grad` a view of a vector that nobody else sees; return the views."""
+    views = [total.as_strided(*layout) for layout in layouts]
+    for parameter, view in zip(parameters, views, strict=True):
+        parameter.grad = view
+    return views
 
 
 def dense_gradient(parameter: Tensor) -> Tensor:
-    """Return the gradient, contiguous; zeros where the loss does not reach the parameter."""
-    if parameter.grad is None:
-        return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-    return parameter.grad.contiguous()
+    """Return the gradient, without gaps and in the order in memory of the parameter; zeros where
+    the loss does not reach it."""
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    if is_usable_in_place(gradient) and parameter.is_contiguous():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)

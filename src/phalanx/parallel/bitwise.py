@@ -157,7 +157,14 @@ class Bitwise(Strategy):
 
     def _take_gradients(self, sums: Sequence[Tensor]) -> None:
         for parameter, total in zip(self._parameters, sums, strict=True):
-            parameter.grad = total
+            parameter.grad = self._private(parameter, total)
+
+    def _private(self, parameter: nn.Parameter, total: Tensor) -> Tensor:
+        """Return a sum in memory that neither other ranks nor later steps see, in the order in
+        memory of the parameter."""
+        if self.size == 1 and parameter.is_contiguous():
+            return total
+        return torch.empty_like(parameter).copy_(total)
 
     def gradients_are_finite(self) -> bool:
         return self._reducer.is_finite or super().gradients_are_finite()
@@ -214,7 +221,6 @@ class Bitwise(Strategy):
 
     def close(self) -> None:
         if self._tree_reducer is not None:
-            self.clear_gradients()  # which may lie in its memory
             self._tree_reducer.close()
             self._tree_reducer = None
         super().close()

@@ -216,7 +216,8 @@ class BitwiseSharded(Bitwise):
             return
         for parameter, total, is_held in zip(self._parameters, sums, self._is_held, strict=True):
             # Of others zeros without memory, until they are dropped.
-            parameter.grad = total if is_held else parameter.new_zeros(()).expand(parameter.shape)
+            nothing = parameter.new_zeros(()).expand(parameter.shape)
+            parameter.grad = self._private(parameter, total) if is_held else nothing
 
     def _scale_gradients(self, factor: float) -> None:
         self._keep_held_gradients()

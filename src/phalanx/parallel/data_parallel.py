@@ -25,10 +25,10 @@ class DataParallel(nn.Module):
     It is the mean of the ranks' own means, as with PyTorch's DDP: where ranks have batches of
     different sizes each rank counts as much as any other, not each sample.
 
-    Gradients live in memory that the ranks of a node share and are summed where they lie, in the
-    order of the ranks: the same bits on every rank. A bucket is reduced as soon as its last
-    gradient is ready; buckets follow the order in which gradients became ready in the first
-    backward pass, which is reduced at its end.
+    Gradients are summed in memory that the ranks of a node share, in the order of the ranks: the
+    same bits on every rank. Those that the program sees are its own, to be changed and kept. A
+    bucket is reduced as soon as its last gradient is ready; buckets follow the order in which
+    gradients became ready in the first backward pass, which is reduced at its end.
     All ranks must use the module alike; a parameter that a rank does not use counts as zeros there,
     but in every pass each rank must use one at least: the others wait for it until the timeout.
 
@@ -38,8 +38,8 @@ class DataParallel(nn.Module):
             criterion(parallel(inputs), targets).backward()
             optimizer.step()
 
-    Cost of a step with n bytes of gradients and p ranks: n bytes copied into the buckets, then
-    2n bytes of memory traffic a rank.
+    Cost of a step with n bytes of gradients and p ranks: n bytes copied into the buckets, 2n bytes
+    of memory traffic a rank, n bytes copied out.
     Source: Li et al. 2020, "PyTorch Distributed", doi:10.14778/3415478.3415530, for the buckets.
     """
 
@@ -98,7 +98,7 @@ class DataParallel(nn.Module):
             self._is_synchronised = before
 
     def close(self) -> None:
-        """Remove the hooks and drop the gradients."""
+        """Remove the hooks; the gradients stay."""
         for hook in self._hooks:
             hook.remove()
         self._reducer.close()

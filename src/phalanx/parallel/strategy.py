@@ -270,7 +270,7 @@ class Strategy(ABC):
         return sum(square_of(p.grad) for p in self._parameters if p.grad is not None)
 
     def _scale_gradients(self, factor: float) -> None:
-        """Scale gradients, not in place: where ranks share the sums, each would scale them."""
+        """Scale gradients, not in place: autograd may have given two of them the same memory."""
         if factor == 1.0:
             return
         groups = self.optimizer.param_groups

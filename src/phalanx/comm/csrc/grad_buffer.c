@@ -245,7 +245,7 @@ int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, const grad_te
 /* ---- all-reduce ---- */
 
 typedef struct {
-    char *total;
+    char *total, *copy;
     int dtype, op;
 } sums;
 
@@ -254,18 +254,30 @@ static int reduce(void *context, size_t part, size_t begin, const void *const *t
 {
     sums *to = context;
     (void)part;
-    void *output = to->total + begin * ITEMSIZE[to->dtype];
-    reduce_terms(&output, 1, terms, num_terms, n, to->dtype, to->op, 1.0);
-    return are_finite(output, n, to->dtype);
+    size_t at = begin * ITEMSIZE[to->dtype];
+    void *outputs[] = {to->total + at, to->copy ? to->copy + at : NULL};
+    reduce_terms(outputs, to->copy ? 2 : 1, terms, num_terms, n, to->dtype, to->op, 1.0);
+    return are_finite(outputs[0], n, to->dtype);
 }
 
-int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, int op,
-                           double timeout_s, interrupted check)
+/* Copy the sums of the peers' shares: each rank has written those of its own into both. */
+static void collect_sums(const grad_buffer *self, const sums *to)
 {
-    sums to = {total, self->dtype, op};
+    size_t begin = self->local_begin * self->itemsize, end = self->local_end * self->itemsize;
+    memcpy(to->copy, to->total, begin);
+    memcpy(to->copy + end, to->total + end, self->count * self->itemsize - end);
+}
+
+int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, void *copy,
+                           int op, double timeout_s, interrupted check)
+{
+    sums to = {total, copy, self->dtype, op};
     double used_s;
-    return grad_buffer_reduce(self, addresses, NULL, ALL_REDUCE_GRADS, op, reduce, &to, &used_s,
-                              timeout_s, check);
+    int status = grad_buffer_reduce(self, addresses, NULL, ALL_REDUCE_GRADS, op, reduce, &to,
+                                    &used_s, timeout_s, check);
+    if (copy && (status == DONE || status == NOT_FINITE))
+        collect_sums(self, &to);
+    return status;
 }
 
 /* ---- sum in a given order ---- */

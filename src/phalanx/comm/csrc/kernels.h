@@ -202,9 +202,9 @@ int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, const grad_te
                        int kind, int op, share_visitor visit, void *context, double *used_s,
                        double timeout_s, interrupted check);
 /* total: of the vector's elements, seen by all ranks: the reduction over the ranks, in their
- * order. */
-int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, int op,
-                           double timeout_s, interrupted check);
+ * order. copy: as long, this rank's own: the same; NULL: none. */
+int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, void *copy,
+                           int op, double timeout_s, interrupted check);
 /* The same of any number of terms a rank, in the given order, in a vector of bytes. This rank has
  * `num_own` from `first` on. dtypes: of the parts, which begin on cache lines. */
 int grad_buffer_sum_in_order(grad_buffer *self, const size_t *addresses, const size_t *dtypes,
