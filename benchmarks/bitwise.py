@@ -101,7 +101,7 @@ class Training:
                 step=0,
                 number=number,
                 ends_step=number == own[-1],
-                ends_epoch=False,
+                end=False,
                 global_samples=samples,
             )
             for number in own

@@ -224,7 +224,7 @@ class Bench:
                 number,
                 0,
                 ends_step=True,
-                ends_epoch=False,
+                end=False,
                 global_samples=BATCH,
             )
 

@@ -86,9 +86,21 @@ def test_a_network_learns_beside_a_simulation(ranks: Ranks) -> None:
     assert float(found[1]) > 95
 
 
+@pytest.mark.parametrize("count", [3, long(1), long(2)])
+def test_a_policy_learns_from_what_it_has_just_done(ranks: Ranks, count: int) -> None:
+    """Data that a model makes were those of one update before; nothing told."""
+    words = [sys.executable, str(EXAMPLES / "ports" / "on_policy_before.py")]
+    plain = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+    found = last_line(ranks.mpi(count, EXAMPLES / "16_on_policy.py"))
+    distances = [float(line.split()[2]) for line in (plain, found)]
+    assert distances[0] < 0.2
+    assert abs(distances[0] - distances[1]) < 1e-10
+
+
 def test_every_example_is_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"01_alone", *IN_NUMPY, *WITH_PYTORCH, FROM_A_PACK, "14_coupled", CONTRASTIVE}
+    known = {"01_alone", *IN_NUMPY, *WITH_PYTORCH, FROM_A_PACK, "14_coupled", CONTRASTIVE}
+    assert names == known | {"16_on_policy"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -15,14 +15,15 @@ from tests.conftest import Ranks, long
 from tests.run.programs.ports import CASES, FOLDER, trained
 
 PAGE = Path(__file__).parents[2] / "docs" / "ports.md"
-MOST_LINES = 8
+MOST_LINES = {**dict.fromkeys(CASES, 8), "on_policy": 15}
+ON_POLICY = FOLDER.parent / "16_on_policy.py"
 
 
 def diff_of(name: str) -> list[str]:
     """Return the diff of a program to its port, without a heading."""
-    before, after = (
-        (FOLDER / file).read_text().splitlines() for file in (f"{name}_before.py", f"{name}.py")
-    )
+    port = ON_POLICY if name == "on_policy" else FOLDER / f"{name}.py"
+    files = (FOLDER / f"{name}_before.py", port)
+    before, after = (file.read_text().split('"""', 2)[2].splitlines() for file in files)
     return list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
 
 
@@ -39,17 +40,17 @@ def test_changed_lines_are_counted() -> None:
     assert changed_lines(["@@ a @@", "-x", "-y", "+z", "@@ b @@", "+v", "+", "@@ c @@", "-w"]) == 4
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", MOST_LINES)
 def test_a_port_changes_few_lines_and_the_page_shows_them(name: str) -> None:
     diff = diff_of(name)
-    assert changed_lines(diff) <= MOST_LINES
+    assert changed_lines(diff) <= MOST_LINES[name]
     shown = [line for line in diff if not line.startswith("@@") and len(line) > 1]
     assert "```diff\n" + "\n".join(shown) + "\n```" in PAGE.read_text()
 
 
 def test_every_port_is_tested() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == {
-        "digits", *CASES, *(f"{name}_before" for name in CASES)
+        "digits", *CASES, *(f"{name}_before" for name in MOST_LINES)
     }  # fmt: skip
 
 

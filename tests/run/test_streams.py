@@ -178,6 +178,48 @@ def test_a_program_takes_each_kind() -> None:
     assert train(batches, sharded=True, epochs=2) == [3, 1, 3, 1]
 
 
+@pytest.mark.parametrize("steps", [None, 5])
+@pytest.mark.parametrize("kind", ["sharded", "stream", "function"])
+def test_data_that_depend_on_the_model_are_those_of_the_last_update(
+    kind: str, steps: int | None
+) -> None:
+    """An iterable was read one sample ahead, a sharded one a step ahead: data that a policy makes
+    were one update old, which no error told."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+
+    def now(number: int) -> Tensor:
+        return torch.full((number, 1), model.weight.item())
+
+    def items() -> Iterator[Tensor]:
+        for _ in range(5 if kind == "sharded" else 5 * 4):
+            yield now(4) if kind == "sharded" else now(1)[0]
+
+    data = now if kind == "function" else items()
+    steps = 5 if kind == "function" else steps
+    optimizer = SGD(model.parameters(), lr=1.0)  # each update adds 1
+    run = phalanx.start(
+        model, optimizer, data, batch_size=4, steps=steps, sharded=kind == "sharded"
+    )
+    found = []
+    for batch in run:
+        found.append(batch.data.flatten().tolist())
+        run.backward(-model.weight.sum())
+        assert batch.ends_epoch == (batch.step == 4)
+    assert found == [[float(step)] * 4 for step in range(5)]
+
+
+def test_an_iterator_is_not_read_after_the_last_step() -> None:
+    """The next item of one that waits for another program would never come."""
+    numbers = iter(torch.arange(9.0)[:, None])
+    model = nn.Linear(1, 1)
+    for batch in (
+        run := phalanx.start(model, SGD(model.parameters(), 0.1), numbers, batch_size=2, steps=3)
+    ):
+        run.backward(run.model(batch.data).mean())
+    assert list(numbers) == [6.0, 7.0, 8.0]
+
+
 class Numbers(IterableDataset[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         return iter(torch.arange(10.0))

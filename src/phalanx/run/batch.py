@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+
+class EpochEnd:
+    """End of an epoch that is found by reading on; the answer stays when the data go on."""
+
+    def __init__(self, ask: Callable[[], bool], agree: Callable[[], bool]) -> None:
+        """ask: returns whether this rank has no more. agree: the same, as the ranks agree."""
+        self._ask, self._agree = ask, agree
+        self._answer: bool | None = None
+        self._is_agreed = False
+
+    def is_here(self) -> bool:
+        """Return whether this rank has no more; one item is read ahead at most. Not collective."""
+        if self._answer is None:
+            self._answer = self._ask()
+        return self._answer
+
+    def agree(self) -> bool:
+        """Return the same after the step, compared between the ranks. Collective."""
+        if not self._is_agreed:
+            self._answer, self._is_agreed = self._agree(), True
+        return self.is_here()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +55,25 @@ class MicroBatch:
     """In its global batch, from 0."""
     ends_step: bool
     """The optimizer steps in the `backward` of this micro-batch."""
-    ends_epoch: bool
-    """The last one of this rank in an epoch; true once an epoch on every rank."""
+    end: bool | EpochEnd
+    """Ends the epoch, or finds out."""
     global_samples: int
     """Of its global batch, over all ranks."""
     optimizer: str | None = None
     """Name of the only one that its step trains, where `phalanx.start` was given `alternate`."""
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Return true for the last one of this rank in an epoch, once an epoch on every rank.
+
+        An iterable is read one item ahead for the answer where `steps=` does not give it: asked
+        before `backward`, that item is made before the update.
+        """
+        return self.end if isinstance(self.end, bool) else self.end.is_here()
+
+    def agree_on_end(self) -> bool:
+        """Return `ends_epoch` after the step, as all ranks find it. Collective."""
+        return self.end if isinstance(self.end, bool) else self.end.agree()
 
     @property
     def inputs(self) -> Any:

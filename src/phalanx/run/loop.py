@@ -234,8 +234,10 @@ class TrainingLoop:
             yield batch
             if computation is not None:
                 computation.check(batch)
-            is_in_step = not batch.ends_step
-            if not is_in_step and not batch.ends_epoch:
+            is_in_step, read_s = not batch.ends_step, -clock()
+            ends_epoch = not is_in_step and batch.agree_on_end()  # which may read ahead
+            read_s += clock()
+            if not is_in_step and not ends_epoch:
                 step, stops = self.position.step, self._stops()
                 if stops or step == due or self._saves_by_time:
                     self._save_within()
@@ -249,7 +251,7 @@ class TrainingLoop:
                     raise Stopped(step)
                 if self.places is not None:
                     self.places.end_step()
-            asked_at = clock()
+            asked_at = clock() - read_s
 
     def _fed(self) -> Iterator[MicroBatch]:
         """Yield what the feed has for this rank. It changes when others are lost: this rank gets
@@ -281,7 +283,7 @@ class TrainingLoop:
         assert batch is not None, "within a step"
         self._is_extended = True
         object.__setattr__(batch, "ends_step", False)
-        object.__setattr__(batch, "ends_epoch", False)
+        object.__setattr__(batch, "end", False)
 
     def arrive(self, position: Position) -> None:
         """Go on from a position that peers have reached, as a rank that takes a place."""

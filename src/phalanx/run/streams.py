@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -17,7 +17,7 @@ from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
-from phalanx.run.batch import MicroBatch
+from phalanx.run.batch import EpochEnd, MicroBatch
 from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
 from phalanx.run.randomness import StreamState, seed_micro_batch
 from phalanx.run.samples import first_tensor
@@ -60,21 +60,21 @@ class StreamFeed:
         of_data = hash_seed(self._seed, OF_DATA)
         state = StreamState(hash_seed(of_data, epoch))
         with state.use():
-            stream = state.items(read_stream(self._samples, self._loading))
-            for _ in islice(stream, seen):
-                pass
-            samples = list(islice(stream, self._batch_size))
+            stream = ReadAhead(state.items(read_stream(self._samples, self._loading)))
+            stream.skip(seen)
+            samples = stream.take(self._batch_size)
         if not samples:
             raise no_samples(epoch, seen)
-        self.num_samples = None
-        while samples:
+
+        def is_over() -> bool:
             with state.use():
-                ahead = list(islice(stream, 1))
+                return stream.is_over()
+
+        self.num_samples = None
+        while True:
             max_steps -= 1
             seen += len(samples)
-            if not ahead:
-                self.num_samples = seen
-            is_last = not ahead or max_steps <= 0
+            end: Literal[True] | EpochEnd = True if max_steps <= 0 else EpochEnd(is_over, is_over)
             slices = micro_batches_of_rank(len(samples), **self._place)
             for piece in slices:
                 seed_micro_batch(of_data, step, piece.number)  # a collate_fn may draw, too
@@ -87,14 +87,19 @@ class StreamFeed:
                     step,
                     piece.number,
                     ends_step,
-                    ends_step and is_last,
+                    end if ends_step else False,
                     len(samples),
                 )
-            if is_last:
+            if end is True and isinstance(self._samples, Iterator):
+                return  # its next item may never come, and no epoch follows
+            if is_over() if end is True else end.agree():
+                self.num_samples = seen
+                return
+            if end is True:
                 return
             step += 1
             with state.use():
-                samples = [*ahead, *islice(stream, self._batch_size - 1)]
+                samples = stream.take(self._batch_size)
 
 
 class GeneratedFeed:
@@ -197,12 +202,14 @@ class ShardedFeed:
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
     ) -> Iterator[MicroBatch]:
-        stream = read_stream(self._batches, self._loading)
+        steps = ShardedSteps(
+            self._group, read_stream(self._batches, self._loading), len(self._numbers), step
+        )
         counted = 0
-        items, size = self._read(stream, step)
+        items, size = steps.take()
         while counted < seen and items:
             counted += size
-            items, size = self._read(stream, step)
+            items, size = steps.take()
         if counted > seen:
             raise UserError(
                 "data: the micro-batches of this run are not those of the checkpoint: sharded "
@@ -210,9 +217,12 @@ class ShardedFeed:
             )
         if not items:
             raise no_samples(epoch, seen)
-        while items:
+        while True:
             max_steps -= 1
-            ahead, ahead_size = self._read(stream, step + 1) if max_steps > 0 else ([], 0)
+            steps.step = step + 1
+            end: Literal[True] | EpochEnd = (
+                True if max_steps <= 0 else EpochEnd(steps.stream.is_over, steps.are_over)
+            )
             for position, item in enumerate(items):
                 ends_step = position + 1 == len(items)
                 yield MicroBatch(
@@ -222,19 +232,44 @@ class ShardedFeed:
                     step,
                     self._numbers[position],
                     ends_step,
-                    ends_step and not ahead,
+                    end if ends_step else False,
                     size,
                 )
-            items, size = ahead, ahead_size
+            if end is True or end.agree():
+                return
+            items, size = steps.take()
             step += 1
 
-    def _read(self, stream: Iterator[Any], step: int) -> tuple[list[Any], int]:
-        """Return this rank's micro-batches of a step, and the samples of all ranks. Collective.
+
+class ShardedSteps:
+    """Micro-batches of one rank, step by step, as the ranks agree on their sizes and their end."""
+
+    def __init__(
+        self, group: RunGroup, stream: Iterator[Any], num_micro_batches: int, step: int
+    ) -> None:
+        """num_micro_batches: of this rank in a step. step: number of the next in the run."""
+        self._group, self.stream, self.step = group, ReadAhead(stream), step
+        self._number = num_micro_batches
+        self._next: tuple[list[Any], int] | None = None
+
+    def are_over(self) -> bool:
+        """Return whether all ranks have no more: the next step is read. Collective."""
+        if self._next is None:
+            self._next = self._read()
+        return not self._next[0]
+
+    def take(self) -> tuple[list[Any], int]:
+        """Return this rank's micro-batches of the next step, and the samples of all ranks.
+        Collective, where it was not asked for its end.
 
         Raises: UserError, on every rank, when some ranks have no more.
         """
+        taken, self._next = self._next or self._read(), None
+        return taken
+
+    def _read(self) -> tuple[list[Any], int]:
         group = self._group
-        items = list(islice(stream, len(self._numbers)))
+        items = self.stream.take(self._number)
         has_ended = [0.0] * group.size
         has_ended[group.rank] = float(not items)
         size, *ended = group.sum([sum(map(length_of, items)), *has_ended])
@@ -242,10 +277,33 @@ class ShardedFeed:
             ranks = [str(rank) for rank, is_at_end in enumerate(ended) if is_at_end]
             raise UserError(
                 f"data: the iterator of rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} has ended "
-                f"before step {step}, and others have more: give every rank as many micro-batches "
-                "an epoch, or end all of them by steps="
+                f"before step {self.step}, and others have more: give every rank as many "
+                "micro-batches an epoch, or end all of them by steps="
             )
         return items, int(size)
+
+
+class ReadAhead:
+    """Items of an iterator; one more is read where its end is asked for."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items, self._ahead = items, list[Any]()
+
+    def skip(self, number: int) -> None:
+        """Leave out the next items."""
+        for _ in islice(self._items, number):
+            pass
+
+    def take(self, number: int) -> list[Any]:
+        """Return the next items, fewer at the end."""
+        first, self._ahead = self._ahead, []
+        return [*first, *islice(self._items, number - len(first))]
+
+    def is_over(self) -> bool:
+        """Return whether there are no more items."""
+        if not self._ahead:
+            self._ahead = list(islice(self._items, 1))
+        return not self._ahead
 
 
 def read_stream(samples: Iterable[Any], loading: dict[str, Any]) -> Iterator[Any]:

@@ -207,7 +207,7 @@ class SourceFeed:
                 number,
                 strategy.data_rank,
                 ends_step=True,
-                ends_epoch=number == step + num_steps - 1,
+                end=number == step + num_steps - 1,
                 global_samples=loaded.global_size,
             )
 

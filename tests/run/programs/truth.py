@@ -346,6 +346,20 @@ def stream() -> nn.Module:
     return train_on(Stream(), epochs=13)
 
 
+def on_policy() -> nn.Module:
+    """Samples of a stream that the model makes, as it is after the last update."""
+    model = nn.Linear(3, 3)
+
+    def samples() -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            with torch.no_grad():
+                state = torch.randn(3)
+                answer = model(state).softmax(0)
+            yield state, answer
+
+    return train_on(samples(), model)
+
+
 def generated() -> nn.Module:
     return train_on(lambda n: (torch.randn(n, 6), torch.randint(3, (n,))))
 
@@ -412,7 +426,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
     "adversaries": adversaries, "overlapping": lambda: adversaries("on"),
     "alternating": alternating, "packed": packed,
-    "stream": stream, "generated": generated, "sharded": sharded,
+    "stream": stream, "on_policy": on_policy, "generated": generated, "sharded": sharded,
     "spectrum": spectrum, "batch_norm": batch_norm, "synchronized": synchronized,
     "contrastive": contrastive(), "contrastive_overlap": contrastive(overlap="on"),
     "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, overlap="on"),
