@@ -20,6 +20,7 @@ app = App(
 app.command("phalanx.cli.data:app", name="data", help="List, fetch, pack and verify data sets.")
 add_command(app, "train", "phalanx.cli.train:train", config=read_config)
 add_command(app, "launch", "phalanx.cli.launch:launch")
+add_command(app, "check", "phalanx.cli.check:check")
 add_command(app, "trace", "phalanx.cli.trace:trace")
 add_command(app, "scratch", "phalanx.cli.scratch:scratch")
 app.command("phalanx.cli.study:app", name="study", help=STUDY_HELP)

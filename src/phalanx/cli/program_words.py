@@ -12,20 +12,22 @@ _OF_JOB_FILES = (
 _WITH_VALUE = (
     *("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile"),
     *("--restarts", "--memory-checkpoint-seconds", "--patience", "--inject", "--grace-s"),
-    "--spares",
+    *("--spares", "--steps"),
     *_OF_JOB_FILES,
 )
 
 
 def separate_program(words: Sequence[str]) -> list[str]:
-    """Return the words with `--` before the program of `phalanx launch`: all behind is the
-    program's, also where launch has an option of that name. What follows the `--program` of a study
-    becomes one word. Other commands stay as they are."""
+    """Return the words with `--` before the program of `phalanx launch` or `check`.
+
+    All behind is the program's, also where these have an option of that name. What follows the
+    `--program` of a study becomes one word. Other commands stay as they are.
+    """
     if list(words[:2]) == ["study", "scaling"] and "--program" in words[:-1]:
         number = list(words).index("--program") + 1
         program = words[number:]
         return [*words[:number], program[0] if len(program) == 1 else shlex.join(program)]
-    if not words or words[0] != "launch":
+    if not words or words[0] not in ("launch", "check"):
         return list(words)
     number = 1
     while number < len(words) and words[number].startswith("-") and words[number] != "-m":

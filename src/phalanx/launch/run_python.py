@@ -30,7 +30,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _OWN_FRAMES = (__file__, "<frozen runpy>", runpy.__file__)
 
 
-def _run(words: list[str]) -> None:
+def run(words: list[str]) -> None:
     """Run the program as `__main__`, and end the process with it."""
     sys.modules["__main__"] = main = ModuleType("__main__")
     try:
@@ -99,4 +99,4 @@ def _abort(code: int) -> None:
 
 if __name__ == "__main__":
     _lose_what_the_disk_refuses()
-    _run(sys.argv[1:])
+    run(sys.argv[1:])

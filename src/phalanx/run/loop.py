@@ -68,6 +68,8 @@ class LoopOptions:
     """Whether slow ranks are given fewer micro-batches, of a bitwise run."""
     save_epoch: Callable[[Position], None] | None = None
     """Writes a checkpoint between two epochs. Collective."""
+    ends_with_epoch: bool = False
+    """Whether the program ends with the first epoch, as where it was asked to stop."""
     poll: Callable[[], bool] | None = None
     """Returns whether a checkpoint is still being written. Raises: UserError when one could not
     be."""
@@ -180,6 +182,8 @@ class TrainingLoop:
     def _epoch_until(self, end: Callable[[Stopped], None]) -> Iterator[MicroBatch]:
         try:
             yield from self.epoch()
+            if self.options.ends_with_epoch:
+                raise Stopped(self.position.step)
         except Stopped as stopped:
             end(stopped)
             raise

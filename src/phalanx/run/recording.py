@@ -37,6 +37,7 @@ from phalanx.run.fault_injector import FaultInjector
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import resident_bytes
 from phalanx.run.step_record import step_record
+from phalanx.run.watching import ProgramWatch
 
 
 @dataclass
@@ -92,6 +93,8 @@ class RunRecorder:
             num_steps=lambda: self._num_steps,
         )
         self._has_taken_over = False  # what the first of the ranks does for all
+        self.program: ProgramWatch | None = None
+        """Of a check, which compares what several runs write."""
         self.gathered: GatheredRecords | None = None
         """Brings this rank's file to rank 0's folder after each epoch."""
 
@@ -199,6 +202,8 @@ class RunRecorder:
             counts.loss_sum += loss_sum
         else:
             samples = 0
+        if self.program is not None:
+            self.program.end_step(step, result)
         writer = self.writer
         if writer is None:
             return
@@ -276,6 +281,8 @@ class RunRecorder:
 
     def add_metrics(self, epoch: int, step: int, metrics: dict[str, float]) -> None:
         """Record a program's own metrics."""
+        if self.program is not None:
+            self.program.add_metrics(step, metrics)
         if self.writer is not None:
             event = MetricsEvent(at_s=self.at_s(), epoch=epoch, step=step, metrics=metrics)
             self.writer.add(event)

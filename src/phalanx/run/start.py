@@ -36,9 +36,11 @@ from phalanx.run.records import Metrics
 from phalanx.run.schedulers import schedulers_of
 from phalanx.run.source import Source, check_loading, reads_once, source_of
 from phalanx.run.strategy import StrategyName
+from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
 
+@checkable
 def start(
     model: nn.Module,
     optimizer: Optimizer | Mapping[str, Optimizer],
@@ -206,6 +208,14 @@ def start(
     checkpoints.record_in(records.recorder)
     records.tell(probe_processors(chosen))
     feed, options = plan.make_feed(chosen, rebalances=is_rebalanced), plan.change_model(chosen)
+    if (check := plan_of(os.environ)) is not None:
+        program = ProgramWatch(
+            *(check, chosen.rank, model, optimizers),
+            micro_batches=batches.micro_batches,
+            is_sharded=sharded,
+        )
+        records.recorder.program, feed = program, program.follow(feed)
+        loop = replace(loop, ends_with_epoch=True)
     return ProgramRun(chosen, optimizers, feed, records, checkpoints, loop, options)
 
 

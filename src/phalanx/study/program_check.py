@@ -1,0 +1,191 @@
+"""Some steps of a program alone and on ranks, which are then compared: `phalanx check`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from phalanx.errors import RunFailedError, RunStoppedError, UserError
+from phalanx.jobs.launch_program import launch_program, program_words
+from phalanx.jobs.live_line import LiveLine
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import find_mpi
+from phalanx.records.watched import CHECK, CheckPlan, WatchedRank, read_watched
+from phalanx.report.program_check import (
+    Finding,
+    draws,
+    first_difference,
+    judge_logs,
+    judge_ranks,
+    judge_repetition,
+    tolerance_of,
+)
+from phalanx.run import checked_program
+from phalanx.run.defaults import RUN_DIR
+
+SEED, OTHER_SEED = 1, 2
+"""Of NumPy, Python and the order of sets."""
+WatchedRun = Sequence[WatchedRank]
+
+
+@dataclass
+class CheckResult:
+    """Comparison of a program's first steps."""
+
+    ranks: int
+    steps: int
+    """That were compared."""
+    is_double: bool
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class ProgramStarts:
+    """Starts of one program, each watched, in a folder that is thrown away."""
+
+    def __init__(
+        self, words: Sequence[str], ranks: int, steps: int, folder: Path, live: LiveLine
+    ) -> None:
+        """words: of `program.py …` or `-m module …`."""
+        self._words, self._ranks, self._steps = words, ranks, steps
+        self._folder, self._live, self._num_starts = folder, live, 0
+        self._threads = max(1, usable_cores() // ranks)
+        self.is_double = True
+
+    def alone(
+        self,
+        doing: str,
+        *,
+        seed: int = SEED,
+        hash_seed: int = SEED,
+        micro_batches: int | None = None,
+    ) -> WatchedRun:
+        """Return a run of one process."""
+        return self._run(1, doing, seed, hash_seed, micro_batches)
+
+    def on_ranks(self) -> WatchedRun:
+        """Return a run of all ranks."""
+        return self._run(self._ranks, f"on {self._ranks} ranks", SEED, SEED, None)
+
+    def _run(
+        self, ranks: int, doing: str, seed: int, hash_seed: int, micro_batches: int | None
+    ) -> WatchedRun:
+        """Raises: RunFailedError or UserError where the program fails, or begins no run."""
+        self._num_starts += 1
+        folder = self._folder / str(self._num_starts)
+        folder.mkdir()
+        plan = CheckPlan(
+            folder=str(folder),
+            steps=self._steps,
+            seed=seed,
+            is_double=self.is_double,
+            micro_batches=micro_batches,
+        )
+        began = time.monotonic()
+        with contextlib.suppress(RunStoppedError):  # as the plan has it
+            launch_program(
+                folder,
+                [sys.executable, checked_program.__file__, *self._words],
+                ranks=ranks,
+                threads=self._threads,
+                mpi=find_mpi(os.environ) if ranks > 1 else None,
+                output=io.BytesIO(),
+                environment={
+                    CHECK: msgspec.json.encode(plan).decode(),
+                    RUN_DIR: str(folder),
+                    "PYTHONHASHSEED": str(hash_seed),
+                },
+                check=lambda: self._live.draw(f"{time.monotonic() - began:3.0f} s  {doing}"),
+            )
+        found = read_watched(folder, ranks)
+        if found is None:
+            raise UserError(
+                "the program has begun no run of phalanx.start: phalanx check compares the steps "
+                "of one"
+            )
+        return found
+
+
+def check_program(
+    words: Sequence[str], *, ranks: int, steps: int, folder: Path, console: Console
+) -> CheckResult:
+    """Compare a program's first steps alone and on `ranks` ranks.
+
+    folder: for what it would write, thrown away by the caller.
+    Raises: RunFailedError or UserError where the program fails alone.
+    """
+    program_words(words)
+    with LiveLine(console, "phalanx check") as live:
+        starts = ProgramStarts(words, ranks, steps, folder, live)
+        notes: list[str] = []
+        alone = _first(starts, notes)
+        result = CheckResult(ranks, len(alone[0].steps), starts.is_double, notes=notes)
+        _compare(starts, alone, result)
+    return result
+
+
+def _first(starts: ProgramStarts, notes: list[str]) -> WatchedRun:
+    """Return a run alone, in float64 where the program can."""
+    try:
+        return starts.alone("alone, in float64")
+    except (RunFailedError, UserError) as error:
+        starts.is_double = False
+        alone = starts.alone("alone, in its own types")
+        why = str(error).splitlines()[0]
+        notes.append(f"compared in the program's own types, to 3 digits: in float64 it ends: {why}")
+        return alone
+
+
+def _compare(starts: ProgramStarts, alone: WatchedRun, result: CheckResult) -> None:
+    """Make the other runs that are needed, and note what they show."""
+    tolerance = tolerance_of(is_double=result.is_double)
+    again = starts.alone("the same again", seed=OTHER_SEED, hash_seed=OTHER_SEED)
+    if first_difference(alone, again, tolerance) is not None:
+        seeded = starts.alone("with the same random numbers", hash_seed=OTHER_SEED)
+        same = first_difference(alone, seeded, tolerance) is None
+        once_more = None if same else starts.alone("the very same again")
+        finding = judge_repetition(alone, again, seeded, once_more, tolerance)
+        result.findings += [] if finding is None else [finding]
+        return
+    try:
+        ranks = starts.on_ranks()
+    except (RunFailedError, UserError) as error:
+        text = f"on {result.ranks} ranks the program ends: {str(error).splitlines()[0]}"
+        result.findings.append(Finding(cause="failure", text=text))
+        return
+    start = alone[0].start
+    if start.is_sharded:
+        result.notes.append("sharded=True: ranks read data of their own, which are not compared")
+        return
+    finding = judge_ranks(alone, ranks, None, tolerance)
+    if finding is not None and not start.has_fixed_cut:
+        finding = judge_ranks(alone, ranks, _cut(starts, result.ranks), tolerance)
+        if finding is None or draws(alone):
+            result.notes.append(
+                "the loop draws random numbers, which belong to micro-batches: micro_batches="
+                f"{result.ranks} makes them the same on any number of ranks"
+            )
+    if finding is not None:
+        result.findings.append(finding)
+        return
+    if not draws(alone):
+        findings, unsteady = judge_logs(alone, again, ranks, tolerance)
+        result.findings += findings
+        result.notes += [f"run.log({name}=…) differs from run to run" for name in unsteady]
+
+
+def _cut(starts: ProgramStarts, number: int) -> WatchedRun | None:
+    """Return a run alone of as many micro-batches as there are ranks; None where that fails."""
+    try:
+        return starts.alone(f"alone, in {number} micro-batches", micro_batches=number)
+    except (RunFailedError, UserError):
+        return None

@@ -1,0 +1,17 @@
+"""The batch is meant for a rank, as that of a DistributedSampler is."""
+
+import os
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import phalanx
+
+torch.manual_seed(0)
+data = torch.randn(64, 8), torch.randn(64, 1)
+model = nn.Linear(8, 1)
+size = 8 * int(os.environ.get("WORLD_SIZE", "1"))
+run = phalanx.start(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=size)
+for inputs, targets in run:
+    run.backward(mse_loss(run.model(inputs), targets))
