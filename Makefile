@@ -14,14 +14,16 @@ BESIDE := --numprocesses 3 --dist worksteal
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
 
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/phalanx/comm/csrc/*)
+$(STAMP) $(STAMP)-study: pyproject.toml constraints.txt setup.py $(wildcard src/phalanx/comm/csrc/*)
+	@echo "installing Phalanx, PyTorch, an MPI and more into $(VENV): some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[$(MPI),dev]'
+	  --constraint constraints.txt --editable '.[$(MPI),$(if $(filter %-study,$@),study,dev)]'
 	@touch $@
 
-study: $(STAMP) ## install, then run the main job: two models, alone, over MPI and over Gloo
+study: $(STAMP)-study ## install what a study needs, then run it: two models, alone, over MPI and over Gloo
 	$(BIN)/phalanx study scaling
+	@echo "more: source $(BIN)/activate; phalanx --help"
 
 check: $(STAMP) ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .

@@ -27,7 +27,7 @@ from phalanx.report.scaling.findings import (
     mpi_or_gloo,
 )
 from phalanx.report.scaling.network import network_cost
-from phalanx.report.scaling.page import WorkloadData, key_figure
+from phalanx.report.scaling.page import WorkloadData, key_figure, scaling_content
 from phalanx.report.tables import configurations
 from tests.report.made_study import Job, make_study
 from tests.report.test_comparison import cells, compare, measured
@@ -46,7 +46,7 @@ def test_best_against_one_thread_and_against_the_best_sequential_run() -> None:
         rivals=(),
         n=3,
         noun="configurations",
-        facts="2.00 s an epoch, 600 samples/s",
+        facts="2.00 s per epoch, 600 samples/s",
     )
     assert isinstance(alone, Speed) and isinstance(threads, Speed)
     assert "1 thread" in alone.against and "2 threads" in threads.against
@@ -80,7 +80,7 @@ def test_noise_is_no_finding(seed: int) -> None:
     assert wall is not None
     assert "the wall stands" not in wall
     versus = mpi_or_gloo(found)
-    assert all(speed.verdict == "cannot be told" and speed.n == len(versus) for speed in versus)
+    assert all(speed.verdict == "unclear" and speed.n == len(versus) for speed in versus)
 
 
 @pytest.mark.parametrize("seed", [49, 55])
@@ -128,7 +128,7 @@ def test_the_wall_is_where_an_epoch_is_seen_to_get_longer() -> None:
     assert text is not None
     assert re.fullmatch(
         r"With MPI the wall stands at 4 ranks, where ranks share cores \(2\.50 s, against 2\.00 s "
-        r"on 2 ranks, 0\.80 times \(0\.7\d to 0\.8\d\) as fast\); "
+        r"on 2 ranks, 0\.80\u00d7 \(0\.7\d\u20130\.8\d\) as fast\); "
         r"with Gloo there is no wall up to 2 ranks\.",
         text,
     )
@@ -139,7 +139,10 @@ def test_where_no_difference_is_seen_no_wall_is_told() -> None:
         cells((Job("mlp", "mpi", ranks=1), 2.0), (Job("mlp", "mpi", ranks=2), 2.0))
     )
     assert text is not None
-    assert text.startswith("With MPI no wall can be told: 2 ranks against 1 rank (1.00 times (")
+    assert text.startswith(
+        "With MPI it is unclear where the wall is: 2 ranks against 1 rank "
+        "(1.00\N{MULTIPLICATION SIGN} ("
+    )
 
 
 def test_no_wall_is_claimed_from_one_number_of_ranks() -> None:
@@ -168,7 +171,7 @@ def test_accuracy_with_one_seed_is_not_told_from_chance() -> None:
         )
     )
     assert finding is not None
-    assert (finding.subject, finding.verdict) == ("MPI on 2 ranks", "cannot be told")
+    assert (finding.subject, finding.verdict) == ("MPI on 2 ranks", "unclear")
     assert finding.interval is None
     assert finding.estimate == pytest.approx(-0.005)
 
@@ -188,7 +191,7 @@ def test_accuracies_are_compared_seed_by_seed() -> None:
     )
     same = farthest_accuracy(found[:2])
     assert same is not None
-    assert (same.verdict, same.estimate) == ("cannot be told", 0)
+    assert (same.verdict, same.estimate) == ("unclear", 0)
     widest = farthest_accuracy(found)
     assert widest is not None
     assert (widest.subject, widest.verdict) == ("Gloo on 2 ranks", "differs")
@@ -206,8 +209,8 @@ def test_mpi_against_gloo_only_where_all_else_is_equal() -> None:
         (Job("mlp", "mpi", ranks=4), 1.0),
     )
     one, two = mpi_or_gloo(found)
-    assert (one.where, one.verdict) == ("with 1 rank", "cannot be told")
-    assert (two.where, two.verdict) == ("with 2 ranks", "higher")
+    assert (one.where, one.verdict) == ("on 1 rank", "unclear")
+    assert (two.where, two.verdict) == ("on 2 ranks", "higher")
     assert one.interval is not None and two.interval is not None
     assert (one.interval.estimate, two.interval.estimate) == pytest.approx((1.01, 1.5))
     assert mpi_or_gloo(found[4:]) == []
@@ -226,8 +229,9 @@ def test_runs_that_were_not_completed_are_counted_and_named(troubled: Path) -> N
 
 def test_headlines(full: Path, alone: Path, tmp_path: Path) -> None:
     assert headline(read_folder(full)).startswith("MPI on 2 ranks trains the RNN 1.9")
-    assert re.search(r"times \(1\.\d\d to 2\.\d\d\) as fast as one", headline(read_folder(full)))
-    assert headline(read_folder(alone)).startswith("An epoch of the CNN takes ")
+    ending = r"\u00d7 as fast as one thread \(95 % interval 1\.\d\d\u20132\.\d\d\)"
+    assert re.search(ending, headline(read_folder(full)))
+    assert headline(read_folder(alone)).startswith("CNN: ")
     empty = make_study(tmp_path / "empty", [], also_planned=["mlp-mpi"])
     assert headline(read_folder(empty)) == "No run of this study was completed yet"
 
@@ -250,20 +254,19 @@ def disturb(folder: Path, name: str, share: float) -> None:
     write_record(folder / name, msgspec.structs.replace(run, probes=probes))
 
 
-def test_a_disturbed_machine_is_said_in_the_headline(tmp_path: Path) -> None:
+def test_a_disturbed_machine_is_said_below_the_headline(tmp_path: Path) -> None:
     jobs = [Job("mlp", "sequential"), Job("mlp", "mpi", ranks=2)]
     folder = make_study(tmp_path / "s", jobs)
     disturb(folder, jobs[0].name, 0.98)
     disturb(folder, jobs[1].name, 0.60)
     measures = read_folder(folder)
-    assert headline(measures).endswith(
-        " \N{EN DASH} on a disturbed machine: something else took 40 % of the cores around 1 of 2 "
-        "runs"
-    )
+    note = "Other processes used 40 % of the CPU during 1 of 2 runs."
+    assert note not in headline(measures)
+    assert scaling_content(measures).lead.endswith(f". {note}")
     (topic,) = (topic for topic in findings(measures) if topic.title == "Disturbance")
     assert topic.sentences[0].text.endswith("not the times of a quiet machine.")
     disturb(folder, jobs[1].name, 0.97)
-    assert "disturbed" not in headline(read_folder(folder))
+    assert "Other processes" not in scaling_content(read_folder(folder)).lead
 
 
 def test_a_run_with_one_epoch_ten_times_as_long_is_named(tmp_path: Path) -> None:
@@ -273,7 +276,9 @@ def test_a_run_with_one_epoch_ten_times_as_long_is_named(tmp_path: Path) -> None
         replace(run.epochs[0], epoch=n, epoch_s=s) for n, s in enumerate((0.84, 3.42, 0.33))
     )
     topic = disturbance_topic([replace(run, epochs=epochs, timed_epochs=(1, 2))])
-    assert [s.text for s in topic.sentences] == ["epochs of 3.42, 0.330 s, 10.4 times apart."]
+    assert [s.text for s in topic.sentences] == [
+        "epochs of 3.42, 0.330 s, 10.4\N{MULTIPLICATION SIGN} apart."
+    ]
 
 
 def test_a_run_whose_process_is_gone_runs_no_more(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_single_runs_are_not_told_apart_by_what_runs_differ_in_anyway() -> None:
     alone, other = ((1.0, 1.001, 1.0, 0.999, 1.0),), ((0.92, 0.921, 0.92, 0.919, 0.92),)
     single = ratio_of_times(alone, other)
     assert single is not None
-    assert single.verdict(1.0) == "cannot be told"
+    assert single.verdict(1.0) == "unclear"
     assert single.high / single.low >= (1 + RUN_TO_RUN) ** 2 * 0.999
     repeated = ratio_of_times(alone * 3, other * 3)
     assert repeated is not None
@@ -153,7 +153,7 @@ def test_verdicts() -> None:
     interval = Interval(estimate=1.5, low=1.2, high=1.8)
     assert interval.verdict(1.0) == "higher"
     assert interval.verdict(2.0) == "lower"
-    assert interval.verdict(1.5) == "cannot be told"
+    assert interval.verdict(1.5) == "unclear"
 
 
 def test_a_run_with_one_slow_epoch_is_flagged() -> None:

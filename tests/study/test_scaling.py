@@ -50,9 +50,9 @@ def test_five_epochs_are_timed_and_runs_repeated_seed_after_seed() -> None:
 
 def test_what_a_longer_run_would_add_is_said() -> None:
     text = larger_study_hint(ScalingConfig(), cores=2)
-    assert "--full: all training samples, RNN, 1 to 4 ranks" in text
-    assert "--seeds 0 1 2 3 4 5 6 7 8 9 10 11: intervals less than half as wide" in text
-    assert "--seeds 0 1 2: what differs" in larger_study_hint(ScalingConfig(seeds=(0,)), 2)
+    assert "for all samples, the RNN, up to 4 ranks: `--full`" in text
+    assert "`--seeds 0 1 2 3 4 5 6 7 8 9 10 11` (intervals less than half as wide)" in text
+    assert "`--seeds 0 1 2` (shows what differs" in larger_study_hint(ScalingConfig(seeds=(0,)), 2)
 
 
 def test_every_combination_is_planned_once() -> None:

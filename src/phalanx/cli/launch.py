@@ -52,7 +52,7 @@ class LaunchOptions:
     """Options of the ranks that are started."""
 
     ranks: Annotated[int | None, Parameter(name=["--ranks", "-n"])] = None
-    """How many; default: one a slot of the nodes, or one a core of this machine."""
+    """Number of ranks. Default: one per slot of the nodes, or per core of this machine."""
 
     threads: int | None = None
     """Compute threads of each rank; default: cores of its node ÷ ranks there."""

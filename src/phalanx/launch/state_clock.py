@@ -1,11 +1,11 @@
-"""A clock for how long a state has lasted, of one who looks at it again and again."""
+"""Stopwatch of an unchanged state, fed by polling."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 MAX_GAP_S = 1.0
-"""That counts between two looks: beyond it this process was stopped itself, or had no core."""
+"""Longest gap between two polls that counts; after a longer one this process was stopped itself."""
 
 
 class StateClock:

@@ -82,7 +82,7 @@ class BitwiseSharded(Bitwise):
         self._living: Sequence[int] = ()  # ranks among which the shards were held last
         self._restored_in = world
         self._copies: dict[int, Tensor] = {}
-        """Of parameters that others own in memory that all see, by their numbers."""
+        """Local copies of parameters owned by other ranks in shared memory, by parameter index."""
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: UserError for an optimizer that may update parameters jointly."""

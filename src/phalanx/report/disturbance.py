@@ -29,41 +29,35 @@ def core_share(run: RunMeasure) -> float | None:
     return min((probe.core_share for probe in probes), default=None)
 
 
-def with_disturbance(headline: str, runs: Sequence[RunMeasure]) -> str:
-    """The headline, and that it is none of a quiet machine, where it is not."""
-    lost = _lost(runs)
-    if lost is None:
-        return headline
-    return f"{headline} \N{EN DASH} on a disturbed machine: something else took {lost}"
-
-
 def disturbance_topic(runs: Sequence[RunMeasure]) -> Topic:
     completed = [run for run in runs if run.status == "completed"]
     sentences = []
-    if lost := _lost(runs):
-        text = f"Something else took {lost}: these are not the times of a quiet machine."
-        sentences.append(("", text))
+    if note := disturbance_note(runs):
+        sentences.append(("", f"{note} These are not the times of a quiet machine."))
     uneven = [(spread(t), run, t) for run in completed if is_spread(t := run.timed_s)]
     for factor, run, times in sorted(uneven, key=lambda item: -item[0])[:RUNS_SHOWN]:
-        text = f"epochs of {', '.join(map(fixed, times))} s, {factor:.1f} times apart."
+        times_s = ", ".join(map(fixed, times))
+        text = f"epochs of {times_s} s, {factor:.1f}\N{MULTIPLICATION SIGN} apart."
         sentences.append((run.name, text))
     if len(uneven) > RUNS_SHOWN:
         text = f"{len(uneven) - RUNS_SHOWN} more runs have epochs as far apart."
         sentences.append(("", text))
     return make_topic(
         "Disturbance",
-        "Before and after each run a thread on every core measured how much of it it had: "
-        f"under {percent(QUIET_SHARE, 0)} something else was at work. Runs are named whose slowest "
-        f"timed epoch takes more than {SPREAD_FACTOR:g} times their fastest.",
+        "Before and after each run we measure how much of every core is free; below "
+        f"{percent(QUIET_SHARE, 0)}, other processes were running. Runs are named if their slowest "
+        f"timed epoch takes more than {SPREAD_FACTOR:g} times as long as their fastest.",
         sentences,
     )
 
 
-def _lost(runs: Sequence[RunMeasure]) -> str | None:
-    """`38 % of the cores around 12 of 24 runs`."""
+def disturbance_note(runs: Sequence[RunMeasure]) -> str:
+    """Return `Other processes used 38 % of the CPU during 12 of 24 runs.`, empty for a quiet
+    machine."""
     known = [run for run in runs if core_share(run) is not None]
     found = disturbed_runs(runs)
     if not found:
-        return None
+        return ""
     taken = 1 - fmean(share for run in found if (share := core_share(run)) is not None)
-    return f"{percent(taken, 0)} of the cores around {len(found)} of {len(known)} runs"
+    where = f"{len(found)} of {len(known)} runs"
+    return f"Other processes used {percent(taken, 0)} of the CPU during {where}."

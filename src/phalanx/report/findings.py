@@ -31,7 +31,7 @@ from phalanx.report.statistics import (
 
 @dataclass(frozen=True, kw_only=True)
 class Fastest:
-    """The fastest of several candidates, or that it cannot be told from its rivals."""
+    """The fastest of several candidates, and its rivals if there is no clear winner."""
 
     subject: str
     rivals: tuple[str, ...]  # not significantly slower
@@ -55,13 +55,13 @@ class Speed:
     same_within: float = 0.0  # relative; less than this is no difference
 
     @property
-    def verdict(self) -> Literal["higher", "lower", "cannot be told"]:
+    def verdict(self) -> Literal["higher", "lower", "unclear"]:
         interval, bound = self.interval, 1 + self.same_within
         if interval is not None and interval.verdict(bound) == "higher":
             return "higher"
         if interval is not None and interval.verdict(1 / bound) == "lower":
             return "lower"
-        return "cannot be told"
+        return "unclear"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +98,16 @@ class TimeShare:
     facts: str = ""
 
     @property
-    def verdict(self) -> Literal["reaches", "is below", "cannot be told"]:
+    def verdict(self) -> Literal["reaches", "is below", "unclear"]:
         interval = self.interval
         if interval is None or interval.holds(self.floor):
-            return "cannot be told"
+            return "unclear"
         return "reaches" if interval.low > self.floor else "is below"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FastestBySize:
-    """Ranges of sizes, increasing, with the fastest path of each; None where it cannot be told."""
+    """Ranges of sizes, increasing, with the fastest path of each; None if it is unclear."""
 
     ranges: tuple[tuple[str | None, int, int], ...]  # path, first and last size in bytes
 
@@ -124,17 +124,17 @@ def accuracy_difference(
 ) -> AccuracyDifference:
     """Compare accuracies by seed.
 
-    margin: of non-inferiority; without one it is told whether they differ.
+    margin: of non-inferiority; None: the verdict is whether they differ.
     """
     interval = paired_difference(of, base, comparisons=comparisons)
-    apart = interval is not None and interval.verdict(0) != "cannot be told"
+    apart = interval is not None and interval.verdict(0) != "unclear"
     pairs = in_pairs(of, base)
     return AccuracyDifference(
         subject=subject,
         against=against,
         verdict=non_inferiority(interval, margin)
         if margin is not None
-        else ("differs" if apart else "cannot be told"),
+        else ("differs" if apart else "unclear"),
         interval=interval,
         estimate=fmean(own - other for own, other in pairs) if pairs else None,
         facts=facts,
@@ -176,34 +176,39 @@ def _fastest(finding: Fastest) -> str:
         facts = f": {finding.facts}" if finding.facts else ""
         return f"{where}{finding.subject} is the fastest of {finding.n} {finding.noun}{facts}"
     return (
-        f"{where}the fastest of {finding.n} {finding.noun} cannot be told: {finding.subject} "
-        f"takes {finding.facts}, and {first_few(finding.rivals)} may be as fast"
+        f"{where}no clear winner among {finding.n} {finding.noun}: {finding.subject} was the "
+        f"fastest ({finding.facts}), but {first_few(finding.rivals)} may be as fast"
     )
 
 
 def _speed(finding: Speed) -> str:
     interval, against = finding.interval, finding.against
     if interval is None:
-        text = f"not told from {against} by so few {finding.units}"
+        text = f"cannot be compared with {against}: too few {finding.units}"
     elif finding.verdict == "higher":
-        text = f"{ratio(interval)} as fast as {against}"
+        text = f"is {ratio(interval)} as fast as {against}"
     elif finding.verdict == "lower":
-        text = f"slower than {against}, which is {ratio(interval.inverse)} as fast"
+        text = f"is slower than {against}, which is {ratio(interval.inverse)} as fast"
     else:
-        text = f"not told from {against}: {ratio(interval)} as fast"
+        text = f"does not differ significantly from {against}: {ratio(interval)} as fast"
     start = f"{finding.where} {finding.subject}".strip()
-    return f"{start} is {text}" + (f" ({finding.facts})" if finding.facts else "")
+    return f"{start} {text}" + (f" ({finding.facts})" if finding.facts else "")
 
 
 def _difference(finding: AccuracyDifference) -> str:
     interval = finding.interval
+    if interval is not None and interval.low == interval.high == 0:
+        same = f"{finding.subject} has the same accuracy as {finding.against} with every seed"
+        return same + (f": {finding.facts}" if finding.facts else "")
     change = points_with_span(interval) if interval else None
     if change is None and finding.estimate is not None:
         change = f"{points(finding.estimate)} points with one seed"
     words = {
         "holds": f"holds the accuracy of {finding.against}",
         "is below": f"is below {finding.against}",
-        "cannot be told": f"cannot be told from {finding.against}",
+        "unclear": f"does not differ significantly from {finding.against}"
+        if interval
+        else f"cannot be compared with {finding.against}",
         "diverged": "diverged",
         "differs": f"differs from {finding.against}",
     }[finding.verdict]
@@ -215,13 +220,13 @@ def _time_share(finding: TimeShare) -> str:
     floor, interval = one_decimal(finding.floor), finding.interval
     share = one_decimal(finding.estimate)
     if interval is None:
-        told = f"of one run, so whether it reaches {floor} cannot be told"
+        told = f"in one run, which is too few to say whether it reaches {floor}"
     else:
         share += f" ({one_decimal(interval.low)} to {one_decimal(interval.high)})"
         told = {
             "reaches": f"which reaches {floor}",
             "is below": f"which is below {floor}",
-            "cannot be told": f"whether it reaches {floor} cannot be told",
+            "unclear": f"and it is unclear whether it reaches {floor}",
         }[finding.verdict]
     facts = f" ({finding.facts})" if finding.facts else ""
     return f"{finding.subject}: {share} of the time went into steps that count, {told}{facts}"
@@ -233,12 +238,12 @@ def _by_size(finding: FastestBySize) -> str:
         return (
             f"{path} is the fastest at every size"
             if path
-            else "which path is the fastest can be told at no size"
+            else "no path is clearly the fastest at any size"
         )
     known = [f"{path} {_sizes(*ends)}" for path, *ends in finding.ranges if path]
     unknown = [_sizes(*ends) for path, *ends in finding.ranges if not path]
     text = f"the fastest is {joined(known)}"
-    return f"{text}; {joined(unknown)} it cannot be told" if unknown else text
+    return f"{text}; {joined(unknown)} no path is clearly the fastest" if unknown else text
 
 
 def _sizes(low: int, high: int) -> str:

@@ -59,13 +59,13 @@ def points(difference: float) -> str:
 
 
 def ratio(interval: Interval) -> str:
-    """A ratio with its interval: 1.93 times (1.81 to 2.05)."""
-    return f"{interval.estimate:.2f} times ({span(interval)})"
+    """A ratio with its interval: 1.93\N{MULTIPLICATION SIGN} (1.81\N{EN DASH}2.05)."""
+    return f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN} ({span(interval)})"
 
 
 def span(interval: Interval) -> str:
-    """Format an interval: 1.81 to 2.05."""
-    return f"{interval.low:.2f} to {interval.high:.2f}"
+    """Format an interval: 1.81\N{EN DASH}2.05."""
+    return f"{interval.low:.2f}\N{EN DASH}{interval.high:.2f}"
 
 
 def points_with_span(interval: Interval) -> str:

@@ -34,8 +34,8 @@ SPREAD_FACTOR = 1.5
 """A run whose slowest timed epoch takes more than this many times its fastest was disturbed."""
 
 T = TypeVar("T")
-Verdict = Literal["higher", "lower", "cannot be told"]
-Holding = Literal["holds", "is below", "cannot be told"]
+Verdict = Literal["higher", "lower", "unclear"]
+Holding = Literal["holds", "is below", "unclear"]
 Times = tuple[tuple[float, ...], ...]
 """Seconds of the timed epochs, run by run."""
 
@@ -56,7 +56,7 @@ class Interval:
         """Return the side of `neutral` that all of the interval is on."""
         if self.low > neutral:
             return "higher"
-        return "lower" if self.high < neutral else "cannot be told"
+        return "lower" if self.high < neutral else "unclear"
 
     @property
     def inverse(self) -> Interval:
@@ -127,10 +127,10 @@ def non_inferiority(difference: Interval | None, margin: float) -> Holding:
     """Judge non-inferiority: not significantly worse, and by its interval less than `margin`
     worse."""
     if difference is None:
-        return "cannot be told"
+        return "unclear"
     if difference.verdict(0) == "lower":
         return "is below"
-    return "holds" if difference.low > -margin else "cannot be told"
+    return "holds" if difference.low > -margin else "unclear"
 
 
 def mean_interval(values: Sequence[float], *, comparisons: int = 1) -> Interval | None:

@@ -30,11 +30,12 @@ def study_content(
     sections: Sequence[Section],
     tables: Sequence[Table],
     num_panels: int = 2,
+    note: str = "",
 ) -> Content:
     """Return the content of a study's page.
 
     outcomes: status and environment of each run. facts: what the lead says besides how many runs
-    were completed and where.
+    were completed and where. note: a sentence behind it.
     """
     known = [environment for _, environment in outcomes if environment]
     completed = sum(status == "completed" for status, _ in outcomes)
@@ -45,7 +46,7 @@ def study_content(
         started_at=study.started_at,
         command=study.command,
         headline=headline,
-        lead=f"{', '.join(part for part in lead if part)}.",
+        lead=f"{', '.join(part for part in lead if part)}. {note}".rstrip(),
         key_figures=key_figures,
         leading=leading,
         topics=topics,

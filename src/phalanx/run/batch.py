@@ -77,8 +77,8 @@ class MicroBatch:
 
     @property
     def inputs(self) -> Any:
-        """First part of a batch of several parts; all of it, where it has one. Of a dictionary its
-        `inputs`, or all but its `targets`."""
+        """First part of a batch of several parts, else all of it; if the data are a dictionary, its
+        entry `inputs`, or everything but `targets`."""
         if isinstance(self.data, dict):
             rest = {name: part for name, part in self.data.items() if name != "targets"}
             return rest.get("inputs", rest)
@@ -86,7 +86,7 @@ class MicroBatch:
 
     @property
     def targets(self) -> Any:
-        """Second part of a batch of several parts; of a dictionary its `targets`."""
+        """Second part of a batch of several parts; if the data are a dictionary, its `targets`."""
         return self.data["targets" if isinstance(self.data, dict) else 1]
 
     def __iter__(self) -> Iterator[Any]:

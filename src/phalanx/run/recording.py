@@ -183,8 +183,8 @@ class RunRecorder:
         times: tuple[float, float, float],
         samples: int,
     ) -> None:
-        """Count and record a step, between two of which nothing is asked twice: the caches are
-        those of the model.
+        """Record a step. Kept short: it runs between steps and must not evict the model from the
+        caches.
 
         times: when it was begun, when its data were there, when it had ended. samples: of this
         rank.

@@ -48,7 +48,7 @@ class ScratchConfig(RecordedOptions):
     """Passes over the training data."""
 
     batch_size: int = 128
-    """Global batch: samples an update, over all ranks together."""
+    """Global batch size: samples per update, summed over all ranks."""
 
     lr: float = 0.05
     """Learning rate."""

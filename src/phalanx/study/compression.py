@@ -45,7 +45,7 @@ class CompressionConfig(StudyOptions):
     """Hidden units of the `mlp` that is trained: the wider, the more gradients for its work."""
 
     batch_size: int = 32
-    """Samples an update over all ranks together: the smaller, the less work for its gradients."""
+    """Global batch size, summed over all ranks: the smaller, the less work for its gradients."""
 
     epochs: int = 3
     """Passes over the training data."""

@@ -67,7 +67,7 @@ class ParallelismConfig(StudyOptions):
     """Hidden units of the `mlp`, width of the `gpt`. Default: 256 and 64."""
 
     batch_size: int | None = None
-    """Samples an update over all ranks together. Default: 128, and 16 for gpt."""
+    """Global batch size, summed over all ranks. Default: 128, and 16 for gpt."""
 
     epochs: int | None = None
     """Passes over the training data; the first is not timed. Default: 6."""

@@ -184,18 +184,16 @@ def spread(
 
 def larger_study_hint(study: ScalingConfig, cores: int) -> str:
     """Return a hint to the options that the quick study leaves out."""
-    more = []
-    if not study.full:
-        left = [model.upper() for model in FULL_MODELS if model not in models_of(study)]
-        most = powers_of_two(2 * cores)[-1]
-        more.append(f"--full: {', '.join(['all training samples', *left, f'1 to {most} ranks'])}")
     seeds = len(study.seeds)
-    more.append(
-        f"--seeds {' '.join(map(str, range(4 * seeds)))}: intervals less than half as wide"
-        if seeds > 1
-        else f"--seeds {' '.join(map(str, SEEDS))}: what differs from run to run"
-    )
-    return f"a longer run would tell more: {'; '.join(more)}"
+    numbers, gain = range(len(SEEDS)), "shows what differs from run to run"
+    if seeds > 1:
+        numbers, gain = range(4 * seeds), "intervals less than half as wide"
+    hint = f"for narrower intervals: `--seeds {' '.join(map(str, numbers))}` ({gain})"
+    if study.full:
+        return hint
+    left = [f"the {model.upper()}" for model in FULL_MODELS if model not in models_of(study)]
+    most = powers_of_two(2 * cores)[-1]
+    return f"{hint}; for {', '.join(['all samples', *left, f'up to {most} ranks'])}: `--full`"
 
 
 def powers_of_two(largest: int) -> list[int]:

@@ -60,7 +60,7 @@ class SurvivalConfig(StudyOptions):
     """Hidden units of the `mlp` that is trained."""
 
     batch_size: int = 1_024
-    """Samples an update over all ranks together: with the width it decides the time of a step."""
+    """Global batch size, summed over all ranks: with the width it decides the time of a step."""
 
     micro_batches: int = 8
     """Into which each batch is cut, whatever the ranks."""

@@ -62,11 +62,10 @@ class DataOptions:
     """--data: shift and mirror training images at random, as the readers decode them."""
 
     damaged: Damaged = ruled("stop", PACKED)
-    """--data: what follows when a sample is not as it was packed: `stop` the run, or `skip` it and
-    count it."""
+    """--data: what to do with a corrupt sample: `stop` the run, or `skip` and count it."""
 
     train_samples: int | None = ruled(None, POSITIVE)
-    """Train on the first so many samples only. Default: all."""
+    """Number of training samples, the first ones of the data. Default: all."""
 
     validation_samples: int | None = ruled(None, POSITIVE)
     """Evaluate on the first so many validation samples only. Default: all."""

@@ -64,8 +64,8 @@ class ShardOptions:
     """Options of `zero` and the axis `shard`."""
 
     zero_stage: Literal[1, 2, 3] = 3
-    """`zero` and the mesh's axis `shard`: what is cut up: 1 optimizer state, 2 gradients as well,
-    3 parameters as well."""
+    """ZeRO stage, also of the mesh's axis `shard`: 1 shards optimizer state, 2 also gradients, 3
+    also parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,10 +51,10 @@ class TrainingOptions:
     """Passes over the training data."""
 
     batch_size: int | None = ruled(None, AT_LEAST_ONE)
-    """Global batch: samples an update, over all ranks together. Default: 128, and 32 for gpt."""
+    """Global batch size: samples per update, summed over all ranks. Default: 128, gpt 32."""
 
     per_rank_batch_size: int | None = ruled(None, AT_LEAST_ONE)
-    """Samples an update on each rank; the global batch then grows with the ranks."""
+    """Samples per update on each rank; the global batch then grows with the ranks."""
 
     seed: int = ruled(0, NOT_NEGATIVE)
     """Decides the initial weights and the order of the samples."""

@@ -29,7 +29,8 @@ def test_auto_without_mnist_takes_digits_and_says_why(cache_home: Path) -> None:
     choice = resolve("auto")
     assert choice.name == "digits"
     assert choice.reason == (
-        f"auto took the embedded digits: there is no MNIST in {cache_home / 'phalanx'}"
+        f"embedded digits (no MNIST in {cache_home / 'phalanx'}; "
+        "`phalanx data fetch mnist` gets it)"
     )
 
 
@@ -83,7 +84,7 @@ def test_what_an_incomplete_copy_lacks_is_named(tmp_path: Path) -> None:
     lack = f"the MNIST in {folder} lacks t10k-labels-idx1-ubyte.gz"
     with pytest.raises(UserError, match=lack):
         resolve("mnist", tmp_path)
-    assert resolve("auto", tmp_path).reason == f"auto took the embedded digits: {lack}"
+    assert resolve("auto", tmp_path).reason.startswith(f"embedded digits ({lack}; ")
 
 
 @pytest.mark.parametrize("name", ["auto", "mnist"])

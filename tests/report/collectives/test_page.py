@@ -22,7 +22,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_is_made_of_the_records(page: Path) -> None:
     text = page.read_text()
-    assert "phalanx window is 5.00 times (3.22 to 7.76) as fast as" in text
+    assert "phalanx window is 5.00\N{MULTIPLICATION SIGN} (3.22\N{EN DASH}7.76) as fast as" in text
     assert "MPICH 5.0.2" in text
     assert "no &lt;b&gt;GPU&lt;/b&gt;" in text
     assert "3 wrong elements" in text

@@ -125,7 +125,7 @@ def test_no_batch_is_passed_over_that_was_not_run_to_its_end(tmp_path: Path) -> 
         assert "4,096" not in headline(made)
         reached, first = failing(made, "LAMB")
         assert reached.startswith("up to no larger batch")
-        assert (first.subject, first.verdict) == ("batch 1,024", "cannot be told")
+        assert (first.subject, first.verdict) == ("batch 1,024", "unclear")
         assert first.facts == "no run of it came to its end"
         assert content_of(made).sections
 
@@ -172,7 +172,7 @@ def test_one_seed_holds_nothing(tmp_path: Path) -> None:
         headline(made) == "No remedy is seen to hold the accuracy of batch 128 up to a larger one"
     )
     _, first = failing(made, "LARS")
-    assert (first.subject, first.verdict, first.interval) == ("batch 1,024", "cannot be told", None)
+    assert (first.subject, first.verdict, first.interval) == ("batch 1,024", "unclear", None)
 
 
 def test_the_best_remedy_is_told(made: LargeBatchStudyData) -> None:

@@ -28,7 +28,7 @@ def rows_of(table: Table, scheme: str, ranks: int) -> list[dict[str, str]]:
 def test_the_page_is_made_of_the_records(study: Path, tmp_path: Path) -> None:
     page = write_report(study, tmp_path / "report.html")
     text = page.read_text()
-    assert "The ring all-reduce on 2 ranks trains the MLP 1.25 times (1.14" in text
+    assert "The ring all-reduce on 2 ranks trains the MLP 1.25\N{MULTIPLICATION SIGN} (1.14" in text
     assert "<b>lost</b>" not in text
     assert "&lt;b&gt;lost&lt;/b&gt;" in text
     for title in ("Bytes of a rank and step", "Memory of a rank", "From scratch", "All-reduce"):

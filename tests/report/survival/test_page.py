@@ -78,7 +78,7 @@ def test_what_faults_cost_is_told(made: SurvivalStudyData) -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(0.98, 0.99, "reaches"), (0.96, 0.98, "cannot be told"), (0.9, 0.95, "is below")],
+    [(0.98, 0.99, "reaches"), (0.96, 0.98, "unclear"), (0.9, 0.95, "is below")],
 )
 def test_a_share_is_judged_by_its_interval(low: float, high: float, verdict: str) -> None:
     interval = Interval(estimate=(low + high) / 2, low=low, high=high)
@@ -86,7 +86,7 @@ def test_a_share_is_judged_by_its_interval(low: float, high: float, verdict: str
     assert share.verdict == verdict
     assert verdict in finding_text(share)
     alone = TimeShare(subject="steps", estimate=1.0, interval=None, floor=0.97)
-    assert alone.verdict == "cannot be told"
+    assert alone.verdict == "unclear"
 
 
 def test_every_fault_is_on_its_curve(made: SurvivalStudyData) -> None:

@@ -92,7 +92,8 @@ def resolve(name: str, data_root: Path | None = None) -> DatasetChoice:
 def _mnist_or_digits(roots: list[Path]) -> DatasetChoice:
     folder = find_folder(roots, MNIST)
     if folder is None:
-        reason = f"auto took the embedded digits: {what_is_missing(roots, MNIST)}"
+        lack = what_is_missing(roots, MNIST).removeprefix("there is ")
+        reason = f"embedded digits ({lack}; `phalanx data fetch mnist` gets it)"
         return _digits(reason)
     _check_sizes(folder, MNIST)
     return DatasetChoice(name="mnist", folder=folder, reason=f"mnist: auto found it in {folder}")

@@ -112,7 +112,7 @@ EVALUATIONS = "evaluation events: loss_sum, correct, samples of all ranks; epoch
 RunChart = Chart[Sequence[RunMeasure]]
 _curve = partial(
     RunChart,
-    caption="A mark an epoch, mean over seeds; training time only, evaluation left out.",
+    caption="One mark per epoch, mean over seeds; training time only, evaluation left out.",
     source=EVALUATIONS,
     rows=epoch_rows,
     runs=lambda runs: [measure.name for measure in runs],

@@ -147,7 +147,7 @@ def fastest(points: Sequence[CollectivePoint]) -> CollectivePoint | None:
 
 
 def fastest_ranges(results: CollectiveResults) -> list[tuple[str | None, int, int]]:
-    """(label of the fastest path, or None where that cannot be told, first size, last size), by
+    """(label of the fastest path, or None if that is unclear, first size, last size), by
     increasing size."""
     found = [(fastest(results.at(num_bytes)), num_bytes) for num_bytes in results.sizes]
     winners = [(point.label if point else None, num_bytes) for point, num_bytes in found]

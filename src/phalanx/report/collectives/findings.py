@@ -162,11 +162,11 @@ def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
         )
         if lost is not None and lost > QUIET_PER_S and not crowded:
             text = (
-                f"Ranks lost their core {lost:,.0f} times a second: something else was at work, "
-                "and these are not the numbers of a quiet machine."
+                f"Ranks lost their core {lost:,.0f} times per second: other processes were "
+                "running, and these are not the numbers of a quiet machine."
             )
             found.append((measure.mpi, text))
-    rule = f"Said from {QUIET_PER_S} times a second up, where every rank has a core of its own."
+    rule = f"Said from {QUIET_PER_S} times per second up, if every rank has a core of its own."
     return make_topic("Disturbance", rule, found)
 
 

@@ -63,7 +63,7 @@ def collectives_content(folder: Path) -> Content:
 
 
 def key_figures(found: Sequence[CollectiveResults]) -> list[KeyFigure]:
-    """Ours against the best of the others, at 1 MB or near it; the time where that cannot be told.
+    """Ours against the best of the others, at 1 MB or near it; the time if that is unclear.
 
     Intervals are corrected for all of them together.
     """
@@ -71,12 +71,12 @@ def key_figures(found: Sequence[CollectiveResults]) -> list[KeyFigure]:
     figures = []
     for results, pair in pairs:
         finding = pair.finding(len(pairs))
-        if finding.interval is None or finding.verdict == "cannot be told":
+        if finding.interval is None or finding.verdict == "unclear":
             figure = KeyFigure(
                 label=results.title,
                 value=duration(pair.ours.median_s),
                 meaning=f"{pair.ours.label} {finding.where}".rstrip(),
-                beside=f"{duration(pair.theirs.median_s)} with {pair.theirs.label}, not told apart",
+                beside=f"{duration(pair.theirs.median_s)} with {pair.theirs.label}, unclear",
             )
         else:
             figure = speed_figure(

@@ -15,7 +15,6 @@ from phalanx.report.compression.study_data import (
     compressor_phrase,
 )
 from phalanx.report.content import Topic, make_topic, told
-from phalanx.report.disturbance import with_disturbance
 from phalanx.report.findings import Finding, Speed, headline_text
 from phalanx.report.format import percent, ratio
 from phalanx.report.statistics import Interval
@@ -29,9 +28,9 @@ def findings(data: CompressionStudyData) -> tuple[Topic, ...]:
     compressors = [name for name in data.compressors if name != NONE]
     return told(
         make_topic(
-            "How much faster is a step, and where?",
-            "Medians, with the interval of the ratio, all compressors of a place together; what "
-            "an interval that holds 1 does not tell apart is not called faster.",
+            "How much faster is a step, and over which link?",
+            "Medians, with the interval of the ratio, corrected for the compressors of a place. A "
+            "ratio counts as faster only if its 95 % interval lies above 1.",
             [(place, steps_in(data, place)) for place in data.places],
         ),
         make_topic(
@@ -56,14 +55,11 @@ def headline(data: CompressionStudyData) -> str:
     preferred to those with unknown effect.
     """
     place = nearest_gigabit(data) or MEMORY
-    runs = data.measures.runs
     if not any(cell.place == place for cell in data.cells):
         return "No run came to its end yet."
     chosen = best_compressor(data, place)
     if chosen is None:
-        return with_disturbance(
-            f"In {place} nothing is seen to be faster than gradients as they are", runs
-        )
+        return f"In {place} no compressor is significantly faster than gradients as they are"
     cell, interval = chosen
     where = "in shared memory" if place == MEMORY else f"on a link of {place}"
     text = f"{compressor_phrase(cell.compressor)} makes steps {where} {ratio(interval)} as fast"
@@ -72,8 +68,8 @@ def headline(data: CompressionStudyData) -> str:
     elif data.accuracy(cell.compressor) is None:
         text += "; its accuracy was not measured"
     else:
-        text += "; what that does to the accuracy cannot be told"
-    return with_disturbance(headline_text(text), runs)
+        text += "; its effect on the accuracy is unclear"
+    return headline_text(text)
 
 
 def nearest_gigabit(data: CompressionStudyData) -> str | None:
@@ -101,7 +97,7 @@ def best_compressor(
         if (interval := data.step_speed_up_interval(cell.compressor, place)) is not None
         if interval.verdict(1) == "higher"
     ]
-    for wanted in ("holds", "cannot be told"):
+    for wanted in ("holds", "unclear"):
         held = [pair for pair in found if data.holds_accuracy(pair[0].compressor) == wanted]
         if held:
             return min(held, key=lambda pair: pair[0].step_s)
@@ -138,7 +134,7 @@ def costs_of(data: CompressionStudyData, compressor: str) -> list[Finding]:
     elif math.isinf(below):
         text = f"it pays on any link: a step without its sending takes {-added_ms:.2f} ms less"
     else:
-        text = f"it pays below {bandwidth_text(below)}: it costs {added_ms:.2f} ms of coding a step"
+        text = f"it pays below {bandwidth_text(below)}: it costs {added_ms:.2f} ms per step"
     return [*found, text]
 
 

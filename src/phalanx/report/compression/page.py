@@ -13,6 +13,7 @@ from phalanx.report.compression.study_data import (
 )
 from phalanx.report.compression.tables import compressors, fit_table
 from phalanx.report.content import Content, KeyFigure, chart_row, sections, speed_figure, with_rows
+from phalanx.report.disturbance import disturbance_note
 from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import amount, percent
 from phalanx.report.study_content import outcomes, study_content
@@ -30,11 +31,12 @@ def content_of(data: CompressionStudyData) -> Content:
     settings = [run.setting for run in runs if run.setting]
     facts = sorted({f"{s.model} on {s.dataset}, {s.ranks} ranks" for s in settings})
     whole = data.sent_bytes(NONE)
-    facts += [f"{amount(whole)} a step without compression"] if whole else []
+    facts += [f"{amount(whole)} per step without compression"] if whole else []
     place = nearest_gigabit(data) or MEMORY
     return study_content(
         data.measures.study,
         outcomes(data.measures),
+        note=disturbance_note(data.measures.runs),
         headline=headline(data),
         facts=facts,
         key_figures=key_figures(data),
@@ -75,7 +77,7 @@ def key_figures(data: CompressionStudyData) -> list[KeyFigure]:
         if chosen := best_compressor(data, place):
             best, interval = chosen
             spread = data.accuracy(best.compressor)
-            facts = [f"{1e3 * best.step_s:.3g} ms a step"]
+            facts = [f"{1e3 * best.step_s:.3g} ms per step"]
             facts += [f"{percent(spread.mean, 2)} accuracy"] if spread else []
             phrase = compressor_phrase(best.compressor)
             figures.append(speed_figure(place, interval, meaning=phrase, facts=facts))

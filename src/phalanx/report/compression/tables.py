@@ -28,7 +28,7 @@ def columns(data: CompressionStudyData, *, unit: str = " (ms)") -> list[Column[s
 
     return [
         words("sent as", compressor_phrase, short="sent as"),
-        Column("bytes a step", data.sent_bytes, amount),
+        Column("bytes per step", data.sent_bytes, amount),
         Column("fewer", data.compression_ratio, "{:.3g}".format, short="fewer"),
         *map(step, data.places),
         Column("accuracy", data.accuracy, lambda own: percent(own.mean, 2), short="accuracy"),
@@ -74,7 +74,7 @@ def fit_table(data: CompressionStudyData) -> Table:
             lambda name: 1e3 * (fit.bases_s[name] - (plain_s or fit.bases_s[name])),
             "{:+.2f}".format,
         ),
-        Column("bytes a step", lambda name: fit.sent_bytes[name], amount),
+        Column("bytes per step", lambda name: fit.sent_bytes[name], amount),
     ]
     return make_table(
         "Fit",

@@ -54,7 +54,7 @@ FORMAT_LOOKS = {
 }
 TOOLTIP = tooltips(
     *("format", "loader", "way|readers", "depth:Q|batches ahead", "ranks:Q", "cache"),
-    *("compute_ms|compute a step (ms)|,.4~r", "samples_per_s|samples/s|,.4~r"),
+    *("compute_ms|compute per step (ms)|,.4~r", "samples_per_s|samples/s|,.4~r"),
     *("mb_per_s|MB/s|,.4~r", "first_ms|first batch (ms)|,.3~r", "stalls:Q"),
     "utilisation|busy|.1%",
 )
@@ -176,7 +176,7 @@ def _draw_busy_over_compute(rows: Sequence[Row]) -> AnyChart:
 _chart = partial(Chart[Loading], source=SOURCE, runs=lambda of: [of.measure.name])
 THROUGHPUT = _chart(
     title="What comes through",
-    caption="Bytes of samples a second when nothing is computed; of each loader its fastest "
+    caption="Bytes of samples per second when nothing is computed; of each loader its fastest "
     "way, median over epochs. The line runs from the slowest epoch to the fastest.",
     rows=_fastest_rows,
     draw=lambda rows: bars(
@@ -217,22 +217,23 @@ BUSY_OVER_COMPUTE = _chart(
 )
 BY_READERS = _chart(
     title="More readers",
-    caption="Bytes a second flat out by the number of readers; a line a format, its fastest depth.",
+    caption="Bytes per second flat out by the number of readers; one line per format, its "
+    "fastest depth.",
     rows=_rows_over(lambda point: point.cell.readers),
     draw=_draw_over("readers", "readers"),
     height=300,
 )
 BY_DEPTH = _chart(
     title="More batches ahead",
-    caption="Bytes a second flat out by the number of batches that may wait; a line a format, "
-    "its fastest number of readers.",
+    caption="Bytes per second flat out by the number of batches that may wait; one line per "
+    "format, its fastest number of readers.",
     rows=_rows_over(lambda point: point.cell.depth if point.cell.readers else None),
     draw=_draw_over("depth", "batches ahead"),
     height=300,
 )
 BY_RANKS = _chart(
     title="More ranks",
-    caption="Bytes a second of all ranks together, each on data of its own; a line a format, "
+    caption="Bytes per second of all ranks together, each on data of its own; one line per format, "
     "its fastest way.",
     rows=_rows_over(lambda point: point.cell.ranks),
     draw=_draw_over("ranks", "ranks"),

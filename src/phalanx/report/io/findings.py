@@ -237,11 +237,11 @@ def choice(measure: IoMeasure, cache: Cache) -> str | None:
     reached, name = percent(busy(chosen), 1), PHRASES[chosen.cell.format]
     if busy(chosen) >= floor_of(measure):
         return sentence(
-            f"at {step} a step {name} with {how(chosen.cell)} suffice: busy {reached}, "
+            f"at {step} per step {name} with {how(chosen.cell)} suffice: busy {reached}, "
             f"floor {floor}"
         )
     return sentence(
-        f"at {step} a step nothing reaches {floor}; the most is {reached}, with {name}, "
+        f"at {step} per step nothing reaches {floor}; the most is {reached}, with {name}, "
         f"{how(chosen.cell)}"
     )
 
@@ -274,7 +274,7 @@ def bounds(measure: IoMeasure, cache: Cache) -> str | None:
         name = PHRASES[best.cell.format]
         balance = duration(balance_s(measure, best))
         measured = f"floor reached {at}" if reached_s else f"floor {at} reached"
-        texts.append(f"{name} below {balance} a step ({measured})")
+        texts.append(f"{name} below {balance} per step ({measured})")
     return sentence(f"I/O-bound: {joined(texts)}") if texts else None
 
 

@@ -116,7 +116,7 @@ def lead(measure: IoMeasure) -> str:
     return (
         f"{setting.profile.name}{scaled}: {setting.num_samples:,} samples of "
         f"{amount(setting.sample_bytes)} a rank, batches of {setting.batch_size}, "
-        f"{duration(setting.compute_s)} of compute a step on an emulated "
+        f"{duration(setting.compute_s)} of compute per step on an emulated "
         f"{setting.accelerator.upper()}; {where}; {machine([bench.environment])}."
     )
 
@@ -143,7 +143,7 @@ def balance_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
     return KeyFigure(
         label=f"{measure.name}, {CACHE_LABELS[cache]}",
         value=duration(balance_s(measure, best)),
-        meaning="a step: below it the storage holds the accelerator up",
+        meaning="per step: below it the storage holds the accelerator up",
         beside=f"{PHRASES[best.cell.format]}, {how(best.cell)}; the profile computes "
         f"{duration(measure.bench.setting.compute_s)}",
     )

@@ -59,7 +59,7 @@ def ways(measure: IoMeasure) -> Table:
         title,
         "samples/s and MB/s of 10⁶ bytes flat out. Time to the first batch, stalls (waits over "
         f"{duration(setting.stall_s)}, an epoch of {setting.steps} steps) and busy (compute ÷ "
-        f"total time): with {duration(setting.compute_s)} of compute a step. Medians over "
+        f"total time): with {duration(setting.compute_s)} of compute per step. Medians over "
         f"{setting.runs} epochs. ×read: times the time of a plain read of the same files; ×torch: "
         "times the samples/s of DataLoader with as many readers and batches ahead.",
         columns(measure),

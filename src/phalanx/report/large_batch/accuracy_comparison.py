@@ -48,9 +48,9 @@ def compare_to_baseline(
 ) -> list[AccuracyComparison]:
     """Compare every larger batch of a remedy with its baseline, the smallest first.
 
-    A batch without a result is compared as "cannot be told".
+    A batch without a result is compared as "unclear".
 
-    comparisons: that are made together; those of this remedy where it is not told.
+    comparisons: that are made together; None: those of this remedy.
     """
     larger = {c.batch_size: c for c in larger_cells(data) if c.remedy == remedy}
     base = baseline_of(data, next(iter(larger.values()))) if larger else None
@@ -79,7 +79,7 @@ def held_to(base: BatchCell, cell: BatchCell, comparisons: int = 1) -> AccuracyD
         return replace(found, verdict="diverged", interval=None, estimate=None, facts=facts)
     if not cell.num_seeds:
         return replace(found, facts="no run of it came to its end")
-    return replace(found, verdict="cannot be told") if base.diverged else found
+    return replace(found, verdict="unclear") if base.diverged else found
 
 
 def larger_cells(data: LargeBatchStudyData) -> list[BatchCell]:

@@ -131,7 +131,7 @@ GAP_BY_BATCH = _chart(
 )
 TRAINING_LOSS = Chart(
     title="Training loss by epoch",
-    caption="The mean over an epoch while it was trained on; a line a seed. A line that stops "
+    caption="The mean over an epoch while it was trained on; one line per seed. A line that stops "
     f"early has diverged; losses above {HIGHEST_LOSS:g} are drawn there.",
     source="epoch events: loss_sum, samples of all ranks",
     rows=loss_rows,

@@ -37,7 +37,7 @@ def headline(data: LargeBatchStudyData) -> str:
             f"{MARGIN * 100:g} points, up to batch {best.batch_size:,}"
         )
     results = [h for r in data.remedies for h in compare_to_baseline(data, r, comparisons=number)]
-    if any(result.verdict in ("cannot be told", "holds") for result in results):
+    if any(result.verdict in ("unclear", "holds") for result in results):
         return f"No remedy is seen to hold the accuracy of {small} up to a larger one"
     return f"No remedy holds the accuracy of {small} at a larger one"
 
@@ -51,7 +51,7 @@ def findings(data: LargeBatchStudyData) -> tuple[Topic, ...]:
             "where the optimizer is the same; the first batch that does not hold it is named. A "
             "batch holds the accuracy when, seed by seed, the interval of the difference lies "
             f"above \N{MINUS SIGN}{MARGIN * 100:g} points and not wholly below 0, and no seed "
-            "diverged. With one seed that cannot be told.",
+            "diverged. One seed is too few to say.",
             [(remedy, holds(data, remedy)) for remedy in data.remedies] if data.baseline else [],
         ),
         make_topic(
@@ -90,7 +90,7 @@ def best_remedy(data: LargeBatchStudyData, batch_size: int) -> Finding | None:
         whole, lambda cell: {s: -a for s, a in cell.accuracy_by_seed.items()}
     )
     if best is None or best.accuracy is None:
-        return "which remedy is best cannot be told." if len(whole) > 1 else None
+        return "no remedy is clearly the best." if len(whole) > 1 else None
     base, name = baseline_of(data, best), f"{best.remedy} with {percent(best.accuracy.mean, 2)}"
     return replace(held_to(base, best), subject=name) if base else f"{name}."
 

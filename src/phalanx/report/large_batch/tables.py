@@ -22,7 +22,7 @@ def columns(data: LargeBatchStudyData) -> list[Column[BatchCell]]:
         words("remedy", lambda cell: cell.remedy, short="remedy"),
         Column("batch", lambda cell: cell.batch_size, grouped, short="batch"),
         Column("learning rate", lambda cell: cell.learning_rate, "{:.3g}".format, short="rate"),
-        Column("updates an epoch", lambda cell: cell.updates_per_epoch or None),
+        Column("updates per epoch", lambda cell: cell.updates_per_epoch or None),
         Column("accuracy", spread(lambda s: s.mean), two_decimals, short="accuracy"),
         Column("worst seed", spread(lambda s: s.low), two_decimals, short="worst"),
         Column("best seed", spread(lambda s: s.high), two_decimals, short="best"),

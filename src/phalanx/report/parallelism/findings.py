@@ -13,7 +13,6 @@ from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
 from phalanx.report.collectives.findings import crossings
 from phalanx.report.comparison import counted, speed_up, undecided
 from phalanx.report.content import Topic, make_topic, told
-from phalanx.report.disturbance import with_disturbance
 from phalanx.report.findings import (
     Agreement,
     Fastest,
@@ -103,14 +102,14 @@ def headline(data: ParallelismStudyData) -> str:
         if model.sequential is not None
         if (interval := faster_than(model.sequential, cell, len(found)))
     ]
-    text = "no way of splitting the training is seen to beat one process with one thread here"
+    text = "no way of splitting the training is significantly faster than one thread"
     if faster:
         interval, model, best = max(faster, key=lambda item: item[0].estimate)
         text = (
             f"{scheme_phrase(best.scheme)} on {best.ranks} ranks trains the {model.label} "
             f"{ratio(interval)} as fast as {ALONE}"
         )
-    return with_disturbance(headline_text(text), data.measures.runs)
+    return headline_text(text)
 
 
 def faster_than(alone: ParallelCell, cell: ParallelCell, comparisons: int) -> Interval | None:
@@ -129,7 +128,7 @@ def fastest(model: ModelData) -> list[Finding]:
         first = cells[0].cell
         rivals = undecided(first, [cell.cell for cell in cells])
         gain = first.speed_up_interval
-        facts = f"{seconds(first.epoch_s)} an epoch"
+        facts = f"{seconds(first.epoch_s)} per epoch"
         found.append(
             Fastest(
                 subject=scheme_phrase(first.layout.strategy),
@@ -276,7 +275,7 @@ def by_workers(cells: Sequence[ParallelCell]) -> list[Finding]:
                 rivals=tuple(_workers(cell) for cell in of_width if cell.cell in rivals),
                 n=len(of_width),
                 noun="numbers of workers",
-                facts=f"{seconds(best.cell.epoch_s)} an epoch",
+                facts=f"{seconds(best.cell.epoch_s)} per epoch",
                 where=where,
             )
         )

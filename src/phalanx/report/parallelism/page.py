@@ -16,6 +16,7 @@ from phalanx.report.content import (
     sections,
     speed_figure,
 )
+from phalanx.report.disturbance import disturbance_note
 from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import percent, seconds
 from phalanx.report.parallelism import charts, costs
@@ -46,6 +47,7 @@ def content_of(data: ParallelismStudyData) -> Content:
     return study_content(
         data.measures.study,
         outcomes(data.measures),
+        note=disturbance_note(data.measures.runs),
         headline=headline(data),
         facts=[f"{len(schemes)} schemes of {len(groups)} kinds"] if schemes else [],
         key_figures=[figure for model in data.models for figure in key_figures(model)],
@@ -72,7 +74,7 @@ def key_figures(model: ModelData) -> list[KeyFigure]:
     alone = model.sequential
     interval = faster_than(alone, best, len(others)) if alone else None
     accuracy = best.cell.accuracy
-    epoch = f"{seconds(best.cell.epoch_s)} an epoch"
+    epoch = f"{seconds(best.cell.epoch_s)} per epoch"
     facts = [epoch, *([f"{percent(accuracy.mean, 2)} accuracy"] if accuracy else [])]
     meaning = f"{scheme_phrase(best.scheme)} on {best.ranks} ranks"
     if interval is not None:

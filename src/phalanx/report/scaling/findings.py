@@ -22,7 +22,6 @@ from phalanx.report.comparison import (
     workload_labels,
 )
 from phalanx.report.content import Topic, make_topic, told
-from phalanx.report.disturbance import with_disturbance
 from phalanx.report.findings import (
     AccuracyDifference,
     Fastest,
@@ -32,7 +31,7 @@ from phalanx.report.findings import (
     headline_text,
 )
 from phalanx.report.folder import StudyMeasures
-from phalanx.report.format import capitals, joined, percent, ratio, seconds, sentence
+from phalanx.report.format import capitals, joined, percent, ratio, seconds, sentence, span
 from phalanx.report.scaling.network import RULE, network_cost
 from phalanx.report.schemes import scheme_phrase
 from phalanx.report.statistics import in_pairs, mean_interval
@@ -52,7 +51,7 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
             "Best configuration",
             "The shortest median epoch, where the interval of its ratio to every other says so; "
             "the first epoch is left out as warm-up where there are three. Intervals are of 95 %, "
-            "by the bootstrap over runs, all comparisons of a sentence together.",
+            "by the bootstrap over runs, corrected for the comparisons of a sentence.",
             [(label, best_configuration(cells)) for label, cells in labelled],
         ),
         make_topic(
@@ -80,8 +79,8 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
         ),
         make_topic(
             "MPI against Gloo",
-            "Same model, batch, ranks and threads. What an interval that holds 1 does not tell "
-            "apart is not called faster.",
+            "Same model, batch, ranks and threads. A ratio counts as faster only if its 95 % "
+            "interval lies above 1.",
             [(label, mpi_or_gloo(cells)) for label, cells in labelled],
         ),
         *topics_of_runs(measures),
@@ -106,15 +105,16 @@ def headline(measures: StudyMeasures) -> str:
     if faster:
         interval, cell = max(faster, key=lambda pair: pair[0].estimate)
         label = capitals(labels[cell.workload])
-        text = f"{cell.layout.phrase} trains the {label} {ratio(interval)} as fast as one "
-        text += "sequential thread"
+        factor = f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}"
+        text = f"{cell.layout.phrase} trains the {label} {factor} as fast as one thread "
+        text += f"(95 % interval {span(interval)})"
     elif known:
-        text = "nothing tried here is seen to beat the sequential program with one thread"
+        text = f"no configuration is significantly faster than {ONE_THREAD}"
     else:
         cell = min(cells, key=lambda cell: cell.epoch_s)
         label = capitals(labels[cell.workload])
-        text = f"an epoch of the {label} takes {seconds(cell.epoch_s)}, {cell.layout.phrase}"
-    return with_disturbance(headline_text(text), measures.runs)
+        text = f"{label}: {seconds(cell.epoch_s)} per epoch, {cell.layout.phrase}"
+    return headline_text(text)
 
 
 def scaling_cells(cells: Sequence[Cell]) -> dict[TrainingWorkload, list[Cell]]:
@@ -136,7 +136,7 @@ def rate_words(cell: Cell) -> list[str]:
 def best_configuration(cells: Sequence[Cell]) -> list[Finding]:
     """Return the fastest configuration, and its speed against the sequential ones."""
     best = min(cells, key=lambda cell: cell.epoch_s)
-    rate = ", ".join([f"{seconds(best.epoch_s)} an epoch", *rate_words(best)])
+    rate = ", ".join([f"{seconds(best.epoch_s)} per epoch", *rate_words(best)])
     if len(cells) == 1:
         return [f"{best.layout.phrase} takes {rate}"]
     rivals = undecided(best, cells)
@@ -153,7 +153,7 @@ def best_configuration(cells: Sequence[Cell]) -> list[Finding]:
     if reference is None:
         return [*found, "there is no sequential run with 1 thread to compare it with"]
     if best is reference:
-        return [*found, "neither threads nor ranks are seen to make the epoch shorter"]
+        return [*found, "neither threads nor ranks shorten the epoch significantly"]
     alone = min((cell for cell in cells if cell.is_sequential), key=lambda cell: cell.epoch_s)
     against = {ONE_THREAD: reference}
     if alone not in (best, reference):
@@ -209,7 +209,7 @@ def _wall(cells: Sequence[Cell]) -> str:
             change = "too few epochs" if interval is None else f"{ratio(interval)} as fast"
             unknown.append(f"{cell.layout.span} against {before.layout.span} ({change})")
     if unknown:
-        return f"no wall can be told: {joined(unknown)}"
+        return f"it is unclear where the wall is: {joined(unknown)}"
     return f"there is no wall up to {cells[-1].layout.span}"
 
 
@@ -276,7 +276,7 @@ def mpi_or_gloo(cells: Sequence[Cell]) -> list[Speed]:
             against="Gloo",
             interval=speed_up(gloo[split], mpi[split], comparisons=len(both)),
             n=len(both),
-            where=f"with {mpi[split].layout.span}",
+            where=f"on {mpi[split].layout.span}",
         )
         for split in both
     ]

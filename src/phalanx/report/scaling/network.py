@@ -89,7 +89,8 @@ def _against(fewer: Cell, more: Cell, *, comparisons: int) -> str:
     verdict = None if interval is None else interval.verdict(1)
     nodes = counted(fewer.layout.nodes, "node")
     costs = {"lower": f"costs time against {nodes}", "higher": f"is faster than {nodes}"}
-    text = f"{more.layout.phrase} {costs.get(verdict or '', f'is not told apart from {nodes}')}"
+    neither = f"does not differ significantly from {nodes}"
+    text = f"{more.layout.phrase} {costs.get(verdict or '', neither)}"
     facts = ["too few epochs" if interval is None else f"{ratio(interval)} as fast"]
     shares = _share_words(more) or _added(fewer, more, comparisons=comparisons)
     return f"{text} ({', '.join([*facts, *([shares] if shares else [])])})"

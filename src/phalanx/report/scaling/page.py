@@ -26,6 +26,7 @@ from phalanx.report.content import (
     speed_figure,
     with_rows,
 )
+from phalanx.report.disturbance import disturbance_note
 from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import capitals, percent, seconds
 from phalanx.report.measures import RunMeasure
@@ -91,6 +92,7 @@ def scaling_content(measures: StudyMeasures) -> Content:
     return study_content(
         measures.study,
         outcomes(measures),
+        note=disturbance_note(measures.runs),
         headline=headline(measures),
         facts=[f"batch {' and '.join(sorted(batches))}"] if batches else [],
         key_figures=[figure for workload in workloads if (figure := key_figure(workload))],
@@ -119,13 +121,13 @@ def _without_validation(runs: Sequence[RunMeasure]) -> list[RunMeasure]:
 
 
 def key_figure(workload: WorkloadData) -> KeyFigure | None:
-    """The fastest configuration of a workload, and what it gains where that can be told of the
-    fastest of so many."""
+    """The fastest configuration of a workload, and what it gains, if that is significant
+    for the fastest of all."""
     if not workload.cells:
         return None
     best = min(workload.cells, key=lambda cell: cell.epoch_s)
     accuracy = [f"{percent(best.accuracy.mean, 2)} accuracy"] if best.accuracy else []
-    epoch = f"{seconds(best.epoch_s)} an epoch"
+    epoch = f"{seconds(best.epoch_s)} per epoch"
     reference = sequential_reference(best, workload.cells)
     others = len(workload.cells) - 1
     interval = speed_up(reference, best, comparisons=others) if reference else None
@@ -135,7 +137,7 @@ def key_figure(workload: WorkloadData) -> KeyFigure | None:
     return KeyFigure(
         label=workload.label,
         value=seconds(best.epoch_s),
-        meaning=f"an epoch, {best.layout.phrase}",
+        meaning=f"per epoch, {best.layout.phrase}",
         beside=", ".join([*rate_words(best), *accuracy]),
     )
 
