@@ -70,7 +70,9 @@ def test_of_what_went_wrong(tmp_path: Path) -> None:
 def test_of_a_study(tmp_path: Path) -> None:
     study = read_study(make_io_study(tmp_path / "study"))
     text = told(study_findings(study))
-    assert "At 500 ms per step memory maps with 1 thread, 1 batch ahead suffice: busy 99.6 %" in text
+    assert (
+        "At 500 ms per step memory maps with 1 thread, 1 batch ahead suffice: busy 99.6 %" in text
+    )
     assert "memory maps below 8.16 ms per step (floor reached at 50.0 ms)" in text
     assert "many small files below 102 ms per step (floor reached at 500 ms)" in text
     assert study_headline(study).startswith(
