@@ -7,6 +7,7 @@ from phalanx.launch.binding import (
     OWN_POOLS,
     cores_of_rank,
     describe_binding,
+    pool_threads,
     thread_variables,
     use_own_cores,
 )
@@ -99,3 +100,22 @@ def test_threads_that_are_named_stay():
     here = thread_variables(2, {})
     assert use_own_cores(here) is None
     assert set(here.values()) == {"2"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "threads"),
+    [
+        ({}, None),
+        ({"OMP_NUM_THREADS": "1"}, 1),
+        ({"MKL_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "4,2", "MKL_NUM_THREADS": "3"}, 4),
+        ({"OMP_NUM_THREADS": ""}, None),
+        ({"OMP_NUM_THREADS": "0", "OPENBLAS_NUM_THREADS": "many"}, None),
+    ],
+)
+def test_a_pool_that_the_user_has_set_counts_for_all(
+    environ: dict[str, str], threads: int | None
+) -> None:
+    """With OMP_NUM_THREADS=1 PyTorch computed in as many threads as a node has cores: MKL's pool
+    was set to these, and is the one that PyTorch asks."""
+    assert pool_threads(environ) == threads

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.launch.binding import THREAD_POOLS
 from phalanx.launch.detect import Launched
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete
@@ -70,9 +71,11 @@ def test_threads_in_an_allocation_of_two_nodes(
     monkeypatch: pytest.MonkeyPatch, strategy: Any, launched: Launched | None, threads: int | None
 ) -> None:
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
+    for name in THREAD_POOLS:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("phalanx.train.run.usable_cores", lambda: 8)
     monkeypatch.setattr("phalanx.train.run.cores_of_rank", lambda local, _: 8 // local)
-    config, _ = complete(
-        TrainConfig.from_options(strategy=strategy, ranks=2, dataset="digits"), launched
-    )
-    assert config.threads == threads
+    asked = TrainConfig.from_options(strategy=strategy, ranks=2, dataset="digits")
+    assert complete(asked, launched)[0].threads == threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a launcher's own, where there is one
+    assert complete(asked, launched)[0].threads == (threads if launched else 3)

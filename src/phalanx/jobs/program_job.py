@@ -11,6 +11,7 @@ from phalanx.jobs.first_rank import Output
 from phalanx.jobs.launch_program import check_completed, launch_program
 from phalanx.jobs.restarts import RESTART, Attempt, Resumption
 from phalanx.launch.allocation import allocation, max_local_ranks
+from phalanx.launch.binding import pool_threads
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import DEFAULT_STOP_S
@@ -26,7 +27,7 @@ class ProgramJob:
 
     words: Sequence[str]
     threads: int | None
-    """Of each rank; None: by the cores of its node."""
+    """Of each rank; None: by the variable of a thread pool, or the cores of its node."""
     mpi: MpiInstallation | None
     output: Output
     """Takes that of rank 0."""
@@ -83,9 +84,9 @@ class ProgramJob:
         return Resumption(checkpoint, text, changed)
 
     def _threads_of(self, ranks: int) -> int | None:
-        nodes = allocation(os.environ)
-        if self.threads is not None or nodes.has_others:
-            return self.threads
+        nodes, asked = allocation(os.environ), self.threads or pool_threads(os.environ)
+        if asked is not None or nodes.has_others:
+            return asked
         return max(1, usable_cores() // max_local_ranks(ranks, nodes.slots))
 
 

@@ -53,6 +53,15 @@ def _shared_cores(own: int, environ: Mapping[str, str]) -> int:
     return offered if quota is None else min(offered, math.ceil(quota.cores))
 
 
+def pool_threads(environ: Mapping[str, str]) -> int | None:
+    """Return the threads that the user has set for a pool, by the first one; None for none.
+
+    They count for all pools: PyTorch takes MKL's number, where OpenMP's is what users set.
+    """
+    numbers = (environ.get(name, "").partition(",")[0].strip() for name in THREAD_POOLS)
+    return next((int(number) for number in numbers if number.isdecimal() and int(number)), None)
+
+
 def thread_variables(threads: int | None, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of thread pools for ranks that are about to be started.
 

@@ -22,7 +22,7 @@ from phalanx.launch.allocation import (
     max_local_ranks,
     slots_per_node,
 )
-from phalanx.launch.binding import cores_of_rank
+from phalanx.launch.binding import cores_of_rank, pool_threads
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.launch.installation import find_mpi
@@ -157,11 +157,12 @@ def _fixed_cut(config: TrainConfig) -> TrainConfig:
 
 
 def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int | None:
-    """Return the compute threads of a rank: the cores of a node are shared among its ranks. None:
-    each rank finds its own, on other nodes than this one."""
+    """Return the compute threads of a rank: as many as a variable of the user's says, or a share
+    of the node's cores. None: each rank finds its own, on other nodes than this one."""
     if launched is None:
-        if allocation(nodes).has_others:
-            return None
+        asked = pool_threads(os.environ)
+        if asked is not None or allocation(nodes).has_others:
+            return asked
         return max(1, usable_cores() // max_local_ranks(ranks, slots_per_node(nodes)))
     local_ranks = launched.local_world_size or max_local_ranks(ranks, slots_per_node(nodes))
     return cores_of_rank(local_ranks, os.environ)
