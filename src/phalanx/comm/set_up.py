@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from phalanx.comm.blocking_call import BlockingCall
 from phalanx.comm.communicators import SET_UP_TAG
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.faults import is_fault_tolerant
@@ -112,24 +112,13 @@ def await_call(detector: FailureDetector, call: Callable[[], T]) -> T:
     timeout. Raises: as `await_request`."""
     if not is_fault_tolerant():
         return call()
-    results, errors, is_over = list[T](), list[Exception](), threading.Event()
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except Exception as error:  # noqa: BLE001  raised below
-            errors.append(error)
-        is_over.set()
-
-    threading.Thread(target=run, name="phalanx-mpi", daemon=True).start()
+    begun = BlockingCall(call)
     # Meanwhile without a call of MPI: two threads that hear of a death at once crash Open MPI.
     with detector.waiting():
-        is_in_time = is_over.wait(detector.timeout_s)
+        is_in_time = begun.wait(detector.timeout_s)
     if not is_in_time:
-        detector.until(is_over.is_set, timeout_s=0)
-    if errors:
-        raise errors[0]
-    return results[0]
+        detector.until(begun.settle, timeout_s=0)
+    return begun.result()
 
 
 def duplicate(communicator: Any, detector: FailureDetector) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm
+from phalanx.comm.collectives.library import BLOCKING_BYTES
 from phalanx.comm.world import World
 from phalanx.gradients.make_reducer import make_reducer
 
@@ -64,6 +65,9 @@ def check_the_rest(world: World) -> None:
     else:
         assert rows is None
     assert world.share({"from": world.rank}) == {"from": 0}
+    much = np.full(BLOCKING_BYTES, world.rank + 1.0)  # by the library's blocking call
+    world.all_reduce(much)
+    assert (much == sum(range(world.size + 1))).all()
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from host_memory import HostMemory
 from mpi4py import MPI
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives.library import BLOCKING_BYTES
 from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
@@ -22,6 +23,11 @@ from phalanx.comm.world import World
 
 def ten(dtype: str = "float32") -> Buffer:
     return Buffer.of(np.ones(10, dtype))
+
+
+def much() -> Buffer:
+    """More than what the library is asked for without blocking."""
+    return Buffer.of(np.ones(BLOCKING_BYTES, np.uint32))
 
 
 Kinds = type[Exception] | tuple[type[Exception], ...]
@@ -219,6 +225,10 @@ NETWORK = {
     ),
     "late for the library": late_for(
         lambda group: group.all_reduce(ten(), algorithm="library", timeout_s=0.5),
+        "all_reduce number 2 of group {group} for rank 1",
+    ),
+    "late for much of the library": late_for(
+        lambda group: group.all_reduce(much(), algorithm="library", timeout_s=0.5),
         "all_reduce number 2 of group {group} for rank 1",
     ),
     "elsewhere": elsewhere,

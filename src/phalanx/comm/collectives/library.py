@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from phalanx.comm.blocking_call import BlockingCall
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.collectives.accumulate import store_result
 from phalanx.comm.dtypes import DType, ReduceOp
-from phalanx.comm.faults import checked_for_deaths
+from phalanx.comm.faults import checked_for_deaths, is_fault_tolerant
+from phalanx.comm.in_flight import PendingOperation
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
 from phalanx.comm.mpi import is_stand_in, mpi
 
+BLOCKING_BYTES = 2**16
+"""Vectors from here on are worth a thread."""
 MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
 
 _DATATYPES = {
@@ -55,9 +59,26 @@ def run(transport: MessageTransport, collective: Collective) -> None:
         part = buffer.part(chunk.start, chunk.stop)
         message = [memory_of(part), part.count, datatype]
         with checked_for_deaths(transport.communicator):
-            request = transport.communicator.Iallreduce(library.IN_PLACE, message, operation)
-            transport.finish(LibraryCall(request, part))
+            for pending in _operations(transport.communicator, message, operation, part):
+                transport.finish(pending)
     store_result(buffer, buffer, op, collective.divisor)
+
+
+def _operations(
+    communicator: Any, message: Sequence[Any], operation: Any, part: Buffer
+) -> Iterator[PendingOperation]:
+    """Begin an all-reduce in place, in steps of which each begins when the one before is over.
+
+    The blocking one of Open MPI knows of nodes, where its nonblocking one sends as if every rank
+    were a node. It spins while it waits: it begins when all ranks have come. Where ranks may die
+    it is not used, as two threads that hear of a death crash Open MPI.
+    """
+    in_place = mpi().IN_PLACE
+    if part.num_bytes < BLOCKING_BYTES or is_fault_tolerant():
+        yield LibraryCall(communicator.Iallreduce(in_place, message, operation), part)
+        return
+    yield LibraryCall(communicator.Ibarrier(), part)
+    yield BlockingCall(lambda: communicator.Allreduce(in_place, message, operation), part)
 
 
 class LibraryCall:
