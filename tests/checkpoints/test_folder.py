@@ -154,6 +154,27 @@ def test_a_folder_that_another_run_writes_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / ".epoch-0001.new").exists()
 
 
+def test_tasks_of_a_job_array_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wrote into the same one without a word: the second resumed from the first's."""
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "8")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    for _ in range(2):  # it is queued again
+        check_unlocked(tmp_path)
+        lock(tmp_path).close()
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    for begin in (check_unlocked, lock):
+        with pytest.raises(
+            UserError, match=r"task 1 of job array 8, and this is task 2: .*-2"
+        ):
+            begin(tmp_path)
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "9")  # submitted anew
+    lock(tmp_path).close()
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID")
+    lock(tmp_path).close()
+
+
 def test_a_killed_process_keeps_no_lock_through_its_workers(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     process = os.fork()

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -26,6 +26,8 @@ from phalanx.records.regular_file import open_lock, open_regular, read_regular
 from phalanx.records.schema import Owner
 
 LOCK = ".lock"
+ARRAY_TASK = ".array-task"
+"""File that names the task of a job array whose checkpoints these are."""
 _LOCK_WITHIN_S = 0.5
 """For another process to have looked whether the folder is locked, or to have ended."""
 _HIDDEN = re.compile(r"\.(epoch-\d+(?:-[a-z]+-\d+)?)\.(.+)")
@@ -157,6 +159,13 @@ def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> FolderLock:
             file.close()
             raise _another_run(folder, names) from None
     locked = FolderLock(file)
+    try:
+        _check_array_task(folder, names)
+    except UserError:
+        locked.close()
+        raise
+    if task := _array_task(os.environ):
+        (folder / ARRAY_TASK).write_text(" ".join(task))
     if has_locks:
         sweep(folder)
     return locked
@@ -164,7 +173,8 @@ def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> FolderLock:
 
 def check_unlocked(folder: Path, names: OptionNames = COMMAND_LINE) -> None:
     """Raise UserError when another run, as far as this machine sees, writes checkpoints into
-    `folder`; nothing is locked."""
+    `folder`, or it is that of another task of the job array; nothing is locked."""
+    _check_array_task(folder, names)
     try:
         with open_regular(folder / LOCK, follow_links=False) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -172,6 +182,31 @@ def check_unlocked(folder: Path, names: OptionNames = COMMAND_LINE) -> None:
         raise _another_run(folder, names) from None
     except OSError:  # no such file, or a file system without locks
         return
+
+
+def _array_task(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return job and task of a job array of Slurm or PBS; None for another job."""
+    for job, task in (
+        ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"),
+        ("PBS_ARRAY_ID", "PBS_ARRAY_INDEX"),
+    ):
+        if environ.get(job) and environ.get(task):
+            return environ[job].partition("[")[0], environ[task]
+    return None
+
+
+def _check_array_task(folder: Path, names: OptionNames) -> None:
+    """Raise UserError where another task of the same job array has the folder: the last would
+    resume from, or write over, what the first has written."""
+    task, found = _array_task(os.environ), tuple[str, ...]()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = tuple((folder / ARRAY_TASK).read_text().split())
+    if task and len(found) == 2 and found[0] == task[0] and found != task:
+        raise UserError(
+            f"{names.checkpoint_dir}{folder} has the checkpoints of task {found[1]} of job array "
+            f"{task[0]}, and this is task {task[1]}: give each task a folder of its own, such as "
+            f"{folder}-{task[1]}"
+        )
 
 
 def _lock_soon(file: IO[bytes]) -> None:
