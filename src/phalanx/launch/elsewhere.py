@@ -17,6 +17,9 @@ from phalanx.launch.allocation import Allocation, granted, is_this_machine
 CONNECT_S = 5
 ANSWER_S = 9.0
 """For a node to be reached and to have ended what runs there."""
+LOGIN_S = 60.0
+"""The same by ssh, which gives up a node that cannot be reached after `CONNECT_S` by itself: what
+takes longer is a login."""
 _MAX_NODES_AT_ONCE = 64
 
 T = TypeVar("T")
@@ -84,7 +87,7 @@ def _end_on(name: str, token: str, environ: Mapping[str, str]) -> str | None:
 
 
 def run_on_each(
-    nodes: Allocation, program: str, words: Sequence[str], *, timeout_s: float = ANSWER_S
+    nodes: Allocation, program: str, words: Sequence[str], *, timeout_s: float | None = None
 ) -> dict[str, subprocess.CompletedProcess[str] | str]:
     """Run a file of Python on each node but this one, at once.
 
@@ -99,11 +102,12 @@ def _run_on(
     words: Sequence[str],
     environ: Mapping[str, str],
     program: str = leftovers.__file__,
-    timeout_s: float = ANSWER_S,
+    timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str] | str:
     """Run a file of Python on a node; return why it could not be, if so."""
     command = reach(name, [sys.executable, "-I", "-S", "-", *words], environ)
     source = Path(program).read_text()
+    timeout_s = timeout_s or (ANSWER_S if command[0] == "srun" else LOGIN_S)
     try:
         done = subprocess.run(
             command,

@@ -25,10 +25,8 @@ from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.facts import ANSWER
 from phalanx.doctor.nodes.networks import addresses_to_try
 from phalanx.doctor.nodes.plan import PACKAGES, SAME, how_to_install
+from phalanx.launch.elsewhere import ANSWER_S, CONNECT_S, LOGIN_S
 
-ANSWER_S = 9.0
-"""For a node to be reached and to have answered."""
-CONNECT_S = 5
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
 _READINGS = 4  # of each clock
 _MAX_THREADS = 128
@@ -91,7 +89,7 @@ class SshSession:
     """The node's Python, started over ssh; it ends with the `with` block, or when we die."""
 
     def __init__(self, host: str) -> None:
-        self._host, self._timed_out = host, False
+        self._host, self._timed_out, self._is_in = host, False, False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
         source = Path(facts.__file__).read_bytes()
         try:
@@ -108,17 +106,21 @@ class SshSession:
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Ask, and wait for the answer. Raises: NodeFailedError."""
-        timer = threading.Timer(ANSWER_S, self._give_up)
-        timer.start()
+        timers = [threading.Timer(ANSWER_S if self._is_in else LOGIN_S, self._give_up)]
+        timers += [] if self._is_in else [threading.Timer(ANSWER_S, self._tell)]
+        for timer in timers:
+            timer.start()
         try:
             self._write(json.dumps(question).encode() + b"\n")
             assert self._process.stdout is not None
             for line in self._process.stdout:  # a login shell may print, too
                 if line.startswith(ANSWER.encode()):
                     answer: dict[str, Any] = json.loads(line[len(ANSWER) :])
+                    self._is_in = True
                     return answer
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
         code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace")
@@ -137,6 +139,10 @@ class SshSession:
         with contextlib.suppress(BrokenPipeError):  # its exit code says why
             self._process.stdin.write(data)
             self._process.stdin.flush()
+
+    def _tell(self) -> None:
+        text = f"{self._host}: no answer within {ANSWER_S:g} s, waiting up to {LOGIN_S:g} s"
+        print(f"phalanx: {text} for its login", file=sys.stderr, flush=True)
 
     def _give_up(self) -> None:
         self._timed_out = True
@@ -180,12 +186,12 @@ def describe_failure(
 ) -> Finding:
     """Return host, reason and mend.
 
-    code: of ssh, None after `ANSWER_S`; said: on stderr; install: mend for a host without `python`.
+    code: of ssh, None after `LOGIN_S`; said: on stderr; install: mend for a host without `python`.
     """
     lines = [words for line in said.splitlines() if (words := line.strip(" @\r\t"))]
     last = lines[-1] if lines else "no word"
     if code is None:
-        return problem(host, f"no answer within {ANSWER_S:g} s", f"ssh {host} {python} --version")
+        return problem(host, f"no answer within {LOGIN_S:g} s", f"ssh {host} {python} --version")
     if code in _NOT_STARTED:
         return problem(host, f"has no {python}", install)
     if code != _SSH_FAILED:
