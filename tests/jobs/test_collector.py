@@ -1,6 +1,7 @@
 """Records of ranks that lack the run's folder: sent by a process beside the rank, written here."""
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -95,6 +96,25 @@ def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) 
     assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
     assert collector.hosts == {3: os.uname().nodename}
     assert collector.ends == {}  # the launcher tells
+
+
+@pytest.mark.parametrize("launched_on", ["elsewhere", os.uname().nodename])
+def test_a_rank_of_hydra_has_the_user_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched_on: str
+) -> None:
+    """It takes all variables of the launching machine, where the user may be another one."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for name, value in {"PMI_RANK": "3", "PMI_SIZE": "4", "HOME": "/of/alice"}.items():
+        monkeypatch.setenv(name, value)
+    collector = Collector(tmp_path)
+    files = {"run.json": CONTENT}
+    order = Order(str(tmp_path), ".not there", files, collector.key, launched_on)
+    started = relay(tmp_path, order, "print(os.environ['HOME'], flush=True)", collector)
+    assert started.wait(30) == 0
+    collector.wait()
+    own = pwd.getpwuid(os.getuid()).pw_dir
+    home = own if launched_on == "elsewhere" else "/of/alice"
+    assert (tmp_path / "launcher.log").read_text() == f"hello from True\n{home}\n"
 
 
 def test_a_request_to_end_reaches_the_program(tmp_path: Path) -> None:

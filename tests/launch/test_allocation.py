@@ -120,8 +120,14 @@ def test_hosts_come_before_an_allocation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["n0:x", "n0:0", ",", "n 0:", "n0:1:2"])
 def test_hosts_that_are_none(text: str) -> None:
-    with pytest.raises(UserError, match="--hosts"):
+    with pytest.raises(UserError, match=r"--hosts: .* is no host; write --hosts|names no host"):
         parse_hosts(text)
+
+
+def test_a_user_of_another_name_belongs_to_ssh() -> None:
+    """The form of a host was named, which "bob@n1" is to who writes it."""
+    with pytest.raises(UserError, match=r"'bob@n1:2' is no host; a user's name .*~/.ssh/config"):
+        parse_hosts("n0,bob@n1:2")
 
 
 def test_names_in_short() -> None:
@@ -145,7 +151,7 @@ def test_hostfiles_in_every_dialect(tmp_path: Path) -> None:
         "n0 slot=2": "line 2: 'n0 slot=2' is no host",
         "n0 slots=x": "slots are 1 or more",
         "n0:0": "slots are 1 or more",
-        "me@n0": "line 2: 'me@n0' is no host",
+        "me@n0": "line 2: 'me@n0' is no host.*; a user's name belongs into ~/.ssh/config",
     }.items():
         file.write_text(f"n1\n{line}\n")
         with pytest.raises(UserError, match=why):

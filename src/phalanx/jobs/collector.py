@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -120,7 +121,8 @@ def marked(folder: Path, files: Sequence[Path], key: str) -> Iterator[dict[str, 
     (folder / word).touch()
     try:
         content = {path.name: path.read_text() for path in files}
-        yield {ORDER: Order(str(folder.absolute()), word, content, key).encode()}
+        order = Order(str(folder.absolute()), word, content, key, socket.gethostname())
+        yield {ORDER: order.encode()}
     finally:
         with contextlib.suppress(OSError):
             (folder / word).unlink()

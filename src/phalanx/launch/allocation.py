@@ -142,6 +142,9 @@ def is_this_machine(name: str) -> bool:
     return True
 
 
+_USER_MEND = "a user's name belongs into ~/.ssh/config (Host n0, and below it User bob)"
+
+
 def parse_hosts(text: str, source: str = "--hosts") -> tuple[Node, ...]:
     """Parse `n0:4,n1:4`; a node without a number is meant for one rank, as in all MPIs.
 
@@ -153,7 +156,7 @@ def parse_hosts(text: str, source: str = "--hosts") -> tuple[Node, ...]:
     for word in filter(None, re.split(r"[,\s]+", text)):
         found = re.fullmatch(r"([\w.\-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?", word)
         if found is None or found[2] == "0":
-            raise UserError(f"{source}: {word!r} is no host; {mend}")
+            raise UserError(f"{source}: {word!r} is no host; {_USER_MEND if '@' in word else mend}")
         slots[found[1]] += int(found[2] or 1)
     if not slots:
         raise UserError(f"{source} names no host; {mend}")
@@ -343,7 +346,7 @@ def read_host_file(path: Path) -> tuple[Node, ...]:
         if found is None:
             raise UserError(
                 f"--hostfile {path}, line {number}: {text!r} is no host: write `n0 slots=4` or "
-                "`n0:4` (a user's name belongs into the configuration of ssh)"
+                f"`n0:4`{'; ' + _USER_MEND if '@' in text else ''}"
             )
         said = re.search(r"\b(?:slots|cpu|count)\s*=\s*(\S+)", found["words"])
         count = said[1] if said else found["slots"] or "1"

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 import os
+import pwd
 import resource
 import select
 import signal
@@ -56,6 +57,8 @@ class Order(NamedTuple):
     """Files that the ranks read there, with their content."""
     key: str
     """Key of the job's frames; no program of the user's sees it."""
+    host: str = ""
+    """Name of the launching node."""
 
     def encode(self) -> str:
         """Return the value of `ORDER`."""
@@ -243,6 +246,19 @@ def _rank() -> int:
     return launched.rank if launched else 0
 
 
+def _use_own_user(launching_host: str) -> None:
+    """Set the variables of this node's user, where Hydra has taken those of the launching node's
+    to another one. Within Slurm that is the same user."""
+    launched = detect(os.environ)
+    is_hydra = launched is not None and launched.launcher == "hydra"
+    if not is_hydra or socket.gethostname() == launching_host or "SLURM_JOB_ID" in os.environ:
+        return
+    with contextlib.suppress(KeyError):
+        user = pwd.getpwuid(os.getuid())
+        names = dict.fromkeys(("USER", "LOGNAME"), user.pw_name)
+        os.environ.update(names | {"HOME": user.pw_dir, "SHELL": user.pw_shell})
+
+
 def end_by_signal(number: int) -> None:
     """End this process by a signal, without another memory dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -263,6 +279,7 @@ def main(words: list[str], here: Callable[[], int] | None = None) -> int:
         _write(b"".join(frames_of(key, _rank(), HELLO, 0, 0, host)))
         os.environ[TELLS_END] = order.key
         skip_unneeded_networks(os.environ)
+        _use_own_user(order.host)
     if order is None or (Path(order.folder) / order.word).exists():
         if here is not None:
             return here()
