@@ -24,6 +24,15 @@ class RunFailedError(RuntimeError):
     """
 
 
+class JobLostError(RunFailedError):
+    """Ranks, their launcher or nodes were lost, by no failure of the program that is known."""
+
+    has_saved = False
+    """Whether the run has written a checkpoint before, to resume from."""
+
+
+EXIT_LOST = 71
+"""Ranks or nodes were lost after a checkpoint; the same command goes on from it (`EX_OSERR`)."""
 EXIT_STOPPED = 75
 """A run was stopped after a checkpoint, as asked; the same command goes on (`EX_TEMPFAIL`)."""
 

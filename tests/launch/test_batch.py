@@ -1,5 +1,6 @@
 """Job files: what they ask for, and that they queue a stopped job again."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +17,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.errors import EXIT_STOPPED, UserError
-from phalanx.launch.batch import BatchJob, job_file, parse_time
+from phalanx.errors import EXIT_LOST, EXIT_STOPPED, UserError
+from phalanx.launch.batch import MAX_LOSSES, BatchJob, System, job_file, parse_time
 
 # Ends as the argument says, or when asked to stop.
 PROGRAM = f"""
@@ -142,26 +144,14 @@ def test_every_character_reaches_the_program() -> None:
         (("0", "3"), False, 3, False),
         (("60", "0"), True, 0, True),
         (("deaf",), True, 0, True),
+        (("0", f"{EXIT_LOST}"), False, 0, True),
     ],
 )
 def test_a_stopped_job_is_queued_again(
     tmp_path: Path, words: tuple[str, ...], asked_to_stop: bool, code: int, again: bool
 ) -> None:
     """The real script in a real shell; `scontrol` only notes that it was called."""
-    queue = tmp_path / "bin" / "scontrol"
-    queue.parent.mkdir()
-    queue.write_text(f"#!/bin/sh\necho $* > {tmp_path}/queued\n")
-    queue.chmod(0o755)
-    script = tmp_path / "job"
-    script.write_text(job_file("slurm", job(tmp_path, *words)))
-    path = f"{queue.parent}:{os.environ['PATH']}"
-    with subprocess.Popen(
-        ["bash", str(script)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PATH": path, "SLURM_JOB_ID": "8"},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"running\n"
+    with started("slurm", tmp_path, *words) as process:
         if asked_to_stop:
             time.sleep(0.1)
             process.send_signal(signal.SIGUSR1)
@@ -169,6 +159,44 @@ def test_a_stopped_job_is_queued_again(
     assert (tmp_path / "queued").exists() == again
     if again:
         assert (tmp_path / "queued").read_text() == "requeue 8\n"
+
+
+@pytest.mark.parametrize("system", ["slurm", "pbs"])
+def test_a_job_that_lost_ranks_is_queued_again_so_many_times(
+    tmp_path: Path, system: System
+) -> None:
+    """A node that died ended a job for good, where Slurm itself queues that of a bare `srun`."""
+    queued, losses = tmp_path / "queued", tmp_path / "Net-1-8.losses"
+    for number in (1, MAX_LOSSES, MAX_LOSSES + 1):
+        losses.write_text("once\n" * (number - 1))
+        with started(system, tmp_path, "0", f"{EXIT_LOST}", LOST=str(number - 1)) as process:
+            assert process.wait(60) == (0 if number <= MAX_LOSSES else EXIT_LOST)
+        assert queued.exists() == (number <= MAX_LOSSES)
+        if system == "pbs" and queued.exists():
+            assert queued.read_text() == f"-v LOST={number} {tmp_path}/job\n"
+        queued.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def started(
+    system: System, folder: Path, *words: str, **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a job file whose program has begun; what queues it again writes its words down."""
+    queue = folder / "bin" / {"slurm": "scontrol", "pbs": "qsub"}[system]
+    queue.parent.mkdir(exist_ok=True)
+    queue.write_text(f"#!/bin/sh\necho $* > {folder}/queued\n")
+    queue.chmod(0o755)
+    script = folder / "job"
+    script.write_text(job_file(system, job(folder, *words)))
+    path = f"{queue.parent}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", str(script)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PATH": path, "SLURM_JOB_ID": "8", **variables},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"running\n"
+        yield process
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 import signal
 import socket
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from phalanx.launch import shield as shield_program
 from phalanx.launch.command import (
     exported_variables,
     local_commands,
@@ -85,6 +89,34 @@ def test_a_job_is_one_command(vendor, death_signal):
     command = mpi_job(installed(vendor), 2, PROGRAM, cores=2, environ={})
     assert command.words[-5:] == ("-n", "2", *PROGRAM)
     assert command.death_signal == death_signal
+
+
+def test_what_starts_ranks_in_a_batch_system_outlives_its_sigterm(tmp_path: Path) -> None:
+    """Slurm sends it to all of a job: Open MPI's launcher killed the ranks before they saved."""
+    environ = {"SLURM_JOB_NUM_NODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_JOB_ID": "8"}
+    (tmp_path / "prted").touch()
+    mpi = replace(installed("openmpi"), mpiexec=tmp_path / "mpiexec")
+    command = mpi_job(mpi, 2, PROGRAM, cores=2, environ=environ)
+    shield = [sys.executable, "-I", "-S", shield_program.__file__]
+    assert list(command.words[:5]) == [*shield, str(tmp_path / "mpiexec")]
+    assert command.death_signal == command.end_signal == signal.SIGINT
+    daemon = " ".join([*shield, str(tmp_path / "prted")])
+    assert command.environment["PRTE_MCA_prte_launch_agent"] == daemon
+    named = mpi_job(mpi, 2, PROGRAM, cores=2, environ={**environ, "PHALANX_HOSTS": "a.invalid"})
+    assert "PRTE_MCA_prte_launch_agent" not in named.environment, "these are reached by ssh"
+    for other in (
+        mpi_job(mpi, 2, PROGRAM, cores=2, environ={}),
+        mpi_job(installed("mpich"), 2, PROGRAM, cores=2, environ=environ),
+    ):
+        assert Path(other.words[0]).name == "mpiexec" and other.end_signal == signal.SIGTERM
+
+
+def test_a_shielded_command_ignores_sigterm_alone(tmp_path: Path) -> None:
+    """Its children must not inherit that: Open MPI's launcher unblocks all signals for them."""
+    program = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    words = [sys.executable, shield_program.__file__, sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "{<Signals.SIGTERM: 15>}\n"
 
 
 def test_local_ranks_know_who_they_are():
@@ -200,9 +232,11 @@ def test_an_agent_of_the_user_gets_no_options_of_ssh():
 
 
 def test_variables_go_along_but_those_of_this_machine():
+    of_the_user = dict.fromkeys(("HOME", "USER", "LOGNAME", "SHELL"), "of another one there")
     names = exported_variables(
         {"MY_DATA": "/d", "SLURM_JOB_ID": "1", "OMPI_X": "", "TERM": "", "PHALANX_X": "", "a%": ""}
+        | of_the_user
     )
     assert names[-1] == "MY_DATA"
     assert "PHALANX_*" in names
-    assert not {"SLURM_JOB_ID", "OMPI_X", "TERM", "PHALANX_X", "a%"} & set(names)
+    assert not {"SLURM_JOB_ID", "OMPI_X", "TERM", "PHALANX_X", "a%", *of_the_user} & set(names)

@@ -43,7 +43,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=2
 ReturnToService=2
 MpiDefault=none
-KillWait=5
+KillWait=30
 SlurmdTimeout=20
 MessageTimeout=90
 JobRequeue=1

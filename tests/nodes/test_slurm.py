@@ -4,10 +4,14 @@ import json
 import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from phalanx.records.files import read_run
+from tests.conftest import PATIENCE
+from tests.nodes.conftest import MakeNodes
 from tests.nodes.mpi_nodes import INSTALLED
 from tests.nodes.slurm import Slurm
 
@@ -88,27 +92,95 @@ exec srun --mpi={TYPES[slurm.mpi.vendor][0]} {" ".join([*PHALANX, *TRAINING])} {
 
 def test_a_job_file_of_ours_queues_itself_again_before_its_time_is_over(slurm: Slurm) -> None:
     """Slurm gives a minute and says so 30 s before its end, in which the job would not be done."""
-    slow = (*TRAINING, "--epochs", "40", "--slow-rank", "0:0.2", "--checkpoint-dir", "ckpt")
-    for name in ("submitted", "undisturbed"):
-        (slurm.shared / name).mkdir()
     here = slurm.shared / "submitted"
-    submit = (*PHALANX, "launch", "--submit", "slurm", "--nodes", "2", "-n", "2")
-    words = (*submit, "--time", "1", "--notice", "30", "--go", "phalanx", *slow, "--resume", "ckpt")
-    done = slurm.run("n0", ["env", "-C", str(here), *words], environment=INSTALLED)
-    assert done.returncode == 0, done.stdout
-    found = re.search(r"Submitted batch job (\d+)", done.stdout)
-    assert found, done.stdout
-    job = int(found[1])
-    state, said = slurm.wait_until_ended(job, 400), (here / f"train-{job}.log").read_text()
+    job = submit(slurm, here, "--epochs", "40", limits=("--time", "1", "--notice", "30"))
+    state, said = slurm.wait_until_ended(job, 400), output(here, job)
     assert state == "COMPLETED", said
     assert "as asked, with a checkpoint to resume from" in said
     assert "resuming from ckpt/" in said
-    alone = ["salloc", "--nodes=2", "env", "-C", str(slurm.shared / "undisturbed"), *PHALANX, *slow]
-    done = slurm.run("n0", [*alone, "--ranks", "2"], environment=INSTALLED, timeout_s=200)
+    check_parameters(slurm, here, epochs=40)
+
+
+def test_a_cancelled_job_has_saved_and_says_so(slurm: Slurm) -> None:
+    """Slurm sends SIGTERM to all processes of a job. That to the daemons of Open MPI ended the
+    ranks before they had saved, and the record told of a node that was gone."""
+    here = slurm.shared / "cancelled"
+    job = submit(slurm, here, "--epochs", "12")
+    wait_for_epoch(slurm, here, job, 2)
+    slurm.run("n0", ["scancel", str(job)])
+    assert slurm.wait_until_ended(job) == "CANCELLED"
+    until = time.monotonic() + 30 * PATIENCE
+    while (outcome := read_run(here / "r").outcome).status == "running":
+        assert time.monotonic() < until, output(here, job)
+        time.sleep(0.1)
+    assert outcome.status == "interrupted", (outcome, output(here, job))
+    assert "as asked, with a checkpoint to resume from" in (outcome.error or "")
+    done = slurm.run("n0", ["sbatch", f"--chdir={here}", str(here / "train.sbatch")])
+    again = int(done.stdout.split()[-1])
+    assert slurm.wait_until_ended(again, 240) == "COMPLETED", output(here, again)
+    assert "resuming from ckpt/" in output(here, again)
+    assert read_run(here / "r-2").outcome.status == "completed"
+    check_parameters(slurm, here, epochs=12)
+
+
+def test_a_job_of_which_a_node_dies_comes_back_by_itself(make_nodes: MakeNodes) -> None:
+    """It failed for good, where Slurm itself queues that of a bare `srun` again."""
+    with make_nodes(3) as made:
+        slurm = Slurm(**vars(made))
+        slurm.start_daemons()
+        here = slurm.shared / "lost"
+        job = submit(slurm, here, "--epochs", "12")
+        wait_for_epoch(slurm, here, job, 3)
+        slurm.power_off("n1")
+        assert slurm.wait_until_ended(job, 240) == "COMPLETED", output(here, job)
+        first, second = (read_run(here / name).outcome for name in ("r", "r-2"))
+        assert first.status == "failed" and "(n1) ended without a word" in (first.error or "")
+        assert second.status == "completed"
+        assert "resuming from ckpt/" in output(here, job)
+        assert len((here / f"train-{job}.losses").read_text().splitlines()) == 1
+        check_parameters(slurm, here, epochs=12)
+
+
+SLOW = (*TRAINING, "--slow-rank", "0:0.2", "--checkpoint-dir", "ckpt")
+
+
+def submit(slurm: Slurm, here: Path, *words: str, limits: tuple[str, ...] = ()) -> int:
+    """Write a job file of ours for a training on two nodes into a new folder, and submit it."""
+    here.mkdir()
+    job_file = (*PHALANX, "launch", "--submit", "slurm", "--nodes", "2", "-n", "2", *limits, "--go")
+    program = str(Path(sys.executable).with_name("phalanx"))
+    resumed = (program, *SLOW, "--resume", "ckpt", "--run-dir", "r", *words)
+    command = ["env", "-C", str(here), *job_file, *resumed]
+    done = slurm.run("n0", command, environment=INSTALLED)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"Submitted batch job (\d+)", done.stdout)
+    assert found, done.stdout
+    return int(found[1])
+
+
+def output(here: Path, job: int) -> str:
+    """Return what all lives of such a job have said."""
+    file = here / f"train-{job}.log"
+    return file.read_text() if file.exists() else ""
+
+
+def wait_for_epoch(slurm: Slurm, here: Path, job: int, epoch: int) -> None:
+    while not re.search(rf"epoch +{epoch}/", output(here, job)):
+        assert slurm.state_of(job) in ("PENDING", "RUNNING"), output(here, job)
+        time.sleep(0.2)
+
+
+def check_parameters(slurm: Slurm, here: Path, *, epochs: int) -> None:
+    """Check that the run has ended with the bits of one that nobody disturbed."""
+    alone = here / "undisturbed"
+    alone.mkdir()
+    words = ["env", "-C", str(alone), *PHALANX, *SLOW, "--ranks", "2", "--epochs", str(epochs)]
+    command = ["salloc", "--nodes=2", *words]
+    done = slurm.run("n0", command, environment=INSTALLED, timeout_s=200)
     assert done.returncode == 0, done.stdout
     again, once = (
-        load_file(slurm.shared / name / "ckpt" / "epoch-0040" / "model.safetensors")
-        for name in ("submitted", "undisturbed")
+        load_file(folder / "ckpt" / f"epoch-{epochs:04d}" / "model.safetensors")
+        for folder in (here, alone)
     )
     for key, tensor in once.items():
         assert again[key].equal(tensor), key

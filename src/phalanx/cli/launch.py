@@ -36,7 +36,7 @@ from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.record import default_folder
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.launch.allocation import allocation, check_ranks, use_hosts
-from phalanx.launch.cores import usable_cores
+from phalanx.launch.cores import describe_crowding, usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import DEFAULT_STOP_S
@@ -181,7 +181,7 @@ def _number_of_ranks(options: LaunchOptions, batch: Submit) -> int:
 
 def _name_of(words: Sequence[str]) -> str:
     """Return the name of a program, for its folder and its job."""
-    is_second = words[0] in ("-m", "phalanx") and len(words) > 1
+    is_second = Path(words[0]).name in ("-m", "phalanx") and len(words) > 1
     return words[1] if is_second else Path(words[0]).stem
 
 
@@ -189,8 +189,10 @@ def _examined(
     words: Sequence[str], ranks: int, folder: Path, *, preflight: bool
 ) -> AbstractContextManager[Callable[[], None]]:
     """Print which nodes are used, and have them examined, as `preflight_beside`."""
-    if (nodes := allocation(os.environ)).nodes:
-        print(f"phalanx: {nodes.describe(ranks)}", file=sys.stderr)
+    nodes = allocation(os.environ)
+    crowding = None if nodes.has_others else describe_crowding(ranks, usable_cores())
+    for line in filter(None, [nodes.nodes and nodes.describe(ranks), crowding]):
+        print(f"phalanx: {line}", file=sys.stderr)
     return preflight_beside(
         ranks,
         Console(stderr=True, soft_wrap=True, highlight=False),

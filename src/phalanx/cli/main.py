@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 from phalanx.cli.program_words import separate_program
 from phalanx.errors import (
+    EXIT_LOST,
     EXIT_STOPPED,
+    JobLostError,
     RunFailedError,
     RunStoppedError,
     StopTimeoutError,
@@ -92,6 +94,8 @@ def _exit_code(error: BaseException) -> int | None:
             return EXIT_INTERRUPTED
         case RunStoppedError():
             return EXIT_STOPPED
+        case JobLostError(has_saved=True):
+            return EXIT_LOST
         case RunFailedError() | BrokenPipeError():
             return EXIT_RUN_FAILED
         case UserError() | OSError() | UnicodeError():

@@ -14,13 +14,20 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from phalanx.errors import EXIT_STOPPED, RunFailedError, RunStoppedError, UserError
+from phalanx.errors import (
+    EXIT_STOPPED,
+    JobLostError,
+    RunFailedError,
+    RunStoppedError,
+    UserError,
+)
 from phalanx.jobs.collector import Collector
 from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.first_rank import FirstRankOutput, Output
 from phalanx.jobs.incomplete import report_incomplete
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
+    first_words,
     last_exception,
     last_lines,
     lost_daemon,
@@ -29,7 +36,6 @@ from phalanx.jobs.outcome import (
     ONE_NODE,
     PEER_DISCONNECTED,
     JobExit,
-    JobLostError,
     RankNodes,
     determine_outcome,
     is_about_loss,
@@ -129,7 +135,14 @@ def launch_program(
             why_lost=EarlyDeath(folder, ranks).why if survive else lambda: "",
         )
     shown.copy_new()
-    lost = _judge(folder, ranks, ending, nodes, job, collector, survive=survive)
+    try:
+        lost = _judge(folder, ranks, ending, nodes, job, collector, survive=survive)
+    except JobLostError as error:
+        if (stopped := job.cut_short(error)) is None:
+            raise
+        with contextlib.suppress(OSError, ValueError, RunFailedError):
+            end_record(folder, Run, outcome_of(stopped))
+        raise stopped from error
     if record_file(folder, Run).exists():
         report_incomplete(read_run(folder).outcome)
     return lost
@@ -295,7 +308,10 @@ def _check_nodes(
     if silent_words and not read_failures(folder):
         details.append(silent_words)
         if (host := lost_daemon(folder)) is not None:
-            details.append(f"the launcher lost its daemon on {host}")
+            said = first_words(folder, with_fix=True)
+            details.append(
+                f"the launcher lost its daemon on {host}" + (f": {said}" if said else "")
+            )
     code = ending.exit_code or 0
     raise _failure(folder, code, known, [*details, *why_lost], survive=survive)
 
@@ -328,7 +344,7 @@ def _close_run(folder: Path, error: str, *, is_known: bool = False) -> None:
 def _why(folder: Path, code: int, failures: Sequence[RankFailure], nodes: RankNodes) -> str:
     """Return which rank failed first, and the end of what it said."""
     if not failures:
-        said = last_lines(folder)
+        said = last_lines(folder) or first_words(folder)
         words = f": {said}" if said else ""
         return f"no rank began, or all were killed (exit code {code}){words}\n  {_logs(folder)}"
     first = failures[0]
@@ -337,6 +353,8 @@ def _why(folder: Path, code: int, failures: Sequence[RankFailure], nodes: RankNo
         lines = deque(file, SHOWN_LINES) if first.rank else ()
     shown = "".join(f"  | {line.rstrip()}\n" for line in lines)
     raised = last_exception(log)
+    if raised is None and first.exit_code == PEER_DISCONNECTED:  # MPI has ended it
+        raised = first_words(folder)
     why = f"({_ended(first)})" + (f": {raised}" if raised else "")
     return f"rank {nodes.name(first.rank)} failed first {why}\n{shown}  {_logs(folder)}"
 

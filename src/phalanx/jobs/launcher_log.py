@@ -48,6 +48,38 @@ def last_lines(folder: Path, *, besides: int | None = None) -> str | None:
     return None if line is None else _shortened(line)
 
 
+def first_words(folder: Path, *, with_fix: bool = False) -> str | None:
+    """Return the first sentence of the launcher's own, with the fix where one is known; None where
+    it has said nothing. For ranks that have said nothing themselves.
+
+    with_fix: None also where no fix is known.
+    """
+    log = read_log(folder)
+    block = _BLOCK.search(log)
+    lines = (line for line in log.splitlines() if line and not line.startswith((_OURS, "---")))
+    text = " ".join(block[1].split()) if block else next(lines, None)
+    fix = next((fix for pattern, fix in _FIXES if re.search(pattern, log)), None)
+    if text is None or (with_fix and fix is None):
+        return None
+    return _shortened(text.rstrip(".")) + (f"; fix: {fix}" if fix else "")
+
+
+_BLOCK = re.compile(r"^-{60,}\n(.+?)^-{60,}$", re.MULTILINE | re.DOTALL)
+"""A report of Open MPI's launcher, between two lines."""
+_FIXES = (
+    (
+        r"not enough space for /dev/shm",
+        "Open MPI needs 16 MB of /dev/shm per rank: free some (phalanx doctor names what is "
+        "left over) or enlarge it (mount -o remount,size=1G /dev/shm, docker run --shm-size=1g)",
+    ),
+    (
+        r"PMIX_ERR_FILE_WRITE_FAILURE|call to mkdir was unable|No space left on device",
+        "the temporary folder of that node is full or cannot be written to: free some of it, or "
+        "name another by TMPDIR",
+    ),
+)
+
+
 def last_exception(log: Path) -> str | None:
     """Return the line that names the last exception in the log of a rank, below its traceback, if
     it has one; None where there is none."""
@@ -157,6 +189,7 @@ def explain_silence(
     if words is not None:
         return f"{'the' if of_a_rank else 'The'} first error in {LAUNCHER_LOG}: {words}"
     found = next((line.strip() for line in log.splitlines() if _is_of_memory(line)), None)
+    launcher = first_words(folder)
     if found is not None:
         sentence = f"out of memory ({found})"
     elif _ended_by(_ABORTED, exit_code, log):
@@ -165,7 +198,9 @@ def explain_silence(
         sentence = "crashed (SIGSEGV)"
     else:
         sentence = "killed, perhaps for want of memory"
-        if not of_a_rank and not _ended_by(_KILLED, exit_code, log):
+        if launcher is not None and not _ended_by(_KILLED, exit_code, log):
+            sentence = f"the launcher's first words: {launcher}"
+        elif not of_a_rank and not _ended_by(_KILLED, exit_code, log):
             sentence += ", or MPI could not start"
     return sentence if of_a_rank else sentence[0].upper() + sentence[1:]
 

@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from phalanx.errors import EXIT_STOPPED, RunFailedError, RunStoppedError, UserError
+from phalanx.errors import EXIT_STOPPED, JobLostError, RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
     aborted_ranks,
     disconnected_hosts,
     explain_silence,
     failed_ranks,
+    first_words,
     last_lines,
     lost_daemon,
     named_processes,
@@ -39,10 +40,6 @@ from phalanx.records.last_collectives import (
     read_last_collectives,
 )
 from phalanx.records.schema import Failure, Outcome
-
-
-class JobLostError(RunFailedError):
-    """Ranks, their launcher or nodes were lost, by no failure of the program that is known."""
 
 
 class RankNodes(NamedTuple):
@@ -113,14 +110,16 @@ def was_stopped(exit_code: int | None) -> bool:
 
 
 def raise_failure(folder: Path, outcome: Outcome) -> None:
-    """Raise the failure of a run; return for a completed one.
+    """Raise the error of a run, as `error_of` returns it; return for a completed one."""
+    if outcome.status != "completed":
+        raise error_of(folder, outcome)
 
-    Raises: UserError for what the user can mend, RunFailedError for everything else.
-    """
-    if outcome.status == "completed":
-        return
+
+def error_of(folder: Path, outcome: Outcome) -> UserError | RunFailedError | RunStoppedError:
+    """Return the error of a run that has not completed: UserError for what the user can mend,
+    RunFailedError for a failure, JobLostError for a loss."""
     if outcome.status == "interrupted":
-        raise RunStoppedError(outcome.error)
+        return RunStoppedError(outcome.error)
     error = outcome.error or outcome.status
     told, host = _failure(folder), ""
     failure = told
@@ -137,11 +136,11 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     if failure is None:
         is_loss = told is not None or is_about_peer(last_lines(folder))
         kind = JobLostError if is_loss else RunFailedError
-        raise kind(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
+        return kind(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
     if failure.mendable:
-        raise UserError(failure.message + (on_host(failure) if host else ""))
+        return UserError(failure.message + (on_host(failure) if host else ""))
     kind = JobLostError if is_about_loss(failure.message) else RunFailedError
-    raise kind(
+    return kind(
         f"rank {failure.rank}{host} failed: {error}\n  its traceback: {folder / 'error.json'}{last}"
     )
 
@@ -319,7 +318,9 @@ def _daemon_lost(folder: Path, unfinished: Sequence[int], nodes: RankNodes) -> O
         return None
     ranks = [rank for rank in unfinished if nodes.hosts.get(rank) == host]
     who = nodes.list(ranks or unfinished)
+    said = first_words(folder, with_fix=True)
     error = f"{who} ended without a word: the launcher lost its daemon on {host}"
+    error += f": {said}" if said else ""
     return Outcome(status="failed", error=error, rank=ranks[0] if ranks else None)
 
 

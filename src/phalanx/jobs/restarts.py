@@ -19,9 +19,14 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from phalanx.errors import RunFailedError, RunStoppedError, UserError, was_interrupted
+from phalanx.errors import (
+    JobLostError,
+    RunFailedError,
+    RunStoppedError,
+    UserError,
+    was_interrupted,
+)
 from phalanx.jobs.memory_copies import CopiesOnNodes, copies_on, forget_copies
-from phalanx.jobs.outcome import JobLostError
 from phalanx.jobs.record import end_record
 from phalanx.launch.allocation import HOSTS, Allocation, allocation
 from phalanx.launch.detect import detect
@@ -29,7 +34,7 @@ from phalanx.launch.elsewhere import end_elsewhere
 from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.records.files import read_run, record_file, write_record
 from phalanx.records.owner import this_process
-from phalanx.records.progress import position_of, steps_made
+from phalanx.records.progress import newest_saved, position_of, steps_made
 from phalanx.records.schema import Outcome, Restart, Run
 
 RESTART = "PHALANX_RESTART"
@@ -119,11 +124,16 @@ def supervise(
     """
     first = Attempt(number=0, folder=folder, ranks=ranks)
     forget_copies()
-    if not limit:
-        return job.start(first)
-    nodes = allocation(os.environ)
-    with _own_token() as token, copies_on(nodes, token, copy_every_s) as copies:
-        return _Supervisor(first, limit, token, nodes, copies).run(job)
+    try:
+        if not limit:
+            return job.start(first)
+        nodes = allocation(os.environ)
+        with _own_token() as token, copies_on(nodes, token, copy_every_s) as copies:
+            return _Supervisor(first, limit, token, nodes, copies).run(job)
+    except JobLostError as error:
+        starts = (folder, *folder.glob("restart-*"))
+        error.has_saved = any(newest_saved(start) is not None for start in starts)
+        raise
 
 
 def why_no_restart(

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from phalanx.errors import JobLostError
 from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
 from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.first_rank import FirstRankTail
 from phalanx.jobs.incomplete import read_incomplete
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
-from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome
+from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome, error_of
 from phalanx.jobs.patience import Patience
 from phalanx.launch import rank_log
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
@@ -42,6 +43,8 @@ from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
 POLL_INTERVAL_S = 0.1
 START_S = 600.0
 """Minimum time for ranks to start: imports alone may take minutes on a slow network file system."""
+SLOW_START_S = 20.0
+"""After which a line says that no rank has begun."""
 FAILED_S = 4.0
 """For a launcher to end by itself after a rank has failed."""
 LOST_GRACE_S = 1.0
@@ -140,10 +143,13 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
     outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
     if outcome.status == "completed":
         return read_incomplete(outcome, job.folder, job.ranks)
-    if collector is None:
-        return outcome
-    known = ending._replace(nodes=rank_nodes(job, collector, processes))
-    return determine_outcome(job.folder, job.ranks, known, last=job.last_event)
+    if collector is not None:
+        ending = ending._replace(nodes=rank_nodes(job, collector, processes))
+        outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
+    error = error_of(job.folder, outcome)
+    if isinstance(error, JobLostError) and (stopped := processes.cut_short(error)) is not None:
+        raise stopped
+    return outcome
 
 
 def follow(
@@ -171,6 +177,12 @@ def follow(
     ends them.
     Returns: how they ended, the job that has, and what ranks on other nodes said.
     """
+    slow_start = _SlowStart(folder, nodes)
+
+    def updated() -> bool:
+        slow_start.tell()
+        return update()
+
     for is_second in (False, True):
         with started(commands, folder, nodes, files) as (job, collector):
             if grace_s is not None:
@@ -178,7 +190,7 @@ def follow(
             patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
             ending = watch(
                 job,
-                update,
+                updated,
                 silent_s=silent_s,
                 has_launcher=has_launcher,
                 has_failed=has_failed,
@@ -196,6 +208,29 @@ def follow(
         )
     remove_reports(folder)
     return ending, job, collector
+
+
+class _SlowStart:
+    """A line on what a job waits for whose ranks do not begin, on other nodes."""
+
+    def __init__(self, folder: Path, nodes: Allocation) -> None:
+        self._folder, self._nodes = folder, nodes
+        self._tells_at = time.monotonic() + SLOW_START_S if nodes.has_others else math.inf
+
+    def tell(self) -> None:
+        if time.monotonic() < self._tells_at:
+            return
+        self._tells_at = math.inf
+        if any(self._folder.glob("rank-*")):
+            return
+        hosts = ",".join(node.name for node in self._nodes.nodes)
+        print(
+            f"phalanx: no rank has begun for {SLOW_START_S:g} s: waiting for nodes, whose logins "
+            "may be slow or whose ports a firewall may close; it is examined by phalanx doctor "
+            f"--hosts {hosts}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def has_failure(folder: Path, *, survive: bool) -> bool:

@@ -2,7 +2,8 @@
 
 A job file starts one command, which finds the nodes that were granted (`allocation.py`). Before
 the end it sends SIGUSR1: the ranks save a checkpoint and stop with exit code 75 (`EXIT_STOPPED`),
-and the job file queues the job again, until the command has come to its end.
+and the job file queues the job again, until the command has come to its end. It does so, too,
+where ranks or a node were lost after a checkpoint (`EXIT_LOST`), a number of times.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Literal, get_args
 
-from phalanx.errors import EXIT_STOPPED, UserError
+from phalanx.errors import EXIT_LOST, EXIT_STOPPED, UserError
 
 System = Literal["slurm", "pbs", "k8s", "trainjob"]
 """Slurm, PBS (also OpenPBS), Kubernetes with the MPI Operator, and with Kubeflow's Trainer."""
@@ -37,6 +38,8 @@ DEFAULT_NOTICE_S = 120
 """Between SIGUSR1 and the end: a step, and a checkpoint."""
 KILLED_BY_NOTICE = 128 + signal.SIGUSR1
 """Exit code of a command that the notice has ended, before it could listen for it."""
+MAX_LOSSES = 10
+"""Times that a job which has lost ranks is queued again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +139,9 @@ def _slurm(job: BatchJob) -> str:
         *job.directives,
     ]
     again = 'scontrol requeue "$SLURM_JOB_ID"'
-    return _script("#SBATCH", directives, job, again)
+    file = f"{_word(job.name)}-$SLURM_JOB_ID.losses"
+    count = f"date >> {file}; lost=$(wc -l < {file})"
+    return _script("#SBATCH", directives, job, again, count)
 
 
 def _pbs(job: BatchJob) -> str:
@@ -151,19 +156,32 @@ def _pbs(job: BatchJob) -> str:
     ]
     # PBS gives no notice of the end by itself.
     timer = f"(sleep {job.time_s - job.notice_s}; kill -USR1 $$) &\ntimer=$!\n"
-    again = f"qsub {shlex.quote(str(job.file.absolute()))}"
-    return _script("#PBS", directives, job, again, before=timer if job.notice_s else "")
+    again = f"qsub -v LOST=$lost {shlex.quote(str(job.file.absolute()))}"
+    before = f"lost=${{LOST:-0}}\n{timer if job.notice_s else ''}"
+    stop_timer = "kill $timer 2>/dev/null\n" if job.notice_s else ""
+    return _script("#PBS", directives, job, again, "((lost += 1))", before, stop_timer)
 
 
 def _script(
-    prefix: str, directives: Sequence[str], job: BatchJob, again: str, *, before: str = ""
+    prefix: str,
+    directives: Sequence[str],
+    job: BatchJob,
+    again: str,
+    count: str,
+    before: str = "",
+    after: str = "",
 ) -> str:
-    """Return a shell script. again: queues the job anew. before: commands to begin with."""
+    """Return a shell script. again: queues the job anew. count: sets `lost` to the losses of its
+    lives, this one included. before, after: lines around the command."""
     lines = "\n".join(f"{prefix} {directive}" for directive in directives)
-    stop_timer = "kill $timer 2>/dev/null\n" if before else ""
     return (
         f"#!/bin/bash\n{lines}\n\n"
-        f"{_change_folder(job)}{before}{_run_and_wait(job)}{stop_timer}"
+        f"{_change_folder(job)}{before}{_run_and_wait(job)}{after}"
+        f"# {EXIT_LOST}: ranks or a node were lost after a checkpoint\n"
+        f"if [ $code -eq {EXIT_LOST} ]; then\n"
+        f"  {count}\n"
+        f"  [ $lost -le {MAX_LOSSES} ] && code={EXIT_STOPPED}\n"
+        "fi\n"
         f"# {EXIT_STOPPED}: stopped with a checkpoint; {KILLED_BY_NOTICE}: before it had begun\n"
         f"if [ $code -eq {EXIT_STOPPED} ] || [ $code -eq {KILLED_BY_NOTICE} ]; then\n"
         '  [ -n "$ended" ] && exit $code  # SIGTERM: whoever ended the job decides\n'
@@ -245,7 +263,7 @@ metadata:
   generateName: {_label(job.name)}-
 spec:
   runtimeRef:
-    name: {_quoted(job.runtime)}
+    name: {_quoted(job.runtime)}  # of Open MPI: the operator refuses MPICH and Intel MPI
   activeDeadlineSeconds: {job.time_s}
   trainer:
     image: {_quoted(_image(job))}

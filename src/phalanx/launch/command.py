@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from phalanx.launch import shield as shield_program
 from phalanx.launch.allocation import (
     FORMER_HOST_FILE,
     HOST_FILE,
@@ -32,6 +34,8 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
     death_signal: signal.Signals = signal.SIGKILL
     """Signal sent to the process when we die; a launcher must end its ranks on it."""
+    end_signal: signal.Signals = signal.SIGTERM
+    """Signal that asks the process to end, with its ranks."""
 
 
 def mpi_job(
@@ -62,12 +66,32 @@ def mpi_job(
         exported=exported,
         survive=survive,
     )
-    return Command(
+    command = Command(
         words=tuple(words),
         environment=mpi_environment(
             installation.vendor, ranks, cores=cores, environ=environ, survive=survive
         ),
         death_signal=_LAUNCHERS[installation.vendor].death_signal,
+    )
+    is_shielded = installation.vendor == "openmpi" and granted(environ).nodes
+    return _shielded(command, installation, environ) if is_shielded else command
+
+
+def _shielded(
+    command: Command, installation: MpiInstallation, environ: Mapping[str, str]
+) -> Command:
+    """Return a command whose launcher and daemons SIGTERM does not end: a batch system sends it to
+    them as well as to the ranks, which save and stop."""
+    shield = (sys.executable, "-I", "-S", shield_program.__file__)
+    daemon, added = installation.mpiexec.with_name("prted"), {}
+    is_free = _DAEMON not in environ and not starts_by_ssh("openmpi", environ)
+    if is_free and daemon.exists():
+        added[_DAEMON] = " ".join([*shield, str(daemon)])
+    return Command(
+        words=(*shield, *command.words),
+        environment={**command.environment, **added},
+        death_signal=signal.SIGINT,
+        end_signal=signal.SIGINT,
     )
 
 
@@ -126,10 +150,12 @@ _FAMILIES = ("PHALANX_*", "PYTHON*", "OMP_*", "MKL_*", "OPENBLAS_*", "GLIBC_*")
 """Variables that are exported also where they are set later than the command line is made."""
 _NOT_EXPORTED = re.compile(
     r"(OMPI|PRTE|PMIX|OPAL|PMI|SLURM|SSH|XDG|DBUS|BASH_FUNC)_?.*|PBS_.*|LSB_.*|LS_.*|COLUMNS|LINES"
-    r"|DISPLAY|XAUTHORITY|HOSTNAME|HOST|PWD|OLDPWD|SHLVL|TERM|TMPDIR|_|LD_LIBRARY_PATH|MAIL|.*\W.*",
+    r"|DISPLAY|XAUTHORITY|HOSTNAME|HOST|PWD|OLDPWD|SHLVL|TERM|TMPDIR|_|LD_LIBRARY_PATH|MAIL|.*\W.*"
+    r"|HOME|USER|LOGNAME|SHELL",
     re.DOTALL,
 )
-"""Those of the launchers, which they send themselves, and those of this machine or terminal."""
+"""Those of the launchers, which they send themselves, and those of this machine, terminal or user:
+of a node that is reached by ssh the user may be another one."""
 
 
 TUNABLES = "GLIBC_TUNABLES"
@@ -213,6 +239,7 @@ away for 5 seconds it may send again only 6.2 seconds later, as it doubles its i
 _PRTE_RADIX = 64
 """Nodes that Open MPI's launcher reaches itself. The others its daemons start, to which it passes
 options of ssh in pieces, so that they fail: with such options it has to reach all."""
+_DAEMON = "PRTE_MCA_prte_launch_agent"
 _AGENTS = ("PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Self
 
-from phalanx.errors import StopTimeoutError
+from phalanx.errors import RunFailedError, StopTimeoutError
 from phalanx.launch import leftovers, orphan
 from phalanx.launch.command import Command
 from phalanx.launch.leftovers import TRACKERS_END_S, is_daemon, kill, processes_with
@@ -55,6 +55,7 @@ class Job:
 
     def __init__(self, processes: list[subprocess.Popen[bytes]], token: str) -> None:
         self._processes = processes
+        self._end_signals: dict[int, signal.Signals] = {}
         self.token = token
         """In the environment of all its processes, on every node."""
         self._exit_code: int | None = None  # of the first process that failed
@@ -85,7 +86,8 @@ class Job:
             with log.open("ab") as file:
                 for command in commands:
                     target = file.fileno() if output is None else output
-                    job._processes.append(_start(command, variable, target))
+                    job._processes.append(process := _start(command, variable, target))
+                    job._end_signals[process.pid] = command.end_signal
         except BaseException:
             job.end(grace_s=0.0)
             raise
@@ -178,6 +180,17 @@ class Job:
             signal.signal(number, former)
             os.kill(os.getpid(), number)
 
+    def cut_short(self, error: RunFailedError) -> StopTimeoutError | None:
+        """Return the error of a job that was asked to save and stop, and lost its ranks before they
+        had; None for one that was not asked. error: how it lost them."""
+        if self._asked_at is None:
+            return None
+        why = str(error).partition("\n")[0]
+        return StopTimeoutError(
+            "asked to stop (SIGTERM), and ended before its ranks had saved: a checkpoint that is "
+            f"there is an earlier one ({why})"
+        )
+
     def _check_grace(self) -> None:
         asked_at, within_s = self._asked_at, self._stop_within_s
         if asked_at is not None and time.monotonic() > asked_at + within_s:
@@ -198,7 +211,7 @@ class Job:
             self._ending_since = time.monotonic()
         for process in self._running():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+                os.killpg(process.pid, self._end_signals[process.pid])
 
     def _escalate(self) -> None:
         if self._ending_since is None:

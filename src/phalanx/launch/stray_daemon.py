@@ -100,7 +100,7 @@ def _end(token: str, daemons: Sequence[int]) -> None:
         return
     for pid in filter(is_daemon, daemons):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGINT)  # SIGTERM may be blocked (`shield`)
     _have_ended(daemons, _TERMINATE_S)
     kill(filter(is_daemon, daemons))
     end_all(token)

@@ -11,10 +11,9 @@ from typing import Literal
 import msgspec
 from rich.console import Console
 
-from phalanx.errors import RunStoppedError
+from phalanx.errors import JobLostError, RunStoppedError
 from phalanx.jobs.launch_program import program_words
 from phalanx.jobs.live_line import LiveLine
-from phalanx.jobs.outcome import JobLostError
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.restarts import Attempt, Resumption, supervise
 from phalanx.launch.installation import find_mpi

@@ -17,13 +17,14 @@ from phalanx.jobs.record import (
     unused_folder,
 )
 from phalanx.launch.allocation import (
+    THIS_MACHINE,
     allocation,
     check_ranks,
     max_local_ranks,
     slots_per_node,
 )
 from phalanx.launch.binding import cores_of_rank, pool_threads
-from phalanx.launch.cores import usable_cores
+from phalanx.launch.cores import describe_crowding, usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.survival import (
@@ -316,11 +317,12 @@ def num_nodes(config: TrainConfig) -> int:
 
 
 def where(config: TrainConfig) -> list[str]:
-    """Return the line that says which nodes the ranks run on and who named them; none for this
-    machine. `config` is complete."""
-    nodes = allocation(os.environ)
+    """Return the line that says which nodes the ranks run on and who named them, none for this
+    machine, and one where they are too many for it. `config` is complete."""
+    nodes = allocation(os.environ) if has_launcher(config) else THIS_MACHINE
     assert config.ranks is not None, "complete() comes first"
-    return [nodes.describe(config.ranks)] if nodes.nodes and has_launcher(config) else []
+    crowding = None if nodes.has_others else describe_crowding(config.ranks, usable_cores())
+    return [line for line in (nodes.nodes and nodes.describe(config.ranks), crowding) if line]
 
 
 def title(config: TrainConfig) -> str:
