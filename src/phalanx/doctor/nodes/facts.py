@@ -54,6 +54,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in question["packages"]},
         "phalanx": _source_checksum(),
+        "has_kernels": _has_kernels(),
         "missing": [path for path in question["paths"] if not Path(path).exists()],
         "architecture": platform.machine(),
         "processor": _processor(),
@@ -107,6 +108,12 @@ def _source_checksum() -> int | None:
         checksum = zlib.crc32(str(path.relative_to(root)).encode(), checksum)
         checksum = zlib.crc32(path.read_bytes(), checksum)
     return checksum
+
+
+def _has_kernels() -> bool:
+    """Return whether Phalanx has compiled modules."""
+    found = importlib.util.find_spec("phalanx")
+    return found is not None and any(Path(found.origin or "").parent.glob("comm/*.so"))
 
 
 def _usable_cores() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,14 @@ def _judge_packages(
             detail = f"has Phalanx {there}, here {release}"
             mend = how_to_install(host, own["packages"], python=plan.python)
         yield problem(host, detail, mend)
+    elif own["has_kernels"] and not theirs["has_kernels"]:
+        detail = "has no compiled kernels of Phalanx: no rank uses shared memory, on any node"
+        mend = f"ssh {host} {plan.python} -m pip install --force-reinstall --no-deps phalanx"
+        yield warning(host, detail, f"{mend}, where there is a C compiler")
+    replaced = yield from _judge_other_mpi(plan, host, own["packages"], theirs["packages"])
     for name, ours in own["packages"].items():
         there = theirs["packages"][name]
-        if ours is None or there == ours or name == "phalanx":
+        if ours is None or there == ours or name in ("phalanx", replaced):
             continue
         wanted = f"{name}=={ours.partition('+')[0]}"
         mend = f"ssh {host} {plan.python} -m pip install {wanted}"
@@ -76,6 +81,28 @@ def _judge_packages(
             continue
         is_minor = name not in MPI_WHEELS and _release(ours) == _release(there)
         yield (warning if is_minor else problem)(host, f"has {name} {there}, here {ours}", mend)
+
+
+def _judge_other_mpi(
+    plan: NodePlan,
+    host: str,
+    own: Mapping[str, str | None],
+    theirs: Mapping[str, str | None],
+) -> Generator[Finding, None, str | None]:
+    """Yield a problem for an MPI from PyPI that this machine lacks: two of them overwrite each
+    other's files, so that ours beside it starts no ranks. Return the name of ours, then."""
+    ours = next((name for name in MPI_WHEELS if own.get(name)), None)
+    others = [name for name in MPI_WHEELS if theirs.get(name) and name != ours]
+    if ours is None or not others:
+        return None
+    there = [*others, *([ours] if theirs.get(ours) else [])]
+    has = " and ".join(f"{name} {theirs[name]}" for name in there)
+    mend = (
+        f'ssh {host} "{plan.python} -m pip uninstall -y {" ".join(there)} && '
+        f'{plan.python} -m pip install {ours}=={own[ours]}"'
+    )
+    yield problem(host, f"has {has}, here {ours} {own[ours]} alone", mend)
+    return ours
 
 
 def _release(version: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -29,7 +29,8 @@ from phalanx.report.tables import LAYOUT, NODES
 
 RULE = (
     "The same ranks on more nodes against fewer: the network begins to cost where the epoch is "
-    "seen to be longer. Exchange between nodes is its part of a mean step, without waiting for "
+    "seen to be longer. Ranks that fit on no fewer nodes stand against as many per node on fewer. "
+    "Exchange between nodes is its part of a mean step, without waiting for "
     "ranks that come later; the table of links has all parts. Intervals are of 95 %."
 )
 
@@ -42,13 +43,31 @@ def network_cost(cells: Sequence[Cell]) -> str | None:
             groups.setdefault(replace(cell.layout, nodes=1), []).append(cell)
     pairs = [(group[0], cell) for group in groups.values() for cell in group[1:]]
     parts = [_against(fewer, more, comparisons=len(pairs)) for fewer, more in pairs]
-    alone = [group[0] for group in groups.values() if len(group) == 1]
-    parts += [
-        f"{cell.layout.phrase} was not run on fewer nodes ({share})"
-        for cell in alone
-        if cell.layout.nodes > 1 and (share := _share_words(cell))
-    ]
+    alone = [group[0] for group in groups.values() if len(group) == 1 and group[0].layout.nodes > 1]
+    full = {cell.layout: cell for cell in cells}
+    parts += filter(None, (_of_full_nodes(cell, full, comparisons=len(alone)) for cell in alone))
     return sentence("; ".join(parts)) if parts else None
+
+
+def _of_full_nodes(
+    cell: Cell, full: Mapping[ParallelLayout, Cell], *, comparisons: int
+) -> str | None:
+    """Return the worth of more nodes for ranks that fit on no fewer: against as many ranks per node
+    on fewer nodes. None where nothing is known."""
+    layout, shares = cell.layout, _share_words(cell)
+    fewer = (
+        replace(layout, ranks=layout.ranks * nodes // layout.nodes, nodes=nodes)
+        for nodes in range(1, layout.nodes)
+        if layout.ranks * nodes % layout.nodes == 0
+    )
+    base = next((full[each] for each in fewer if each in full), None)
+    if base is None:
+        return f"{layout.phrase} was not run on fewer nodes ({shares})" if shares else None
+    interval = speed_up(base, cell, comparisons=comparisons)
+    facts = "too few epochs" if interval is None else f"{ratio(interval)} as fast"
+    nodes = counted(layout.nodes - base.layout.nodes, "more node")
+    what = f"{nodes} with as many ranks: {layout.phrase} against {base.layout.phrase}"
+    return f"{what} ({', '.join([facts, *([shares] if shares else [])])})"
 
 
 def link_table(cells: Sequence[Cell]) -> Table:
