@@ -8,7 +8,8 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.jobs.outcome import JobExit
-from phalanx.jobs.runtime import START_S, RankJob, watch
+from phalanx.jobs.runtime import SLOW_START_S, START_S, RankJob, SlowStart, watch
+from phalanx.launch.allocation import THIS_MACHINE, Allocation, Node
 from phalanx.launch.binding import THREAD_POOLS
 from phalanx.launch.command import Command
 from phalanx.launch.installation import MpiInstallation, Vendor
@@ -71,6 +72,26 @@ def test_ranks_that_fall_silent_are_given_up(
     )
     assert ending == JobExit(None, None, ended_s - heard_until_s)
     assert clock.now == pytest.approx(ended_s, abs=1)
+
+
+def test_a_line_tells_that_no_rank_has_begun_elsewhere(
+    clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behind a silent firewall a start without preflight waited 90 s without a word."""
+    nodes = Allocation((Node("a.invalid", 1), Node("b.invalid", 1)), "--hosts")
+    (begun := tmp_path / "begun").mkdir()
+    (begun / "rank-0.log").touch()
+    starts = [
+        SlowStart(tmp_path, nodes),
+        SlowStart(begun, nodes),
+        SlowStart(tmp_path, THIS_MACHINE),
+    ]
+    for clock.now in (SLOW_START_S - 1, SLOW_START_S, SLOW_START_S + 1):
+        for start in starts:
+            start.tell()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("phalanx: no rank has begun for 20 s: waiting for nodes")
+    assert line.endswith("phalanx doctor --hosts a.invalid,b.invalid")
 
 
 @pytest.mark.parametrize(("has_launcher", "rank"), [(True, None), (False, 1)])

@@ -177,7 +177,7 @@ def follow(
     ends them.
     Returns: how they ended, the job that has, and what ranks on other nodes said.
     """
-    slow_start = _SlowStart(folder, nodes)
+    slow_start = SlowStart(folder, nodes)
 
     def updated() -> bool:
         slow_start.tell()
@@ -210,7 +210,7 @@ def follow(
     return ending, job, collector
 
 
-class _SlowStart:
+class SlowStart:
     """A line on what a job waits for whose ranks do not begin, on other nodes."""
 
     def __init__(self, folder: Path, nodes: Allocation) -> None:
