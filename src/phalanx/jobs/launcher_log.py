@@ -189,7 +189,7 @@ def explain_silence(
     if words is not None:
         return f"{'the' if of_a_rank else 'The'} first error in {LAUNCHER_LOG}: {words}"
     found = next((line.strip() for line in log.splitlines() if _is_of_memory(line)), None)
-    launcher = first_words(folder)
+    launcher = None if named_processes(folder) else first_words(folder)  # else of how they ended
     if found is not None:
         sentence = f"out of memory ({found})"
     elif _ended_by(_ABORTED, exit_code, log):
