@@ -24,6 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from phalanx.cli.progress_bars import ProgressBars
+from phalanx.data.packed.decode import allow_megapixels
 from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.index_file import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
@@ -50,6 +51,7 @@ def pack_data(
     classes: int | None = None,
     separator: str | None = None,
     decimal: Literal[".", ","] = ".",
+    max_megapixels: float | None = None,
 ) -> None:
     """Pack a data set into shards that can be read at random and checked; goes on where it stopped.
 
@@ -89,8 +91,13 @@ def pack_data(
         What separates values in a CSV, as in ';'. Default: comma, semicolon or tab, by the header.
     decimal
         What sets off decimals in a CSV.
+    max_megapixels
+        The largest image that is read. Default: 178, above which a file may be made to fill the
+        memory.
     """
     warnings.filterwarnings("ignore", module=r"PIL\b")  # faults of files are reported here
+    if max_megapixels is not None:
+        allow_megapixels(max_megapixels)
     options = OriginOptions(
         kind=kind,
         inputs=inputs,

@@ -108,18 +108,16 @@ def column_array(column: Any, title: str) -> NDArray[Any]:
 
 
 def check_rounded(
-    name: str, values: NDArray[Any], dtype: np.dtype[Any], notes: dict[str, str]
+    name: str, values: NDArray[Any], dtype: np.dtype[Any], notes: list[str]
 ) -> NDArray[Any]:
-    """Return `values` in `dtype`; note, once for a name, whole numbers that it rounds.
-
-    notes: what is known already, by name.
-    """
+    """Return `values` in `dtype`; add a note, once for a name, on whole numbers that it rounds."""
     packed = values.astype(dtype, copy=False)
-    if name not in notes and dtype.kind == "f" and values.dtype.kind in "iu":
-        rounded = np.flatnonzero(packed.astype(np.longdouble) != values.astype(np.longdouble))
-        if rounded.size:
-            value, became = values.flat[rounded[0]], packed.flat[rounded[0]]
-            notes[name] = rounded_note(name, int(value), float(became), dtype)
+    if dtype.kind != "f" or values.dtype.kind not in "iu":
+        return packed
+    rounded = np.flatnonzero(packed.astype(np.longdouble) != values.astype(np.longdouble))
+    if rounded.size and not any(note.startswith(f"{name} holds whole") for note in notes):
+        value, became = values.flat[rounded[0]], packed.flat[rounded[0]]
+        notes.append(rounded_note(name, int(value), float(became), dtype))
     return packed
 
 

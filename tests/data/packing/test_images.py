@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from phalanx.cli.data_pack import pack_data
 from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.origin import OriginOptions
 from phalanx.errors import UserError
@@ -44,6 +45,21 @@ def test_folders_of_images(tmp_path: Path) -> None:
     assert sorted(map(bytes, got)) == sorted(map(bytes, expected))
     train.close()
     validation.close()
+
+
+def test_images_of_too_many_pixels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scan of 200 megapixels was "not an image", and nothing allowed it."""
+    make_images(tmp_path / "pets")
+    monkeypatch.setattr(image_module, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(UserError, match=r"has too many pixels: Image size .30 pixels. exceeds lim"):
+        find_origin(str(tmp_path / "pets"), OriginOptions())
+    pack_data(str(tmp_path / "pets"), tmp_path / "p", size="4x4", max_megapixels=200)
+    assert "inputs uint8 3×4×4" in capsys.readouterr().out
+    monkeypatch.setattr("phalanx.data.packing.image_form.MAX_PIXELS", 20)
+    with pytest.raises(UserError, match=r"0.png has 30 pixels, more than are read from a file"):
+        find_origin(str(tmp_path / "pets"), OriginOptions())
 
 
 def test_images_of_one_size(tmp_path: Path) -> None:

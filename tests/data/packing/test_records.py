@@ -94,8 +94,31 @@ def test_json_lines_that_are_refused(tmp_path: Path, records: list[Any], message
         find_origin(source, OriginOptions())
 
 
+def test_json_lines_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Windows writes one, and line 1 was no JSON."""
+    (tmp_path / "t.jsonl").write_text('{"x": 1}\n{"x": 2}\n', encoding="utf-8-sig")
+    with closing(find_origin(str(tmp_path / "t.jsonl"), OriginOptions())) as origin:
+        rows: Any = origin.read(np.arange(2))
+        assert rows["x"].tolist() == [1, 2]
+
+
+def test_whole_numbers_of_json_that_are_rounded_are_said(tmp_path: Path) -> None:
+    source = lines(tmp_path / "t.jsonl", [{"x": 2**24 + 1, "y": 0.5}, {"x": 0.5, "y": 2}])
+    for inputs, name in ((("x", "y"), "'x'"), (("x",), "inputs")):
+        with closing(find_origin(source, OriginOptions(inputs=inputs))) as origin:
+            origin.read(np.arange(2))
+            assert origin.notes == [
+                f"{name} holds whole numbers that float32 rounds, such as 16777217, which is "
+                "packed as 16777216"
+            ]
+    values = [npz(x=np.array(i, dtype)) for i, dtype in enumerate(("i8", "u8"))]
+    database(tmp_path / "t.lmdb", values, subdir=False)
+    with pytest.raises(UserError, match="it holds uint64, and int64 before: no type holds both"):
+        find_origin(str(tmp_path / "t.lmdb"), OriginOptions())
+
+
 def test_json_lines_that_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.data.packing.record_files.MIN_LIMIT_BYTES", 2**20)
+    monkeypatch.setattr("phalanx.data.packing.record_files.TEXT_BYTES", 2**20)
     source = lines(tmp_path / "t.jsonl", [{"x": 1}, {"x": 2}])
     Path(source).write_bytes(Path(source).read_bytes()[:-3])
     with pytest.raises(UserError, match="line 3 is no JSON: Input data was truncated"):

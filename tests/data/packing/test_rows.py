@@ -1,6 +1,9 @@
 """Arrays whose rows are samples: NetCDF and Zarr; several inputs of HDF5."""
 
+import base64
 import json
+import os
+import struct
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -176,3 +179,79 @@ def test_several_inputs_of_hdf5(tmp_path: Path) -> None:
         }  # fmt: skip
     np.testing.assert_array_equal(rows["targets"], -rows["group_places"])
     np.testing.assert_array_equal(rows["charges"], charges)
+
+
+def refusal(source: Path, **options: Any) -> str:
+    with (
+        pytest.raises(UserError) as caught,
+        closing(find_origin(str(source), OriginOptions(**options))) as o,
+    ):
+        everything(o) if options else o.read(np.arange(4))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("mark", ["_FillValue", "missing_value"])
+def test_missing_values_of_zarr(tmp_path: Path, version: int, mark: str) -> None:
+    """-9999, which xarray and NetCDF take for missing, was packed as a temperature."""
+    group = store(tmp_path / "a.zarr", version)
+    for kind, value in (("i2", -9999), ("f4", 1e20)):
+        array = group.create_array(kind, data=np.arange(10).astype(kind))
+        packed = base64.b64encode(struct.pack("<d", value)).decode()  # as xarray writes floats
+        array.attrs[mark] = packed if (kind, version) == ("f4", 3) else value
+        with closing(
+            find_origin(str(tmp_path / "a.zarr"), OriginOptions(inputs=(kind,)))
+        ) as origin:
+            origin.read(np.arange(10))
+        array[6] = value
+        words = refusal(tmp_path / "a.zarr", inputs=(kind,), target="energy")
+        assert f"{kind} row 6: it has no value, or one that means so" in words
+
+
+def test_fill_values_of_xarray_in_zarr_2(tmp_path: Path) -> None:
+    group = store(tmp_path / "a.zarr", 2)
+    array = group.create_array("t", data=np.arange(10), chunks=(5,), fill_value=7)
+    options = OriginOptions(inputs=("t",), target="energy")
+    with closing(find_origin(str(tmp_path / "a.zarr"), options)) as origin:
+        assert len(everything(origin)[0]) == 10, "any number, in an array that xarray did not write"
+    array.attrs["_ARRAY_DIMENSIONS"] = ["day"]
+    assert "t row 7: it has no value" in refusal(
+        tmp_path / "a.zarr", inputs=("t",), target="energy"
+    )
+
+
+def test_lost_chunks_are_said(tmp_path: Path) -> None:
+    """A chunk that was lost is zeros, and nothing said so."""
+    h5py = pytest.importorskip("h5py")
+    store(tmp_path / "a.zarr")
+    next((tmp_path / "a.zarr" / "cubes").rglob("1/0/0")).unlink()
+    with closing(find_origin(str(tmp_path / "a.zarr"), OriginOptions())) as origin:
+        assert origin.notes == ["cubes: 1 of 4 chunks are not there, and are packed as 0.0"]
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file.create_dataset("inputs", (9, 2), "i4", chunks=(2, 1))[:3] = 1
+        file["targets"] = np.arange(9) % 2
+    with closing(find_origin(str(tmp_path / "t.h5"), OriginOptions())) as origin:
+        assert origin.notes == ["inputs: 6 of 10 chunks are not there, and are packed as 0"]
+    with h5py.File(tmp_path / "t.h5", "a") as file:
+        file["inputs"].attrs["_FillValue"] = 0
+    assert "inputs row 3: it has no value" in refusal(tmp_path / "t.h5", target="targets")
+
+
+def test_zarr_does_not_lead_to_other_files(tmp_path: Path) -> None:
+    """A chunk that is a link to another file had that file's bytes packed; a FIFO would hang."""
+    store(tmp_path / "a.zarr", 2)
+    (tmp_path / "secret").write_bytes(b"secret" * 9)
+    chunk = tmp_path / "a.zarr" / "cubes" / "1.0.0"
+    chunk.unlink()
+    chunk.symlink_to("../../secret")
+    assert f"is refused: {chunk} is a link, to ../../secret" in refusal(tmp_path / "a.zarr")
+    chunk.unlink()
+    os.mkfifo(chunk)
+    assert f"{chunk} cannot be read: Not a regular file" in refusal(tmp_path / "a.zarr")
+    chunk.unlink()
+    (tmp_path / "a.zarr" / "elsewhere").symlink_to(tmp_path)
+    assert "elsewhere is a link, to " in refusal(tmp_path / "a.zarr")
+    (tmp_path / "a.zarr" / "elsewhere").unlink()
+    (tmp_path / "b.zarr").symlink_to("a.zarr")
+    with closing(find_origin(str(tmp_path / "b.zarr"), OriginOptions())) as origin:
+        assert len(origin.fields) == 3, "a link that the user names is the user's"

@@ -57,6 +57,18 @@ def test_several_inputs(tmp_path: Path) -> None:
     assert (rows["targets"].tolist(), origin.classes) == ([0, 1, 0, 1], ["0", "1"])
 
 
+def test_attributes_of_macos_are_no_samples(tmp_path: Path) -> None:
+    """`._000.png` was a sample of its own, without a label, and the tar was refused."""
+    members = {}
+    for name, content in (("png", png(np.zeros((4, 4), np.uint8))), ("cls", b"0")):
+        members |= {f"a/._0.{name}": b"\0\5\x16\7", f"a/0.{name}": content}
+    write_tar(tmp_path / "t.tar", members)
+    origin = find_origin(str(tmp_path / "t.tar"), OriginOptions())
+    assert everything(origin)[1].tolist() == [0]
+    skipped = "2 members ._…, attributes that macOS keeps: a/._0.png, a/._0.cls"
+    assert [str(group) for group in origin.skipped] == [skipped]
+
+
 def test_what_we_packed_is_read_as_a_tar(tmp_path: Path) -> None:
     """Ours are read like those of others."""
     (tmp_path / "t.csv").write_text("a,b,t\n" + "".join(f"{i},{-i},{i % 3}\n" for i in range(20)))

@@ -19,6 +19,14 @@ MODES = {1: "L", 3: "RGB"}
 _WITH_16_BITS = ("PNG", "PPM")
 """Formats whose grey images of 16 bits Pillow may give as numbers of 32 bits, its mode I."""
 
+LARGER = (
+    "\nto pack it all the same, bring it to a smaller size: --max-megapixels N --size HEIGHTxWIDTH"
+)
+"""Remedy for images that Pillow takes for bombs."""
+
+MAX_PIXELS = 2 * 89_478_485
+"""Of an image that Pillow opens unasked."""
+
 _IMAGE_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError),
     *(IndexError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError),
@@ -52,7 +60,11 @@ def opened_image(file: Any, where: str | None = None) -> Iterator[Any]:
     try:
         with image_module.open(file) as image:
             yield image
-    except (*_IMAGE_ERRORS, image_module.DecompressionBombError) as error:
+    except image_module.DecompressionBombError as error:
+        # Pillow's own text goes on: "could be decompression bomb DOS attack."
+        fault = f"has too many pixels: {str(error).partition(',')[0]}{LARGER}"
+        raise UserError(f"{where} {fault}") if where else ValueError(fault) from error
+    except _IMAGE_ERRORS as error:
         # Pillow's own text has the address of the object that held the file.
         is_unknown = isinstance(error, image_module.UnidentifiedImageError)
         fault = f"is not an image: {'its format is unknown' if is_unknown else error}"
@@ -85,6 +97,11 @@ def in_8_bits(image: Any) -> Any:
         return image
     deep = np.asarray(image).astype(np.uint32)
     return pillow().fromarray(((np.minimum(deep, 65535) * 255 + 32767) // 65535).astype(np.uint8))
+
+
+def allow_megapixels(number: float) -> None:
+    """Let this process open images of up to so many megapixels."""
+    pillow().MAX_IMAGE_PIXELS = int(number * 1e6 / 2)  # twice as many are an error
 
 
 def pillow() -> Any:

@@ -21,10 +21,8 @@ from phalanx.data.packing.targets import (
     parse_number,
     parse_targets,
 )
+from phalanx.data.unpacked import TEXT_BYTES, unpacked_limit
 from phalanx.errors import UserError
-
-MAX_EXPANSION, MIN_LIMIT_BYTES = 100, 64 * 2**20
-"""A table unzips to ten or twenty times its size; what unzips to more than this is none."""
 
 SEPARATORS = ",;\t"
 
@@ -131,7 +129,7 @@ def _header(lines: Sequence[str], separator: str) -> list[str]:
 def _text(path: Path) -> str:
     if b"\0" in read_unzipped(path, limit_bytes=2**20):
         raise UserError(f"{path} is no text: it holds bytes that are 0")
-    limit = max(MIN_LIMIT_BYTES, MAX_EXPANSION * path.stat().st_size)
+    limit = unpacked_limit(path.stat().st_size, TEXT_BYTES)
     content = read_unzipped(path, limit_bytes=limit + 1)
     if len(content) > limit:
         raise UserError(f"{path} is no table: it unzips to more than {limit / 1e6:,.0f} MB")

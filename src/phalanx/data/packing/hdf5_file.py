@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from phalanx.data.columns import listed
+from phalanx.data.packing.missing_values import absent_values, check_present, lost_chunks
 from phalanx.data.packing.origin import OriginOptions
 from phalanx.data.packing.rows_origin import (
     RowArray,
@@ -16,6 +20,7 @@ from phalanx.data.packing.rows_origin import (
     check_numbers,
     fields_of,
 )
+from phalanx.data.unpacked import check_packed, is_small
 from phalanx.errors import UserError
 
 _USUAL_INPUTS, _USUAL_TARGETS = ("inputs", "images", "data", "x", "X"), ("targets", "labels", "y")
@@ -32,6 +37,8 @@ class Hdf5File(RowsOrigin):
         with _reading(path):
             names = fields_of(*self._names(options))
             arrays = {field: self._array(name) for field, name in names.items()}
+            for name in {*names.values()}:
+                self.notes += _lost_chunks(name, find_data_set(path, self._file, name))
             self._arrange([RowFile(path, arrays)], options)
 
     def close(self) -> None:
@@ -55,9 +62,13 @@ class Hdf5File(RowsOrigin):
         if item is None:
             raise UserError(f"{self._path} has no data set {name!r}")
 
+        absent = absent_values(dict(item.attrs), item.dtype)
+
         def read(start: int, stop: int) -> Any:
             with _reading(self._path, f"rows {start} to {stop - 1}: "):
-                return item[start:stop]
+                values = item[start:stop]
+            check_present(self._path, name, start, np.isin(values, absent))
+            return values
 
         rows = item.chunks[0] if item.chunks else 1
         return check_numbers(self._path, RowArray(name, item.shape, item.dtype, read, rows))
@@ -115,6 +126,28 @@ def find_data_set(path: Path, file: Any, name: str) -> Any:
     return _checked(path, file, name, depth=0)
 
 
+def check_chunks(path: Path, name: str, item: Any) -> None:
+    """Raises: UserError when a chunk that gzip packed unpacks to more than is plausible: the HDF5
+    library makes room for all of it, whatever size the data set has."""
+    if item.chunks is None or item.compression != "gzip":
+        return
+
+    def check(info: Any) -> None:
+        if not is_small(info.size):
+            _, content = item.id.read_direct_chunk(info.chunk_offset)
+            check_packed("zlib", content, f"{path}: {name}, chunk at {info.chunk_offset}")
+
+    item.id.chunk_iter(check)
+
+
+def _lost_chunks(name: str, item: Any) -> Iterable[str]:
+    if item.chunks is None:
+        return ()
+    pairs = zip(item.shape, item.chunks, strict=True)
+    expected = math.prod(-(-length // step) for length, step in pairs)
+    return lost_chunks(name, item.id.get_num_chunks(), expected, item.fillvalue)
+
+
 def _checked(path: Path, file: Any, name: str, depth: int) -> Any:
     if depth > MAX_LINKS:
         raise UserError(f"{path}: {name} is made of data sets that are made of each other")
@@ -123,6 +156,7 @@ def _checked(path: Path, file: Any, name: str, depth: int) -> Any:
         return None
     if item.external:
         raise UserError(_refusal(path, name, item.external[0][0]))
+    check_chunks(path, name, item)
     if item.is_virtual:
         for source in item.virtual_sources():
             if source.file_name != ".":

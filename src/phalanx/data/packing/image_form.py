@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.decode import (
+    MAX_PIXELS,
     MODES,
     channels_of,
     decode_image,
@@ -73,6 +74,7 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
     """
     first: Peek | None = None
     other: Peek | None = None
+    too_large: Peek | None = None
     channels, num_png, num_images = 1, 0, 0
     deep, moving = SkippedItems("grey images of 16 bits, scaled to 8"), SkippedItems(_FRAMES)
     for image in images:
@@ -81,6 +83,8 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
         if image.num_frames > 1:
             moving.add(image.where)
         first = first or image
+        if image.height * image.width > MAX_PIXELS:
+            too_large = too_large or image
         if (image.height, image.width) != (first.height, first.width):
             other = other or image
         channels = max(channels, image.channels)
@@ -99,6 +103,11 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
             )
         shape = [channels, height, width]
         return ImageForm(field=_field("raw", shape), size=options.size, notes=notes)
+    if too_large is not None:
+        raise UserError(
+            f"{too_large.where} has {too_large.height * too_large.width:,} pixels, more than are "
+            "read from a file while training\npack arrays of a smaller size, with --size"
+        )
     encoding: Encoding = "png" if 2 * num_png > num_images else "jpeg"
     described = _field(encoding, None if other else [channels, height, width])
     return ImageForm(field=described, notes=notes)

@@ -18,6 +18,7 @@ from phalanx.data.packing.npy_content import parse_npy
 from phalanx.data.packing.origin import OriginOptions, SkippedItems, fingerprint_of, reported
 from phalanx.data.packing.record_origin import INPUTS, Part, RecordOrigin
 from phalanx.data.packing.tfrecord_files import IMAGES, image_or_text
+from phalanx.data.unpacked import check_unpacked
 from phalanx.errors import UserError
 
 _COUNTS = (b"__len__", b"__keys__", b"length", b"len", b"num-samples", b"num_samples")
@@ -124,6 +125,9 @@ _ZIP_ERRORS = (
 def _parse_npz(content: bytes, where: str) -> Mapping[str, Any]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            check_unpacked(
+                sum(member.file_size for member in archive.infolist()), len(content), where
+            )
             return {
                 name.removesuffix(".npy"): _parse_npy(archive.read(name), f"{where}, {name}")
                 for name in archive.namelist()

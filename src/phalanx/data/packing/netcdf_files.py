@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packing.hdf5_file import refuse_other_files
+from phalanx.data.packing.missing_values import check_present
 from phalanx.data.packing.origin import OriginOptions
 from phalanx.data.packing.rows_origin import (
     RowArray,
@@ -93,13 +94,7 @@ def _reader(path: Path, variable: Any, name: str) -> Callable[[int, int], NDArra
             raise UserError(
                 f"{path} is damaged: {name}, rows {start} to {stop - 1}: {error}"
             ) from error
-        missing = np.ma.getmaskarray(values)
-        if missing.any():
-            row = int(np.argmax(missing.reshape(len(missing), -1).any(axis=1)))
-            raise UserError(
-                f"{path}, {name} row {start + row}: it has no value, or one that means so\n"
-                "fill it in first, or pack what a function yields, my_data.py:samples"
-            )
+        check_present(path, name, start, np.ma.getmaskarray(values))
         return np.ma.getdata(values)
 
     return read

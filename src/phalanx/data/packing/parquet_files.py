@@ -51,7 +51,6 @@ class ParquetFiles(ChunkedOrigin):
         self.targets, self.classes = labelled(
             _joined(values, locations), locations, options.classes
         )
-        self._rounded: dict[str, str] = {}
         self._form = self._image_form(options)
         self.notes = self._form.notes if self._form else []
         field = self._form.field if self._form else self._array_field()
@@ -114,8 +113,7 @@ class ParquetFiles(ChunkedOrigin):
             values = self._table.read(group, name)
             if len(self._columns) > 1 and values.ndim > 1:
                 raise UserError(self._refusal(name, "lists beside other columns"))
-            parts.append(check_rounded(f"column {name!r}", values, dtype, self._rounded))
-        self.notes = [*self._rounded.values()]
+            parts.append(check_rounded(f"column {name!r}", values, dtype, self.notes))
         return parts[0] if parts[0].ndim > 1 else np.stack(parts, axis=1)
 
     def _refusal(self, name: str, what: str) -> str:

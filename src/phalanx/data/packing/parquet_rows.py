@@ -38,7 +38,7 @@ class ParquetRows(RowsOrigin):
     def __init__(self, paths: Sequence[Path], options: OriginOptions) -> None:
         """Raises: UserError when a file is damaged, or columns are missing or not of such kinds."""
         super().__init__()
-        self._table, self._rounded = ParquetTable(paths), dict[str, str]()
+        self._table = ParquetTable(paths)
         names = fields_of(options.inputs, options.target)
         files = [
             RowFile(group.path, {field: self._column(group, name) for field, name in names.items()})
@@ -60,9 +60,7 @@ class ParquetRows(RowsOrigin):
 
         def read(start: int, stop: int) -> NDArray[Any]:
             values = self._table.read(group, name)[start:stop]
-            values = check_rounded(f"column {name!r}", values, dtype, self._rounded)
-            self.notes = [*self._rounded.values()]
-            return values
+            return check_rounded(f"column {name!r}", values, dtype, self.notes)
 
         rows = len(group.rows)
         return RowArray(name, (rows, *read(0, 1).shape[1:]), dtype, read, rows)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.columns import column_array, column_dtype, common_dtype, listed
+from phalanx.data.unpacked import ARRAY_BYTES, check_unpacked
 from phalanx.errors import UserError
 
 PARQUET_ERRORS = (
@@ -20,6 +21,8 @@ PARQUET_ERRORS = (
 )
 """What pyarrow's errors derive from."""
 
+MAX_ROWS = 2**16
+"""Rows that are read at once, where the values of a dictionary stand for them."""
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -116,9 +119,34 @@ class ParquetTable:
         if name in self._partitions[group.path]:
             return pa.repeat(self._partitions[group.path][name], len(group.rows))
         try:
-            return group.file.read_row_group(group.number, columns=[name]).column(name)
+            return self._read(group, name)
+        except UserError:
+            raise
         except PARQUET_ERRORS as error:
             raise UserError(f"{group} cannot be read: {error}") from error
+
+    def _read(self, group: RowGroup, name: str) -> Any:
+        import pyarrow as pa
+
+        meta = group.file.metadata.row_group(group.number)
+        leaves = [meta.column(i) for i in range(meta.num_columns)]
+        leaves = [
+            leaf for leaf in leaves if leaf.path_in_schema.split(".")[0] == name.split(".")[0]
+        ]
+        packed = sum(leaf.total_compressed_size for leaf in leaves)
+        size = sum(max(leaf.total_uncompressed_size, 8 * leaf.num_values) for leaf in leaves)
+        title = f"{group}, column {name!r}"
+        check_unpacked(size, packed, title)
+        if not any(leaf.has_dictionary_page for leaf in leaves):
+            return group.file.read_row_group(group.number, columns=[name]).column(name)
+        # A word of the dictionary may stand in every row: its size counts as often.
+        step = min(MAX_ROWS, max(1, ARRAY_BYTES // max(1, size)))
+        batches, size = [], 0
+        for batch in group.file.iter_batches(step, row_groups=[group.number], columns=[name]):
+            batches.append(batch)
+            size += batch.nbytes
+            check_unpacked(size, packed, title)
+        return pa.Table.from_batches(batches).column(name)
 
     def where(self, number: int) -> str:
         """Return the location of a row, for error messages."""

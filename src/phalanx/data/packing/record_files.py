@@ -12,9 +12,7 @@ from typing import IO, Any, NamedTuple
 from phalanx.data.gzip_file import open_unzipped
 from phalanx.data.packing.origin import OriginOptions, fingerprint_of
 from phalanx.data.packing.record_origin import RecordOrigin
-
-MAX_EXPANSION, MIN_LIMIT_BYTES = 100, 64 * 2**20
-"""Records unzip to ten or twenty times their size; what unzips to more than this is none."""
+from phalanx.data.unpacked import TEXT_BYTES, unpacked_limit
 
 
 class RecordPlace(NamedTuple):
@@ -40,7 +38,7 @@ class RecordFiles(RecordOrigin):
         self.fingerprint = fingerprint_of(paths)
         try:
             for number, path in enumerate(paths):
-                limit = max(MIN_LIMIT_BYTES, MAX_EXPANSION * path.stat().st_size)
+                limit = unpacked_limit(path.stat().st_size, TEXT_BYTES)
                 self._files.append(open_unzipped(path, limit_bytes=limit))
                 for place in self.find(path, self._files[number]):
                     self._places.extend((number, *place))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.columns import listed
+from phalanx.data.columns import check_rounded, listed, promoted
 from phalanx.data.packed.index import Field, sample_bytes
 from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
@@ -131,7 +131,8 @@ class RecordOrigin(Origin):
             elif name in self._forms:
                 chosen[name] = self._forms[name].packed(chosen[name], self.where(number))
             else:
-                array = chosen[name].astype(field.dtype, order="C", copy=False)
+                array = check_rounded(name, chosen[name], np.dtype(field.dtype), self.notes)
+                array = np.asarray(array, order="C")
                 chosen[name] = array if field.shape is None else array.reshape(field.shape)
         return chosen
 
@@ -151,7 +152,13 @@ class RecordOrigin(Origin):
         for name, part in zip(self._sources[field], parts, strict=True):
             if not self._is_number(part):
                 raise UserError(f"{where}, {name!r}: it is no single number, as it was before")
-        return np.array([np.asarray(part).reshape(()) for part in parts])
+        numbers = [np.asarray(part).reshape(()) for part in parts]
+        dtype = np.result_type(*numbers)
+        if {number.dtype.kind for number in numbers} > {"f"}:
+            dtype = self.packed_dtype(dtype)
+            for name, number in zip(self._sources[field], numbers, strict=True):
+                check_rounded(repr(name), number, dtype, self.notes)
+        return np.array(numbers, dtype)
 
     def _title(self, field: str) -> str:
         return ", ".join(map(repr, self._sources[field]))
@@ -205,7 +212,12 @@ class FieldScan:
         if self._kind is None:
             self.dtype, self.shape = array.dtype, array.shape
         elif self.dtype is not None:
-            self.dtype = np.result_type(self.dtype, array.dtype)
+            dtype = promoted(self.dtype, array.dtype)
+            if dtype is None:
+                raise UserError(
+                    f"{where}: it holds {array.dtype}, and {self.dtype} before: no type holds both"
+                )
+            self.dtype = dtype
             if self.shape is not None and len(array.shape) != len(self.shape):
                 raise UserError(f"{where}: its shape is {array.shape}, and {self.shape} before")
             self.shape = self.shape if self.shape == array.shape else None

@@ -181,12 +181,18 @@ def choose_fields(
 def check_numbers(path: Path, array: RowArray) -> RowArray:
     """Return `array`.
 
-    Raises: UserError when it has no rows, or not of numbers.
+    Raises: UserError when it has no rows, or not of numbers, or those that are stored together do
+            not fit into memory.
     """
     if array.dtype.kind not in "biuf" or not array.shape:
         raise UserError(
             f"{path}: {array.name} is {array.dtype} of {array.shape}, not rows of numbers"
         )
+    check_fits(4 * _row_bytes(array), f"{path}: a row of {array.name} is {array.shape[1:]}")
+    together = min(array.shape[0], max(1, array.chunk_rows))
+    check_fits(
+        2 * together * _row_bytes(array), f"{path}: a chunk of {array.name}, {together:,} rows"
+    )
     return array
 
 
@@ -201,9 +207,6 @@ def _check_rows(file: RowFile) -> None:
     if first.shape[0] < 1:
         names = " and ".join(dict.fromkeys(array.name for array in arrays.values()))
         raise UserError(f"{path}: {names} have no rows")
-    for field, array in arrays.items():
-        if field != TARGETS or not _is_label(array):
-            check_fits(4 * _row_bytes(array), f"{path}: a row of {array.name} is {array.shape[1:]}")
 
 
 def _check_alike(file: RowFile, first: RowFile) -> None:

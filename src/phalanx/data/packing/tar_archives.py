@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packing.npy_content import parse_npy
+from phalanx.data.packing.origin import SkippedItems, reported
 from phalanx.data.packing.tar_members import Member, read_samples
 from phalanx.errors import UserError
 
@@ -20,6 +21,7 @@ class TarArchives:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths)
+        self._of_macos = SkippedItems("members ._…, attributes that macOS keeps")
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
 
     def samples(self) -> list[dict[str, Member]]:
@@ -28,10 +30,15 @@ class TarArchives:
         Raises: UserError for a damaged archive or an unsafe member, or when there are none.
         """
         paths = enumerate(self._paths)
-        samples = [sample for i, path in paths for sample in read_samples(i, path)]
+        samples = [sample for i, path in paths for sample in read_samples(i, path, self._of_macos)]
         if not samples:
             raise UserError(f"{self._paths[0]} holds no samples")
         return samples
+
+    @property
+    def skipped(self) -> list[SkippedItems]:
+        """Members that belong to no sample, for the summary."""
+        return reported([self._of_macos])
 
     def content(self, member: Member) -> bytes:
         """Return the bytes of a member. Raises: UserError when they are not all there."""

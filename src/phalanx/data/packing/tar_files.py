@@ -52,7 +52,7 @@ class TarFiles(ChunkedOrigin):
                         f"{', '.join(sorted(sample))}"
                     )
         self._members = [sample[inputs] for sample in samples]
-        self.skipped = _unused(samples, (inputs, target))
+        self.skipped = [*self._archives.skipped, *_unused(samples, (inputs, target))]
         members = [sample[target] for sample in samples]
         locations = TargetLocations(str(paths[0]), lambda i: self._archives.where(members[i]))
         values = self._target_values(members, locations)

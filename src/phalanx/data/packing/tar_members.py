@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from phalanx.data.packed.shard_writers import BLOCK_BYTES
+from phalanx.data.packing.origin import SkippedItems
 from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
 
@@ -24,10 +25,11 @@ class Member(NamedTuple):
     size: int
 
 
-def read_samples(number: int, path: Path) -> Iterator[dict[str, Member]]:
+def read_samples(number: int, path: Path, of_macos: SkippedItems) -> Iterator[dict[str, Member]]:
     """Yield the members of one sample after the other, by ending.
 
-    Archives that were joined are read on. number: of the file, for `Member`.
+    Archives that were joined are read on. number: of the file, for `Member`. of_macos: gets the
+    members `._…`, in which macOS keeps attributes of the files beside them.
 
     Raises: UserError for a damaged or truncated archive, a member that is no file or leaves its
             folder, or a second member of one ending in a sample.
@@ -39,6 +41,9 @@ def read_samples(number: int, path: Path) -> Iterator[dict[str, Member]]:
                 if info.isdir():
                     continue
                 _check(path, info)
+                if PurePosixPath(info.name).name.startswith("._"):
+                    of_macos.add(info.name)
+                    continue
                 stem, _, ending = PurePosixPath(info.name).name.partition(".")
                 full_key = str(PurePosixPath(info.name).parent / stem)
                 if sample and full_key != key:

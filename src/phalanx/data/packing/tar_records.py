@@ -24,6 +24,7 @@ class TarRecords(RecordOrigin):
         super().__init__()
         self._archives = TarArchives(paths)
         self._samples = self._archives.samples()
+        self.skipped = self._archives.skipped
         self.text = str(paths[0] if len(paths) == 1 else paths[0].parent)
         self.fingerprint = fingerprint_of(paths)
         target = None if options.target is None else _ending(options.target)

@@ -1,0 +1,59 @@
+"""Values that stand for none, and chunks that are not there, in files of arrays."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.errors import UserError
+
+MARKS = ("_FillValue", "missing_value")
+"""Attributes by which NetCDF, and xarray in Zarr, name values that stand for none."""
+
+
+def absent_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the values that stand for none, of the attributes of an array of `dtype`."""
+    marks = [attributes[name] for name in MARKS if attributes.get(name) is not None]
+    values = [_decoded(value) for mark in marks for value in np.atleast_1d(mark).tolist()]
+    found = np.array([value for value in values if isinstance(value, int | float)])
+    return found.astype(dtype) if dtype.kind == "f" else found
+
+
+def check_present(path: Path, name: str, start: int, missing: NDArray[np.bool_]) -> None:
+    """Raises: UserError naming the first row with a value that is missing. start: its first row."""
+    if missing.any():
+        row = int(np.argmax(missing.reshape(len(missing), -1).any(axis=1)))
+        raise UserError(
+            f"{path}, {name} row {start + row}: it has no value, or one that means so\n"
+            "fill it in first, or pack what a function yields, my_data.py:samples"
+        )
+
+
+def lost_chunks(name: str, found: int, expected: int, value: object) -> Iterable[str]:
+    """Yield the sentence about chunks that are not there, if any."""
+    if found < expected:
+        yield (
+            f"{name}: {expected - found:,} of {expected:,} chunks are not there, and are packed as "
+            f"{value}"
+        )
+
+
+def _decoded(value: object) -> object:
+    """Return a number; xarray writes floats in Zarr 3 as the Base64 of their eight bytes."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        return struct.unpack("<d", base64.b64decode(value, validate=True))[0]
+    except (binascii.Error, struct.error):
+        return None
