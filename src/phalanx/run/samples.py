@@ -45,6 +45,8 @@ class TensorSamples:
     """Rows of tensors of equal length. A batch is one tensor, or a tuple of them."""
 
     def __init__(self, tensors: Sequence[Tensor], *, is_single: bool = False) -> None:
+        if not all(tensor.dim() for tensor in tensors):
+            raise UserError("data has a tensor without dimensions: give one row per sample")
         lengths = {len(tensor) for tensor in tensors}
         if len(lengths) != 1:
             raise UserError(

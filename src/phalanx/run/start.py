@@ -22,6 +22,7 @@ from phalanx.launch.detect import detect
 from phalanx.parallel.replica_options import Compression, Overlap
 from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.certificate import probe_processors
+from phalanx.run.check_arguments import check_arguments
 from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
 from phalanx.run.data_loader import unwrap_loader
@@ -38,6 +39,9 @@ from phalanx.run.source import Source, check_loading, reads_once, source_of
 from phalanx.run.strategy import StrategyName
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
+
+WITH_OWN_CHECKS = ("model", "optimizer", "data", "comm", "scheduler")
+"""Arguments whose types their own checks know better."""
 
 
 @checkable
@@ -144,13 +148,13 @@ def start(
 
     Raises: UserError for what the program or the user can mend.
     """
+    given = dict(locals())
     report_failures()
     close_ended()
+    check_arguments(start, given, without=WITH_OWN_CHECKS)
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_model(model)
     check_optimizers(model, optimizers)
-    _check_paths(checkpoint_dir=checkpoint_dir, run_dir=run_dir, resume=resume or None)
-    _check_counts(keep_checkpoints=keep_checkpoints)
     saving = CheckpointPlan.of(
         checkpoint_dir,
         resume,
@@ -168,7 +172,6 @@ def start(
         bitwise=bitwise,
         epochs=epochs,
         steps=steps,
-        checkpoint_steps=checkpoint_steps,
         sharded=sharded,
         loading=loading,
         num_ranks=num_ranks_of(comm),
@@ -237,7 +240,6 @@ def _plan_batches(
     bitwise: bool,
     epochs: int | None,
     steps: int | None,
-    checkpoint_steps: int | None,
     sharded: bool,
     loading: dict[str, Any] | None,
     num_ranks: int,
@@ -247,13 +249,6 @@ def _plan_batches(
     if not sharded:
         data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     loading = loading or {}
-    _check_counts(
-        batch_size=batch_size,
-        epochs=epochs,
-        steps=steps,
-        micro_batches=micro_batches,
-        checkpoint_steps=checkpoint_steps,
-    )
     if batch_size is None:
         raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
     check_workers(data, loading, num_ranks=num_ranks)
@@ -291,15 +286,3 @@ def _epochs_of(source: Source, steps: int | None, num_samples: int | None, batch
     if steps is None or reads_once(source):
         return 1
     return steps if num_samples is None else -(-steps // num_batches(num_samples, batch_size))
-
-
-def _check_paths(**paths: object) -> None:
-    for name, path in paths.items():
-        if path is not None and path is not True and not isinstance(path, (str, os.PathLike)):
-            raise UserError(f"{name}={path!r} is no path")
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and (type(count) is not int or count < 1):
-            raise UserError(f"{name}={count!r} is no whole number from 1")
