@@ -427,3 +427,48 @@ def test_only_what_kernels_do_is_taken_for_a_rule(
 ) -> None:
     found = rule_of(optimizer)
     assert (None if found is None else (found.name, found.momentum)) == rule
+
+
+@pytest.mark.parametrize("bitwise", [False, True])
+@pytest.mark.usefixtures("restored_settings")
+def test_what_is_not_finite_in_the_data_is_named_by_its_sample(bitwise: bool) -> None:
+    """The advice was to lower the learning rate."""
+    inputs, targets = torch.randn(12, 4), torch.randn(12, 2)
+    inputs[7, 1] = torch.nan
+    for data, where in (
+        (
+            (inputs, targets),
+            r"nan in sample 7 \(row \d of micro-batch \d on rank 0\), in inputs: mend",
+        ),
+        (
+            {"inputs": targets[:, :1].repeat(1, 4), "targets": inputs[:, :2]},
+            "sample 7 .* in targets",
+        ),
+    ):
+        run = run_of(nn.Linear(4, 2), data=data, bitwise=bitwise)
+        with pytest.raises(phalanx.UserError, match=f"gradients are not finite.*{where}"):
+            for batch in run:
+                run.backward((run.model(batch.inputs) - batch.targets).square().mean())
+    run = run_of(nn.Linear(4, 2), bitwise=bitwise)
+    with pytest.raises(phalanx.UserError, match="lower the learning rate"):  # the data are fine
+        for batch in run:
+            run.backward(loss_of(run, batch) * torch.inf)
+
+
+def test_the_norm_of_clipped_gradients_and_the_loss_of_a_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """People log both, and print with the arguments of `print`."""
+    model = nn.Linear(4, 2)
+    copy = [p.detach().clone().requires_grad_() for p in model.parameters()]
+    run = run_of(model, clip_norm=0.1, steps=1, batch_size=12)
+    assert run.grad_norm is None and run.step_loss is None
+    for batch in run:
+        loss = (nn.functional.linear(batch.inputs, *copy) - batch.targets).square().mean()
+        loss.backward()
+        run.backward(loss_of(run, batch))
+    norm = torch.stack([p.grad.norm() for p in copy if p.grad is not None]).norm()
+    assert run.grad_norm == pytest.approx(norm.item(), rel=1e-5) and run.grad_norm > 0.1
+    assert run.step_loss == pytest.approx(loss.item(), rel=1e-5)
+    run.print("a", "b", sep="-", end="|", flush=True)
+    assert capsys.readouterr().out.endswith("a-b|")

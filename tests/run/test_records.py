@@ -252,7 +252,15 @@ def test_a_program_that_fails_says_so_in_its_records(
     ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert ended.returncode == code, ended.stderr
     assert said in ended.stderr and ("Traceback" in ended.stderr) == (how == "error")
+    if how == "mistake":  # of several calls nobody knew which
+        line = f"failing.py:{line_of('run.backward(', programs('failing.py'))})"
+        assert ended.stderr.rstrip().endswith(line), ended.stderr
     assert read_run(tmp_path / "run").outcome.status == status
+
+
+def line_of(text: str, file: Path) -> int:
+    lines = file.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
 @pytest.mark.mpi

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from phalanx.errors import UserError
 from phalanx.gradients.norms import (
     NonFiniteGradients,
     describe_nonfinite,
@@ -13,6 +14,15 @@ from phalanx.gradients.norms import (
     find_nonfinite,
 )
 from phalanx.parallel.run_group import RunGroup
+
+
+class NonFiniteGradientsError(UserError):
+    """Gradients that are not finite; all ranks that train together raise it."""
+
+    def __init__(self, why: str, remedies: str) -> None:
+        """why: step, ranks and a parameter."""
+        super().__init__(f"{why}; {remedies}")
+        self.why = why
 
 
 def describe_over_ranks(

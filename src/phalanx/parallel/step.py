@@ -73,6 +73,8 @@ class StepResult(NamedTuple):
     why_skipped: str = ""
     """In a line, the same on every rank that skips the step: a gradient was not finite, and the
     parameters are as before. Empty: the step was made."""
+    grad_norm: float | None = None
+    """Norm of the gradients over all parameters and ranks, before clipping; None: not clipped."""
 
     @property
     def is_skipped(self) -> bool:

@@ -28,7 +28,11 @@ from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
 from phalanx.models.options import DataShape
 from phalanx.parallel.loss import CrossEntropy, LossFunction, join_logits
-from phalanx.parallel.nonfinite import describe_over_ranks, describe_sums_over_ranks
+from phalanx.parallel.nonfinite import (
+    NonFiniteGradientsError,
+    describe_over_ranks,
+    describe_sums_over_ranks,
+)
 from phalanx.parallel.optimizer import OptimizerSource, rule_of
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import (
@@ -82,6 +86,8 @@ class Strategy(ABC):
     """Losses and weights over the ranks in the last step, where gradients are summed with them."""
     num_blocks: int | None = None
     """Blocks of samples to evaluate; None: one a rank. Where fixed, numbers are summed exactly."""
+    grad_norm: float | None = None
+    """Norm of the last step's gradients, before clipping; None where they are not clipped."""
     numbers: Sequence[int] | None = None
     """Micro-batches of a global batch that this rank computes; None: its share."""
     missing: Sequence[int] = ()
@@ -176,7 +182,9 @@ class Strategy(ABC):
         exchange_s = self.exchange(batch, computed_at, is_updated=is_updated)
         self.communicated_bytes += self._reduced_bytes
         communication_s = result.communication_s + exchange_s
-        return result._replace(communication_s=communication_s, why_skipped=why_skipped)
+        return result._replace(
+            communication_s=communication_s, why_skipped=why_skipped, grad_norm=self.grad_norm
+        )
 
     def compute_gradients(self, batch: Batch) -> StepResult:
         """Accumulate the gradients of the micro-batches of `batch`, and sum them over the ranks in
@@ -255,9 +263,8 @@ class Strategy(ABC):
         if self.options.clip_norm is None:
             return scale if self.gradients_are_finite() else None
         square = self.gradient_square()
-        if not math.isfinite(square):
-            return None
-        return scale * clip_factor(scale * math.sqrt(square), self.options.clip_norm)
+        self.grad_norm = norm = scale * math.sqrt(square)
+        return scale * clip_factor(norm, self.options.clip_norm) if math.isfinite(square) else None
 
     def gradients_are_finite(self) -> bool:
         """Return whether all gradients that the optimizer is about to apply are finite, on all
@@ -303,7 +310,7 @@ class Strategy(ABC):
         own, sums = self.describe_nonfinite_gradients, self.describe_nonfinite_sums
         why = own(batch, loss_sum) if can_recompute else sums(batch, loss_sum)
         if not self.options.skips_nonfinite:
-            raise UserError(f"{why}; {REMEDIES if can_recompute else REMEDIES_IN_PROGRAM}")
+            raise NonFiniteGradientsError(why, REMEDIES if can_recompute else REMEDIES_IN_PROGRAM)
         return why
 
     def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:

@@ -67,6 +67,7 @@ class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     # included, and what is hidden behind the backward pass. None where not measured.
     node_s: float | None = None
     network_s: float | None = None
+    grad_norm: float | None = None  # over all parameters and ranks, before clipping; where clipped
 
 
 class SkippedEvent(Event, frozen=True, kw_only=True, tag="skipped"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 
 class EpochEnd:
@@ -59,6 +61,8 @@ class MicroBatch:
     """Ends the epoch, or finds out."""
     global_samples: int
     """Of its global batch, over all ranks."""
+    indices: Sequence[int] | Tensor | None = None
+    """Of its samples in the data set, where these have numbers."""
     optimizer: str | None = None
     """Name of the only one that its step trains, where `phalanx.start` was given `alternate`."""
 

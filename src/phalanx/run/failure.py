@@ -9,10 +9,12 @@ import atexit
 import io
 import os
 import sys
+import sysconfig
 import time
 import traceback
 import weakref
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +29,7 @@ from phalanx.torch_backend.threads import refused_operation
 ECHO_DELAY_S = 2.0
 """Time that rank 0 has to end the others, before they say the same."""
 
+_PACKAGE = str(Path(__file__).parents[1])
 _OPEN: weakref.WeakSet[ProgramRecords] = weakref.WeakSet()
 _before: Any = sys.excepthook
 
@@ -55,7 +58,11 @@ def end_program(
 ) -> None:
     """End all ranks because of an error of this one, which is shown."""
     if (refused := refused_operation(error)) is not None:
-        error = UserError(f"{refused} ({_place_of(trace)})").with_traceback(trace)
+        error = UserError(refused).with_traceback(trace)
+    if isinstance(error, UserError) and (place := line_of_program(trace)):
+        located = UserError(f"{error} ({place})").with_traceback(trace)
+        located.__cause__ = error.__cause__
+        error = located
     is_mendable, launched = isinstance(error, UserError), detect(os.environ)
     if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
         sys.stderr = sys.__stderr__  # the hook of PyTorch's process groups would write it later
@@ -77,7 +84,22 @@ def end_program(
         os._exit(EXIT_BAD_INPUT)
 
 
-def _place_of(trace: TracebackType | None) -> str:
-    """Return file and line of the program, the last outside of PyTorch."""
-    frames = [f for f in traceback.extract_tb(trace) if f"{os.sep}torch{os.sep}" not in f.filename]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
+def line_of_program(trace: TracebackType | None) -> str:
+    """Return file and line where the program called what has failed; empty: it is not in there.
+
+    The innermost frame that belongs to no library: a function that `run.evaluate` calls back
+    counts, too.
+    """
+    frames = [f for f in traceback.extract_tb(trace) if not _is_library(f.filename)]
+    return f"{_shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+
+
+def _is_library(file: str) -> bool:
+    folders = (_PACKAGE, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+    return file.startswith("<") or file.startswith(tuple(f"{folder}{os.sep}" for folder in folders))
+
+
+def _shown(file: str) -> str:
+    """Return a file's name as somebody in the working folder writes it."""
+    here = os.path.relpath(file)
+    return file if here.startswith(os.pardir) else here

@@ -126,5 +126,15 @@ class IndexedFeed:
             is_last = position + 1 == len(slices)
             ends_step = is_last or slices[position + 1][0] != start
             num_samples = 0 if piece.is_padding else piece.stop - piece.start
-            yield MicroBatch(data, num_samples, epoch, step, piece.number, ends_step, is_last, size)
+            yield MicroBatch(
+                data,
+                num_samples,
+                epoch,
+                step,
+                piece.number,
+                ends_step,
+                is_last,
+                size,
+                indices=indices[position],
+            )
             step += ends_step

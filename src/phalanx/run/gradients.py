@@ -14,12 +14,14 @@ from torch.optim import Optimizer
 
 from phalanx.comm.errors import WaitTimeoutError
 from phalanx.errors import UserError
+from phalanx.parallel.nonfinite import NonFiniteGradientsError
 from phalanx.parallel.step import Batch, StepResult, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_together
 from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.check_loss import check_loss, check_mean, check_weight
+from phalanx.run.nonfinite_data import find_bad_sample, first_bad_sample
 from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
 from phalanx.run.randomness import seed_micro_batch
 
@@ -72,6 +74,7 @@ class StepGradients:
         self._global_samples = batch.global_samples
         self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
         self._weight, self.num_samples, self._accumulated = 0.0, 0, None
+        self._bad_sample = ""
         self._has_own_weights: bool | None = None  # None: no micro-batch of the step has told
 
     def begin(self, batch: MicroBatch) -> None:
@@ -128,6 +131,8 @@ class StepGradients:
         if not own and not math.isfinite(value) and not self.is_collective:
             # Such as a mean over no tokens: what counts nothing adds nothing, not 0 · nan.
             loss, value = nothing_of(itertools.chain(*self._parameters.values())), 0.0
+        if own and not math.isfinite(value):
+            self._bad_sample = self._bad_sample or find_bad_sample(batch, self._strategy.rank)
         self._missing -= names
         self._strategy.note_loss(own * value, own if is_first else 0.0)
         hidden_s, last_bucket_s, exposed_s = None, None, 0.0
@@ -195,11 +200,26 @@ class StepGradients:
                 for parameter in parameters:
                     parameter.grad = None
         self._is_applying = True
-        result = self._strategy.apply_gradients(
-            describe(batch, global_weight), result, scale=scale, own_weight=self._weight
-        )
+        try:
+            result = self._strategy.apply_gradients(
+                describe(batch, global_weight), result, scale=scale, own_weight=self._weight
+            )
+        except NonFiniteGradientsError as error:
+            if sample := self._first_bad_sample():
+                mend = "mend it, or leave such steps out by bad_gradients='skip'"
+                raise UserError(f"{error.why}; {sample}: {mend}") from None
+            raise
         self._is_applying = False
+        if result.is_skipped and (sample := self._first_bad_sample()):
+            result = result._replace(why_skipped=f"{result.why_skipped}; {sample}")
         return result
+
+    def _first_bad_sample(self) -> str:
+        """Return the sample of the step whose data are not finite. Collective, but where ranks
+        train alone."""
+        if not self._strategy.sums_gradients:
+            return self._bad_sample
+        return first_bad_sample(self._strategy.group, self._bad_sample)
 
     def release(self) -> None:
         """Leave model and optimizers to the program, after the loop."""

@@ -332,6 +332,12 @@ class ProgramRun:
         summed = self._strategy.summed
         return None if summed is None else summed.loss / (summed.weight or 1)
 
+    @property
+    def grad_norm(self) -> float | None:
+        """Norm of the last step's gradients over all parameters and ranks, before they were
+        clipped; None where `clip_norm` was not given. Not collective."""
+        return self._strategy.grad_norm
+
     def training_loss(self) -> float:
         """Return the mean loss of this epoch's samples so far, over all ranks; after its loop that
         of the whole epoch, before the next begins, also where it was resumed or ranks have died

@@ -20,6 +20,7 @@ def step_record(
     hidden_s: float | None,
     last_bucket_s: float | None,
     why_skipped: str,
+    grad_norm: float | None = None,
     node_s: float | None = None,
     network_s: float | None = None,
 ) -> StepEvent:
@@ -41,4 +42,5 @@ def step_record(
         is_skipped=bool(why_skipped),
         node_s=node_s,
         network_s=network_s,
+        grad_norm=grad_norm,
     )
