@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
-from phalanx.jobs.live_line import LiveLine, bar
+from phalanx.jobs.live_line import LiveLine, bar, folded
 from phalanx.records.events import Event, NoticeEvent
 
 
@@ -57,3 +57,16 @@ def test_elsewhere_than_on_a_terminal_each_tenth_of_a_phase_is_a_line() -> None:
 )
 def test_the_bar_is_as_long_as_what_is_done(done: float, drawn: str) -> None:
     assert bar(done) == f"{drawn} {done:4.0%}"
+
+
+def test_a_line_of_an_epoch_fits_the_terminal() -> None:
+    """At 80 columns lines of 103 characters broke within words, and paths within their names."""
+    line = (
+        "epoch 1/5  loss 2.1234  validation 1.9876  accuracy 92.00%  33,292 images/s"
+        "  communication 11.4%  0.25 s"
+    )
+    assert folded(line, 200) == line
+    first, second = folded(line, 80).splitlines()
+    assert first.endswith("33,292 images/s") and second == "    communication 11.4%  0.25 s"
+    path = f"report: /{'a' * 200}/report.html"
+    assert folded(path, 80) == path

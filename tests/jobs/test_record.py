@@ -1,6 +1,7 @@
 """The outcome is in the record, or the user is told that it is not."""
 
 import resource
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,14 @@ import pytest
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.outcome import JobExit, determine_outcome
-from phalanx.jobs.record import default_folder, end_record, run_recorded
+from phalanx.jobs.record import (
+    COMMAND,
+    default_folder,
+    end_record,
+    job_command,
+    run_recorded,
+    this_command,
+)
 from phalanx.records.failures import EXIT_UNWRITABLE, failure_of, report_failure
 from phalanx.records.files import read_failure, read_run, write_record
 from phalanx.records.schema import Outcome, Run
@@ -113,3 +121,10 @@ def test_jobs_of_the_same_second_have_folders_of_their_own() -> None:
     names = [default_folder("train", "mlp-mpi-2").name for _ in range(50)]
     assert len(set(names)) == len(names)
     assert names == sorted(names), "the newest is the last"
+
+
+def test_a_launched_program_is_run_again_by_the_whole_command() -> None:
+    """ "How to run it again" was `train.py` for what was `phalanx launch -n 2 … train.py`."""
+    words = ["phalanx", "launch", "-n", "2", "--log-dir", "my logs", "train.py"]
+    assert job_command({COMMAND: shlex.join(words)}) == words
+    assert job_command({}) == this_command()

@@ -3,7 +3,14 @@
 import msgspec
 import pytest
 
-from phalanx.records.events import EpochEvent, EvaluationEvent, Event, StartedEvent, StepEvent
+from phalanx.records.events import (
+    EpochEvent,
+    EvaluationEvent,
+    Event,
+    MetricsEvent,
+    StartedEvent,
+    StepEvent,
+)
 from phalanx.records.schema import Outcome
 from phalanx.report.measures import measure_run, timed_epochs
 from phalanx.report.rank_measures import PARTS, RankMeasure, measure_rank
@@ -226,3 +233,16 @@ def test_processor_time_is_that_of_all_ranks_in_a_timed_epoch() -> None:
     assert run.processor_s == pytest.approx((4.0, 0.4))
     untold = measure_run(made, ranks(events, [epoch(n, 1.0) for n in range(3)]))
     assert untold.processor_s is None
+
+
+def test_an_accuracy_that_a_program_logs_is_that_of_its_run() -> None:
+    """In a study of a user's program the column `acc. %` was empty, although it logs `accuracy`."""
+    logged = [
+        MetricsEvent(at_s=1.0, epoch=0, step=n, metrics={"accuracy": 0.8 + n / 10}) for n in (0, 1)
+    ]
+    events = [started(), step(0), epoch(0, 1.0), *logged]
+    ranks = {0: measure_rank(events)}
+    assert measure_run(run_of(Job("mlp", "mpi"), "s"), ranks).final_accuracy == 0.9
+    percent = MetricsEvent(at_s=1.0, epoch=0, step=9, metrics={"accuracy": 92.0})
+    ranks = {0: measure_rank([*events, percent])}
+    assert measure_run(run_of(Job("mlp", "mpi"), "s"), ranks).final_accuracy is None

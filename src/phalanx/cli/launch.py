@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from phalanx.jobs.memory_copies import OPTION as COPIES_OPTION
 from phalanx.jobs.memory_copies import check_copies
 from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
-from phalanx.jobs.record import default_folder
+from phalanx.jobs.record import COMMAND, default_folder, this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.launch.allocation import allocation, check_ranks, use_hosts
 from phalanx.launch.cores import describe_crowding, usable_cores
@@ -255,7 +256,7 @@ def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None
 
 def _environment(folder: Path, *, rebalance: bool) -> dict[str, str]:
     """Return what the ranks find beside our variables: the place of records, our width, options."""
-    wanted = {RUN_DIR: str(folder.absolute())}
+    wanted = {RUN_DIR: str(folder.absolute()), COMMAND: shlex.join(this_command())}
     if sys.stdout.isatty():
         wanted["COLUMNS"] = str(shutil.get_terminal_size().columns)
     if rebalance:

@@ -50,7 +50,8 @@ class LiveLine:
         """Take new events into `view`, print the lines that they complete and draw its text."""
         for line in view.take(events):
             if self._label is None:
-                self._console.print(line, markup=False)
+                width = self._console.width if self._console.is_terminal else len(line)
+                self._console.print(folded(line, width), markup=False)
         self.draw(view.text())
 
     def draw(self, text: str) -> None:
@@ -69,6 +70,19 @@ class LiveLine:
     def _line(self, text: str) -> Text:
         before = f"{self._label}  " if self._label else ""
         return Text(before + text, no_wrap=True, overflow="ellipsis")
+
+
+def folded(line: str, width: int) -> str:
+    """Break a line that is wider than the terminal between its columns, which two spaces part; a
+    terminal would break it within words, and paths within their names."""
+    lines = [""]
+    for column in line.split("  "):
+        longer = f"{lines[-1]}  {column}" if lines[-1] else column
+        if len(longer) > width and lines[-1].strip():
+            lines.append(f"    {column}")
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
 
 
 def bar(done: float) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
@@ -47,9 +47,18 @@ def unused_folder(folder: Path) -> Path:
     return next(each for each in candidates if not record_file(each, Run).exists())
 
 
+COMMAND = "PHALANX_COMMAND"
+"""For the ranks of a program: the command that has started all of them."""
+
+
 def this_command() -> list[str]:
     """Return the words of the command line of this process."""
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def job_command(environ: Mapping[str, str]) -> list[str]:
+    """Return the words of the command that starts this rank's job again, as far as is known."""
+    return shlex.split(environ.get(COMMAND, "")) or this_command()
 
 
 def describe_environment(mpi: object | None) -> Environment:

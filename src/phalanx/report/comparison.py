@@ -291,7 +291,7 @@ ValueOfRun = Callable[[RunMeasure], float | None]
 
 def final_accuracy(run: RunMeasure) -> float | None:
     """Validation accuracy after the last epoch."""
-    return run.trained[-1].validation_accuracy if run.trained else None
+    return run.final_accuracy
 
 
 def final_loss(run: RunMeasure) -> float | None:

@@ -79,6 +79,12 @@ class RunMeasure:
         return tuple(e.epoch_s for e in self.epochs if e.epoch in self.timed_epochs)
 
     @property
+    def final_accuracy(self) -> float | None:
+        """Validation accuracy after the last epoch, else the last that the program has logged."""
+        known = self.trained[-1].validation_accuracy if self.trained else None
+        return logged_accuracy(self.ranks) if known is None else known
+
+    @property
     def trained(self) -> tuple[EpochMeasure, ...]:
         """The epochs that trained, without the evaluation before the first."""
         return tuple(epoch for epoch in self.epochs if epoch.epoch >= 0)
@@ -125,6 +131,18 @@ def measure_run(
         final_train_accuracy=_final_train_accuracy(everyone),
         unseen=tuple(unseen),
     )
+
+
+def logged_accuracy(ranks: Mapping[int, RankMeasure]) -> float | None:
+    """Return the last metric of a program that is named as an accuracy and is a share."""
+    logged = [
+        event.metrics[name]
+        for rank in ranks.values()
+        for event in rank.metrics
+        for name in ("accuracy", "validation_accuracy")
+        if name in event.metrics
+    ]
+    return logged[-1] if logged and 0 <= logged[-1] <= 1 else None
 
 
 def _summarized(ranks: Iterable[RankMeasure]) -> tuple[EpochMeasure, ...]:

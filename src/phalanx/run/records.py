@@ -21,8 +21,8 @@ from phalanx.jobs.live_line import LiveLine, bar
 from phalanx.jobs.record import (
     begin_record,
     end_record,
+    job_command,
     opening_fields,
-    this_command,
     unused_folder,
 )
 from phalanx.jobs.restarts import is_restart
@@ -118,7 +118,7 @@ class ProgramRecords:
                     run=folder.name,
                     config=msgspec.to_builtins(setting),
                     setting=setting,
-                    **opening_fields(this_command(), strategy.group.library),
+                    **opening_fields(job_command(os.environ), strategy.group.library),
                 )
                 try:
                     begin_record(folder, run)

@@ -51,7 +51,7 @@ def test_the_key_figure_has_its_interval(tmp_path: Path) -> None:
     barrier = only_results(make_bench(tmp_path / "barrier", collectives=("barrier",)))
     figure, apart = key_figures([ours, barrier])
     assert figure.value == "5.00×"
-    assert figure.beside == "3.22 to 7.76; 12.0 µs against 60.0 µs"
+    assert figure.beside == "3.22\N{EN DASH}7.76; 12.0 µs against 60.0 µs"
     assert apart.value == "500 ns"
     assert apart.beside.startswith("400 ns with Open MPI")
 
