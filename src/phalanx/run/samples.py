@@ -19,6 +19,7 @@ from torch.utils.data import (
 
 from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
+from phalanx.launch.worker_environment import worker_environment
 from phalanx.run.data_loader import reading_options
 from phalanx.run.pack_samples import (
     PackSamples,
@@ -88,7 +89,8 @@ class DatasetSamples:
             collate = options.get("collate_fn") or default_collate
             dataset = SeededDataset(dataset, collate, self._seed)
             options["collate_fn"] = as_it_is
-        return iter(DataLoader(dataset, batch_sampler=chosen, **options))
+        with worker_environment():
+            return iter(DataLoader(dataset, batch_sampler=chosen, **options))
 
 
 def seeded_samples(samples: IndexedSamples, seed: int) -> IndexedSamples:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.errors import UserError
+from phalanx.launch.worker_environment import worker_environment
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import EpochEnd, MicroBatch
 from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
@@ -312,7 +313,8 @@ def read_stream(samples: Iterable[Any], loading: dict[str, Any]) -> Iterator[Any
     if not isinstance(samples, IterableDataset) or not loading:
         return iter(samples)
     options = in_processes(loading)
-    return iter(DataLoader(samples, batch_size=None, collate_fn=unchanged, **options))
+    with worker_environment():
+        return iter(DataLoader(samples, batch_size=None, collate_fn=unchanged, **options))
 
 
 def unchanged(item: Any) -> Any:

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from phalanx.data.reading.shm_slots import FilledSlot, SlotReader, SlotWriter
 from phalanx.errors import RunFailedError
+from phalanx.launch.worker_environment import worker_environment
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -104,7 +105,7 @@ class _ReaderProcess:
         self._process = context.Process(
             target=_serve, args=(theirs, text), name=f"reader {number}", daemon=True
         )
-        with nullcontext() if b"__main__" in text else _hidden_main():
+        with worker_environment(), nullcontext() if b"__main__" in text else _hidden_main():
             self._process.start()
         theirs.close()
         self.sentinel = self._process.sentinel
