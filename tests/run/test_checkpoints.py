@@ -10,17 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
+from torch.utils.data import Dataset
 
 import phalanx
 from phalanx.checkpoints.find import find_checkpoint, find_newest
 from phalanx.checkpoints.manifest import MODEL_FILE
 from phalanx.records.events import SavedEvent
 from phalanx.records.files import read_events
+from phalanx.run.contents import ends_of
+from phalanx.run.ended import close_ended
 from phalanx.run.program import ProgramRun
+from phalanx.run.samples import samples_of
 from tests.conftest import ONE_THREAD, Ranks, long
 from tests.run.programs.checkpoints import CASES, STEPS, Rows, results
 
@@ -126,6 +131,54 @@ def test_the_loss_of_an_epoch_resumed_within_it_is_that_of_all(
     assert loss_after(3, strategy=strategy, resume=tmp_path) == (whole, last)
     (line,) = capsys.readouterr().err.splitlines()
     assert "run.reduce: the run was resumed within an epoch: of a value that is counted" in line
+
+
+@pytest.mark.usefixtures("restored_settings")
+def test_other_data_or_layers_of_the_same_shapes_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run went on in silence with another rate of dropout, or other samples."""
+
+    def resume(rate: float, data: Any, **options: Any) -> str:
+        model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(rate), nn.LeakyReLU())
+        optimizer = SGD(model.parameters(), lr=0.1)
+        options = {"checkpoint_dir": tmp_path / "run", "resume": True, "batch_size": 4, **options}
+        train(phalanx.start(model, optimizer, data, **options))
+        close_ended()
+        return capsys.readouterr().out
+
+    data = torch.randn(8, 3)
+    resume(0.1, data)
+    assert "not that of" not in resume(0.1, data.clone(), epochs=2)
+    said = resume(0.5, -data, epochs=3)
+    assert "has (1): Dropout(p=0.1, inplace=False) there, (1): Dropout(p=0.5, inplace" in said
+    assert "the first or the last sample of the data is another" in said
+    exact = {"bitwise": True, "checkpoint_dir": tmp_path / "exact"}
+    resume(0.1, Listed(data), **exact)
+    resume(0.1, Listed(data), **exact, epochs=2)
+    for rate, other in ((0.5, data), (0.1, data.flip(0))):
+        with pytest.raises(phalanx.UserError, match="a bitwise run resumes by the same model"):
+            resume(rate, Listed(other), **exact, epochs=3)
+    assert not ends_of(samples_of(Drawn(), {})), "that differ when they are read again say nothing"
+
+
+class Listed(Dataset[Any]):
+    def __init__(self, rows: torch.Tensor) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._rows[index] + torch.rand(3)
+
+
+class Drawn(Listed):
+    def __init__(self) -> None:
+        super().__init__(torch.zeros(4, 3))
+
+    def __getitem__(self, index: int) -> Any:
+        return np.random.default_rng().random(3)
 
 
 def loss_after(steps: int, **options: Any) -> tuple[float, float | None]:

@@ -22,6 +22,9 @@ from phalanx.checkpoints.program import NOT_SAVED
 from phalanx.checkpoints.tensor_file import Spec, read_specs
 from phalanx.errors import UserError
 
+LAYERS, ENDS = "text of the model", "digest of the first and last samples"
+"""Entries of a recipe that may differ where a run is not bitwise."""
+
 
 def program_manifest(
     model: nn.Module,
@@ -58,8 +61,9 @@ def program_manifest(
     )
 
 
-def check_program(found: FoundCheckpoint, wanted: Manifest, model: nn.Module) -> None:
-    """Raise UserError where a checkpoint is no program's, or of another model or recipe.
+def check_program(found: FoundCheckpoint, wanted: Manifest, model: nn.Module) -> list[str]:
+    """Raise UserError where a checkpoint is no program's, or of another model or recipe; return
+    lines on layers and samples that are others in the same shapes, which bitwise runs refuse.
 
     wanted: of the run that resumes. Cost: the header of the model's file is read.
     """
@@ -76,6 +80,29 @@ def check_program(found: FoundCheckpoint, wanted: Manifest, model: nn.Module) ->
             f"checkpoint {path} is of another recipe: {'; '.join(differing)}\n"
             "give what it had; what is to change from here on, change after phalanx.start"
         )
+    changed = _differing_contents(manifest.recipe, wanted.recipe)
+    if changed and wanted.recipe.get("bitwise"):
+        raise UserError(
+            f"checkpoint {path}: {'; '.join(changed)}: a bitwise run resumes by the same model and "
+            "data: give these, or begin anew in another checkpoint_dir"
+        )
+    return [f"the run is not that of checkpoint {path} any more: {line}" for line in changed]
+
+
+def _differing_contents(there: Mapping[str, Value], here: Mapping[str, Value]) -> list[str]:
+    """Return what differs in spite of equal shapes; older checkpoints do not say."""
+    lines = []
+    texts = [str(recipe.get(LAYERS) or "").splitlines() for recipe in (there, here)]
+    if all(texts) and texts[0] != texts[1]:
+        before, after = (
+            next((line.strip() for line in own if line not in other), "other layers")
+            for own, other in (texts, texts[::-1])
+        )
+        lines.append(f"the model has {before} there, {after} here")
+    ends = [recipe.get(ENDS) for recipe in (there, here)]
+    if all(ends) and ends[0] != ends[1]:
+        lines.append("the first or the last sample of the data is another")
+    return lines
 
 
 def check_model(checkpoint: Path, there: str, here: str, model: nn.Module) -> None:
@@ -94,7 +121,7 @@ def _values_of(manifest: Manifest) -> dict[str, Value]:
         "batch_size": manifest.global_batch_size,
         "seed": manifest.seed,
         "length of data": manifest.train_samples,
-        **manifest.recipe,
+        **{name: value for name, value in manifest.recipe.items() if name not in (LAYERS, ENDS)},
     }
 
 

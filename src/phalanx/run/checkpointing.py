@@ -96,6 +96,11 @@ class CheckpointPlan:
             is_automatic=is_automatic,
         )
 
+    @property
+    def is_used(self) -> bool:
+        """Return whether the run has anything to do with checkpoints."""
+        return self.folder is not None or self.place is not None
+
     def find(self) -> tuple[FoundCheckpoint | None, list[str]]:
         """Find the checkpoint on the disk that this rank sees, and return lines for the user.
 
@@ -231,7 +236,7 @@ class ProgramCheckpoints:
             path = Path(strategy.group.share(str(found.path if found else "")))
             with readable_everywhere(path, agreed, strategy.group) as folder:
                 here = FoundCheckpoint(path=folder, manifest=agreed)
-                check_program(here, self._manifest, strategy.model)
+                lines += check_program(here, self._manifest, strategy.model)
                 self._forgotten = state.load(folder)
             lines += self._forgotten
             position = Position(*agreed.position, state.step)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.checkpoints.manifest import Manifest
-from phalanx.checkpoints.program_recipe import program_manifest
+from phalanx.checkpoints.program_recipe import ENDS, LAYERS, program_manifest
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched, detect
 from phalanx.launch.survival import num_spares
@@ -29,6 +29,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_alike, check_same_pack
 from phalanx.run.autocast import Autocast
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
+from phalanx.run.contents import ends_of, layers_of
 from phalanx.run.device import CPU, FeedOnDevice, choose_device, move_model
 from phalanx.run.feed import AlternatingFeed, DivisibleFeed, Feed
 from phalanx.run.loop import LoopOptions
@@ -89,8 +90,11 @@ class RunPlan:
     alternate: Sequence[str]
     """Names of the optimizers that the steps train in turn; none: each step trains all."""
 
-    def manifest(self) -> Manifest:
-        """Return the manifest of checkpoints at the first step. Not collective."""
+    def manifest(self, *, has_checkpoints: bool) -> Manifest:
+        """Return the manifest of checkpoints at the first step. Not collective.
+
+        has_checkpoints: the model's text and the ends of the data are part of it.
+        """
         batches, setup = self.batches, self.setup
         return program_manifest(
             self.model,
@@ -107,6 +111,11 @@ class RunPlan:
                 **({"bitwise": True} if setup.choice.bitwise_micro_batches else {}),
                 **({"alternate": " ".join(self.alternate)} if self.alternate else {}),
                 **identity_of(batches.source),
+                **(
+                    {LAYERS: layers_of(self.model), ENDS: ends_of(batches.source)}
+                    if has_checkpoints
+                    else {}
+                ),
             },
         )
 

@@ -73,18 +73,23 @@ class DatasetSamples:
         self, dataset: Dataset[Any], loading: dict[str, Any], seed: int | None = None
     ) -> None:
         """seed: of the random numbers of samples; None: whatever the generators hold."""
-        self._dataset, self._loading, self._seed = dataset, loading, seed
+        self.dataset, self._loading, self._seed = dataset, loading, seed
+
+    @property
+    def reads_in_processes(self) -> bool:
+        """Return whether workers read the data set."""
+        return bool(self._loading.get("num_workers"))
 
     def seeded(self, seed: int) -> DatasetSamples:
         """Return the same samples, with random numbers of (seed, sample)."""
-        return DatasetSamples(self._dataset, self._loading, seed)
+        return DatasetSamples(self.dataset, self._loading, seed)
 
     def __len__(self) -> int:
-        return len(self._dataset)  # type: ignore[arg-type]
+        return len(self.dataset)  # type: ignore[arg-type]
 
     def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
         options = in_processes(self._loading)
-        chosen, dataset = [rows.tolist() for rows in indices], self._dataset
+        chosen, dataset = [rows.tolist() for rows in indices], self.dataset
         if self._seed is not None:
             collate = options.get("collate_fn") or default_collate
             dataset = SeededDataset(dataset, collate, self._seed)

@@ -201,7 +201,7 @@ def start(
         setup=setup,
         alternate=check_alternate(optimizers, alternate, compress),
     )
-    checkpoints = ProgramCheckpoints(saving, plan.manifest())
+    checkpoints = ProgramCheckpoints(saving, plan.manifest(has_checkpoints=saving.is_used))
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
     loop = checkpoints.begin(state, epochs=batches.epochs, steps=steps)
