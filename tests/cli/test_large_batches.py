@@ -1,5 +1,6 @@
 """What large batches need, from the command to what is shown, with real runs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,14 +29,17 @@ def test_a_scaled_rate_and_a_warm_up_are_said_first(
     ) in done.stdout
 
 
+NOT_FINITE = ": gradients are not finite(: the loss of| on) rank"
+
+
 def test_gradients_that_are_not_finite_stop_the_run(
     forked_phalanx: Phalanx, tmp_path: Path
 ) -> None:
     words = ("--strategy", "mpi", "--ranks", "2", "--epochs", "1")
     done = forked_phalanx("train", *TINY, *TOO_HIGH, *words, "--run-dir", str(tmp_path / "run"))
     assert done.returncode == 2
-    assert ": gradients are not finite: rank" in done.stderr
-    assert "in the backward pass first output" in done.stderr
+    assert re.search(NOT_FINITE, done.stderr)
+    assert "the backward pass first made them at output" in done.stderr
     assert "--bad-gradients skip" in done.stderr
     assert read_run(tmp_path / "run").outcome.status == "failed"
 
@@ -50,7 +54,7 @@ def test_or_the_steps_are_skipped_and_counted(forked_phalanx: Phalanx, tmp_path:
     assert [event.step for event in events if isinstance(event, SkippedEvent)] == skipped
     assert sum(event.skipped for event in events if isinstance(event, SummaryEvent)) == len(skipped)
     assert "steps skipped" in done.stdout
-    assert f"skipped step {skipped[0]}: gradients are not finite: rank 0" in done.stdout
+    assert re.search(f"skipped step {skipped[0]}{NOT_FINITE} 0", done.stdout)
 
 
 @pytest.mark.long

@@ -82,17 +82,18 @@ def test_the_last_of_the_model_is_the_first_of_the_backward_pass() -> None:
     [
         (
             [FINE, NonFiniteGradients(2, 3, math.nan)],
-            "step 7: gradients are not finite: rank 1, where the loss is nan; "
-            "in the backward pass first second.weight and 2 parameters after it",
+            "step 7: gradients are not finite: the loss of rank 1 is nan; "
+            "the backward pass first made them at second.weight and 2 more parameters",
         ),
         (
             [NonFiniteGradients(0, 1, 2.0), FINE, NonFiniteGradients(3, 4, 2.0)],
-            "step 7: gradients are not finite: ranks 0, 2; in the backward pass first first.weight",
+            "step 7: gradients are not finite on ranks 0, 2; "
+            "the backward pass first made them at first.weight",
         ),
         (
             [FINE, FINE],
             "step 7: gradients are not finite: those of every rank are, and their sum over the "
-            "ranks is not: second.bias and 1 parameter after it",
+            "ranks is not: second.bias and 1 more parameter",
         ),
     ],
 )
@@ -121,7 +122,7 @@ def batch(step: int, value: float = 1.0) -> Batch:
 def test_a_run_stops_where_gradients_are_not_finite() -> None:
     strategy = made()
     strategy.step(batch(0))
-    with pytest.raises(UserError, match=r"step 1: .* rank 0, where the loss is nan; .* bias"):
+    with pytest.raises(UserError, match=r"step 1: .* the loss of rank 0 is nan; .* bias"):
         strategy.step(batch(1, math.nan))
 
 

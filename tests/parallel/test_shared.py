@@ -43,9 +43,7 @@ def test_parameters_and_state_exist_once(
     output = ranks.mpi(count, programs("shared.py"), "once")
     assert sorted(re.findall(r"rank (\d) is done", output)) == [str(r) for r in range(count)]
     last = count - 1
-    told = re.findall(
-        r"says: step 1: gradients are not finite: rank (\d), where the loss is", output
-    )
+    told = re.findall(r"says: step 1: gradients are not finite: the loss of rank (\d) is", output)
     assert told == [str(last)] * count, output
 
 

@@ -61,7 +61,7 @@ def test_a_step_that_is_skipped_is_exchanged_and_not_made() -> None:
     result = strategy.step(batch(torch.nan))
     assert "update" not in strategy.parts
     assert strategy.parts[-1] == "exchange"
-    assert "rank 0, where the loss is nan" in result.why_skipped
+    assert "the loss of rank 0 is nan" in result.why_skipped
 
 
 def bases_of_classes() -> dict[str, list[str]]:

@@ -119,8 +119,7 @@ def describe_nonfinite(
             f"{start}: those of every rank are, and their sum over the ranks is not: "
             f"{names[summed.parameter]}{_others(summed)}"
         )
-    who = f"rank{'s' * (len(bad) > 1)} {', '.join(map(str, bad))}"
-    return f"{start}: {who}{_first(ranks[bad[0]], names)}"
+    return start + _cause(bad, ranks[bad[0]], names)
 
 
 def describe_nonfinite_sums(
@@ -130,26 +129,32 @@ def describe_nonfinite_sums(
     any more. losses: of the ranks, in their order."""
     bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
     start = f"step {step}: {NOT_FINITE}"
-    who = ""
-    if bad:
-        ranks = f"rank{'s' * (len(bad) > 1)} {', '.join(map(str, bad))}"
-        who = f": the loss of {ranks} is {losses[bad[0]]}"
-    where = f"in the backward pass first {names[summed.parameter]}{_others(summed)}"
-    return f"{start}{who}; {where}" if summed.number else f"{start}{who}"
+    who = f": the loss of {_named(bad)} is {losses[bad[0]]}" if bad else ""
+    return f"{start}{who}; {_origin(summed, names)}" if summed.number else f"{start}{who}"
 
 
 def describe_rank_nonfinite(
     step: int, rank: int, found: NonFiniteGradients, names: Sequence[str]
 ) -> str:
     """Describe non-finite gradients of a rank that trains by itself."""
-    return f"step {step}: {NOT_FINITE}: rank {rank}{_first(found, names)}"
+    return f"step {step}: {NOT_FINITE}{_cause([rank], found, names)}"
 
 
-def _first(found: NonFiniteGradients, names: Sequence[str]) -> str:
-    why = "" if math.isfinite(found.loss) else f", where the loss is {found.loss}"
-    return f"{why}; in the backward pass first {names[found.parameter]}{_others(found)}"
+def _cause(ranks: Sequence[int], found: NonFiniteGradients, names: Sequence[str]) -> str:
+    """ranks: that have such gradients. found: those of the first of them."""
+    is_finite, who = math.isfinite(found.loss), _named(ranks)
+    start = f" on {who}" if is_finite else f": the loss of {who} is {found.loss}"
+    return f"{start}; {_origin(found, names)}"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _origin(found: NonFiniteGradients, names: Sequence[str]) -> str:
+    return f"the backward pass first made them at {names[found.parameter]}{_others(found)}"
 
 
 def _others(found: NonFiniteGradients) -> str:
     more = found.number - 1
-    return f" and {more} parameter{'s' * (more > 1)} after it" if more else ""
+    return f" and {more} more parameter{'s' * (more > 1)}" if more else ""
