@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +58,7 @@ class WatchedStep(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
     """By micro-batch the sum of its words, which adds up over any cut, modulo 2⁶⁴."""
     rates: list[float]
     draws: bool
-    """Whether the loop's body has drawn from PyTorch's generator."""
+    """Whether the loop's body has drawn random numbers."""
     keeps_gradient: str
     """A parameter whose gradient is in its optimizer's state; else empty."""
     changes: list[TensorState]
@@ -95,21 +96,23 @@ def write_watched(path: Path, line: Watched) -> None:
 
 
 def read_watched(folder: Path, ranks: int) -> list[WatchedRank] | None:
-    """Return what the ranks have written; None where one has begun no run."""
+    """Return what the ranks have written of a program's first run; None where one has begun
+    none."""
     found = []
     for rank in range(ranks):
         path = watched_file(folder, rank)
         if not path.exists():
             return None
         lines = msgspec.json.Decoder(Watched).decode_lines(read_regular(path))
-        starts = [line for line in lines if isinstance(line, WatchedStart)]
-        if not starts:
+        first = next((line for line in lines if isinstance(line, WatchedStart)), None)
+        if first is None:
             return None
-        logged = [line for line in lines if isinstance(line, WatchedMetrics)]
+        of_first = list(takewhile(lambda line: not isinstance(line, WatchedStart), lines[1:]))
+        logged = [line for line in of_first if isinstance(line, WatchedMetrics)]
         found.append(
             WatchedRank(
-                starts[0],
-                [line for line in lines if isinstance(line, WatchedStep)],
+                first,
+                [line for line in of_first if isinstance(line, WatchedStep)],
                 {
                     (each.step, name): value
                     for each in logged

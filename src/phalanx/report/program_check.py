@@ -244,7 +244,8 @@ def _of_data(
         whose = f", first micro-batch {wrong[0][1]} of rank {wrong[0][0]}" if wrong else ""
     text = f"step {number}: data on {len(ranks)} ranks are not those of one process{whose}: "
     text += (
-        "they depend on the rank, or are drawn by a generator that is seeded by it"
+        "they depend on the rank, or are drawn at random, such as augmentation in __getitem__, "
+        "which bitwise=True seeds by sample"
         if number == 0
         else "they depend on the model or on what a rank has computed, or on a generator"
     )

@@ -31,6 +31,18 @@ def seed_generators(seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
+def are_used() -> bool:
+    """Return whether any of these generators has been drawn from since it was seeded."""
+    torch_now, seed = torch.default_generator, torch.default_generator.initial_seed()
+    if not torch_now.get_state().equal(torch.Generator().manual_seed(seed).get_state()):
+        return True
+    if random.getstate() != random.Random(seed).getstate():
+        return True
+    _, keys, place, *_ = np.random.get_state(legacy=True)
+    _, first_keys, first_place, *_ = np.random.RandomState(seed % 2**32).get_state(legacy=True)
+    return place != first_place or not np.array_equal(keys, first_keys)
+
+
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Leave these generators as they were. Cost: 150 µs, most of it NumPy's."""

@@ -34,6 +34,7 @@ from phalanx.records.watched import (
 from phalanx.run.batch import MicroBatch
 from phalanx.run.digests import MASK, sum_of_words
 from phalanx.run.feed import Feed
+from phalanx.run.randomness import are_used
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,7 +127,7 @@ class ProgramWatch:
             global_samples=self._global_samples,
             data=self._data,
             rates=[float(g["lr"]) for each in self._optimizers.values() for g in each.param_groups],
-            draws=_has_drawn(),
+            draws=are_used(),
             keeps_gradient=self._kept_gradient(),
             changes=_states(changes),
         )
@@ -239,11 +240,3 @@ def _drop_nothing(model: nn.Module) -> None:
 
 def _keep_all(input: Tensor, *_: object, **__: object) -> Tensor:  # noqa: A002
     return input
-
-
-def _has_drawn() -> bool:
-    """Return whether PyTorch's generator has been used since it was seeded."""
-    used = torch.default_generator
-    return not used.get_state().equal(
-        torch.Generator().manual_seed(used.initial_seed()).get_state()
-    )

@@ -37,6 +37,10 @@ SEED, OTHER_SEED = 1, 2
 WatchedRun = Sequence[WatchedRank]
 
 
+class NoRunError(UserError):
+    """The program has begun no run."""
+
+
 @dataclass
 class CheckResult:
     """Comparison of a program's first steps."""
@@ -108,7 +112,7 @@ class ProgramStarts:
             )
         found = read_watched(folder, ranks)
         if found is None:
-            raise UserError(
+            raise NoRunError(
                 "the program has begun no run of phalanx.start: phalanx check compares the steps "
                 "of one"
             )
@@ -137,6 +141,8 @@ def _first(starts: ProgramStarts, notes: list[str]) -> WatchedRun:
     """Return a run alone, in float64 where the program can."""
     try:
         return starts.alone("alone, in float64")
+    except NoRunError:
+        raise
     except (RunFailedError, UserError) as error:
         starts.is_double = False
         alone = starts.alone("alone, in its own types")
