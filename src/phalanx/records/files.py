@@ -225,10 +225,12 @@ class EventWriter:
     same, in place of the last lines: how a rank has ended is read from there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, needs_end: bool = False) -> None:
+        """needs_end: raise OSError where not even the last event can be written, since nothing else
+        tells how the run has ended."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._file = path, path.open("ab", buffering=0)
-        self._encoder = msgspec.json.Encoder()
+        self._encoder, self._needs_end = msgspec.json.Encoder(), needs_end
         self._waiting: list[Noted] = []
         self.note: Callable[[Noted], None] = self._waiting.append
         """Takes an event, or a function and its arguments, which make one when it is written."""
@@ -250,13 +252,13 @@ class EventWriter:
             with contextlib.suppress(OSError):
                 os.utime(self._path)  # whoever reads it learns that this rank goes on
         else:
-            self._write(self._encoder.encode_lines(map(_made, waiting)))
+            self._write([_made(noted) for noted in waiting])
         self.due_at = time.perf_counter() + FLUSH_INTERVAL_S
 
     def append(self, event: Event) -> None:
         """Write one event at once, from any thread; it may come before others that wait."""
         if not self.why_ended:
-            self._write(msgspec.json.encode(event) + b"\n")
+            self._write([event])
 
     def close(self) -> None:
         if self._file.closed:
@@ -264,28 +266,38 @@ class EventWriter:
         last = self._waiting[-1:]
         self.flush()
         if self.why_ended and last:
+            event = _made(last[0])
             with contextlib.suppress(OSError):
-                self._write_over_end(_made(last[0]))
+                self._write_over_end([self._notice(event.at_s), event])
         self._file.close()
 
-    def _write(self, lines: bytes) -> None:
-        """Append whole lines, or none and end the records."""
+    def _write(self, events: list[Event]) -> None:
+        """Append all of them, or none and end the records."""
         if self._file.closed:  # ranks may be lost after the end of this one
             self._file = self._path.open("ab", buffering=0)
         descriptor = self._file.fileno()
         num_bytes = os.fstat(descriptor).st_size
         try:
-            write_all(descriptor, lines)
+            write_all(descriptor, self._encoder.encode_lines(events))
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, num_bytes)
             self.why_ended = report_full(self._path, error)
+            try:
+                self._write_over_end([self._notice(events[-1].at_s)])
+            except OSError:
+                if self._needs_end:
+                    raise
 
-    def _write_over_end(self, event: Event) -> None:
-        """Write an event, and why records have ended, over the last lines: in the blocks that the
-        file has. Raises: OSError where even that is refused."""
-        notice = NoticeEvent(at_s=event.at_s, text=RECORDS_END + self.why_ended)
-        lines = self._encoder.encode_lines([notice, event])
+    def _notice(self, at_s: float) -> NoticeEvent:
+        return NoticeEvent(at_s=at_s, text=RECORDS_END + self.why_ended)
+
+    def _write_over_end(self, events: list[Event]) -> None:
+        """Write events over the last lines, in the blocks that the file has.
+
+        Raises: OSError where even that is refused.
+        """
+        lines = self._encoder.encode_lines(events)
         with self._path.open("r+b", buffering=0) as file:
             room = os.fstat(file.fileno()).st_size - len(lines)
             file.seek(max(0, room - _LONGEST_LINE))

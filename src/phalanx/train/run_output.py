@@ -55,7 +55,7 @@ class RunOutput:
         assert self.folder is not None, "named by the parent or by rank 0"
         self.group = group
         dump_into(self.folder)
-        self.writer = EventWriter(rank_file(self.folder, group.rank))
+        self.writer = EventWriter(rank_file(self.folder, group.rank), needs_end=True)
         if config.trace:
             self.tracing = Tracing(group, self.folder, began_at)
         return self.writer
