@@ -67,7 +67,7 @@ def test_data_that_cannot_be_divided_anew_is_refused(tmp_path: Path) -> None:
     [
         (1, "import"),
         (0, "world"),
-        *(long(seed % 4, f"{random.Random(seed).uniform(0, 10):.2f}") for seed in range(20)),
+        *(long(seed % 4, f"{random.Random(seed).uniform(0, 3):.2f}") for seed in range(20)),
     ],
 )
 def test_a_death_while_the_program_starts_ends_it_or_is_survived(
