@@ -30,11 +30,11 @@ WITHIN_S = 5.0
 
 
 def begin(
-    command: list[str], folder: Path, checkpoints: Path, *words: str
+    command: list[str], folder: Path, checkpoints: Path, *words: str, epochs: int = 500
 ) -> subprocess.Popen[str]:
     words = (
         *("train", "--dataset", "digits", "--threads", "1"),
-        *("--train-samples", "2000", "--validation-samples", "100", "--epochs", "500"),
+        *("--train-samples", "2000", "--validation-samples", "100", "--epochs", str(epochs)),
         *("--run-dir", str(folder), "--checkpoint-dir", str(checkpoints), *words),
     )
     environment = {**os.environ, **ONE_THREAD}
@@ -156,8 +156,8 @@ def test_a_full_disk_ends_records_and_no_training(
         pytest.skip("may not mount a file system")
     try:
         folder = disk / "run"
-        words = ("--strategy", strategy, "--ranks", "2", "--epochs", "60")
-        process = begin(command, folder, tmp_path / "checkpoints", *words)
+        words = ("--strategy", strategy, "--ranks", "2")
+        process = begin(command, folder, tmp_path / "checkpoints", *words, epochs=60)
         wait_for_steps(folder, process)
         with (disk / "others").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(4096)):

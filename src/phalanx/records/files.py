@@ -282,12 +282,17 @@ class EventWriter:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, num_bytes)
-            self.why_ended = report_full(self._path, error)
-            try:
-                self._write_over_end([self._notice(events[-1].at_s)])
-            except OSError:
-                if self._needs_end:
-                    raise
+            self._end_early(error, events[-1].at_s)
+
+    def _end_early(self, error: OSError, at_s: float) -> None:
+        """End the records. Raises: `error` where the run cannot go on without."""
+        self.why_ended = why_full(self._path, error)
+        try:
+            self._write_over_end([self._notice(at_s)])
+        except OSError:
+            if self._needs_end:
+                raise error from None
+        report_end(self.why_ended)
 
     def _notice(self, at_s: float) -> NoticeEvent:
         return NoticeEvent(at_s=at_s, text=RECORDS_END + self.why_ended)
@@ -318,17 +323,17 @@ def write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def report_full(path: Path, error: OSError) -> str:
-    """Print that records end, as the disk takes no more, and return file and reason.
-
-    Raises: `error` where it is another one.
-    """
+def why_full(path: Path, error: OSError) -> str:
+    """Return file and reason of a disk that takes no more. Raises: any other error."""
     if error.errno not in FULL:
         raise error
-    why = f"{path}: {error.strerror}"
+    return f"{path}: {error.strerror}"
+
+
+def report_end(why: str) -> None:
+    """Print that records end. why: file and reason."""
     with contextlib.suppress(OSError, ValueError):  # standard error may be on that disk, too
         print(f"phalanx: records end here, and the run goes on: {why}", file=sys.stderr, flush=True)
-    return why
 
 
 def _made(noted: Noted) -> Event:

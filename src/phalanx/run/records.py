@@ -32,7 +32,7 @@ from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
 from phalanx.records.events import Certificate, NoticeEvent
 from phalanx.records.failures import failure_of
-from phalanx.records.files import EventWriter, rank_file, report_full, write_failure
+from phalanx.records.files import EventWriter, rank_file, report_end, why_full, write_failure
 from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.gathered_records import GatheredRecords
@@ -221,7 +221,7 @@ class ProgramRecords:
             tracing.write()
         except OSError as error:
             assert self.folder is not None, "which holds the trace"
-            report_full(self.folder, error)
+            report_end(why_full(self.folder, error))
 
     def _close(self, outcome: Outcome) -> None:
         """Write the outcome; where that is not possible, print it: records end no training."""
