@@ -76,8 +76,9 @@ def _check_kind(name: str, optimizer: object) -> None:
         )
     if isinstance(optimizer, LBFGS):
         raise UserError(
-            f"{which} is LBFGS, which computes the loss several times a step by a closure: a run "
-            "computes it once; take an optimizer whose step() needs none"
+            f"{which} is LBFGS, which computes the loss several times a step by a closure, and a "
+            "run computes it once: train by DistributedDataParallel on backend mpi, with a closure "
+            "that returns the mean of the ranks' losses, or take another optimizer"
         )
     if isinstance(optimizer, SparseAdam):
         raise UserError(

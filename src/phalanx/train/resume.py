@@ -161,8 +161,8 @@ def _refuse(differing: Mapping[str, str], found: FoundCheckpoint) -> None:
     differs = f"checkpoint {found.path} is of another recipe: {'; '.join(differing.values())}"
     if all(name in SCHEDULE for name in differing):
         raise UserError(
-            f"{differs}\ngive what it had; or --restart-schedule, for a schedule of the rate that "
-            "begins anew over the epochs that are left"
+            "add --restart-schedule to go on: the schedule of the rate begins anew over the epochs "
+            f"that are left; or give what the run had\n{differs}"
         )
     raise UserError(f"{differs}\ngive what it had, or --allow-changes to go on in spite of it")
 
