@@ -16,8 +16,8 @@ from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
 from phalanx.comm.mpi import is_stand_in, mpi
 
-BLOCKING_BYTES = 2**16
-"""Vectors from here on are worth a thread."""
+BLOCKING_BYTES = 2**20
+"""Vectors from here on are worth a thread, whose start takes long where many processes compute."""
 MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
 
 _DATATYPES = {
