@@ -2,7 +2,7 @@
 
 
 class UserError(ValueError):
-    """Something that the user can mend: bad input, missing data, a broken installation.
+    """Something that the user can fix: bad input, missing data, a broken installation.
 
     The message is one or two lines: what was wrong, which value, what to do. The command line
     prints it after `phalanx: ` and exits with code 2.

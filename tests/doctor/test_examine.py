@@ -48,7 +48,7 @@ def test_the_table_says_everything_in_words():
         ["cores", "warning"],
         ["MPI", "problem"],
     ]
-    assert "cores: 2 usable for 3 ranks\n  mend: --ranks 2\n" in text
+    assert "cores: 2 usable for 3 ranks\n  fix: --ranks 2\n" in text
     assert "MPI: [bold]none[/bold] was found\n" in text
     assert text.endswith("\n1 problem, 1 warning\n")
 

@@ -100,7 +100,7 @@ def refused(nodes: Cluster, line: str) -> list[str]:
     assert code == 2, said
     assert time.monotonic() - began < WITHIN_S * PATIENCE, said
     assert "Traceback" not in said
-    return re.findall(r"; mend: (.*)", said)
+    return re.findall(r"; fix: (.*)", said)
 
 
 def test_doctor_of_all_nodes(newcomer: Cluster) -> None:

@@ -77,8 +77,8 @@ def test_nodes_that_cannot_be_reached_are_all_named(nodes: Nodes) -> None:
     assert (code, first) == (2, "phalanx: the nodes cannot run this:")
     assert [line.split(": ")[0].strip() for line in lines] == ["n1", "n2", "nowhere", "10.77.0.99"]
     assert "Permission denied" in lines[0]
-    assert lines[0].endswith("; mend: ssh-copy-id n1")
-    assert lines[1].endswith("; mend: ssh n2 true, once, and accept its key")
+    assert lines[0].endswith("; fix: ssh-copy-id n1")
+    assert lines[1].endswith("; fix: ssh n2 true, once, and accept its key")
     assert "resolve hostname nowhere" in lines[2]
     assert "No route to host" in lines[3] or "timed out" in lines[3]
     assert shell(nodes, "n0", "ls -A /mnt/scratch") == ""
@@ -91,18 +91,18 @@ def test_nodes_that_lack_something_are_all_named(nodes: Nodes) -> None:
         code, said = launch(nodes, "n0,n1,n2", folder="/mnt/scratch/here")
     assert code == 2
     assert f"n1: {sys.executable} is Python 3.10.2 there, " in said
-    assert "n2: has no /mnt/scratch/here; mend: ssh n2 mkdir -p /mnt/scratch/here, or " in said
+    assert "n2: has no /mnt/scratch/here; fix: ssh n2 mkdir -p /mnt/scratch/here, or " in said
     for node in ("n0", "n1"):
         assert shell(nodes, node, "ls -A /mnt/scratch/here; rmdir /mnt/scratch/here") == ""
     with python_runs_first(nodes, "n1", NO_PHALANX):
         code, said = launch(nodes, "n0,n1")
     assert code == 2
-    assert f'n1: has no Phalanx for {sys.executable}; mend: ssh n1 "{sys.executable} -m' in said
+    assert f'n1: has no Phalanx for {sys.executable}; fix: ssh n1 "{sys.executable} -m' in said
     shell(nodes, "n1", f"mount --bind /dev/null {Path(sys.executable).resolve()}")
     code, said = launch(nodes, "n0,n1")
     shell(nodes, "n1", f"umount {Path(sys.executable).resolve()}")
     assert code == 2
-    assert f'n1: has no {sys.executable}; mend: ssh n1 "python3' in said
+    assert f'n1: has no {sys.executable}; fix: ssh n1 "python3' in said
     assert f"-m venv {sys.prefix} && {sys.executable} -m pip install 'phalanx" in said
     assert shell(nodes, "n0", "ls -A /mnt/scratch") == ""
 

@@ -37,5 +37,5 @@ def _add(path: Path, app: App, commands: tuple[str, ...], arguments: ArgumentCol
     except (OSError, ValueError, CycloptsError) as error:
         raise UserError(f"--config {path} cannot be read: {str(error).strip()}") from error
     if not isinstance(options, dict):
-        raise UserError(f'--config {path} holds no options: write one a line, as model = "cnn"')
+        raise UserError(f'--config {path} holds no options: write one per line, as model = "cnn"')
     source(app, commands, arguments)

@@ -157,7 +157,7 @@ def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
     folder
         A pack, or one split of it.
     threads
-        How many read at once. Default: one a processor.
+        Number of threads that read. Default: one per processor.
     """
     if threads is not None and threads < 1:
         raise UserError(f"--threads must be at least 1, not {threads}")

@@ -29,7 +29,7 @@ HostFile = Annotated[
     Path | None,
     Parameter(
         name="--hostfile",
-        help="File of such nodes, one a line: `n0 slots=4` or `n0:4`.",
+        help="File of such nodes, one per line: `n0 slots=4` or `n0:4`.",
         group=NODES,
     ),
 ]

@@ -31,7 +31,7 @@ def show_table(findings: Sequence[Finding], console: Console) -> None:
             console.print()
             console.print(Text(f"{finding.name}: {finding.detail}"), soft_wrap=True)
             if finding.mend is not None:
-                console.print(Text(f"  mend: {finding.mend}"), soft_wrap=True)
+                console.print(Text(f"  fix: {finding.mend}"), soft_wrap=True)
     console.print()
     console.print(verdict(findings), highlight=False)
 

@@ -55,7 +55,7 @@ class DataOptions:
     """--stage: leave what was brought there for the next run. Default: it is removed."""
 
     shuffle_shards: int | None = ruled(None, POSITIVE, PACKED)
-    """--data: shuffle within so many shards at a time, so that reading stays local. Default: all
+    """--data: number of shards to shuffle within, so that reading stays local. Default: all
     samples at random."""
 
     augment: bool = ruled(False, PACKED)
@@ -68,10 +68,10 @@ class DataOptions:
     """Number of training samples, the first ones of the data. Default: all."""
 
     validation_samples: int | None = ruled(None, POSITIVE)
-    """Evaluate on the first so many validation samples only. Default: all."""
+    """Number of validation samples, the first ones of the data. Default: all."""
 
     final_train_samples: int | None = ruled(None, POSITIVE)
-    """Evaluate the final model on so many training samples, too. Default: none."""
+    """Number of training samples on which the final model is evaluated, too. Default: none."""
 
     @property
     def data_name(self) -> str:

@@ -48,7 +48,7 @@ class ParallelOptions:
     Means --bitwise, too."""
 
     spares: int = ruled(0, NOT_NEGATIVE, SURVIVING)
-    """Start so many ranks more, which wait, asleep, to take the places of those that die."""
+    """Number of spare ranks, which wait, asleep, to take the places of those that die."""
 
     patience: float | None = ruled(None, POSITIVE, SURVIVING)
     """Kill a rank that keeps the others waiting for longer than these seconds, stopped or stuck,

@@ -79,13 +79,13 @@ class CheckpointOptions:
     """Where a checkpoint is written after every epoch. Default: none is written."""
 
     checkpoint_steps: int | None = ruled(None, AT_LEAST_ONE, SAVED)
-    """Write one after every so many steps as well. Default: after epochs only."""
+    """Steps after which one is written, too. Default: after epochs only."""
 
     checkpoint_seconds: float | None = ruled(None, POSITIVE, SAVED)
     """Write one whenever so much time has passed since the last one, between two steps."""
 
     keep_checkpoints: int | None = ruled(None, AT_LEAST_ONE, SAVED)
-    """Keep so many valid ones, the newest. Default: those of epochs, and two within them."""
+    """Number of valid ones to keep, the newest. Default: those of epochs, and two within."""
 
     checkpoint_thread: bool = ruled(True, SAVED)
     """A thread writes a copy of the state while training goes on; else training waits."""

@@ -52,7 +52,7 @@ def examined_beside(
     show: is given each line on the nodes. MPI is kept from networks that do not lead to all nodes,
     by variables of this process.
     Yields: a function to call again and again, which raises UserError where the ranks do not meet.
-    Raises: UserError naming each node that cannot run the job, and the mend.
+    Raises: UserError naming each node that cannot run the job, and the fix.
     """
     found = ask_over_ssh(plan, mpi) if plan.has_ssh else examine_nodes(plan, mpi)
     if found.are_apart and not found.problems:  # the job would wait for ever

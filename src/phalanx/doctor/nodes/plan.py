@@ -31,7 +31,7 @@ class NodePlan:
     folders: Mapping[str, str]
     """Absolute paths of folders to write to, by the names that the user gave."""
     paths: Mapping[str, str]
-    """Absolute paths that must exist on each node, with the mend where one does not."""
+    """Absolute paths that must exist on each node, with the fix if one does not."""
     data: tuple[str, ...] = ()
     """Absolute paths of data, of which nodes may have copies."""
     python: str = sys.executable

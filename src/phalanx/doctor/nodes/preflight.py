@@ -161,6 +161,6 @@ def nodes_of(survey: Survey, words: Mapping[str, tuple[str, str]]) -> dict[str, 
 def _texts(findings: Sequence[Finding]) -> list[str]:
     """Return a line for each finding."""
     return [
-        f"{found.name}: {found.detail}" + (f"; mend: {found.mend}" if found.mend else "")
+        f"{found.name}: {found.detail}" + (f"; fix: {found.mend}" if found.mend else "")
         for found in findings
     ]
