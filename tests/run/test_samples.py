@@ -44,6 +44,17 @@ def test_numpy_arrays() -> None:
         samples_of(np.array(3.0), {})
 
 
+def test_unsigned_numbers() -> None:
+    """PyTorch picks no rows of uint16, uint32 and uint64, and the first batch was a traceback."""
+    for dtype, wide in (("u1", "uint8"), ("u2", "int32"), ("u4", "int64"), ("u8", "int64")):
+        batch = first_batch(np.array([0, 1, 2, 3, 4, np.iinfo(dtype).max >> 1], dtype))
+        assert (str(batch.dtype), batch.tolist()) == (
+            f"torch.{wide}", [4, 0, np.iinfo(dtype).max >> 1],
+        )  # fmt: skip
+    with pytest.raises(UserError, match="holds 18446744073709551615, which int64 does not"):
+        samples_of(np.array([2**64 - 1], np.uint64), {})
+
+
 def test_an_array_in_a_file_is_not_copied(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", INPUTS)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")

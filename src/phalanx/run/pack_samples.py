@@ -139,7 +139,8 @@ def pack_samples(path: Path, loading: Mapping[str, Any], split: str) -> PackSamp
 
 def as_tensor(array: NDArray[Any], name: str = "") -> Tensor:
     """Return a NumPy array as a tensor, to be read alone: of the same memory where that can be, be
-    it a map of a file.
+    it a map of a file. Unsigned numbers of more than a byte, of which PyTorch makes no batches,
+    become signed ones that hold them.
 
     Raises: UserError when PyTorch has no dtype for it.
     """
@@ -149,6 +150,10 @@ def as_tensor(array: NDArray[Any], name: str = "") -> Tensor:
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     if any(step < 0 for step in native.strides):
         native = native.copy()
+    if native.dtype.kind == "u" and native.itemsize > 1:
+        if native.size and int(native.max()) >= 2**63:
+            raise UserError(f"{what} holds {native.max()}, which int64 does not")
+        native = native.astype(np.int32 if native.itemsize == 2 else np.int64)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         try:
