@@ -10,6 +10,7 @@ CASES = {
     "an unknown model": (["--model", "vgg"], 'Invalid value "vgg" for --model'),
     "no ranks": (["--strategy", "mpi", "--ranks", "0"], "--ranks must be at least 1, not 0"),
     "a word for a number": (["--epochs", "five"], 'unable to convert "five" into int'),
+    "a fraction, taken as 2 before": (["--epochs", "2.5"], 'unable to convert "2.5" into int'),
     "a misspelt option": (["--epoch", "5"], "Did you mean --epochs?"),
     "a batch smaller than the ranks": (
         ["--strategy", "mpi", "--ranks", "4", "--batch-size", "3"],

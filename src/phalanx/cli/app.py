@@ -7,10 +7,12 @@ from cyclopts import App
 from phalanx import __version__
 from phalanx.cli.config_file import read_config
 from phalanx.cli.lazy import add_command
+from phalanx.cli.whole_numbers import refuse_fractions
 
 STUDY_HELP = "Compare options by measuring them on this machine, and draw a report."
 BENCH_HELP = "Benchmark collectives and storage against other libraries."
 
+refuse_fractions()
 app = App(
     name="phalanx",
     help="Train PyTorch models over MPI on the stock PyTorch wheel, every run measured.",
