@@ -115,7 +115,7 @@ class GradReducer(ABC):
         """Drop what the ranks share; the gradients stay. Collective."""
 
 
-class TensorLayout(NamedTuple):
+class GradLayout(NamedTuple):
     """Place of a tensor in a vector: arguments of `as_strided`."""
 
     shape: torch.Size
@@ -123,18 +123,18 @@ class TensorLayout(NamedTuple):
     start: int
 
 
-def layouts_of(likes: Sequence[Tensor]) -> list[TensorLayout]:
+def layouts_of(likes: Sequence[Tensor]) -> list[GradLayout]:
     """Return the layouts of tensors one after the other in a vector, each in the order in memory of
     its like: fused optimizers pair the values of a parameter and its gradient by that alone."""
     starts = starts_of([like.numel() for like in likes])
     return [
-        TensorLayout(like.shape, torch.empty_like(like, device="meta").stride(), start)
+        GradLayout(like.shape, torch.empty_like(like, device="meta").stride(), start)
         for like, start in zip(likes, starts, strict=False)
     ]
 
 
 def give_views(
-    parameters: Sequence[Tensor], total: Tensor, layouts: Sequence[TensorLayout]
+    parameters: Sequence[Tensor], total: Tensor, layouts: Sequence[GradLayout]
 ) -> list[Tensor]:
     """Make every `grad` a view of a vector that nobody else sees; return the views."""
     views = [total.as_strided(*layout) for layout in layouts]
