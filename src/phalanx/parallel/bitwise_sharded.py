@@ -60,6 +60,7 @@ class BitwiseSharded(Bitwise):
     """
 
     is_sharded = True
+    runs_step_hooks = False
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ class Shared(Strategy):
     """
 
     makes_optimizer = True
+    runs_step_hooks = False
     optimizer: FusedOptimizer
 
     def __init__(self, world: World, *, step_options: StepOptions | None = None) -> None:

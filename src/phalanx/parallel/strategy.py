@@ -82,6 +82,8 @@ class Strategy(ABC):
     """Over the ranks; else gradients are those of this rank's samples."""
     makes_optimizer: bool = False
     """Of its own, whatever a program gives."""
+    runs_step_hooks: bool = True
+    """Whether the step hooks of a program's optimizer see all gradients and parameters."""
     summed: SummedLoss | None = None
     """Losses and weights over the ranks in the last step, where gradients are summed with them."""
     num_blocks: int | None = None

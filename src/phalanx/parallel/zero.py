@@ -35,6 +35,7 @@ class ZeroOne(Strategy):
 
     is_sharded = True
     makes_optimizer = True
+    runs_step_hooks = False
 
     def __init__(
         self, world: World, *, backend: Backend = "mpi", step_options: StepOptions | None = None

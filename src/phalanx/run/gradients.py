@@ -22,6 +22,7 @@ from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.check_loss import check_loss, check_mean, check_weight
 from phalanx.run.nonfinite_data import find_bad_sample, first_bad_sample
+from phalanx.run.optimizers import check_step_hooks
 from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
 from phalanx.run.randomness import seed_micro_batch
 
@@ -193,6 +194,8 @@ class StepGradients:
             scale = 1 / total if total else 0.0
         global_weight = 0 if self._has_own_weights else self._global_samples
         self._untrained.check()
+        if not self._strategy.runs_step_hooks:
+            check_step_hooks(self._optimizers.values(), known=self._check_step)
         for name, parameters in self._parameters.items():
             if name in self._due:
                 complete(parameters)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from torch import nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim import optimizer as torch_optim
 
 from phalanx.errors import UserError
 
@@ -43,6 +45,23 @@ def check_optimizers(model: nn.Module, optimizers: Mapping[str, Optimizer]) -> N
             f"the optimizer does not hold {missing[0]}{more}: give it all "
             "parameters that require a gradient, or freeze the others by requires_grad_(False)"
         )
+
+
+def check_step_hooks(optimizers: Iterable[Optimizer], known: Callable[..., None]) -> None:
+    """Raise UserError for a step hook of the program, but for `known`, where the update is divided
+    among the ranks."""
+    of_all = torch_optim._global_optimizer_pre_hooks, torch_optim._global_optimizer_post_hooks
+    for own in optimizers:
+        for hooks in (own._optimizer_step_pre_hooks, own._optimizer_step_post_hooks, *of_all):
+            hook: Any
+            for hook in hooks.values():
+                if hook != known:
+                    name = getattr(hook, "__qualname__", type(hook).__name__)
+                    raise UserError(
+                        f'the optimizer has a step hook ({name}), and strategy="shared" and "zero" '
+                        "divide the update among the ranks: none could call it with all gradients; "
+                        'take strategy="mpi"'
+                    )
 
 
 def check_alternate(

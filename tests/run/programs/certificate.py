@@ -49,7 +49,8 @@ def train(flipped_at: int | None = None, **options: Any) -> str:
         if next(made) == flipped_at:
             flip(model[3].weight)
 
-    optimizer.register_step_post_hook(flip_one)
+    if flipped_at is not None:
+        optimizer.register_step_post_hook(flip_one)
     try:
         run = phalanx.start(model, optimizer, data, batch_size=BATCH, **options)
     except UserError as error:

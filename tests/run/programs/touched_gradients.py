@@ -21,6 +21,7 @@ from torch.optim import LBFGS, SGD, Muon, Optimizer, SparseAdam
 import phalanx
 import phalanx.horovod as hvd
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 
 torch.set_default_dtype(torch.float64)
@@ -264,6 +265,35 @@ def cases(surfaces: dict[str, Surface], *, has_all: bool) -> Iterator[Case]:
     yield from (Case(name, PLAIN_SGD, Touch, Conjugate) for name in surfaces)
 
 
+def clip(*_: object) -> None:
+    raise AssertionError("it was called")
+
+
+def check_refused() -> None:
+    """A step hook that would see the gradients of one rank, or be passed over."""
+    for strategy, is_bitwise in product(("shared", "zero"), (False, True)):
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.02)
+        data = (X, Y)
+        run = phalanx.start(
+            model, optimizer, data, batch_size=SAMPLES, strategy=strategy, bitwise=is_bitwise
+        )
+        before = copy.deepcopy(model.state_dict())
+        if is_bitwise:
+            optimizer.register_step_post_hook(clip)
+        else:
+            optimizer.register_step_pre_hook(clip)
+        try:
+            for batch in run:
+                run.backward(mse_loss(run.model(batch.inputs), batch.targets))
+        except UserError as error:
+            assert "has a step hook (clip)" in str(error), error
+            assert all(map(torch.equal, model.state_dict().values(), before.values()))
+        else:
+            raise AssertionError("it was passed over in silence")
+        run._strategy.close()
+
+
 def difference(case: Case, train: Surface) -> float:
     """Largest difference of the parameters to those of a plain loop; inf where a gradient that the
     program kept has changed."""
@@ -280,6 +310,7 @@ def difference(case: Case, train: Surface) -> float:
 
 def main(words: str) -> None:
     wrong, num_cases = [], 0
+    check_refused()
     for surfaces in (MPI, LINEAR, OTHERS, DDP_VIEWS):
         if surfaces is OTHERS:
             dist.init_process_group("mpi")

@@ -9,6 +9,7 @@ in the sums of a step. Ranks that are started again go on from the newest checkp
 die again.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -80,6 +81,16 @@ def main(folder: Path, dying: Dying, strategy: str, kind: str | None, *, has_rea
     data, model = (inputs, targets, torch.arange(SAMPLES)), Counting()
     optimizers, schedulers = optimizers_of(model, kind)
     *_, optimizer = optimizers.values()
+    step = optimizer.step
+
+    @functools.wraps(step)
+    def counted_step() -> None:
+        if model.counted.grad is not None:  # else held by other ranks
+            times = (model.counted.grad * batch.global_samples).tolist()
+            print(json.dumps([batch.epoch, batch.step, times]), file=counted, flush=True)
+        step()
+
+    optimizer.step = counted_step
     dying.follow(optimizer)
     run = phalanx.start(
         model,
@@ -105,13 +116,6 @@ def main(folder: Path, dying: Dying, strategy: str, kind: str | None, *, has_rea
         dying.enter("evaluation")
         return F.cross_entropy(model(batch[0]), batch[1])
 
-    def count(*_: object) -> None:
-        if model.counted.grad is None:
-            return  # held by other ranks
-        times = (model.counted.grad * batch.global_samples).tolist()
-        print(json.dumps([batch.epoch, batch.step, times]), file=counted, flush=True)
-
-    optimizer.register_step_pre_hook(count)
     errors = run.state.setdefault("errors", [])
     counted = (folder / f"counted-{RANK}").open("a")
     with counted, (folder / f"computed-{RANK}").open("a") as computed:

@@ -39,7 +39,7 @@ class Dying:
 
     def follow(self, optimizer: Optimizer) -> None:
         """Enter the moments of the engine."""
-        optimizer.register_step_pre_hook(lambda *_: self.enter("optimizer"))
+        self._wrap(optimizer, "step", before="optimizer")
         self._wrap(TreeReducer, "reduce", before="sum", after=("summed", "missed"))
         self._wrap(ProgramCheckpoints, "save", before="checkpoint")
         self._wrap(membership, "recover", before="recovery")
