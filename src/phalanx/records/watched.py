@@ -15,7 +15,7 @@ CHECK = "PHALANX_CHECK"
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the ranks of one start are watched."""
+    """Options by which the ranks of one start are watched."""
 
     folder: str
     steps: int
@@ -66,7 +66,7 @@ class WatchedStep(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
 
 
 class WatchedMetrics(msgspec.Struct, frozen=True, kw_only=True, tag="metrics"):
-    """What the program has logged after a step."""
+    """Values that the program has logged after a step."""
 
     step: int
     values: dict[str, float]

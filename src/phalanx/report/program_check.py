@@ -34,7 +34,7 @@ Place = Literal["first parameters", "data", "loss", "learning rate", "parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ProbableCause:
     """The first difference of two runs, and its likely cause."""
 
     cause: Cause
@@ -142,7 +142,7 @@ def judge_repetition(
     with_its_seed: Sequence[WatchedRank] | None,
     once_more: Sequence[WatchedRank] | None,
     tolerance: Tolerance,
-) -> Finding | None:
+) -> ProbableCause | None:
     """Return why the same command gives two results alone; None: it gives one.
 
     other: with other seeds of NumPy and Python, and another order of sets. with_its_seed: with
@@ -158,12 +158,12 @@ def judge_repetition(
 
     if is_like_one(with_its_seed):
         why = "random numbers of NumPy or Python are not seeded: np.random.seed(0), random.seed(0)"
-        return Finding(cause="generator", text=f"{what}: {why}", step=found.step)
+        return ProbableCause(cause="generator", text=f"{what}: {why}", step=found.step)
     if is_like_one(once_more):
         why = "the order of a set or hash() differs from run to run: take sorted(…)"
-        return Finding(cause="hash order", text=f"{what}: {why}", step=found.step)
+        return ProbableCause(cause="hash order", text=f"{what}: {why}", step=found.step)
     why = "a time, a file that changes, or random numbers of the system are read"
-    return Finding(cause="time or file", text=f"{what}: {why}", step=found.step)
+    return ProbableCause(cause="time or file", text=f"{what}: {why}", step=found.step)
 
 
 def judge_ranks(
@@ -171,7 +171,7 @@ def judge_ranks(
     ranks: Sequence[WatchedRank],
     cut: Sequence[WatchedRank] | None,
     tolerance: Tolerance,
-) -> Finding | None:
+) -> ProbableCause | None:
     """Return why ranks train otherwise than one process; None: they do not.
 
     cut: one process with as many micro-batches per step; None where that is refused.
@@ -183,17 +183,17 @@ def judge_ranks(
             f"a global batch has {sizes[0]} samples alone and {sizes[1]} {on}: batch_size= is "
             "that of all ranks together, leave their number out of it"
         )
-        return Finding(cause="batch size", text=text, step=0)
+        return ProbableCause(cause="batch size", text=text, step=0)
     apart = _first_apart(ranks, tolerance)
     found = first_difference(alone, ranks, tolerance)
     if found is None and apart is None:
         return None
     if found is not None and found.place == "learning rate":
         text = f"{found.text} {on}: it depends on the number of ranks, or on who steps a scheduler"
-        return Finding(cause="learning rate", text=text, step=found.step)
+        return ProbableCause(cause="learning rate", text=text, step=found.step)
     if found is not None and found.place == "first parameters":
         text = f"{found.text} {on}: the model that rank 0 makes depends on the number of ranks"
-        return Finding(cause="first parameters", text=text)
+        return ProbableCause(cause="first parameters", text=text)
     of_cut = None if cut is None else first_difference(cut, ranks, tolerance)
     if cut is not None and of_cut is None and found is not None and apart is None:
         return _of_cut(alone, found, len(ranks))
@@ -208,10 +208,12 @@ def judge_ranks(
         f"{found.text} {on}, by the same data: what the loop computes depends on the rank, or on "
         "what the rank has computed before"
     )
-    return Finding(cause="loop", text=text, step=found.step)
+    return ProbableCause(cause="loop", text=text, step=found.step)
 
 
-def _of_cut(alone: Sequence[WatchedRank], found: Difference, num_ranks: int) -> Finding | None:
+def _of_cut(
+    alone: Sequence[WatchedRank], found: Difference, num_ranks: int
+) -> ProbableCause | None:
     """Return why micro-batches differ from their global batch; None: by random numbers."""
     layers = alone[0].start.batch_norm
     fixed = f"micro_batches={num_ranks} cuts the batch alike on any number of ranks"
@@ -219,19 +221,19 @@ def _of_cut(alone: Sequence[WatchedRank], found: Difference, num_ranks: int) -> 
     if layers:
         text = f"{what}batch norm ({layers[0]}) normalises each micro-batch by itself: {fixed}"
         text += ", or take SyncBatchNorm"
-        return Finding(cause="batch norm", text=text, step=found.step)
+        return ProbableCause(cause="batch norm", text=text, step=found.step)
     if draws(alone):
         return None
     text = (
         f"{what}the loss, or a norm, looks at several samples at once, and each rank has seen its "
         f"own: gather them by run.gather; or {fixed}"
     )
-    return Finding(cause="loss over samples", text=text, step=found.step)
+    return ProbableCause(cause="loss over samples", text=text, step=found.step)
 
 
 def _of_data(
     found: Difference, cut: Sequence[WatchedRank] | None, ranks: Sequence[WatchedRank]
-) -> Finding:
+) -> ProbableCause:
     number, whose = found.step, ""
     if cut is not None and number < len(cut[0].steps):
         truth = cut[0].steps[number].data
@@ -249,19 +251,19 @@ def _of_data(
         if number == 0
         else "they depend on the model or on what a rank has computed, or on a generator"
     )
-    return Finding(cause="data", text=text, step=number)
+    return ProbableCause(cause="data", text=text, step=number)
 
 
-def _of_update(ranks: Sequence[WatchedRank], found: Difference, what: str) -> Finding:
+def _of_update(ranks: Sequence[WatchedRank], found: Difference, what: str) -> ProbableCause:
     kept = ranks[0].steps[0].keeps_gradient
     if kept:
         text = (
             f"{what}: the optimizer keeps the gradient of {kept} without a copy, and it changes "
             "with the next step: keep p.grad.clone()"
         )
-        return Finding(cause="kept gradient", text=text, step=found.step)
+        return ProbableCause(cause="kept gradient", text=text, step=found.step)
     text = f"{what}: the program changes gradients or parameters on some ranks alone"
-    return Finding(cause="update", text=text, step=found.step)
+    return ProbableCause(cause="update", text=text, step=found.step)
 
 
 def _first_apart(ranks: Sequence[WatchedRank], tolerance: Tolerance) -> Difference | None:
@@ -291,12 +293,12 @@ def judge_logs(
     again: Sequence[WatchedRank],
     ranks: Sequence[WatchedRank],
     tolerance: Tolerance,
-) -> tuple[list[Finding], list[str]]:
+) -> tuple[list[ProbableCause], list[str]]:
     """Return metrics that ranks log otherwise, and the names of those that differ alone, too, such
     as times."""
     first, second, third = alone[0].metrics, again[0].metrics, ranks[0].metrics
     unsteady = {name for (step, name), value in first.items() if second.get((step, name)) != value}
-    findings: dict[str, Finding] = {}
+    findings: dict[str, ProbableCause] = {}
     for (step, name), value in first.items():
         other = third.get((step, name))
         if name in unsteady or name in findings or other is None:
@@ -307,5 +309,5 @@ def judge_logs(
                 f"{len(ranks)} ranks, though training is the same: it is rank 0's own; "
                 "run.reduce(value, mean=True) or run.evaluate gives one for all"
             )
-            findings[name] = Finding(cause="log", text=text, step=step)
+            findings[name] = ProbableCause(cause="log", text=text, step=step)
     return list(findings.values()), sorted(unsteady)

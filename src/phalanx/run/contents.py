@@ -1,4 +1,4 @@
-"""What tells a run from another whose options and shapes are the same: its layers and samples."""
+"""Layers and samples of a run, by which runs of the same options and shapes differ."""
 
 from __future__ import annotations
 

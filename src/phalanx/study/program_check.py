@@ -21,7 +21,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.records.watched import CHECK, CheckPlan, WatchedRank, read_watched
 from phalanx.report.program_check import (
-    Finding,
+    ProbableCause,
     draws,
     first_difference,
     judge_logs,
@@ -49,7 +49,7 @@ class CheckResult:
     steps: int
     """That were compared."""
     is_double: bool
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ProbableCause] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -166,7 +166,7 @@ def _compare(starts: ProgramStarts, alone: WatchedRun, result: CheckResult) -> N
         ranks = starts.on_ranks()
     except (RunFailedError, UserError) as error:
         text = f"on {result.ranks} ranks the program ends: {str(error).splitlines()[0]}"
-        result.findings.append(Finding(cause="failure", text=text))
+        result.findings.append(ProbableCause(cause="failure", text=text))
         return
     start = alone[0].start
     if start.is_sharded:
