@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 import phalanx
 from phalanx.parallel.run_group import SingleProcessGroup
@@ -218,6 +218,19 @@ def test_an_iterator_is_not_read_after_the_last_step() -> None:
     ):
         run.backward(run.model(batch.data).mean())
     assert list(numbers) == [6.0, 7.0, 8.0]
+
+
+@pytest.mark.parametrize("length", [8, 11])
+def test_a_stream_without_its_last_short_batch(length: int) -> None:
+    """A loader of an iterable data set with drop_last=True was refused."""
+    loader = DataLoader(Noise(length), 4, drop_last=True)
+    model = nn.Linear(2, 1)
+    run = phalanx.start(model, SGD(model.parameters(), lr=0.1), loader, epochs=2)
+    found = []
+    for batch in run:
+        run.backward(run.model(batch.data).mean())
+        found.append((batch.num_samples, batch.ends_epoch))
+    assert found == [(4, False), (4, True)] * 2
 
 
 class Numbers(IterableDataset[Tensor]):

@@ -47,6 +47,8 @@ class ProgramState:
     """Updates made."""
     values: dict[str, Any] = field(default_factory=dict)
     """`run.state`."""
+    drawn: dict[str, Any] = field(default_factory=dict)
+    """Last epoch that a sampler has drawn, and the digest of its samples, where there is one."""
     sums: Callable[[], tuple[float, int]] = lambda: (0.0, 0)
     """Returns loss and samples of the epoch so far, over all ranks."""
 
@@ -94,6 +96,7 @@ class ProgramState:
                 if not isinstance(value, Tensor)
             },
             "state": encoder.encode(self.values, "run.state"),
+            "drawn": self.drawn,
         }
         return document, encoder.tensors
 
@@ -152,6 +155,7 @@ class ProgramState:
 
     def _fill(self, document: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.step = document["step"]
+        self.drawn.update(document.get("drawn", {}))
         loss, samples = document.get("epoch_sums", (0.0, 0))
         self.sums = lambda: (loss, samples)
         for name, stored in document["optimizers"].items():

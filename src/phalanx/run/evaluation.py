@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
@@ -15,9 +16,11 @@ from phalanx.data.sampler import evaluation_shard
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.data_loader import reading_options, takes_all
 from phalanx.run.exact_sum import ExactSum, sum_over_ranks
+from phalanx.run.order import DrawnOrder
 from phalanx.run.randomness import generators_kept, seed_generators
-from phalanx.run.samples import IndexedSamples
+from phalanx.run.samples import ChosenSamples, IndexedSamples, samples_of, samples_of_dataset
 
 Reduction = Literal["mean", "sum"]
 Evaluated = Tensor | float | Mapping[str, Tensor | float]
@@ -78,6 +81,25 @@ def evaluate(
             module.training = is_training
     divisor = len(samples) if reduction == "mean" else 1
     return _over_ranks(strategy.group, sums, divisor, is_mapping=is_mapping)
+
+
+def samples_to_evaluate(
+    data: object, loading: dict[str, Any], *, seed: int, group: RunGroup
+) -> IndexedSamples:
+    """Return the samples of an evaluation: of a `DataLoader` those that its sampler gives, each as
+    often. Collective.
+
+    loading: the run's, for other data. seed: of a sampler that draws.
+    """
+    if not isinstance(data, DataLoader):
+        return samples_of(data, loading, split="validation")
+    samples = samples_of_dataset(data.dataset, reading_options(data))
+    if takes_all(data):
+        return samples
+    order = DrawnOrder(data, len(samples), seed=seed, steps=None, drawn={})
+    drawn = order.draw(0)
+    order.check_same(drawn, group)
+    return ChosenSamples(samples, drawn.indices)
 
 
 def _number(name: str, value: object) -> float:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
-from phalanx.data.sampler import epoch_order
 from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import cut_micro_batches
+from phalanx.run.order import Order
 from phalanx.run.samples import IndexedSamples, seeded_samples
 
 OF_SAMPLES = 0x736D706C
@@ -22,8 +24,10 @@ class Feed(Protocol):
     """One rank's micro-batches. How a global batch is cut depends on options alone, never on the
     number of ranks."""
 
-    num_samples: int | None
-    """Of an epoch, over all ranks; None: known when it ends."""
+    @property
+    def num_samples(self) -> int | None:
+        """Samples of an epoch, over all ranks; None: known when it ends."""
+
     num_damaged: int
     """Samples of this rank that were left out so far because they are damaged."""
 
@@ -73,29 +77,33 @@ class AlternatingFeed:
 
 
 class IndexedFeed:
-    """Global batches of a shuffled order, which depends on (seed, epoch) alone."""
+    """Global batches of samples in an order that is the same on every rank."""
 
     num_damaged = 0
 
     def __init__(
         self,
         samples: IndexedSamples,
+        order: Order,
         *,
-        batch_size: int,
         micro_batches: int,
         seed: int,
         rank: int,
         num_ranks: int,
         seeds_samples: bool = False,
     ) -> None:
-        """batch_size: of the global batch. micro_batches: of a full one. seeds_samples: gives
-        each sample random numbers of (seed, epoch, sample)."""
-        self.num_samples: int | None = len(samples)
-        self._samples, self._batch_size, self._seed = samples, batch_size, seed
+        """micro_batches: of a global batch. seeds_samples: gives each sample random numbers of
+        (seed, epoch, sample)."""
+        self._samples, self._order, self._seed = samples, order, seed
         self._seeds_samples = seeds_samples
         self._number = micro_batches
         self._numbers: Sequence[int] = share_of(rank, num_ranks, micro_batches)
         self._first: Sequence[int] | None = None
+
+    @property
+    def num_samples(self) -> int | None:
+        """Samples of an epoch, over all ranks; None: not known before it is drawn."""
+        return self._order.num_samples
 
     def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> IndexedFeed:
         """Return a feed of the micro-batches of each global batch that have these numbers."""
@@ -106,15 +114,15 @@ class IndexedFeed:
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
     ) -> Iterator[MicroBatch]:
-        order = epoch_order(len(self._samples), self._seed, epoch)[seen:]
-        starts = range(0, len(order), self._batch_size)[:max_steps]
-        sizes = [min(self._batch_size, len(order) - start) for start in starts]
+        order, bounds = self._order.of(epoch)
+        begin = bisect_left(bounds, seen)
+        cuts = list(pairwise(bounds[begin : begin + min(max_steps, len(bounds)) + 1]))
         of_first = self._numbers if self._first is None else self._first
         slices = [
-            (start, size, piece)
-            for start, size in zip(starts, sizes, strict=True)
+            (start, stop - start, piece)
+            for start, stop in cuts
             for piece in cut_micro_batches(
-                size, number=self._number, own=self._numbers if start else of_first
+                stop - start, number=self._number, own=self._numbers if start > seen else of_first
             )
         ]
         indices = [order[start + piece.start : start + piece.stop] for start, _, piece in slices]

@@ -70,6 +70,8 @@ class LoopOptions:
     """Writes a checkpoint between two epochs. Collective."""
     ends_with_epoch: bool = False
     """Whether the program ends with the first epoch, as where it was asked to stop."""
+    agree: Callable[[int], None] | None = None
+    """Compares the order of samples of an epoch between the ranks. Collective."""
     poll: Callable[[], bool] | None = None
     """Returns whether a checkpoint is still being written. Raises: UserError when one could not
     be."""
@@ -198,6 +200,8 @@ class TrainingLoop:
         first = self.position
         if not comes_late:
             strategy.group.barrier()
+            if self.options.agree is not None:
+                self.options.agree(first.epoch)
         if self.stop is not None:
             self.stop.announce()
         recorder.begin_epoch()

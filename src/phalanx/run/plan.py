@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 from phalanx.checkpoints.manifest import Manifest
 from phalanx.checkpoints.program_recipe import ENDS, LAYERS, program_manifest
@@ -30,11 +31,13 @@ from phalanx.run.agreement import check_alike, check_same_pack
 from phalanx.run.autocast import Autocast
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.contents import ends_of, layers_of
+from phalanx.run.data_loader import describe_order, order_of
 from phalanx.run.device import CPU, FeedOnDevice, choose_device, move_model
 from phalanx.run.feed import AlternatingFeed, DivisibleFeed, Feed
 from phalanx.run.loop import LoopOptions
 from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
+from phalanx.run.order import Order
 from phalanx.run.program import ProgramOptions
 from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
@@ -62,6 +65,19 @@ class BatchPlan:
     is_sharded: bool
     loading: dict[str, Any]
     """Arguments of PyTorch's `DataLoader`."""
+    loader: DataLoader[Any] | None
+    """Gives the order of samples; None: the run's own."""
+
+    def order(self, seed: int, drawn: dict[str, Any]) -> Order | None:
+        """Return the order of samples by index; None: data have an order of their own.
+
+        drawn: what checkpoints know of it.
+        """
+        if not isinstance(self.source, Sized):
+            return None
+        return order_of(
+            self.loader, len(self.source), self.batch_size, seed=seed, steps=self.steps, drawn=drawn
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +132,7 @@ class RunPlan:
                     if has_checkpoints
                     else {}
                 ),
+                **describe_order(batches.loader),
             },
         )
 
@@ -220,8 +237,9 @@ class RunPlan:
         )
         return records
 
-    def make_feed(self, strategy: Strategy, *, rebalances: bool) -> Feed:
-        """Return this rank's feed. rebalances: other ranks may get micro-batches of it."""
+    def make_feed(self, strategy: Strategy, order: Order | None, *, rebalances: bool) -> Feed:
+        """Return this rank's feed. order: of samples by index. rebalances: other ranks may get
+        micro-batches of it."""
         batches, device = self.batches, self.setup.device
         feed: Feed = make_feed(
             batches.source,
@@ -231,6 +249,7 @@ class RunPlan:
             seed=self.setup.seed,
             loading=batches.loading,
             has_fixed_cut=batches.micro_batches is not None,
+            order=order,
             seeds_samples=strategy.num_blocks is not None,
         )
         is_divided = strategy.numbers is not None or (rebalances and strategy.size > 1)

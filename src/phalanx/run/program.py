@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 from phalanx.comm.errors import PeerDepartedError
 from phalanx.comm.recovery import Recovery
@@ -27,13 +28,13 @@ from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.departure import MEND, Departure
 from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
-from phalanx.run.evaluation import Evaluated, Reduction, evaluate
+from phalanx.run.evaluation import Evaluated, Reduction, evaluate, samples_to_evaluate
 from phalanx.run.feed import Feed
 from phalanx.run.gather import check_gather, gather_rows
 from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
 from phalanx.run.records import ProgramRecords
-from phalanx.run.samples import samples_of, seeded_samples
+from phalanx.run.samples import seeded_samples
 from phalanx.run.spares import SparePlaces
 from phalanx.run.stop import Stopped
 
@@ -304,11 +305,16 @@ class ProgramRun:
 
         function: of the model, in evaluation mode and under no_grad, and of a batch as the data
             puts it together; returns means over the samples of the batch, or sums.
-        batch_size: of a rank, at most; None: that of the run.
+        data: as those of `phalanx.start`, with the run's `collate_fn`; of a `DataLoader`, which has
+            its own, the samples that its sampler gives, without those that it drops.
+        batch_size: of a rank, at most; None: that of the `DataLoader`, or of the run.
         reduction: mean: results count by the samples of their batch; sum: they are added up.
         """
         self._departure.agree()
-        samples = samples_of(data, self._options.loading, split="validation")
+        options = self._options
+        samples = samples_to_evaluate(data, options.loading, seed=options.seed, group=self._group)
+        if batch_size is None and isinstance(data, DataLoader):
+            batch_size = data.batch_size
         if self._strategy.num_blocks is not None:
             samples = seeded_samples(samples, self._options.seed)
         if self._options.device.type != "cpu":

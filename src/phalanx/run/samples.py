@@ -20,7 +20,6 @@ from torch.utils.data import (
 from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
 from phalanx.launch.worker_environment import worker_environment
-from phalanx.run.data_loader import reading_options
 from phalanx.run.pack_samples import (
     PackSamples,
     as_tensor,
@@ -50,9 +49,10 @@ class TensorSamples:
             raise UserError("data has a tensor without dimensions: give one row per sample")
         lengths = {len(tensor) for tensor in tensors}
         if len(lengths) != 1:
+            shown = [str(len(tensor)) for tensor in tensors[:5]] + ["…"] * (len(tensors) > 5)
             raise UserError(
-                "data: the tensors have different lengths: "
-                + ", ".join(str(len(tensor)) for tensor in tensors)
+                f"data: the tensors have different lengths: {', '.join(shown)}; where each is a "
+                'sample, give a list of them and loading={"collate_fn": …}, or a DataLoader'
             )
         self._tensors, self._is_single = tuple(tensors), is_single
 
@@ -100,7 +100,36 @@ class DatasetSamples:
 
 def seeded_samples(samples: IndexedSamples, seed: int) -> IndexedSamples:
     """Return samples whose random numbers are of (seed, sample), where a data set may draw some."""
+    if isinstance(samples, ChosenSamples):
+        return ChosenSamples(seeded_samples(samples.samples, seed), samples.numbers)
     return samples.seeded(seed) if isinstance(samples, DatasetSamples) else samples
+
+
+class ChosenSamples:
+    """Samples of others, by their numbers."""
+
+    def __init__(self, samples: IndexedSamples, numbers: Tensor) -> None:
+        self.samples, self.numbers = samples, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+        return self.samples.batches([self.numbers[chosen] for chosen in indices])
+
+
+def samples_of_dataset(dataset: Any, loading: dict[str, Any]) -> IndexedSamples:
+    """Return the samples of a `DataLoader`'s data set: whatever it is, its items are samples."""
+    if isinstance(dataset, IterableDataset | Pack):
+        return samples_of(dataset, loading)
+    if "collate_fn" not in loading and isinstance(dataset, Tensor | TensorDataset):
+        return samples_of(dataset, loading)
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise UserError(
+            f"data is a DataLoader of a {type(dataset).__name__} without __len__ and __getitem__: "
+            "give it both, or make it an IterableDataset"
+        )
+    return DatasetSamples(dataset, loading)
 
 
 def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> IndexedSamples:
@@ -117,6 +146,8 @@ def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> I
             return TensorSamples(tensors)
         case np.ndarray():
             return TensorSamples([as_tensor(data)], is_single=True)
+        case list() if "collate_fn" in loading:
+            return DatasetSamples(data, loading)  # type: ignore[arg-type]
         case tuple() | list() if data and all(isinstance(p, Tensor | np.ndarray) for p in data):
             return TensorSamples([p if isinstance(p, Tensor) else as_tensor(p) for p in data])
         case dict() if data and all(isinstance(name, str) for name in data):
@@ -127,8 +158,6 @@ def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> I
             return pack_samples(Path(data), loading, split)
         case _ if is_table(data):
             return table_samples(data)
-        case DataLoader():
-            return samples_of(data.dataset, {**reading_options(data), **loading})
         case IterableDataset():
             raise UserError(
                 "data is an IterableDataset, which has no length: run.evaluate takes data with "

@@ -14,8 +14,14 @@ from torch.utils.data import DataLoader, IterableDataset
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.feed import Feed, IndexedFeed
+from phalanx.run.order import Order
 from phalanx.run.pack_samples import NamedTensorSamples, PackSamples
-from phalanx.run.samples import IndexedSamples, TensorSamples, samples_of
+from phalanx.run.samples import (
+    IndexedSamples,
+    TensorSamples,
+    samples_of,
+    samples_of_dataset,
+)
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
 
 
@@ -24,6 +30,8 @@ class SampleStream:
     """Samples in an order of their own, the same on every rank."""
 
     samples: Iterable[Any]
+    drops_last: bool = False
+    """A last global batch that is not full is left out."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,17 @@ Source = IndexedSamples | SampleStream | GeneratedBatches | OwnBatches
 
 
 def source_of(
-    data: object, loading: dict[str, Any], *, sharded: bool, epochs: int, steps: int | None
+    data: object,
+    loading: dict[str, Any],
+    *,
+    sharded: bool,
+    epochs: int,
+    steps: int | None,
+    loader: DataLoader[Any] | None = None,
 ) -> Source:
     """Return what a program calls its data.
 
-    loading: arguments of PyTorch's `DataLoader`.
+    loading: arguments of PyTorch's `DataLoader`. loader: that had the data.
     Raises: UserError for what is no data, or does not fit the other arguments.
     """
     if sharded:
@@ -56,7 +70,11 @@ def source_of(
             raise UserError("loading: collate_fn is for samples: sharded data are micro-batches")
         return OwnBatches(_iterable(data, loading, epochs))
     if isinstance(data, IterableDataset) or _is_stream(data):
-        return SampleStream(_iterable(data, loading, epochs))
+        return SampleStream(
+            _iterable(data, loading, epochs), loader is not None and loader.drop_last
+        )
+    if loader is not None:
+        return samples_of_dataset(data, loading)
     if not callable(data) or isinstance(data, (nn.Module, type)) or hasattr(data, "__getitem__"):
         return samples_of(data, loading)
     if steps is None:
@@ -118,12 +136,13 @@ def make_feed(
     seed: int,
     loading: dict[str, Any],
     has_fixed_cut: bool,
+    order: Order | None = None,
     seeds_samples: bool = False,
 ) -> Feed:
     """Return this rank's feed.
 
     batch_size: of the global batch. micro_batches: of a full one. has_fixed_cut: their number does
-    not depend on that of the ranks. seeds_samples: as of `IndexedFeed`.
+    not depend on that of the ranks. order, seeds_samples: as of `IndexedFeed`.
     """
     if isinstance(source, OwnBatches):
         return ShardedFeed(
@@ -137,10 +156,12 @@ def make_feed(
         "num_ranks": group.size,
     }
     if isinstance(source, SampleStream):
-        return StreamFeed(source.samples, loading=loading, **place)
+        return StreamFeed(source.samples, loading=loading, drops_last=source.drops_last, **place)
     if isinstance(source, GeneratedBatches):
         return GeneratedFeed(source.make, makes_whole=not has_fixed_cut, **place)
-    return IndexedFeed(source, seeds_samples=seeds_samples, **place)
+    assert order is not None, "of samples by index"
+    del place["batch_size"]
+    return IndexedFeed(source, order, seeds_samples=seeds_samples, **place)
 
 
 def _is_stream(data: object) -> bool:

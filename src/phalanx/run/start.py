@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 from phalanx.checkpoints.program import ProgramState
 from phalanx.comm.faults import is_fault_tolerant
@@ -25,12 +26,13 @@ from phalanx.run.certificate import probe_processors
 from phalanx.run.check_arguments import check_arguments
 from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
-from phalanx.run.data_loader import unwrap_loader
+from phalanx.run.data_loader import samples_in_epoch, unwrap_loader
 from phalanx.run.defaults import rebalances, seed_of, strategy_of
 from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.optimizers import check_alternate, check_optimizers
+from phalanx.run.order import DrawnOrder
 from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of
 from phalanx.run.program import ProgramRun
 from phalanx.run.records import Metrics
@@ -97,7 +99,7 @@ def start(
     alternate: names of optimizers; each step trains one of them, in turn: `batch.optimizer`.
     data: tensors or NumPy arrays, a tuple or dictionary of them, an Arrow table, a folder of
         `phalanx data pack`, a map-style `Dataset`, or a `DataLoader`
-        of one, which brings its batch size and reading with it. An iterable of samples: every rank
+        of one, which brings its global batches with it. An iterable of samples: every rank
         reads all, and computes its part. A function, which needs `steps`: returns so many
         samples, with random numbers of (seed, step): the global batch, of which a rank takes its
         rows; with `micro_batches` one of these, by (seed, step, micro-batch).
@@ -205,12 +207,18 @@ def start(
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
     loop = checkpoints.begin(state, epochs=batches.epochs, steps=steps)
+    order = batches.order(setup.seed, state.drawn)
     loop = replace(loop, rebalances=is_rebalanced)
+    if isinstance(order, DrawnOrder):
+        if loop.start.epoch:
+            order.begin(loop.start.epoch)
+        loop = replace(loop, agree=lambda epoch: order.agree(epoch, chosen.group))
     records = plan.begin_records(chosen, loop, run_dir=run_dir, on_metrics=on_metrics, trace=trace)
     watch(records)
     checkpoints.record_in(records.recorder)
     records.tell(probe_processors(chosen))
-    feed, options = plan.make_feed(chosen, rebalances=is_rebalanced), plan.change_model(chosen)
+    feed = plan.make_feed(chosen, order, rebalances=is_rebalanced)
+    options = plan.change_model(chosen)
     if (check := plan_of(os.environ)) is not None:
         program = ProgramWatch(
             *(check, chosen.rank, model, optimizers),
@@ -245,8 +253,9 @@ def _plan_batches(
     num_ranks: int,
 ) -> BatchPlan:
     """Return the global batches of a run. Raises: UserError where data and numbers do not fit."""
-    given = loading
+    given, loader = loading, None
     if not sharded:
+        loader = data if isinstance(data, DataLoader) else None
         data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     loading = loading or {}
     if batch_size is None:
@@ -254,11 +263,11 @@ def _plan_batches(
     check_workers(data, loading, num_ranks=num_ranks)
     is_folder = isinstance(data, (str, os.PathLike))
     with named_host(detect(os.environ) if is_folder else None):  # which nodes may lack
-        source = source_of(data, loading, sharded=sharded, epochs=epochs or 1, steps=steps)
+        source = source_of(
+            data, loading, sharded=sharded, epochs=epochs or 1, steps=steps, loader=loader
+        )
     check_loading(given, source)
-    num_samples = len(source) if isinstance(source, Sized) else None
-    if num_samples == 0:
-        raise UserError("data has no samples")
+    num_samples = samples_in_epoch(loader, len(source)) if isinstance(source, Sized) else None
     batch_size = min(batch_size, num_samples or batch_size)
     if bitwise:
         micro_batches = micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
@@ -278,6 +287,7 @@ def _plan_batches(
         steps=steps,
         is_sharded=sharded,
         loading=loading,
+        loader=loader,
     )
 
 

@@ -48,8 +48,11 @@ class StreamFeed:
         rank: int,
         num_ranks: int,
         loading: dict[str, Any],
+        drops_last: bool = False,
     ) -> None:
-        """loading: arguments of PyTorch's `DataLoader`; collate_fn puts samples together."""
+        """loading: arguments of PyTorch's `DataLoader`; collate_fn puts samples together.
+        drops_last: leaves out a last batch that is not full."""
+        self._fewest = batch_size if drops_last else 1
         self._samples, self._batch_size, self._seed = samples, batch_size, seed
         self._place = {"number": micro_batches, "rank": rank, "num_ranks": num_ranks}
         self._loading = dict(loading)
@@ -61,10 +64,11 @@ class StreamFeed:
         of_data = hash_seed(self._seed, OF_DATA)
         state = StreamState(hash_seed(of_data, epoch))
         with state.use():
-            stream = ReadAhead(state.items(read_stream(self._samples, self._loading)))
+            items = state.items(read_stream(self._samples, self._loading))
+            stream = ReadAhead(items, self._fewest)
             stream.skip(seen)
             samples = stream.take(self._batch_size)
-        if not samples:
+        if len(samples) < self._fewest:
             raise no_samples(epoch, seen)
 
         def is_over() -> bool:
@@ -285,10 +289,11 @@ class ShardedSteps:
 
 
 class ReadAhead:
-    """Items of an iterator; one more is read where its end is asked for."""
+    """Items of an iterator, which is read on where its end is asked for."""
 
-    def __init__(self, items: Iterator[Any]) -> None:
-        self._items, self._ahead = items, list[Any]()
+    def __init__(self, items: Iterator[Any], fewest: int = 1) -> None:
+        """fewest: items without which it is over."""
+        self._items, self._fewest, self._ahead = items, fewest, list[Any]()
 
     def skip(self, number: int) -> None:
         """Leave out the next items."""
@@ -303,8 +308,8 @@ class ReadAhead:
     def is_over(self) -> bool:
         """Return whether there are no more items."""
         if not self._ahead:
-            self._ahead = list(islice(self._items, 1))
-        return not self._ahead
+            self._ahead = list(islice(self._items, self._fewest))
+        return len(self._ahead) < self._fewest
 
 
 def read_stream(samples: Iterable[Any], loading: dict[str, Any]) -> Iterator[Any]:

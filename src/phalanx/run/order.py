@@ -1,0 +1,243 @@
+"""Order of an epoch's samples, cut into global batches: the run's own, or that of a sampler."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from itertools import accumulate, chain, islice
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+from phalanx.data.hashing import hash_seed
+from phalanx.data.sampler import epoch_order
+from phalanx.errors import UserError
+from phalanx.parallel.run_group import RunGroup
+from phalanx.run.randomness import generators_kept, seed_generators
+
+OF_ORDER = 0x6F726472
+"""Makes random numbers of samplers others than those of the computation."""
+MOST_PASSES = 1000
+"""Over the data in one epoch of a sampler that has an end."""
+
+
+class EpochOrder(NamedTuple):
+    """Samples of an epoch, and where they are cut."""
+
+    indices: Tensor
+    """(n,) int64."""
+    bounds: Sequence[int]
+    """Starts of the global batches, and the end of the last."""
+
+
+class Order(Protocol):
+    """Orders of all epochs, the same on every rank."""
+
+    @property
+    def num_samples(self) -> int | None:
+        """Samples of an epoch; None: not known before it is drawn."""
+
+    def of(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch, which is not before the last one asked for."""
+
+
+class ShuffledOrder:
+    """All samples at random, by (seed, epoch) alone."""
+
+    def __init__(self, num_samples: int, batch_size: int, seed: int) -> None:
+        """num_samples: those of `of`; a sampler's last batch may be left out."""
+        self.num_samples, self._batch_size, self._seed = num_samples, batch_size, seed
+
+    def of(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch."""
+        bounds = [*range(0, self.num_samples, self._batch_size), self.num_samples]
+        return EpochOrder(epoch_order(self.num_samples, self._seed, epoch), bounds)
+
+
+class FullBatchesOrder(ShuffledOrder):
+    """All samples at random, without those that fill no batch."""
+
+    def __init__(self, num_data: int, batch_size: int, seed: int) -> None:
+        super().__init__(num_data - num_data % batch_size, batch_size, seed)
+        self._num_data = num_data
+
+    def of(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch."""
+        _, bounds = super().of(epoch)
+        return EpochOrder(epoch_order(self._num_data, self._seed, epoch)[: bounds[-1]], bounds)
+
+
+class DrawnOrder:
+    """Indices that a loader's samplers give, drawn once an epoch, on every rank alike.
+
+    The generators that samplers share with the program are seeded by (seed, epoch) meanwhile, and
+    left as they were. A sampler's own goes on from epoch to epoch; a resumed run draws the former
+    epochs again, and compares the last with that of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        num_data: int,
+        *,
+        seed: int,
+        steps: int | None,
+        drawn: dict[str, Any],
+    ) -> None:
+        """steps: of the run, after which a sampler without length is not asked for more. drawn: the
+        last epoch and the digest of its indices, in checkpoints."""
+        self.num_samples = num_drawn(loader)
+        self._loader, self._num_data, self._seed, self._drawn = loader, num_data, seed, drawn
+        self._limit = None if length_of(loader.batch_sampler) is not None else steps
+        samplers = (loader.sampler, loader.batch_sampler, sampler_of(loader))
+        self._settable = {id(s): s for s in samplers if callable(getattr(s, "set_epoch", None))}
+        self._next = 0
+        self._order: EpochOrder | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Tell the samplers the next epoch; the program may tell them another."""
+        for sampler in self._settable.values():
+            sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+    def of(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch.
+
+        Raises: UserError where a resumed run draws other indices than the run before.
+        """
+        expected = dict(self._drawn)
+        while self._order is None or self._next <= epoch:
+            # A sampler that is told the epoch has no other state.
+            self._next = epoch if self._settable else self._next
+            self._order = self.draw(self._next)
+            self._drawn.update(epoch=self._next, digest=digest_of(self._order))
+            if expected.get("epoch") == self._next and expected != self._drawn:
+                raise UserError(
+                    f"data: {_name(self._loader)} draws other samples in epoch {self._next} than "
+                    "in the run of the checkpoint: seed it, by generator= or by set_epoch, so that "
+                    "it draws the same again"
+                )
+            self._next += 1
+            self.begin(self._next)
+        return self._order
+
+    def agree(self, epoch: int, group: RunGroup) -> None:
+        """Raise UserError, on every rank, where a rank draws other samples. Collective."""
+        self.check_same(self.of(epoch), group)
+
+    def check_same(self, order: EpochOrder, group: RunGroup) -> None:
+        """Raise UserError, on every rank, where a rank has drawn another order. Collective."""
+        group.together(lambda: check_same(group, digest_of(order), _name(self._loader)))
+
+    def draw(self, epoch: int) -> EpochOrder:
+        """Return the samples that one process would read next, with random numbers of an epoch."""
+        loader = self._loader
+        with generators_kept():
+            seed_generators(hash_seed(hash_seed(self._seed, OF_ORDER), epoch))
+            batches = iter(global_batches(loader))
+            is_begun = loader.persistent_workers and epoch > 0
+            if loader.generator is not None and not is_begun:  # as a DataLoader's iterator does
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            found = self._checked(islice(batches, self._limit))
+        indices = torch.tensor([*chain.from_iterable(found)], dtype=torch.int64)
+        return EpochOrder(indices, [0, *accumulate(map(len, found))])
+
+    def _checked(self, batches: Iterable[Iterable[Any]]) -> list[list[int]]:
+        """Return batches of numbers of samples. Raises: UserError for anything else."""
+        found, name, count = list[list[int]](), _name(self._loader), 0
+        for batch in batches:
+            try:
+                numbers = [operator.index(each) for each in batch]
+            except TypeError as error:
+                raise UserError(
+                    f"data: {name} gives {batch!r:.80}, and a run takes lists of the numbers of "
+                    "samples: give a data set that is read by number"
+                ) from error
+            wrong = next((each for each in numbers if not 0 <= each < self._num_data), None)
+            if wrong is not None or not numbers:
+                what = "an empty batch" if wrong is None else f"sample {wrong}"
+                raise UserError(f"data: {name} gives {what}, and data has {self._num_data} samples")
+            count += len(numbers)
+            if count > MOST_PASSES * self._num_data + 10**6 and self._limit is None:
+                raise UserError(f"data: {name} comes to no end in an epoch: give steps=")
+            found.append(numbers)
+        return found
+
+
+def sampler_of(loader: DataLoader[Any]) -> Any:
+    """Return the sampler whose indices a loader puts together."""
+    return getattr(loader.batch_sampler, "sampler", loader.sampler)
+
+
+def global_batches(loader: DataLoader[Any]) -> Iterable[Iterable[Any]]:
+    """Return the batches of one process; of a `DistributedSampler` those of all its replicas."""
+    batches, sampler = loader.batch_sampler, sampler_of(loader)
+    assert batches is not None, "checked before"
+    if type(batches) is not BatchSampler or not isinstance(sampler, DistributedSampler):
+        return batches
+    return _of_replicas(sampler, batches.batch_size * sampler.num_replicas, batches.drop_last)
+
+
+def _of_replicas(
+    sampler: DistributedSampler[Any], batch_size: int, drop_last: bool
+) -> Iterator[Sequence[int]]:
+    replicas = []
+    for rank in range(sampler.num_replicas):
+        replica = copy(sampler)
+        replica.rank = rank
+        replicas.append(list(replica))
+    indices = list(chain.from_iterable(zip(*replicas, strict=True)))
+    for start in range(0, len(indices), batch_size):
+        batch = indices[start : start + batch_size]
+        if len(batch) == batch_size or not drop_last:
+            yield batch
+
+
+def num_drawn(loader: DataLoader[Any]) -> int | None:
+    """Return the samples that a loader's sampler gives in an epoch; None: not known."""
+    batches, sampler = loader.batch_sampler, sampler_of(loader)
+    number = length_of(sampler)
+    if type(batches) is not BatchSampler or number is None:
+        return None
+    size = batches.batch_size
+    if isinstance(sampler, DistributedSampler):
+        number, size = number * sampler.num_replicas, size * sampler.num_replicas
+    return number - number % size if batches.drop_last else number
+
+
+def length_of(sampler: Any) -> int | None:
+    """Return the length of a sampler; None: it has none, nor has that which it takes from."""
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def digest_of(order: EpochOrder) -> str:
+    """Return a digest of the samples and their cut."""
+    digest = hashlib.sha256(order.indices.numpy().tobytes())
+    digest.update(torch.tensor(order.bounds).numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def check_same(group: RunGroup, digest: str, name: str) -> None:
+    """Raise UserError, on every rank, where one has another digest than rank 0. Collective."""
+    own = [0.0] * group.size
+    own[group.rank] = float(int(digest, 16))
+    digests = group.sum(own)
+    other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)
+    if other is not None:
+        raise UserError(
+            f"data: {name} of rank {other} draws other samples than that of rank 0: seed it alike "
+            "on every rank, and let it share out none (num_replicas=1): the run shares out itself"
+        )
+
+
+def _name(loader: DataLoader[Any]) -> str:
+    batches = loader.batch_sampler
+    if type(batches) is not BatchSampler:
+        return f"batch_sampler {type(batches).__name__}"
+    return f"sampler {type(sampler_of(loader)).__name__}"
