@@ -94,7 +94,8 @@ class ProgramRun:
         self._strategy, self._group = strategy, strategy.group
         self._records, self._options, self._checkpoints = records, options, checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
-        self._is_closed = self._has_ended = self._has_stopped = False
+        self._is_closed = self._has_ended = False
+        self._has_completed: bool | None = None  # None: has not ended
         self._loop.places = places = SparePlaces.of(self._loop, strategy, checkpoints.state)
         gather = (lambda: None) if places is None else lambda: places.end("left")
         self._departure = Departure(strategy.group, gather)
@@ -421,7 +422,7 @@ class ProgramRun:
     def close_unless_failed(self) -> None:
         """Close the run, unless a stop or an error is known to have ended it. Collective."""
         has_failed = self._departure.has_failed or self._records.has_failed
-        if not (has_failed or self._has_stopped):
+        if not (has_failed or self._has_completed is False):
             self.close()
 
     def _end(self, stopped: Stopped | None = None) -> None:
@@ -429,7 +430,7 @@ class ProgramRun:
         if self._has_ended:
             return
         self._has_ended = True
-        self._has_stopped = stopped is not None
+        self._has_completed = False  # until nothing below has failed
         if self._loop.places is not None:
             self._loop.places.end("left")
         self._departure.cancel()
@@ -441,6 +442,7 @@ class ProgramRun:
         certificate = None if stopped else certify(self._strategy, self._loop.position.step)
         self._records.finish(self._strategy, stopped, certificate)
         self._loop.stop_listening()
+        self._has_completed = stopped is None
 
     def __enter__(self) -> Self:
         return self
