@@ -75,9 +75,10 @@ class LiveLine:
 def folded(line: str, width: int) -> str:
     """Break a line that is wider than the terminal between its columns, which two spaces part; a
     terminal would break it within words, and paths within their names."""
-    lines = [""]
-    for column in line.split("  "):
-        longer = f"{lines[-1]}  {column}" if lines[-1] else column
+    first, *columns = line.split("  ")
+    lines = [first]
+    for column in columns:
+        longer = f"{lines[-1]}  {column}"
         if len(longer) > width and lines[-1].strip():
             lines.append(f"    {column}")
         else:

@@ -18,7 +18,7 @@ from phalanx.errors import UserError
 from phalanx.run.order import (
     DrawnOrder,
     FullBatchesOrder,
-    Order,
+    SampleOrder,
     ShuffledOrder,
     length_of,
     num_drawn,
@@ -112,7 +112,7 @@ def order_of(
     seed: int,
     steps: int | None,
     drawn: dict[str, Any],
-) -> Order:
+) -> SampleOrder:
     """Return the order of samples in a run. loader: None: data came without. Others: as of
     `DrawnOrder`."""
     if loader is None:

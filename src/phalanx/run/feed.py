@@ -13,7 +13,7 @@ from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import cut_micro_batches
-from phalanx.run.order import Order
+from phalanx.run.order import SampleOrder
 from phalanx.run.samples import IndexedSamples, seeded_samples
 
 OF_SAMPLES = 0x736D706C
@@ -84,7 +84,7 @@ class IndexedFeed:
     def __init__(
         self,
         samples: IndexedSamples,
-        order: Order,
+        order: SampleOrder,
         *,
         micro_batches: int,
         seed: int,

@@ -34,7 +34,7 @@ class EpochOrder(NamedTuple):
     """Starts of the global batches, and the end of the last."""
 
 
-class Order(Protocol):
+class SampleOrder(Protocol):
     """Orders of all epochs, the same on every rank."""
 
     @property

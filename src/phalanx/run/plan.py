@@ -37,7 +37,7 @@ from phalanx.run.feed import AlternatingFeed, DivisibleFeed, Feed
 from phalanx.run.loop import LoopOptions
 from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
-from phalanx.run.order import Order
+from phalanx.run.order import SampleOrder
 from phalanx.run.program import ProgramOptions
 from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
@@ -68,7 +68,7 @@ class BatchPlan:
     loader: DataLoader[Any] | None
     """Gives the order of samples; None: the run's own."""
 
-    def order(self, seed: int, drawn: dict[str, Any]) -> Order | None:
+    def order(self, seed: int, drawn: dict[str, Any]) -> SampleOrder | None:
         """Return the order of samples by index; None: data have an order of their own.
 
         drawn: what checkpoints know of it.
@@ -237,7 +237,7 @@ class RunPlan:
         )
         return records
 
-    def make_feed(self, strategy: Strategy, order: Order | None, *, rebalances: bool) -> Feed:
+    def make_feed(self, strategy: Strategy, order: SampleOrder | None, *, rebalances: bool) -> Feed:
         """Return this rank's feed. order: of samples by index. rebalances: other ranks may get
         micro-batches of it."""
         batches, device = self.batches, self.setup.device

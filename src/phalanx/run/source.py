@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.feed import Feed, IndexedFeed
-from phalanx.run.order import Order
+from phalanx.run.order import SampleOrder
 from phalanx.run.pack_samples import NamedTensorSamples, PackSamples
 from phalanx.run.samples import (
     IndexedSamples,
@@ -136,7 +136,7 @@ def make_feed(
     seed: int,
     loading: dict[str, Any],
     has_fixed_cut: bool,
-    order: Order | None = None,
+    order: SampleOrder | None = None,
     seeds_samples: bool = False,
 ) -> Feed:
     """Return this rank's feed.

@@ -35,6 +35,7 @@ from phalanx.run.batch import MicroBatch
 from phalanx.run.digests import MASK, sum_of_words
 from phalanx.run.feed import Feed
 from phalanx.run.randomness import are_used
+from phalanx.torch_backend.torch_patches import keep_dropped
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -235,8 +236,4 @@ def _drop_nothing(model: nn.Module) -> None:
             module.p = 0.0
         if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
             module.dropout = 0.0
-    F.dropout = _keep_all
-
-
-def _keep_all(input: Tensor, *_: object, **__: object) -> Tensor:  # noqa: A002
-    return input
+    keep_dropped(F)

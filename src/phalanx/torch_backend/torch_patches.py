@@ -261,6 +261,15 @@ PATCHES = (
 )
 
 
+def keep_dropped(functional: Any) -> None:
+    """Have `torch.nn.functional.dropout`, which modules call by that name, keep all values."""
+    functional.dropout = _keep
+
+
+def _keep(input: Any, *_: object, **__: object) -> Any:  # noqa: A002  the name that PyTorch has
+    return input
+
+
 def exclude_from_dynamo(package: str) -> None:
     """Have Dynamo skip all loaded functions of `package`, and the functions that they call.
 

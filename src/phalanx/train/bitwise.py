@@ -195,37 +195,56 @@ class MicroBatchFeed:
 
     num_damaged = 0
 
-    def __init__(self, context: TrainingContext, numbers: Sequence[int] | None = None) -> None:
-        """numbers: of the micro-batches of a global batch; None: consecutive ones, by the rank."""
+    def __init__(
+        self,
+        context: TrainingContext,
+        numbers: Sequence[int] | None = None,
+        first: Sequence[int] | None = None,
+    ) -> None:
+        """numbers: of the micro-batches of a global batch; None: consecutive ones, by the rank.
+        first: those of the first step alone; None: as all others."""
         self.num_samples: int | None = context.source.num_train
         self._num_train, self._context = context.source.num_train, context
-        self._numbers = numbers
+        self._numbers, self._first = numbers, first
 
-    def of(self, numbers: Sequence[int]) -> MicroBatchFeed:
+    def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> MicroBatchFeed:
         """Return a feed of the micro-batches of each global batch that have these numbers."""
-        return MicroBatchFeed(self._context, numbers)
+        return MicroBatchFeed(self._context, numbers, first)
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
     ) -> Iterator[MicroBatch]:
-        context, strategy = self._context, self._context.strategy
-        number, batch_size = strategy.num_blocks, context.global_batch_size
-        assert number is not None, "of the strategy"
+        strategy, batch_size = self._context.strategy, self._context.global_batch_size
+        assert strategy.num_blocks is not None, "of the strategy"
         own = self._numbers
         if own is None:
-            own = share_of(strategy.rank, strategy.size, number)
+            own = share_of(strategy.rank, strategy.size, strategy.num_blocks)
+        last = step + min(max_steps, num_batches(self._num_train - seen, batch_size)) - 1
+        if self._first is not None:
+            yield from self._of_steps(range(step, step + 1), epoch, seen, last, self._first)
+            step, seen = step + 1, seen + batch_size
+        yield from self._of_steps(range(step, last + 1), epoch, seen, last, own)
+
+    def _of_steps(
+        self, steps: range, epoch: int, seen: int, last: int, own: Sequence[int]
+    ) -> Iterator[MicroBatch]:
+        """Yield the micro-batches `own` of each step. last: step that ends the epoch."""
+        if not steps:
+            return
+        context, strategy = self._context, self._context.strategy
+        number = strategy.num_blocks
+        assert number is not None, "of the strategy"
         batches = context.source.train_batches(
             seed=context.seed,
             epoch=epoch,
-            global_batch_size=batch_size,
+            global_batch_size=context.global_batch_size,
             first_sample=seen,
             rank=strategy.rank,
             num_ranks=strategy.size,
             micro_batches=number,
             own=own,
         )
-        num_steps = min(max_steps, num_batches(self._num_train - seen, batch_size))
-        for current, loaded in zip(range(step, step + num_steps), batches, strict=False):
+        for current, loaded in zip(steps, batches, strict=False):
             if context.delay_s:
                 time.sleep(context.delay_s * len(own) * strategy.size / number)
             slices = cut_micro_batches(loaded.global_size, number=number, own=own)
@@ -244,6 +263,6 @@ class MicroBatchFeed:
                     current,
                     piece.number,
                     ends_step,
-                    ends_step and current == step + num_steps - 1,
+                    ends_step and current == last,
                     loaded.global_size,
                 )
