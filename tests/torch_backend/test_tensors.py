@@ -62,6 +62,14 @@ def test_copies_are_filled_before_and_brought_back_after() -> None:
     assert torch.equal(written, torch.arange(8.0).reshape(2, 4))
 
 
+def test_copies_are_made_on_the_host_wherever_new_tensors_are() -> None:
+    tensor, staging = torch.arange(6.0).reshape(2, 3).t(), TensorStaging()
+    with torch.device("meta"):  # as `torch.set_default_device("cuda")`
+        buffer = staging.inout(tensor)
+        staging.wrap(lambda: buffer.array().__imul__(2))()
+    assert torch.equal(tensor, 2 * torch.arange(6.0).reshape(2, 3).t())
+
+
 def test_a_leaf_that_requires_grad_can_be_written() -> None:
     parameter = torch.nn.Parameter(torch.zeros(3, 2).t())
     staging = TensorStaging()

@@ -73,7 +73,7 @@ class PinnedHostStaging(TensorStaging):
         return False
 
     def _allocate_copy(self, tensor: Tensor) -> Tensor:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
 
 
 class DirectDeviceStaging(TensorStaging):

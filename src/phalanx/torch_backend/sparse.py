@@ -34,7 +34,8 @@ def sum_sparse(tensor: Tensor, engine: Group, timeout_s: float | None) -> None:
     """
     local = tensor.detach().coalesce()
     shape = [local.sparse_dim(), local.dense_dim(), *local.shape]
-    local_layout = torch.tensor([local._nnz(), *shape] + [0] * (MAX_DIMS - len(shape)))
+    padding = [0] * (MAX_DIMS - len(shape))
+    local_layout = torch.tensor([local._nnz(), *shape, *padding], device="cpu")
     layouts = _gathered(local_layout, [local_layout.shape] * engine.size, engine, timeout_s)
     for rank, layout in enumerate(layouts):
         if not torch.equal(layout[1:], local_layout[1:]):
@@ -61,7 +62,7 @@ def _gathered(
     timeout_s: float | None,
 ) -> list[Tensor]:
     """All-gather one tensor per rank, of `shapes`."""
-    outputs = [torch.empty(shape, dtype=local.dtype) for shape in shapes]
+    outputs = [local.new_empty(shape) for shape in shapes]
     engine.all_gather(
         [buffer_of(output) for output in outputs],
         buffer_of(local.contiguous()),

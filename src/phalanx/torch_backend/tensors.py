@@ -117,4 +117,6 @@ class TensorStaging:
         return is_usable_in_place(tensor)
 
     def _allocate_copy(self, tensor: Tensor) -> Tensor:
-        return torch.empty(tensor.shape, dtype=tensor.dtype)
+        return torch.empty(
+            tensor.shape, dtype=tensor.dtype, device="cpu"
+        )  # whatever the default is
