@@ -8,12 +8,16 @@ For example:
 Annotations here are objects, not strings: DDP compares those of a hook.
 """
 
+from contextlib import nullcontext
+
+import torch
 import torch.distributed as dist
 from torch import Size, Tensor
 from torch.futures import Future
 
 from phalanx.gradients.compression.backends import TorchBackend
 from phalanx.gradients.compression.make import make_compressor
+from phalanx.torch_backend.work import gpus_of
 
 
 class Compressed:
@@ -48,14 +52,16 @@ class Compressed:
             self.compressor.prepare(number, shapes)
             self._shapes[number] = shapes
         values = bucket.buffer()
-        self.compressor.reduce(number, values, self.backend)
-        values /= self.backend.size
-        return values
+        on_host = values.cpu()  # itself where it is there; kernels and messages are of the host
+        with nullcontext() if on_host is values else torch.device("cpu"):
+            self.compressor.reduce(number, on_host, self.backend)
+        on_host /= self.backend.size
+        return values if on_host is values else values.copy_(on_host)
 
 
 def reduce_bucket(state: Compressed, bucket: dist.GradBucket) -> Future[Tensor]:
     """Reduce a bucket, as a DDP communication hook: complete on return. The backward pass waits for
     it; all ranks call it in the same order."""
-    reduced: Future[Tensor] = Future()
+    reduced: Future[Tensor] = Future(devices=gpus_of([bucket.buffer()]))
     reduced.set_result(state.reduce(bucket))
     return reduced
