@@ -128,13 +128,13 @@ def full_tensors(
             if rank == 0 and box.sizes == spec.shape:
                 full = _obtain(group, box, spec, local.get(name))
             elif rank == 0:
-                full = torch.empty(spec.shape, dtype=spec.dtype) if full is None else full
+                full = _empty(spec.shape, spec.dtype) if full is None else full
                 full[box.slices] = _obtain(group, box, spec, local.get(name))
             elif box.rank == rank:
                 assert group is not None
                 group.send(_buffer(local[name]), dest=0).wait()
         if rank == 0:
-            yield torch.empty(spec.shape, dtype=spec.dtype) if full is None else full
+            yield _empty(spec.shape, spec.dtype) if full is None else full
 
 
 def _obtain(group: Group | None, box: Box, spec: Spec, own: Tensor | None) -> Tensor:
@@ -142,13 +142,18 @@ def _obtain(group: Group | None, box: Box, spec: Spec, own: Tensor | None) -> Te
         assert own is not None
         return own
     assert group is not None
-    received = torch.empty(box.sizes, dtype=spec.dtype)
+    received = _empty(box.sizes, spec.dtype)
     group.receive(_buffer(received), source=box.rank).wait()
     return received
 
 
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="cpu")  # whatever the default is
+
+
 def _buffer(tensor: Tensor) -> Buffer:
-    return Buffer.of(raw(tensor).numpy())
+    """Return the memory of a contiguous tensor, or of a copy in the host's memory."""
+    return Buffer.of(raw(tensor.cpu()).numpy())
 
 
 def gathered_by_name(

@@ -158,7 +158,8 @@ def _empty_state(specs: Mapping[str, Spec], strategy: Strategy) -> dict[str, Ten
         name, quantity = key.rsplit(":", 1)
         if name not in states:
             continue  # another rank's
-        value = torch.zeros(spec.shape, dtype=spec.dtype)
+        device = parameters[name].device  # where fused optimizers, which these are, count steps
+        value = torch.zeros(spec.shape, dtype=spec.dtype, device=device)
         if spec.shape and isinstance(parameters[name], DTensor):
             value = torch.zeros_like(local_shard(parameters[name]))
         elif spec.shape == tuple(parameters[name].shape):  # in its order in memory
