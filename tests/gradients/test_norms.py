@@ -10,6 +10,7 @@ from phalanx.comm import kernels
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
     NonFiniteGradients,
+    _sum_at_once,
     are_finite,
     clip_factor,
     describe_nonfinite,
@@ -29,6 +30,19 @@ FINE = NonFiniteGradients(-1, 0, 1.5)
 def test_squares_of_many_shapes() -> None:
     tensors = [torch.full((2, 3), 2.0), torch.empty(0), torch.tensor(3.0)]
     assert squares_of(tensors).tolist() == [24.0, 0.0, 9.0]
+
+
+def test_squares_that_a_gpu_sums_at_once() -> None:
+    tensors = [
+        torch.randn(3, 5),
+        torch.randn(7, dtype=torch.float64),
+        torch.randn(()),
+        -torch.ones(4),
+    ]
+    truth = sum(map(square_of, tensors))
+    assert _sum_at_once(tensors) == pytest.approx(truth, rel=1e-6)
+    for value in (math.nan, math.inf):
+        assert not math.isfinite(_sum_at_once([*tensors, torch.tensor([1.0, value])]))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -22,7 +22,7 @@ from phalanx.gradients.norms import (
     are_finite,
     clip_factor,
     find_nonfinite,
-    square_of,
+    sum_of_squares,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
@@ -276,7 +276,7 @@ class Strategy(ABC):
     def gradient_square(self) -> float:
         """Return the squared norm of the gradients that the optimizer is about to apply, over all
         parameters and ranks; not finite if and only if one of them is not."""
-        return sum(square_of(p.grad) for p in self._parameters if p.grad is not None)
+        return sum_of_squares([p.grad for p in self._parameters if p.grad is not None])
 
     def _scale_gradients(self, factor: float) -> None:
         """Scale gradients, not in place: autograd may have given two of them the same memory."""
