@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -38,6 +39,17 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank % number)
     torch.cuda.set_device(device)
     return device
+
+
+def check_on_cpu(model: nn.Module) -> None:
+    """Raise UserError for a parameter or buffer that is not in the memory of the CPU."""
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise UserError(
+                f"the model's {name} is on {tensor.device}, and gradients are summed in the memory "
+                'of the CPU: give device="cuda", which moves model and data, or leave the model '
+                "on the CPU"
+            )
 
 
 def move_model(model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device) -> None:

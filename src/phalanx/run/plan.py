@@ -32,7 +32,13 @@ from phalanx.run.autocast import Autocast
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.contents import ends_of, layers_of
 from phalanx.run.data_loader import describe_order, order_of
-from phalanx.run.device import CPU, FeedOnDevice, choose_device, move_model
+from phalanx.run.device import (
+    CPU,
+    FeedOnDevice,
+    check_on_cpu,
+    choose_device,
+    move_model,
+)
 from phalanx.run.feed import AlternatingFeed, DivisibleFeed, Feed
 from phalanx.run.loop import LoopOptions
 from phalanx.run.memory import keep_freed_memory
@@ -324,6 +330,8 @@ def make_setup(
         is_on_gpu=place != CPU,
         bitwise_micro_batches=bitwise_micro_batches,
     )
+    if place == CPU and (choice.name != "sequential" or bitwise_micro_batches is not None):
+        check_on_cpu(model)
     step = StepOptions(
         clip_norm=clip_norm,
         skips_nonfinite=bad_gradients == "skip",

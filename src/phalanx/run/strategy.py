@@ -131,6 +131,12 @@ def make_strategy(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
             'program has made one: take strategy="mpi", which lives beside it'
         )
+    if choice.is_on_gpu and choice.name == "mpi" and dist.is_initialized():
+        raise UserError(
+            'on several ranks device="cuda" makes the default group of torch.distributed, and the '
+            "program, or a run that an error has ended, has made one: call "
+            "torch.distributed.destroy_process_group() first"
+        )
     match choice.name:
         case "mpi" if choice.is_on_gpu:
             return make_on_gpus(ranks, step=step)
