@@ -71,6 +71,6 @@ class SnapshotMemory:
     def _copy_tensor(self, key: tuple[str, str], tensor: Tensor) -> Tensor:
         memory = self._memory.get(key)
         if memory is None or (memory.shape, memory.dtype) != (tensor.shape, tensor.dtype):
-            memory = self._memory[key] = torch.empty(tensor.shape, dtype=tensor.dtype)
+            memory = self._memory[key] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         with torch.no_grad():
             return memory.copy_(tensor.detach())

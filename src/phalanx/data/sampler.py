@@ -96,7 +96,7 @@ class GlobalBatches:
 
 def epoch_order(num_samples: int, seed: int, epoch: int) -> Tensor:
     """Return the order of the samples in an epoch, (num_samples,) int64, the same on every rank."""
-    return torch.randperm(num_samples, generator=epoch_generator(seed, epoch))
+    return torch.randperm(num_samples, generator=epoch_generator(seed, epoch), device="cpu")
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:

@@ -18,7 +18,9 @@ from phalanx.data.sampler import epoch_generator
 def shard_windows(num_shards: int, window: int, seed: int, epoch: int) -> list[list[int]]:
     """Return the shards of each window, in reading order: `window` shards each, the rest in the
     last; the same on every rank."""
-    order = torch.randperm(num_shards, generator=epoch_generator(seed, epoch)).tolist()
+    order = torch.randperm(
+        num_shards, generator=epoch_generator(seed, epoch), device="cpu"
+    ).tolist()
     return [order[start : start + window] for start in range(0, num_shards, window)]
 
 
@@ -29,10 +31,10 @@ def windowed_order(first_samples: Sequence[int], window: int, seed: int, epoch: 
     """
     generator = epoch_generator(seed, epoch)
     torch.randperm(
-        len(first_samples) - 1, generator=generator
+        len(first_samples) - 1, generator=generator, device="cpu"
     )  # advance past the draw of `shard_windows`
     parts = []
     for shards in shard_windows(len(first_samples) - 1, window, seed, epoch):
-        samples = torch.cat([torch.arange(first_samples[s], first_samples[s + 1]) for s in shards])
-        parts.append(samples[torch.randperm(len(samples), generator=generator)])
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+        samples = torch.cat([torch.arange(*first_samples[s : s + 2], device="cpu") for s in shards])
+        parts.append(samples[torch.randperm(len(samples), generator=generator, device="cpu")])
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device="cpu")

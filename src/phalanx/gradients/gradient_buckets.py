@@ -137,6 +137,6 @@ def visible_memory(group: Group) -> Callable[[int], Tensor]:
                     "which is slower",
                     stacklevel=2,
                 )
-        return torch.zeros(num_bytes, dtype=torch.uint8)
+        return torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
 
     return allocate

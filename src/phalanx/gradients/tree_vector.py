@@ -139,7 +139,7 @@ class _TypedVector:
         else:
             *self._starts, self._length = aligned_starts_of(sizes, alignment)
             self._slices = [share_of(rank, group.size, self._length) for rank in range(group.size)]
-            self._total = torch.zeros(self._length, dtype=likes[0].dtype)
+            self._total = torch.zeros(self._length, dtype=likes[0].dtype, device="cpu")
             self._views = self._views_of(self._total)
 
     def _views_of(self, vector: Tensor) -> list[Tensor]:

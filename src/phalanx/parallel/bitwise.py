@@ -79,7 +79,7 @@ class Bitwise(Strategy):
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
         self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
         # Weighted losses, weights, correct predictions.
-        self._losses = torch.zeros(3, dtype=torch.float64)
+        self._losses = torch.zeros(3, dtype=torch.float64, device="cpu")
         self._tree_reducer = self._make_reducer()
         self.optimizer = torch_optimizer(rule, self._parameters)
 
@@ -112,7 +112,7 @@ class Bitwise(Strategy):
         self._global_samples = of_samples
 
     def note_loss(self, weighted_loss: float, weight: float) -> None:
-        self._losses += torch.tensor([weighted_loss, weight, 0], dtype=torch.float64)
+        self._losses += torch.tensor([weighted_loss, weight, 0], dtype=torch.float64, device="cpu")
 
     def note_correct(self, number: int) -> None:
         """Note the correct predictions of the micro-batch, before its backward pass."""

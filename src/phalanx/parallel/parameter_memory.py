@@ -68,7 +68,7 @@ class OwnMemory(ParameterMemory):
         return dict(zip(world.original_ranks, world.group.nodes, strict=True))
 
     def allocate(self, num_bytes: int) -> Tensor:
-        return torch.zeros(num_bytes, dtype=torch.uint8)
+        return torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
 
     def share(self, shards: Sequence[Tensor], owners: Sequence[int]) -> None:
         world, buffers = self.world, list(map(buffer_of, shards))

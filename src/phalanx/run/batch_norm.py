@@ -54,7 +54,9 @@ class BatchNormSync:
 
     def sum(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Return the sums of float64 vectors over the ranks. Collective."""
-        sums = torch.tensor(self._group.sum(torch.cat(parts).tolist()), dtype=torch.float64)
+        sums = torch.tensor(
+            self._group.sum(torch.cat(parts).tolist()), dtype=torch.float64, device="cpu"
+        )
         return tuple(torch.split(sums, [len(part) for part in parts]))
 
     def _forward(self, layer: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
@@ -106,7 +108,9 @@ class _Normalize(torch.autograd.Function):
         if center is not None:  # near the mean: squares lose less, and all ranks have the same
             wide = wide - center.double().view(shape)
         own = float(sync.counts)  # padding counts nothing
-        size = torch.tensor([own * inputs.numel() / inputs.shape[1]], dtype=torch.float64)
+        size = torch.tensor(
+            [own * inputs.numel() / inputs.shape[1]], dtype=torch.float64, device="cpu"
+        )
         total, squares, count = sync.sum(own * wide.sum(dims), own * wide.square().sum(dims), size)
         mean = total / count
         variance = (squares / count - mean.square()).clamp_min(0)

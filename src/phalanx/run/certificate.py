@@ -140,11 +140,15 @@ def probe_processors(strategy: Strategy) -> str:
     )
 
 
+def _whole_numbers(count: int) -> Tensor:
+    return torch.arange(count, dtype=torch.float32, device="cpu")
+
+
 def _probe() -> str:
     """Return a hash of some operations whose kernels differ among processors."""
-    values = torch.arange(64 * 96, dtype=torch.float32).remainder(97).sub(48).div(31).view(64, 96)
+    values = _whole_numbers(64 * 96).remainder(97).sub(48).div(31).view(64, 96)
     images = values.view(2, 3, 32, 32)
-    weight = torch.arange(8 * 27, dtype=torch.float32).remainder(13).sub(6).div(7).view(8, 3, 3, 3)
+    weight = _whole_numbers(8 * 27).remainder(13).sub(6).div(7).view(8, 3, 3, 3)
     results: list[Tensor] = [
         values @ values.T,
         torch.nn.functional.conv2d(images, weight),

@@ -29,7 +29,7 @@ def ends_of(source: object) -> str:
     """Return a digest of the first and the last sample; empty where that says nothing: data that
     are read in their own order, made by a function, or that differ when they are read again."""
     if isinstance(source, (TensorSamples, NamedTensorSamples)):
-        rows = [torch.tensor([0]), torch.tensor([len(source) - 1])]
+        rows = [torch.tensor([n], device="cpu") for n in (0, len(source) - 1)]
         return _digest(list(source.batches(rows)))
     if not isinstance(source, DatasetSamples) or source.reads_in_processes:
         return ""  # what is opened to read could not be sent to workers

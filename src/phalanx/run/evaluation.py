@@ -55,7 +55,7 @@ def evaluate(
         for block in share_of(strategy.rank, strategy.size, number)
     ]
     indices = [
-        torch.arange(start, min(start + batch_size, own.stop))
+        torch.arange(start, min(start + batch_size, own.stop), device="cpu")
         for own in blocks
         for start in range(own.start, own.stop, batch_size)
     ]

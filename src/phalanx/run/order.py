@@ -140,9 +140,10 @@ class DrawnOrder:
             batches = iter(global_batches(loader))
             is_begun = loader.persistent_workers and epoch > 0
             if loader.generator is not None and not is_begun:  # as a DataLoader's iterator does
-                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+                drawn = torch.empty((), dtype=torch.int64, device=loader.generator.device)
+                drawn.random_(generator=loader.generator)
             found = self._checked(islice(batches, self._limit))
-        indices = torch.tensor([*chain.from_iterable(found)], dtype=torch.int64)
+        indices = torch.tensor([*chain.from_iterable(found)], dtype=torch.int64, device="cpu")
         return EpochOrder(indices, [0, *accumulate(map(len, found))])
 
     def _checked(self, batches: Iterable[Iterable[Any]]) -> list[list[int]]:
@@ -219,7 +220,7 @@ def length_of(sampler: Any) -> int | None:
 def digest_of(order: EpochOrder) -> str:
     """Return a digest of the samples and their cut."""
     digest = hashlib.sha256(order.indices.numpy().tobytes())
-    digest.update(torch.tensor(order.bounds).numpy().tobytes())
+    digest.update(torch.tensor(order.bounds, device="cpu").numpy().tobytes())
     return digest.hexdigest()[:12]
 
 

@@ -157,7 +157,9 @@ class SparePlaces:
             specs = {name: Spec(code, tuple(shape)) for name, (code, shape) in rows.items()}
             found[file] = {}
             for name in in_file_order(specs):
-                tensor = torch.empty(specs[name].shape, dtype=DTYPES[specs[name].code])
+                tensor = torch.empty(
+                    specs[name].shape, dtype=DTYPES[specs[name].code], device="cpu"
+                )
                 if tensor.numel():
                     group.receive(Buffer.of(raw(tensor).numpy()), source=source).wait()
                 found[file][name] = tensor
