@@ -1,0 +1,143 @@
+"""Each rank: collectives on GPU tensors against what PyTorch computes of all ranks' values.
+
+A stream sleeps before it writes the inputs, the same or another one reads the outputs at once, and
+both are overwritten after that: a missing wait gives wrong numbers. Ranks may share a GPU.
+
+Arguments: cuda or cpu, and how often every case is repeated.
+"""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+DEVICE, REPEATS = torch.device(sys.argv[1]), int(sys.argv[2])
+IS_CUDA = DEVICE.type == "cuda"
+DTYPES = (torch.float32, torch.bfloat16, torch.int64)
+SIZES = (1, 1_000_003)
+SLEEP_CYCLES = 1_000_000  # half a millisecond
+Op = dist.ReduceOp
+# Up to PyTorch 2.12 by their older names.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+Call = Callable[[Tensor, bool], tuple[dist.Work | list[dist.Work] | None, Tensor]]
+
+
+def values(rank: int, count: int, dtype: torch.dtype, salt: int) -> Tensor:
+    """Small whole numbers, whose sums every type holds exactly."""
+    generator = torch.Generator().manual_seed(1000 * salt + rank)
+    return torch.randint(1, 20, (count,), generator=generator).to(dtype)
+
+
+def empty(count: int, like: Tensor) -> Tensor:
+    return torch.full((count,), -1, dtype=like.dtype, device=like.device)
+
+
+def cases(size: int, rank: int) -> Iterator[tuple[str, Call, Callable[[list[Tensor]], Tensor]]]:
+    """Yield a name, the call on (size · n,) values of this rank, and its result by all ranks'."""
+
+    def reduces(op: Op.RedOpType) -> Call:
+        return lambda own, is_async: (dist.all_reduce(own, op, async_op=is_async), own)
+
+    def broadcasts(own: Tensor, is_async: bool) -> tuple[dist.Work | None, Tensor]:
+        return dist.broadcast(own, size - 1, async_op=is_async), own
+
+    def gathers(own: Tensor, is_async: bool) -> tuple[dist.Work | None, Tensor]:
+        result = empty(size * own.numel(), own)
+        return all_gather_single(result, own, async_op=is_async), result
+
+    def scatters(own: Tensor, is_async: bool) -> tuple[dist.Work | None, Tensor]:
+        result = empty(own.numel() // size, own)
+        return reduce_scatter_single(result, own, async_op=is_async), result
+
+    def exchanges(own: Tensor, is_async: bool) -> tuple[dist.Work | None, Tensor]:
+        result = empty(own.numel(), own)
+        return dist.all_to_all_single(result, own, async_op=is_async), result
+
+    def passes(own: Tensor, is_async: bool) -> tuple[list[dist.Work] | None, Tensor]:
+        result, to, source = empty(own.numel(), own), (rank + 1) % size, (rank - 1) % size
+        if is_async:
+            return [dist.irecv(result, source), dist.isend(own, to)], result
+        for turn in range(size):  # blocking ones take turns
+            if turn == rank:
+                dist.send(own, to)
+            if turn == (rank - 1) % size:
+                dist.recv(result, source)
+        return None, result
+
+    def total(all_of: list[Tensor]) -> Tensor:
+        return torch.stack(all_of).double().sum(0)
+
+    def mean(all_of: list[Tensor]) -> Tensor:
+        quotient = total(all_of) / size
+        return quotient if all_of[0].is_floating_point() else quotient.floor()
+
+    def own_part(whole: Tensor) -> Tensor:
+        return whole.chunk(size)[rank]
+
+    yield "all_reduce sum", reduces(Op.SUM), total
+    yield "all_reduce max", reduces(Op.MAX), lambda all_of: torch.stack(all_of).amax(0)
+    yield "all_reduce avg", reduces(Op.AVG), mean
+    yield "broadcast", broadcasts, lambda all_of: all_of[-1]
+    yield "all_gather", gathers, torch.cat
+    yield "reduce_scatter", scatters, lambda all_of: own_part(total(all_of))
+    yield "all_to_all", exchanges, lambda all_of: torch.cat([own_part(each) for each in all_of])
+    yield "send, recv", passes, lambda all_of: all_of[(rank - 1) % size]
+
+
+def on(stream: object) -> AbstractContextManager[object]:
+    return torch.cuda.stream(stream) if IS_CUDA else nullcontext()
+
+
+def run(call: Call, own: Tensor, *, is_async: bool) -> Tensor:
+    """Return the result of a call between streams that are late."""
+    writer, reader = (torch.cuda.Stream(), torch.cuda.Stream()) if IS_CUDA else (None, None)
+    given = empty(own.numel(), own.to(DEVICE))
+    source = own.to(DEVICE)
+    if IS_CUDA:
+        torch.cuda.synchronize()
+    with on(writer):
+        if IS_CUDA:
+            torch.cuda._sleep(SLEEP_CYCLES)
+        given.copy_(source)
+        work, result = call(given, is_async)
+        if not is_async:
+            found = result.clone()
+            result.fill_(-2), given.fill_(-2)
+    if is_async:
+        with on(reader):
+            for each in work if isinstance(work, list) else [work]:
+                each.wait()
+            found = result.clone()
+            result.fill_(-2)
+    if IS_CUDA:
+        torch.cuda.synchronize()
+    return found.cpu()
+
+
+def main() -> None:
+    if IS_CUDA:
+        torch.cuda.set_device(0)
+    dist.init_process_group("mpi")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    wrong, number = [], 0
+    for dtype, count, is_async in itertools.product(DTYPES, SIZES, (False, True)):
+        for name, call, expected in cases(size, rank):
+            for repeat in range(REPEATS):
+                all_of = [values(each, size * count, dtype, repeat) for each in range(size)]
+                right = expected(all_of).to(dtype)
+                found = run(call, all_of[rank], is_async=is_async)
+                number += 1
+                if not torch.equal(found, right):
+                    text = f"{name} of {dtype}, {count} elements, async {is_async}, {repeat}: "
+                    wrong.append(text + f"{int((found != right).sum())} of {right.numel()} differ")
+    assert not wrong, f"rank {rank}: {len(wrong)} of {number} are wrong\n" + "\n".join(wrong[:40])
+    dist.destroy_process_group()
+    print(f"rank {rank} of {size} is done, {number} calls", flush=True)
+
+
+main()
