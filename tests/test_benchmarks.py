@@ -28,6 +28,10 @@ SHORT = {
         "WARM_UP = 1",
     ),
     "fused_step.py": ("", "ELEMENTS = 1000\nSIZES = [ELEMENTS] * TENSORS\nSTEPS = 3"),
+    "gpu.py": (
+        "--cpu",
+        'SIZES = {"4 KB": 4096}\nREPEATS = {"4 KB": 2}\nWIDTH = 16\nSTEPS = 2\nWARM_UP = 1',
+    ),
     "gradient_check.py": ("", 'STEPS = {"mlp": 20}'),
     "import_torch.py": ("--rounds 2", ""),
     "io.py": ("--quick", ""),
