@@ -77,6 +77,9 @@ class FlatGradBuffer:
         self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[num_windows:]]
         """(num_elements,) each, zeros at first: shared, any rank may write."""
         self._addresses = [vector.ctypes.data for vector in self.vectors]
+        self.carried = np.zeros(module.NUM_CARRIED)
+        """(2,) float64: numbers of this rank, which each round makes the sums over the ranks of the
+        node, in their order. They cost no phase and are no traffic that is counted."""
         self._buffer = module.make_grad_buffer(
             shm.handle if shm else None,
             world.local_rank,
@@ -89,6 +92,7 @@ class FlatGradBuffer:
             sizes,
             self._code,
             guarded,
+            self.carried.ctypes.data,
         )
         self.local_share = range(*module.local_share(self._buffer))
         """Elements of the vector that this rank reduces; those of its peers begin and end at the

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.comm.collective import AlgorithmOption
@@ -34,6 +36,10 @@ class SummedVector(Protocol):
     name: str
 
     @property
+    def carried(self) -> NDArray[np.float64] | None:
+        """As `GradReducer.carried`."""
+
+    @property
     def traffic(self) -> Traffic | None:
         """Traffic of this rank in one reduction; None where no formula says."""
 
@@ -54,7 +60,7 @@ class FlatGradReducer(GradReducer):
 
     def __init__(self, parameters: Sequence[Tensor], vector: SummedVector) -> None:
         super().__init__(parameters)
-        self._vector = vector
+        self._vector, self.carried = vector, vector.carried
         self._is_finite: bool | None = None
         self._layouts = layouts_of(self._parameters)
         self._num_elements = sum(parameter.numel() for parameter in self._parameters)
@@ -92,7 +98,7 @@ class SharedVector:
 
     def __init__(self, buffer: FlatGradBuffer) -> None:
         """buffer: with one vector, for the sums."""
-        self._buffer, self.traffic = buffer, buffer.traffic
+        self._buffer, self.traffic, self.carried = buffer, buffer.traffic, buffer.carried
 
     @classmethod
     def join(cls, world: World, parameters: Sequence[Tensor]) -> SharedVector | None:
@@ -119,6 +125,8 @@ class SharedVector:
 
 class MessageVector:
     """Vector of this rank's own, reduced by the group: any number of nodes."""
+
+    carried: NDArray[np.float64] | None = None
 
     def __init__(
         self,
@@ -159,7 +167,7 @@ class LocalGradients(GradReducer):
 
     def __init__(self, parameters: Sequence[Tensor], name: str) -> None:
         super().__init__(parameters)
-        self._name = name
+        self._name, self.carried = name, np.zeros(2)
 
     @property
     def name(self) -> str:

@@ -40,6 +40,8 @@ class FusedOptimizerStep:
         self.rule, self.sizes, self.dtype = rule, tuple(sizes), np.dtype(dtype)
         self.num_bytes = sum(sizes) * self.dtype.itemsize
         self._buffer = buffer
+        self.carried: Array | None = buffer.carried
+        """As `GradReducer.carried`."""
         starts = _starts(sizes, self.dtype)
         quantities = [
             [vector[start : start + size] for start, size in zip(starts, sizes, strict=False)]

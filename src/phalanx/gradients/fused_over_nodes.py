@@ -47,6 +47,7 @@ class LaneOptimizerStep(FusedOptimizerStep):
         """Collective over the lane."""
         super().__init__(buffer, rule, sizes, dtype)
         self._local_size = world.local_size
+        self.carried = None  # a round sums them on the node alone
         own = slice(buffer.local_share.start, buffer.local_share.stop)
         self._sums, self._share, *self._states = [Buffer.of(row[own]) for row in buffer.vectors]
         self._parameters = Buffer.of(buffer.vectors[1])

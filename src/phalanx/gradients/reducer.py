@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.comm.layout import starts_of
@@ -53,6 +55,9 @@ class GradReducer(ABC):
 
     times = ReduceTimes(0.0)
     """Of the last block."""
+    carried: NDArray[np.float64] | None = None
+    """(2,): numbers of this rank, set before a block ends; it makes them sums over the ranks, in
+    their order, at no cost. None: this reducer carries none."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = list(parameters)

@@ -45,6 +45,7 @@ class Bitwise(Strategy):
 
     collective = "tree"
     name = "mpi"
+    sums_losses = True
 
     def __init__(
         self,

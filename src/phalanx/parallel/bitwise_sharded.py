@@ -36,7 +36,7 @@ from phalanx.launch.survival import num_spares
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners
 from phalanx.parallel.optimizer import OptimizerSource
-from phalanx.parallel.parameter_memory import ParameterMemory
+from phalanx.parallel.parameter_memory import OneCopy, ParameterMemory
 from phalanx.parallel.shard_holders import ShardHolders
 from phalanx.parallel.step import Batch, StateBytes, StepOptions, storage_bytes
 from phalanx.parallel.world_group import WorldGroup
@@ -94,6 +94,7 @@ class BitwiseSharded(Bitwise):
             view.copy_(parameter.detach())  # the same by each rank that sees the memory
         self.group.together(lambda: self._place.world.barrier("the sharing of parameters"))
         self._note_held()
+        self._one_copy = OneCopy(self._names, self._parameters)
         owners = self._holders.owners(self._place.owners())
         for number, (parameter, view) in enumerate(zip(self._parameters, self._views, strict=True)):
             parameter.data = view
@@ -126,11 +127,14 @@ class BitwiseSharded(Bitwise):
         ]
 
     def update(self) -> bool:
+        if self._place.is_shared:
+            self._one_copy.check()
         self._keep_held_gradients()
         with self._copies_in_place():
             is_updated = super().update()
         began = time.perf_counter()
         self._share_updates()
+        self._one_copy.note()
         self._shared_s = time.perf_counter() - began
         return is_updated
 

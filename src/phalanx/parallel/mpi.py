@@ -19,7 +19,7 @@ from phalanx.gradients.norms import square_of
 from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
-from phalanx.parallel.step import StepOptions, backward
+from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
 from phalanx.records.events import ExpectedCosts
@@ -57,6 +57,7 @@ class MPI(Strategy):
         self._bucket_bytes = bucket_bytes
         self.coordinates = {"dp": self.rank}
         self._reducer: GradReducer | None = None
+        self._noted = SummedLoss(0.0, 0.0)
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raise UserError when the ranks cannot sum in the way that is asked for."""
@@ -73,6 +74,7 @@ class MPI(Strategy):
                 overlaps=self._overlaps,
             )
             self.collective = self._reducer.name
+            self.sums_losses = self._reducer.carried is not None
         except ValueError as error:
             raise UserError(f"--all-reduce {self._method}: {error}; leave it out") from error
         self.optimizer = torch_optimizer(rule, self._parameters)
@@ -84,12 +86,20 @@ class MPI(Strategy):
         assert self._reducer is not None, "prepare() comes first"
         return self._reducer
 
+    def note_loss(self, weighted_loss: float, weight: float) -> None:
+        loss, weights, _ = self._noted
+        self._noted = SummedLoss(loss + weighted_loss, weights + weight)
+
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
     ) -> ReduceTimes:
-        reducer = self.reducer
+        reducer, carried = self.reducer, self.reducer.carried
+        if carried is not None:
+            carried[:] = self._noted.loss, self._noted.weight
         with reducer:
             backward(loss_sum, weight, inputs)
+        if carried is not None:
+            self.summed, self._noted = SummedLoss(*carried.tolist()), SummedLoss(0.0, 0.0)
         return reducer.times
 
     def gradients_are_finite(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.memory import allocate_shared
@@ -120,3 +120,33 @@ class NodeMemory(ParameterMemory):
 
     def share(self, shards: Sequence[Tensor], owners: Sequence[int]) -> None:  # noqa: ARG002
         self.world.barrier("the update")
+
+
+class OneCopy:
+    """Check of parameters of which the ranks of a node have one copy: a program that changes one
+    in place, as weight decay by hand does, would do so once on every rank. By the counters that
+    autograd keeps, which changes by way of `.data` pass over."""
+
+    def __init__(self, names: Sequence[str], parameters: Sequence[nn.Parameter]) -> None:
+        self._names, self._parameters = list(names), list(parameters)
+        self._versions: list[int] | None = None
+
+    def check(self) -> None:
+        """Call before each update. Raises: UserError for a parameter that was changed since the
+        last `note`, or else the first check."""
+        if self._versions is None:
+            self.note()
+            return
+        for name, parameter, known in zip(
+            self._names, self._parameters, self._versions, strict=True
+        ):
+            if parameter._version != known:
+                raise UserError(
+                    f"{name} was changed in place between two steps, and the ranks of a node have "
+                    'one copy of it under strategy="shared": each of them changed that; take '
+                    'strategy="mpi"'
+                )
+
+    def note(self) -> None:
+        """Call after each update that changes them in place on this rank."""
+        self._versions = [parameter._version for parameter in self._parameters]

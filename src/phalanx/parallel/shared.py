@@ -28,7 +28,8 @@ from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import dense_gradient
 from phalanx.parallel.nonfinite import describe_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource
-from phalanx.parallel.step import Batch, StateBytes, StepOptions
+from phalanx.parallel.parameter_memory import OneCopy
+from phalanx.parallel.step import Batch, StateBytes, StepOptions, SummedLoss
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import check_one_dtype
 from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
@@ -43,6 +44,7 @@ class Shared(Strategy):
 
     makes_optimizer = True
     runs_step_hooks = False
+    scales_gradients = False
     optimizer: FusedOptimizer
 
     def __init__(self, world: World, *, step_options: StepOptions | None = None) -> None:
@@ -55,6 +57,7 @@ class Shared(Strategy):
         super().__init__(WorldGroup(world), step_options)
         self._world = world
         self._step: FusedOptimizerStep | None = None
+        self._noted = SummedLoss(0.0, 0.0)
         self.coordinates = {"dp": self.rank}
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
@@ -72,8 +75,10 @@ class Shared(Strategy):
                 "lack one: use --strategy mpi (`phalanx doctor` says more)"
             )
         self.collective = self._step.name
+        self.sums_losses = self._step.carried is not None
         self._move_parameters(self._step)
         self.optimizer = FusedOptimizer(self._parameters, self._step)
+        self._one_copy = OneCopy(self._names, self._parameters)
         if self.size > 1:
             self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
 
@@ -91,19 +96,24 @@ class Shared(Strategy):
         for view, parameter in zip(views, self._parameters, strict=True):
             parameter.data = view
 
-    def clip_factor(self, scale: float = 1.0) -> float:
-        """Return 1: the fused step checks gradients itself, and clips none.
+    def note_loss(self, weighted_loss: float, weight: float) -> None:
+        loss, weights, _ = self._noted
+        self._noted = SummedLoss(loss + weighted_loss, weights + weight)
 
-        Raises: UserError for gradients that are to be scaled: no rank has their sums.
-        """
-        if scale != 1.0:
-            raise UserError(
-                'strategy="shared" takes no weight= of micro-batches: take strategy="mpi"'
-            )
+    def clip_factor(self, scale: float = 1.0) -> float:
+        """Return 1: the fused step checks gradients itself, and clips none."""
+        assert scale == 1.0, "no rank has the sums"
         return 1.0
 
     def update(self) -> bool:
-        return self.optimizer.apply()
+        assert self._step is not None, "prepare() comes first"
+        self._one_copy.check()
+        if (carried := self._step.carried) is None:
+            return self.optimizer.apply()
+        carried[:] = self._noted.loss, self._noted.weight
+        is_updated = self.optimizer.apply()
+        self.summed, self._noted = SummedLoss(*carried.tolist()), SummedLoss(0.0, 0.0)
+        return is_updated
 
     def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:  # noqa: ARG002
         """Return the time of the fused step but that in which this rank summed and updated its

@@ -84,6 +84,10 @@ class Strategy(ABC):
     """Of its own, whatever a program gives."""
     runs_step_hooks: bool = True
     """Whether the step hooks of a program's optimizer see all gradients and parameters."""
+    scales_gradients: bool = True
+    """Whether the sums of the gradients can be scaled before the update."""
+    sums_losses: bool = False
+    """Whether a step sums the noted losses with the gradients, in `summed`; after `prepare`."""
     summed: SummedLoss | None = None
     """Losses and weights over the ranks in the last step, where gradients are summed with them."""
     num_blocks: int | None = None

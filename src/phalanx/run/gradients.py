@@ -135,7 +135,7 @@ class StepGradients:
         if own and not math.isfinite(value):
             self._bad_sample = self._bad_sample or find_bad_sample(batch, self._strategy.rank)
         self._missing -= names
-        self._strategy.note_loss(own * value, own if is_first else 0.0)
+        self._strategy.note_loss(own * value if own else 0.0, own if is_first else 0.0)
         hidden_s, last_bucket_s, exposed_s = None, None, 0.0
         if batch.ends_step and not self._missing:
             try:
@@ -183,7 +183,7 @@ class StepGradients:
                 self._strategy.group, bool(self._has_own_weights), "give run.backward a weight="
             )
         total, sums_gradients = self._weight, self._strategy.sums_gradients
-        if sums_gradients and self._strategy.num_blocks is None:  # else the tree has summed them
+        if sums_gradients and not self._strategy.sums_losses:
             group = self._strategy.group
             self._strategy.summed = SummedLoss(*group.sum([result.loss_sum, total]))
         if self._has_own_weights and (summed := self._strategy.summed) is not None:
@@ -285,6 +285,10 @@ class StepGradients:
             raise UserError(
                 f"run.backward: weight={weight} after weight={self._batch_weight} for the same "
                 "micro-batch: its losses count alike for all optimizers"
+            )
+        if weight is not None and not self._strategy.scales_gradients:
+            raise UserError(
+                'strategy="shared" takes no weight= of micro-batches: take strategy="mpi"'
             )
         self._has_own_weights = weight is not None
         own = float(batch.num_samples if weight is None or not batch.num_samples else weight)

@@ -47,12 +47,19 @@ def in_rank_order(world: World, sizes: list[int], dtype: str, seed: int) -> list
     return totals
 
 
+def carried_by(rank: int, seed: int) -> np.ndarray:
+    return np.random.default_rng([7, rank, seed]).standard_normal(2)
+
+
 def check_sums(world: World, sizes: list[int], dtype: str) -> None:
     buffer = joined(world, sizes, dtype)
     total = buffer.vectors[0]
     for seed in range(4):
         parts = values(world.rank, sizes, dtype, seed)
+        buffer.carried[:] = carried_by(world.rank, seed)
         assert buffer.all_reduce([part.ctypes.data for part in parts])
+        carried = sum((carried_by(rank, seed) for rank in range(world.size)), np.zeros(2))
+        assert buffer.carried.tobytes() == carried.tobytes()
         expected = np.concatenate(in_rank_order(world, sizes, dtype, seed))
         assert total.tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
     check_sums_that_are_not_finite(world, buffer, sizes, dtype)

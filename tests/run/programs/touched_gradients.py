@@ -294,6 +294,25 @@ def check_refused() -> None:
         run._strategy.close()
 
 
+def check_changed_parameters() -> None:
+    """Weight decay by hand, on the one copy that all ranks of a node have."""
+    for is_bitwise in (False, True):
+        model = net()
+        options: dict[str, Any] = {"strategy": "shared", "bitwise": is_bitwise}
+        optimizer = SGD(model.parameters(), lr=0.02)
+        run = phalanx.start(model, optimizer, (X, Y), batch_size=SAMPLES, epochs=2, **options)
+        try:
+            for batch in run:
+                run.backward(mse_loss(run.model(batch.inputs), batch.targets))
+                with torch.no_grad():
+                    torch._foreach_mul_(list(model.parameters()), 0.99)
+        except UserError as error:
+            assert "0.weight was changed in place between two steps" in str(error), error
+        else:
+            assert run.size == 1, "every rank has multiplied the same memory"
+        run._strategy.close()
+
+
 def difference(case: Case, train: Surface) -> float:
     """Largest difference of the parameters to those of a plain loop; inf where a gradient that the
     program kept has changed."""
@@ -311,6 +330,7 @@ def difference(case: Case, train: Surface) -> float:
 def main(words: str) -> None:
     wrong, num_cases = [], 0
     check_refused()
+    check_changed_parameters()
     for surfaces in (MPI, LINEAR, OTHERS, DDP_VIEWS):
         if surfaces is OTHERS:
             dist.init_process_group("mpi")

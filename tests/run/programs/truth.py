@@ -104,6 +104,7 @@ def weights() -> nn.Module:
     )
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
     run = phalanx.start(model, optimizer, Sentences(), batch_size=BATCH, epochs=13, steps=STEPS)
+    losses = []
     for batch in run:
         logits = run.model(batch.inputs)
         num_tokens = int((batch.targets > 0).sum())
@@ -113,6 +114,8 @@ def weights() -> nn.Module:
         run.backward(loss / max(1, num_tokens), weight=num_tokens)
         if batch.ends_step:
             schedule.step()
+            losses.append(run.step_loss)
+    model.register_buffer("scores", torch.tensor(losses))
     return model
 
 
@@ -131,13 +134,15 @@ def shared() -> nn.Module:
         steps=STEPS,
         strategy="shared",
     )
+    losses = []
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
         if batch.ends_step:
             schedule.step()
+            losses.append(run.step_loss)
         if batch.ends_epoch:  # fewer samples than ranks
             score = run.evaluate(error_and_size, (data[0][:1], data[1][:1]))
-    model.register_buffer("scores", torch.tensor([score["error"]]))
+    model.register_buffer("scores", torch.tensor([*losses, score["error"]]))
     return model
 
 

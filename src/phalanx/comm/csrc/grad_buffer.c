@@ -31,6 +31,7 @@ struct grad_buffer {
     char *windows;             /* [num_windows][stride] */
     size_t num_windows;
     size_t *starts, *sizes;    /* elements */
+    double *carried;
     const size_t *addresses;   /* of this round's parts: [round.num_own][num_parts] */
     grad_terms round;
     const void *terms[];       /* [num_windows], of the block at hand */
@@ -40,7 +41,8 @@ static uint64_t hash_mix(uint64_t hash, uint64_t value) { return (hash ^ value) 
 
 grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows,
                               size_t num_windows, size_t stride, size_t count, size_t num_parts,
-                              size_t *starts, size_t *sizes, int dtype, int guarded)
+                              size_t *starts, size_t *sizes, int dtype, int guarded,
+                              double *carried)
 {
     grad_buffer *self = calloc(1, sizeof *self + num_windows * sizeof self->terms[0]);
     if (!self)
@@ -49,7 +51,7 @@ grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows,
                     num_parts, count, ITEMSIZE[dtype], stride,
                     share_begin(rank, size, count, ITEMSIZE[dtype]),
                     share_begin(rank + 1, size, count, ITEMSIZE[dtype]),
-                    14695981039346656037U, windows, num_windows, starts, sizes, NULL,
+                    14695981039346656037U, windows, num_windows, starts, sizes, carried, NULL,
                     {0, 0, 0, 0}};
     for (size_t part = 0; part < num_parts; part++)
         self->layout = hash_mix(hash_mix(self->layout, starts[part]), sizes[part]);
@@ -194,6 +196,22 @@ static int any_report(grad_buffer *self, uint32_t what)
     return (report & what) != 0;
 }
 
+/* With the first phase, for which a rank waits before it publishes the second: so nobody writes them
+ * before all have read them. */
+static void publish_carried(grad_buffer *self)
+{
+    memcpy(call_of(self->shm, self->rank)->carried, self->carried, sizeof(double[NUM_CARRIED]));
+}
+
+static void sum_carried(grad_buffer *self)
+{
+    double sums[NUM_CARRIED] = {0.0};
+    for (int peer = 0; peer < self->size; peer++)
+        for (int i = 0; i < NUM_CARRIED; i++)
+            sums[i] += call_of(self->shm, peer)->carried[i];
+    memcpy(self->carried, sums, sizeof sums);
+}
+
 /* Copy all parts, and wait until all ranks have. */
 static int barrier_enter(grad_buffer *self, int kind, int op, double timeout_s, interrupted check)
 {
@@ -207,7 +225,10 @@ static int barrier_enter(grad_buffer *self, int kind, int op, double timeout_s, 
     TRY(shm_begin(self->shm, kind, self->dtype, op, 1.0, 0,
                   order ? hash_mix(layout, order) : layout, timeout_s, check));
     publish_report(self);
-    return shm_enter(self->shm);
+    publish_carried(self);
+    TRY(shm_enter(self->shm));
+    sum_carried(self);
+    return DONE;
 }
 
 /* Wait until all ranks are done with their shares. */

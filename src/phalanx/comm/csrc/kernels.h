@@ -172,13 +172,18 @@ size_t share_begin(int rank, int size, size_t count, size_t itemsize);
 /* Gradients of this rank as parts of a flat vector, reduced over the ranks. */
 typedef struct grad_buffer grad_buffer;
 
+/* Numbers that a round carries beside the parts. */
+enum { NUM_CARRIED = 2 };
+
 /* shm: NULL for a single rank. windows: of `stride` bytes, seen by all ranks, at least one a rank.
  * starts, sizes: of the parts within the vector of `count` elements; they become those of the
  * result, which is NULL without memory. guarded: parts are checked when they are copied, and if a
- * value of any rank is not finite they are not used: the round is NOT_FINITE. */
+ * value of any rank is not finite they are not used: the round is NOT_FINITE. carried: numbers of
+ * this rank, which each round makes the sums over the ranks, in their order. */
 grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows,
                               size_t num_windows, size_t stride, size_t count, size_t num_parts,
-                              size_t *starts, size_t *sizes, int dtype, int guarded);
+                              size_t *starts, size_t *sizes, int dtype, int guarded,
+                              double *carried);
 void grad_buffer_free(grad_buffer *self);
 size_t grad_buffer_num_parts(const grad_buffer *self);
 size_t grad_buffer_num_windows(const grad_buffer *self);

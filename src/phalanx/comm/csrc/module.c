@@ -265,6 +265,7 @@ PyMODINIT_FUNC PyInit__kernels(void)
         PyModule_AddIntConstant(module, "PROTOCOL", PROTOCOL) == 0 &&
         PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) == 0 &&
         PyModule_AddIntConstant(module, "NOT_FINITE", NOT_FINITE) == 0 &&
+        PyModule_AddIntConstant(module, "NUM_CARRIED", NUM_CARRIED) == 0 &&
         add_enumerations(module) == 0)
         return module;
     Py_XDECREF(module);

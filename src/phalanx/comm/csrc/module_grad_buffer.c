@@ -14,15 +14,15 @@ static void leave(PyObject *capsule)
 }
 
 /* make_grad_buffer(shm or None, rank, size, windows, num_windows, stride, count, starts, sizes,
- * dtype, guarded) */
+ * dtype, guarded, carried) */
 FUNCTION(make_grad_buffer)
 {
     PyObject *group, *starts_, *sizes_;
     int rank, size, dtype, guarded;
-    void *windows;
+    void *windows, *carried;
     size_t num_windows, stride, count, num_starts = 0, num_sizes = 0;
-    if (!parse(a, n, "oiipnnnooii", &group, &rank, &size, &windows, &num_windows, &stride, &count,
-               &starts_, &sizes_, &dtype, &guarded))
+    if (!parse(a, n, "oiipnnnooiip", &group, &rank, &size, &windows, &num_windows, &stride, &count,
+               &starts_, &sizes_, &dtype, &guarded, &carried))
         return NULL;
     shm_group *shm = group == Py_None ? NULL : PyCapsule_GetPointer(group, SHM_CAPSULE);
     if (PyErr_Occurred())
@@ -33,7 +33,7 @@ FUNCTION(make_grad_buffer)
         PyErr_Format(PyExc_ValueError, "%zu starts, %zu sizes", num_starts, num_sizes);
     if (!PyErr_Occurred()) {
         self = grad_buffer_make(shm, rank, size, windows, num_windows, stride, count, num_sizes,
-                                starts, sizes, dtype, guarded);
+                                starts, sizes, dtype, guarded, carried);
         if (!self)
             PyErr_NoMemory();
     }

@@ -30,6 +30,8 @@ typedef struct {
     uint32_t segment; /* generation << 8 | number; NO_SEGMENT: private memory */
     _Atomic uint32_t report; /* bits of grad_buffer.c, or of shm_segments.c in an all-reduce */
     uint64_t offset; /* of the buffer in its segment; in private memory: whether the rank is crowded */
+    double carried[NUM_CARRIED]; /* of grad_buffer.c */
+    uint64_t padding[2];
 } shm_call;
 
 typedef struct {
