@@ -49,6 +49,15 @@ def relative_path(text: str) -> Path:
     return Path(*map(component, text.split("/")))
 
 
+def is_own_folder(path: Path) -> bool:
+    """Return whether this is a folder of this user's, and no link to one."""
+    try:
+        state = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+
+
 def open_regular(path: Path, *, follow_links: bool = True) -> io.BufferedReader:
     """Open a file for reading. Raises: OSError as `check_regular`, and for a link that is not to be
     followed."""

@@ -16,6 +16,7 @@ from phalanx.data.staging.stage_folder import KEPT, LOCK, PREFIX, StageFolder, s
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.data.staging.staged_view import StagedView
 from phalanx.data.staging.stager import Stager
+from phalanx.errors import UserError
 from tests.conftest import Ranks
 from tests.data.packs import make_pack
 
@@ -178,3 +179,19 @@ def test_every_byte_is_read_once_in_the_job_and_reaches_all_nodes(
     """Three nodes, one of which has a full disk; the main thread trains meanwhile."""
     output = ranks.mpi(3, programs("stager.py"), str(pack), str(tmp_path), str(small_disk))
     assert output.count("is done") == 3
+
+
+def test_somebody_elses_folder_is_neither_used_nor_removed(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that many users may write, one made the folder of a run first, and could change
+    the shards after they were checked."""
+    own = os.geteuid()
+    kept, left = tmp_path / f"{PREFIX}{PRINT}", tmp_path / f"{PREFIX}{PRINT}-gone-0"
+    for folder in (kept, left):
+        folder.mkdir()
+        (folder / LOCK).touch()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)  # these are another user's from here on
+    with pytest.raises(UserError, match="belongs to somebody else"):
+        StageFolder(left, PRINT, keep=True)
+    assert kept.exists() and left.exists()

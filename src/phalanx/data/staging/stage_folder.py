@@ -11,7 +11,7 @@ from phalanx.data.file_lock import try_lock
 from phalanx.data.packed.verify import file_fault
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.errors import UserError
-from phalanx.records.regular_file import open_lock
+from phalanx.records.regular_file import is_own_folder, open_lock
 
 PREFIX = "phalanx-stage-"
 LOCK, KEPT = ".lock", ".kept"
@@ -24,15 +24,20 @@ class StageFolder:
     def __init__(self, path: Path, fingerprint: str, *, keep: bool) -> None:
         """path: see `stage_path`. fingerprint: of the data.
 
-        Raises: UserError when the folder cannot be written.
+        Raises: UserError when the folder cannot be written, or is somebody else's.
         """
         self.path, self._keep = path, keep
         self._kept_path = path.parent / f"{PREFIX}{fingerprint}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(path.parent)
-            if not _try_rename(self._kept_path, path):
-                path.mkdir(exist_ok=True)
+            if not is_own_folder(self._kept_path) or not _try_rename(self._kept_path, path):
+                path.mkdir(mode=0o700, exist_ok=True)
+            if not is_own_folder(path):
+                raise UserError(
+                    f"{path} belongs to somebody else, who could change what is staged there: give "
+                    "--stage another folder"
+                )
             self._lock = _try_lock(path)
             (path / KEPT).unlink(missing_ok=True)
         except OSError as error:
@@ -82,7 +87,7 @@ def _try_rename(old: Path, new: Path) -> bool:
 def _remove_leftovers(folder: Path) -> None:
     """Remove stage folders that no run has locked and none has kept."""
     for path in folder.glob(f"{PREFIX}*"):
-        if (path / KEPT).exists() or not (path / LOCK).exists():
+        if not is_own_folder(path) or (path / KEPT).exists() or not (path / LOCK).exists():
             continue
         lock = _try_lock(path)
         if lock is not None:
