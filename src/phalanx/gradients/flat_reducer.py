@@ -73,6 +73,7 @@ class FlatGradReducer(GradReducer):
     def flush(self) -> None:
         began = time.perf_counter()
         gradients = [dense_gradient(parameter) for parameter in self._parameters]
+        self._total = gradients[0].new_empty(0)  # so that its memory serves again, if nobody has it
         self._total = gradients[0].new_empty(self._num_elements)
         self._is_finite = self._vector.reduce(gradients, self._total)
         give_views(self._parameters, self._total, self._layouts)
