@@ -1,14 +1,10 @@
 """`phalanx train --survive` goes on through deaths of ranks, to the bits of one undisturbed run."""
 
-import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +20,6 @@ from phalanx.records.events import (
     FinishedEvent,
     RebalancedEvent,
     RecoveredEvent,
-    StartedEvent,
     StepEvent,
     SummaryEvent,
 )
@@ -175,21 +170,7 @@ def test_same_bits_through_random_deaths(tmp_path: Path, truth: Path, seed: int)
 
 def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(tmp_path: Path, truth: Path) -> None:
     words = ("--patience", "1.5", "--rebalance", "--slow-rank", "1:0.05", "--ranks", "3")
-
-    def stop_rank_2() -> None:
-        until = time.monotonic() + 60 * PATIENCE
-        while time.monotonic() < until:
-            with contextlib.suppress(OSError, ValueError):  # not begun
-                began, *rest = read_events(rank_file(tmp_path / "run", 2))
-                if isinstance(began, StartedEvent) and rest:
-                    os.kill(began.process_id, signal.SIGSTOP)
-                    return
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=stop_rank_2)
-    thread.start()
-    done = train(tmp_path, "--survive", "--strategy", "mpi", *words)
-    thread.join()
+    done = train(tmp_path, "--survive", "--strategy", "mpi", *words, deaths=[(2, "stop", 12)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 2 has kept the others waiting for 1.5 s (--patience)" in done.stderr
     ranks = events_of(tmp_path / "run", 3)

@@ -1,8 +1,8 @@
 """A model for `phalanx train` whose ranks die as the variable `DEATHS` says: [rank, when, what].
 
 when: "seconds" since the first step, "evaluation" (its number), "checkpoint" (name of its hidden
-folder, and the folder that it is in); "start", before it has a model; or "failure", with an exit
-code, in the first step.
+folder, and the folder that it is in); "start", before it has a model; "failure", with an exit code,
+in the first step; or "stop", the number of a micro-batch, in which it stops and does not end.
 """
 
 import json
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 POLL_S = 0.0005
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(how: int = signal.SIGKILL) -> None:
+    os.kill(os.getpid(), how)
 
 
 def die_later(when: str, what: list[str] | float) -> None:
@@ -51,19 +51,22 @@ class Mortal(nn.Module):
         ]
         if "start" in [when for when, _ in self.deaths]:
             die()
-        self.was_training, self.num_evaluations = False, 0
+        self.was_training, self.num_evaluations, self.num_micro_batches = False, 0, 0
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.training and not self.was_training:
             for when, what in self.deaths:
                 if when == "failure":
                     os._exit(what)
-                if when != "evaluation" and not self.num_evaluations:
+                if when not in ("evaluation", "stop") and not self.num_evaluations:
                     threading.Thread(target=die_later, args=(when, what), daemon=True).start()
         if self.was_training and not self.training:
             self.num_evaluations += 1
             if ("evaluation", self.num_evaluations) in self.deaths:
                 die()
+        self.num_micro_batches += self.training
+        if ("stop", self.num_micro_batches) in self.deaths:
+            die(signal.SIGSTOP)
         self.was_training = self.training
         return self.network(inputs)
 
