@@ -170,7 +170,7 @@ def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield stand_in
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def command(forking_python: Path) -> list[str]:
     """`phalanx` in a process of its own, whose ranks are forks."""
     _skip_without_mpi()

@@ -60,11 +60,12 @@ def test_every_broken_program_is_tested() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["contrastive", *(long(name) for name in CAUSES if name != "contrastive")]
+    ("name", "num_ranks"), [("contrastive", 2), *(long(name, 3) for name in CAUSES)]
 )
-def test_the_cause_is_named(command: list[str], name: str, tmp_path: Path) -> None:
-    """Each trains another model on 3 ranks than alone, or tomorrow than today, without a word."""
-    found = checked(command, PROGRAMS / "broken" / f"{name}.py", tmp_path, 1)
+def test_the_cause_is_named(command: list[str], name: str, num_ranks: int, tmp_path: Path) -> None:
+    """Each trains another model on the ranks than alone, or tomorrow than today, without a word."""
+    program = PROGRAMS / "broken" / f"{name}.py"
+    found = checked(command, program, tmp_path, 1, num_ranks=num_ranks)
     assert [finding["cause"] for finding in found["findings"]] == [CAUSES[name]], found
     assert not found["same"]
 

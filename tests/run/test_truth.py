@@ -1,6 +1,6 @@
 """A program's parameters on several ranks are those of one process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -24,15 +24,16 @@ def test_programs_agree_with_one_process(
 def test_torchrun_starts_the_same_program(
     ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    ranks.torchrun(2, programs("truth.py"), str(tmp_path))
-    compare(tmp_path, 2)
+    names = ("dropout", "shared", "gloo", "zero")  # one for each way in which ranks meet
+    ranks.torchrun(2, programs("truth.py"), str(tmp_path), *names)
+    compare(tmp_path, 2, names)
 
 
 truth_of = cache(trained)
 
 
-def compare(tmp_path: Path, num_ranks: int) -> None:
-    for name in CASES:
+def compare(tmp_path: Path, num_ranks: int, names: Iterable[str] = CASES) -> None:
+    for name in names:
         truth = truth_of(name)
         for rank in range(num_ranks):
             found = torch.load(tmp_path / f"{rank}.pt")[name]

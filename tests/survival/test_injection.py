@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ OPTIONS: dict[str, Any] = {
 PROGRAM = ("-m", "phalanx.train.disturbed_program", json.dumps(OPTIONS))
 
 
-def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "phalanx", "launch", "--threads", "1", *words]
+def launch(phalanx: list[str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [*phalanx, "launch", "--threads", "1", *words]
     command += ["--log-dir", str(folder), *PROGRAM]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False
@@ -38,11 +37,11 @@ def certified(folder: Path) -> set[str]:
     }
 
 
-def test_injected_deaths_are_recorded_and_survived(tmp_path: Path) -> None:
+def test_injected_deaths_are_recorded_and_survived(command: list[str], tmp_path: Path) -> None:
     whole, disturbed = tmp_path / "whole", tmp_path / "disturbed"
-    done = launch(whole, "-n", "1")
+    done = launch(command, whole, "-n", "1")
     assert done.returncode == 0, done.stderr
-    done = launch(disturbed, "-n", "3", "--survive", "--inject", "kill:0.3:5")
+    done = launch(command, disturbed, "-n", "3", "--survive", "--inject", "kill:0.3:5")
     assert done.returncode == 0, done.stderr
     lost = read_run(disturbed).outcome.lost
     assert lost, "ranks have died"
@@ -67,16 +66,16 @@ def test_injected_deaths_are_recorded_and_survived(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_death_ends_a_run_that_survives_none(tmp_path: Path) -> None:
-    done = launch(tmp_path / "run", "-n", "2", "--inject", "kill:0.3")
+def test_a_death_ends_a_run_that_survives_none(command: list[str], tmp_path: Path) -> None:
+    done = launch(command, tmp_path / "run", "-n", "2", "--inject", "kill:0.3")
     assert done.returncode == 1
     assert "failed first (SIGKILL)" in done.stderr
 
 
 @pytest.mark.long
-def test_a_stopped_rank_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_rank_goes_on(command: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    done = launch(folder, "-n", "2", "--inject", "stop:0.3:1:0.2")
+    done = launch(command, folder, "-n", "2", "--inject", "stop:0.3:1:0.2")
     assert done.returncode == 0, done.stderr
     events = [event for path in folder.glob("rank-*.jsonl") for event in read_events(path)]
     assert any(isinstance(event, InjectedEvent) for event in events)

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,11 +41,11 @@ Death = tuple[int, str, Any]
 
 
 def train(
-    folder: Path, *words: str, deaths: Sequence[Death] = ()
+    command: list[str], folder: Path, *words: str, deaths: Sequence[Death] = ()
 ) -> subprocess.CompletedProcess[str]:
     saving = ("--run-dir", str(folder / "run"), "--checkpoint-dir", str(folder / "saved"))
     return subprocess.run(
-        [sys.executable, "-m", "phalanx", *WORDS, *saving, "--checkpoint-steps", "4", *words],
+        [*command, *WORDS, *saving, "--checkpoint-steps", "4", *words],
         capture_output=True,
         text=True,
         env={**os.environ, **ONE_THREAD, "DEATHS": json.dumps(deaths)},
@@ -56,10 +55,10 @@ def train(
 
 
 @pytest.fixture(scope="module")
-def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def truth(tmp_path_factory: pytest.TempPathFactory, command: list[str]) -> Path:
     """Return the folder of one process that nothing has disturbed."""
     folder = tmp_path_factory.mktemp("truth")
-    done = train(folder, "--bitwise")
+    done = train(command, folder, "--bitwise")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -84,7 +83,12 @@ def losses(ranks: Sequence[Sequence[Event]]) -> list[tuple[Any, ...]]:
 
 
 def check(
-    folder: Path, truth: Path, deaths: Sequence[Death], spares: int = 0, strategy: str = "mpi"
+    command: list[str],
+    folder: Path,
+    truth: Path,
+    deaths: Sequence[Death],
+    spares: int = 0,
+    strategy: str = "mpi",
 ) -> str:
     """Train on four ranks, spares among them, of which some die; hold the others to the truth.
 
@@ -93,7 +97,7 @@ def check(
     segments = set(Path("/dev/shm").glob("phalanx*"))
     words = ("--ranks", str(RANKS - spares), "--spares", str(spares))
     words += ("--zero-stage", "1") if strategy == "zero" else ()
-    done = train(folder, "--survive", "--strategy", strategy, *words, deaths=deaths)
+    done = train(command, folder, "--survive", "--strategy", strategy, *words, deaths=deaths)
     assert done.returncode == 0, done.stdout + done.stderr
     expected, ranks = events_of(truth / "run", 1), events_of(folder / "run", RANKS)
     outcome = read_run(folder / "run").outcome
@@ -126,7 +130,7 @@ def check(
 
 @pytest.mark.parametrize("spares", [long(0), 1])
 def test_rank_0_dies_in_a_checkpoint_and_another_in_an_evaluation(
-    tmp_path: Path, truth: Path, spares: int
+    command: list[str], tmp_path: Path, truth: Path, spares: int
 ) -> None:
     saved = str(tmp_path / "saved")
     deaths = [
@@ -134,7 +138,7 @@ def test_rank_0_dies_in_a_checkpoint_and_another_in_an_evaluation(
         (2, "evaluation", 4),
         (1, "checkpoint", [".epoch-0004-samples-00000256.new", saved]),
     ]
-    output = check(tmp_path, truth, deaths, spares)
+    output = check(command, tmp_path, truth, deaths, spares)
     assert read_run(tmp_path / "run").outcome.lost == [0, 1, 2]
     place = "rank 3, a spare, took its place: " if spares else ""
     assert f"rank 0 died: {place}3 ranks went on after" in output
@@ -143,7 +147,9 @@ def test_rank_0_dies_in_a_checkpoint_and_another_in_an_evaluation(
 
 
 @pytest.mark.parametrize("strategy", ["shared", long("zero")])
-def test_divided_state_survives(tmp_path: Path, truth: Path, strategy: str) -> None:
+def test_divided_state_survives(
+    command: list[str], tmp_path: Path, truth: Path, strategy: str
+) -> None:
     """Ranks 0 and 1 hold the same shards, of which rank 2 has copies when rank 0 dies."""
     saved = str(tmp_path / "saved")
     deaths = [
@@ -151,7 +157,7 @@ def test_divided_state_survives(tmp_path: Path, truth: Path, strategy: str) -> N
         (0, "evaluation", 4),
         (3, "checkpoint", [".epoch-0007-samples-00000128.new", saved]),
     ]
-    check(tmp_path, truth, deaths, strategy=strategy)
+    check(command, tmp_path, truth, deaths, strategy=strategy)
     assert read_run(tmp_path / "run").outcome.lost == [0, 1, 3]
 
 
@@ -164,13 +170,19 @@ def drawn(seed: int) -> list[Death]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, *range(2000, 2020)])
-def test_same_bits_through_random_deaths(tmp_path: Path, truth: Path, seed: int) -> None:
-    check(tmp_path, truth, drawn(seed))
+def test_same_bits_through_random_deaths(
+    command: list[str], tmp_path: Path, truth: Path, seed: int
+) -> None:
+    check(command, tmp_path, truth, drawn(seed))
 
 
-def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(tmp_path: Path, truth: Path) -> None:
+def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(
+    command: list[str], tmp_path: Path, truth: Path
+) -> None:
     words = ("--patience", "1.5", "--rebalance", "--slow-rank", "1:0.05", "--ranks", "3")
-    done = train(tmp_path, "--survive", "--strategy", "mpi", *words, deaths=[(2, "stop", 12)])
+    done = train(
+        command, tmp_path, "--survive", "--strategy", "mpi", *words, deaths=[(2, "stop", 12)]
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 2 has kept the others waiting for 1.5 s (--patience)" in done.stderr
     ranks = events_of(tmp_path / "run", 3)
@@ -193,13 +205,13 @@ def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(tmp_path: Path, truth:
     ],
 )
 def test_spares_take_the_places_of_ranks_that_die(
-    tmp_path: Path, truth: Path, spares: int, deaths: list[Death]
+    command: list[str], tmp_path: Path, truth: Path, spares: int, deaths: list[Death]
 ) -> None:
     deaths = [
         (rank, when, [what[0], str(tmp_path / what[1])] if isinstance(what, list) else what)
         for rank, when, what in deaths
     ]
-    output = check(tmp_path, truth, deaths, spares)
+    output = check(command, tmp_path, truth, deaths, spares)
     lost = read_run(tmp_path / "run").outcome.lost
     assert lost == sorted(rank for rank, *_ in deaths)
     if len(lost) == 1:
@@ -209,16 +221,16 @@ def test_spares_take_the_places_of_ranks_that_die(
 
 
 @pytest.mark.long
-def test_rank_0_dies_while_the_run_starts(tmp_path: Path, truth: Path) -> None:
-    check(tmp_path, truth, [(0, "start", 0)])
+def test_rank_0_dies_while_the_run_starts(command: list[str], tmp_path: Path, truth: Path) -> None:
+    check(command, tmp_path, truth, [(0, "start", 0)])
     assert read_run(tmp_path / "run").outcome.lost == [0]
 
 
 @pytest.mark.long
-def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
+def test_a_rank_that_fails_ends_all(command: list[str], tmp_path: Path) -> None:
     """Though its launcher goes on with the others, and reports success."""
     words = ("--survive", "--strategy", "mpi", "--ranks", "3")
-    done = train(tmp_path, *words, deaths=[(1, "failure", 3)])
+    done = train(command, tmp_path, *words, deaths=[(1, "failure", 3)])
     assert done.returncode == 1, done.stdout
     assert "rank 1, a worker, ended without a word (exit code 3)" in done.stderr
     assert read_run(tmp_path / "run").outcome.status == "failed"
