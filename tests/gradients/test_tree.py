@@ -85,7 +85,9 @@ def test_kernels_add_as_torch_does(dtype: torch.dtype, num_terms: int) -> None:
         found, windows = torch.empty(count, dtype=dtype), torch.empty(num_terms, count, dtype=dtype)
         size = count * dtype.itemsize
         arguments = (num_terms, size, size, [0], [size], DTYPES["uint8"].code, False)
-        buffer = module.make_grad_buffer(None, 0, 1, windows.data_ptr(), *arguments)
+        carried = torch.zeros(2, dtype=torch.float64)
+        memory = windows.data_ptr()
+        buffer = module.make_grad_buffer(None, 0, 1, memory, *arguments, carried.data_ptr())
         expression = [num_terms if item == -1 else item for item in exchange.expression]
         addresses = [term.data_ptr() for term in terms]
         types, order = [dtype_of(dtype).code], (0, num_terms, num_terms, expression)
@@ -102,7 +104,9 @@ def test_kernels_add_as_torch_does(dtype: torch.dtype, num_terms: int) -> None:
 @pytest.mark.parametrize("expression", [[], [0, 1], [2], [0, 2], [0, 1, 2, 2], [3], [0] * 99])
 def test_what_is_no_expression_is_refused(expression: list[int]) -> None:
     module, term = kernels.compiled(), torch.ones(3)
-    buffer = module.make_grad_buffer(None, 0, 1, term.data_ptr(), 2, 12, 3, [0], [3], 0, False)
+    carried = torch.zeros(2, dtype=torch.float64)
+    arguments = (term.data_ptr(), 2, 12, 3, [0], [3], 0, False, carried.data_ptr())
+    buffer = module.make_grad_buffer(None, 0, 1, *arguments)
     with pytest.raises(ValueError, match="no order of a sum of 2 terms"):
         module.grad_buffer_sum_in_order(
             buffer, [term.data_ptr()] * 2, [0], term.data_ptr(), 0, 2, 2, expression, 1.0

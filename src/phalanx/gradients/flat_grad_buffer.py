@@ -167,20 +167,24 @@ class FlatGradBuffer:
             guarded=guarded,
         )
 
-    def all_reduce(self, addresses: Sequence[int], copy: int = 0) -> bool:
+    def all_reduce(self, addresses: Sequence[int], *, in_place: bool = False) -> bool:
         """Make the first of `vectors` the sum over the ranks, in their order.
 
-        addresses: of all parts, each contiguous. copy: address of memory of this rank's own, as
-            long, that becomes the same; 0: none.
+        addresses: of all parts, each contiguous. in_place: the parts become the same.
         Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p;
-                 the copy reads n(p-1)/p and writes n.
+                 in place it reads n(p-1)/p more, and writes n, where it has just read.
         Returns: whether all sums are finite, the same on every rank.
         Raises:  ValueError for another number of parts; WaitTimeoutError naming the ranks that did
                  not come; MismatchError when their parts are others.
         """
         began_ns = now_ns()
         status = self._module.grad_buffer_all_reduce(
-            self._buffer, addresses, self._addresses[0], copy, ReduceOp.SUM, self._world.timeout_s
+            self._buffer,
+            addresses,
+            self._addresses[0],
+            in_place,
+            ReduceOp.SUM,
+            self._world.timeout_s,
         )
         return self._end_sums(status, self.traffic, began_ns)
 

@@ -23,6 +23,7 @@ from phalanx.gradients.reducer import (
     dense_gradient,
     give_views,
     layouts_of,
+    own_gradients,
 )
 from phalanx.torch_backend.tensors import buffer_of
 
@@ -43,28 +44,26 @@ class SummedVector(Protocol):
     def traffic(self) -> Traffic | None:
         """Traffic of this rank in one reduction; None where no formula says."""
 
-    def reduce(self, gradients: Sequence[Tensor], total: Tensor) -> bool | None:
-        """Sum dense gradients, one after the other in the vector. Collective.
+    def reduce(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], bool | None]:
+        """Make every `grad` the sum over the ranks, in memory that nobody else sees. Collective.
 
-        total: (n,), becomes the sums, the same bytes on every rank; the gradients are not changed.
-        Returns: whether all sums are finite; None where they were not checked.
+        Returns: the sums, in as few tensors as there are, and whether all of them are finite; None
+            where they were not checked.
         """
 
     def close(self) -> None: ...
 
 
 class FlatGradReducer(GradReducer):
-    """Reducer of one vector; after a block every `grad` is a view of sums of that block alone, in
-    memory of the rank's own: it may be changed, kept and dropped.
+    """Reducer of one vector; after a block every `grad` is a sum of that block alone, in memory of
+    the rank's own: it may be changed, kept and dropped.
     """
 
     def __init__(self, parameters: Sequence[Tensor], vector: SummedVector) -> None:
         super().__init__(parameters)
         self._vector, self.carried = vector, vector.carried
         self._is_finite: bool | None = None
-        self._layouts = layouts_of(self._parameters)
-        self._num_elements = sum(parameter.numel() for parameter in self._parameters)
-        self._total = self._parameters[0].new_empty(0)
+        self._sums: list[Tensor] = []
 
     @property
     def name(self) -> str:
@@ -72,15 +71,12 @@ class FlatGradReducer(GradReducer):
 
     def flush(self) -> None:
         began = time.perf_counter()
-        gradients = [dense_gradient(parameter) for parameter in self._parameters]
-        self._total = gradients[0].new_empty(0)  # so that its memory serves again, if nobody has it
-        self._total = gradients[0].new_empty(self._num_elements)
-        self._is_finite = self._vector.reduce(gradients, self._total)
-        give_views(self._parameters, self._total, self._layouts)
+        self._sums = []
+        self._sums, self._is_finite = self._vector.reduce(self._parameters)
         self.times = ReduceTimes(time.perf_counter() - began)
 
     def sums(self) -> list[Tensor]:
-        return [self._total]
+        return self._sums
 
     def is_finite(self) -> bool:
         return super().is_finite() if self._is_finite is None else self._is_finite
@@ -116,9 +112,13 @@ class SharedVector:
         )
         return None if buffer is None else cls(buffer)
 
-    def reduce(self, gradients: Sequence[Tensor], total: Tensor) -> bool:
+    def reduce(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
+        gradients = own_gradients(parameters)
         addresses = [gradient.data_ptr() for gradient in gradients]
-        return self._buffer.all_reduce(addresses, total.data_ptr())
+        is_finite = self._buffer.all_reduce(addresses, in_place=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return gradients, is_finite
 
     def close(self) -> None:
         self._buffer.close()
@@ -141,6 +141,7 @@ class MessageVector:
         self._group, self._requested = world.group, requested
         self._layouts = layouts_of(parameters)
         count, itemsize = sum(p.numel() for p in parameters), parameters[0].itemsize
+        self._num_elements = count
         longest = LIBRARY_CHUNK_BYTES // itemsize if algorithm == "library" else max(count, 1)
         self._chunks = list(chunks(count, longest))
         nodes = world.group.topology.num_nodes
@@ -153,11 +154,15 @@ class MessageVector:
         certain = [traffic for traffic in known if traffic is not None]
         self.traffic = sum_traffic(certain) if len(certain) == len(known) else None
 
-    def reduce(self, gradients: Sequence[Tensor], total: Tensor) -> None:
+    def reduce(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], None]:
+        gradients = [dense_gradient(parameter) for parameter in parameters]
+        total = gradients[0].new_empty(self._num_elements)
         for layout, gradient in zip(self._layouts, gradients, strict=True):
             total.as_strided(*layout).copy_(gradient)
         for cut in self._chunks:
             self._group.all_reduce(buffer_of(total[cut]), algorithm=self._requested)
+        give_views(parameters, total, self._layouts)
+        return [total], None
 
     def close(self) -> None:
         """Do nothing: the memory is the process's own."""

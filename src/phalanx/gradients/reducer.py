@@ -15,7 +15,7 @@ from torch import Tensor
 from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Traffic
 from phalanx.gradients.norms import are_finite
-from phalanx.torch_backend.tensors import is_usable_in_place
+from phalanx.torch_backend.tensors import is_alone, is_usable_in_place
 
 
 class ReduceTimes(NamedTuple):
@@ -157,3 +157,19 @@ def dense_gradient(parameter: Tensor) -> Tensor:
     if is_usable_in_place(gradient) and parameter.is_contiguous():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
+
+
+def own_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the dense gradients, each in memory that no other tensor sees: autograd may give a
+    parameter the memory of another's gradient, or of one that the program keeps."""
+    own: list[Tensor] = []
+    places: set[int] = set()
+    for parameter in parameters:
+        gradient = dense_gradient(parameter)
+        place = gradient.data_ptr()
+        if place in places or not is_alone(gradient):
+            gradient = torch.empty_like(parameter).copy_(gradient)
+            place = gradient.data_ptr()
+        places.add(place)
+        own.append(gradient)
+    return own

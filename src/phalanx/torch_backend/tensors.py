@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,25 @@ def is_usable_in_place(tensor: Tensor) -> bool:
         and not tensor.is_neg()  # a view that is negated, or conjugated, only when it is read
         and not (tensor.is_complex() and tensor.is_conj())
     )
+
+
+def is_alone(tensor: Tensor) -> bool:
+    """Return whether no other tensor, array or storage has the memory of this one; False where this
+    PyTorch cannot tell. Cost: 1 µs."""
+    users = _num_users(tensor)
+    return users is not None and users == _num_users_of_new()
+
+
+def _num_users(tensor: Tensor) -> int | None:
+    count: Any = getattr(torch._C, "_storage_Use_Count", None)  # as torch.compile's graphs count
+    users: int | None = count and count(tensor.untyped_storage()._cdata)
+    return users
+
+
+@cache
+def _num_users_of_new() -> int | None:
+    new = torch.empty(1)
+    return _num_users(new)
 
 
 def is_plain(tensor: Tensor) -> bool:

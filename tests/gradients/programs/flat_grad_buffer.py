@@ -62,6 +62,8 @@ def check_sums(world: World, sizes: list[int], dtype: str) -> None:
         assert buffer.carried.tobytes() == carried.tobytes()
         expected = np.concatenate(in_rank_order(world, sizes, dtype, seed))
         assert total.tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
+        assert buffer.all_reduce([part.ctypes.data for part in parts], in_place=True)
+        assert np.concatenate(parts).tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
     check_sums_that_are_not_finite(world, buffer, sizes, dtype)
     world.barrier()
     del total

@@ -95,6 +95,12 @@ static const char *element_at(const grad_buffer *self, size_t own, size_t part, 
     return (const char *)address + (at - self->starts[part]) * self->itemsize;
 }
 
+/* Where element `at` of this rank's only term is. */
+static char *part_at(const grad_buffer *self, size_t part, size_t at)
+{
+    return (char *)self->addresses[part] + (at - self->starts[part]) * self->itemsize;
+}
+
 static char *window_at(const grad_buffer *self, size_t term, size_t at)
 {
     return self->windows + term * self->stride + at * self->itemsize;
@@ -266,38 +272,43 @@ int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, const grad_te
 /* ---- all-reduce ---- */
 
 typedef struct {
-    char *total, *copy;
-    int dtype, op;
+    const grad_buffer *buffer;
+    char *total;
+    int in_place, op;
 } sums;
 
 static int reduce(void *context, size_t part, size_t begin, const void *const *terms, int num_terms,
                   size_t n)
 {
-    sums *to = context;
-    (void)part;
-    size_t at = begin * ITEMSIZE[to->dtype];
-    void *outputs[] = {to->total + at, to->copy ? to->copy + at : NULL};
-    reduce_terms(outputs, to->copy ? 2 : 1, terms, num_terms, n, to->dtype, to->op, 1.0);
-    return are_finite(outputs[0], n, to->dtype);
+    const sums *to = context;
+    const grad_buffer *self = to->buffer;
+    void *outputs[] = {to->total + begin * self->itemsize, part_at(self, part, begin)};
+    reduce_terms(outputs, 1 + to->in_place, terms, num_terms, n, self->dtype, to->op, 1.0);
+    return are_finite(outputs[0], n, self->dtype);
 }
 
-/* Copy the sums of the peers' shares: each rank has written those of its own into both. */
-static void collect_sums(const grad_buffer *self, const sums *to)
+/* Copy the sums of the peers' shares into the parts, which have those of the own share. */
+static void collect_sums(const grad_buffer *self, const char *total)
 {
-    size_t begin = self->local_begin * self->itemsize, end = self->local_end * self->itemsize;
-    memcpy(to->copy, to->total, begin);
-    memcpy(to->copy + end, to->total + end, self->count * self->itemsize - end);
+    for (size_t part = 0; part < self->num_parts; part++) {
+        size_t start = self->starts[part], stop = start + self->sizes[part], begin, end;
+        local_range(self, part, &begin, &end);
+        memcpy(part_at(self, part, start), total + start * self->itemsize,
+               (begin - start) * self->itemsize);
+        memcpy(part_at(self, part, end), total + end * self->itemsize,
+               (stop - end) * self->itemsize);
+    }
 }
 
-int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, void *copy,
+int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, int in_place,
                            int op, double timeout_s, interrupted check)
 {
-    sums to = {total, copy, self->dtype, op};
+    sums to = {self, total, in_place, op};
     double used_s;
     int status = grad_buffer_reduce(self, addresses, NULL, ALL_REDUCE_GRADS, op, reduce, &to,
                                     &used_s, timeout_s, check);
-    if (copy && (status == DONE || status == NOT_FINITE))
-        collect_sums(self, &to);
+    if (in_place && (status == DONE || status == NOT_FINITE))
+        collect_sums(self, total);
     return status;
 }
 

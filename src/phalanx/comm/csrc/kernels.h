@@ -207,8 +207,8 @@ int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, const grad_te
                        int kind, int op, share_visitor visit, void *context, double *used_s,
                        double timeout_s, interrupted check);
 /* total: of the vector's elements, seen by all ranks: the reduction over the ranks, in their
- * order. copy: as long, this rank's own: the same; NULL: none. */
-int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, void *copy,
+ * order. in_place: the parts become the same. */
+int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, int in_place,
                            int op, double timeout_s, interrupted check);
 /* The same of any number of terms a rank, in the given order, in a vector of bytes. This rank has
  * `num_own` from `first` on. dtypes: of the parts, which begin on cache lines. */

@@ -73,19 +73,19 @@ static size_t *parts_from(const grad_buffer *self, size_t num_terms, PyObject *a
     return NULL;
 }
 
-/* grad_buffer_all_reduce(buffer, addresses, total, copy or 0, op, timeout_s) -> status */
+/* grad_buffer_all_reduce(buffer, addresses, total, in_place, op, timeout_s) -> status */
 FUNCTION(grad_buffer_all_reduce)
 {
     grad_buffer *self;
     PyObject *addresses;
-    void *total, *copy;
-    int op, status;
+    void *total;
+    int in_place, op, status;
     double timeout_s;
     size_t *parts;
-    if (!parse(a, n, "boppid", &self, &addresses, &total, &copy, &op, &timeout_s) ||
+    if (!parse(a, n, "bopiid", &self, &addresses, &total, &in_place, &op, &timeout_s) ||
         !(parts = parts_from(self, 1, addresses)))
         return NULL;
-    WITHOUT_GIL(status = grad_buffer_all_reduce(self, parts, total, copy, op, timeout_s,
+    WITHOUT_GIL(status = grad_buffer_all_reduce(self, parts, total, in_place, op, timeout_s,
                                                 check_interrupts));
     free(parts);
     return status_result(status);
