@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Protocol
 
 from phalanx.launch.rank_failure import has_joined
 from phalanx.launch.rank_log import read_failures
@@ -15,6 +16,16 @@ from phalanx.launch.state_clock import StateClock
 
 JOIN_S = 2.0
 """For ranks that have met to write it down, after a death."""
+
+
+class WhyLost(Protocol):
+    """Return why a job that is followed must end at once, or has ended; empty: no such reason."""
+
+    def __call__(self, *, is_over: bool = False) -> str: ...
+
+
+def no_reason(*, is_over: bool = False) -> str:  # noqa: ARG001
+    return ""
 
 
 class EarlyDeath:
@@ -25,15 +36,19 @@ class EarlyDeath:
         self._folder, self._ranks = folder, ranks
         self._clock, self._has_joined = StateClock(), False
 
-    def why(self) -> str:
-        """Return which rank has died before all had met; empty where none has."""
+    def why(self, *, is_over: bool = False) -> str:
+        """Return which rank has died before all had met; empty where none has.
+
+        is_over: the job has ended with an error, and nobody writes any more that all had met.
+        """
         if self._has_joined:
             return ""
-        died = next((each for each in read_failures(self._folder) if each.exit_code < 0), None)
-        if died is None:
+        died = next(iter(read_failures(self._folder)), None)
+        if died is None or died.exit_code >= 0:
             return ""
         self._has_joined = has_joined(self._folder, self._ranks)
-        if self._has_joined or self._clock.see(died.rank, time.monotonic()) < JOIN_S:
+        waited_s = self._clock.see(died.rank, time.monotonic())
+        if self._has_joined or (waited_s < JOIN_S and not is_over):
             return ""
         return (
             f"rank {died.rank} died ({signal.Signals(-died.exit_code).name}) before all ranks had "

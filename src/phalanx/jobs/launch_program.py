@@ -22,7 +22,7 @@ from phalanx.errors import (
     UserError,
 )
 from phalanx.jobs.collector import Collector
-from phalanx.jobs.early_death import EarlyDeath
+from phalanx.jobs.early_death import EarlyDeath, no_reason
 from phalanx.jobs.first_rank import FirstRankOutput, Output
 from phalanx.jobs.incomplete import report_incomplete
 from phalanx.jobs.launcher_log import (
@@ -132,7 +132,7 @@ def launch_program(
             patience_s=patience_s,
             grace_s=grace_s,
             listens=partial(is_listening, folder),
-            why_lost=EarlyDeath(folder, ranks).why if survive else lambda: "",
+            why_lost=EarlyDeath(folder, ranks).why if survive else no_reason,
         )
     shown.copy_new()
     try:
@@ -213,6 +213,7 @@ def _judge(
                 end_record(folder, Run, determine_outcome(folder, ranks, JobExit(0)))
             return lost
         code = code or EXIT_FAILED  # the launcher's says nothing
+        ending = ending._replace(reason=EarlyDeath(folder, ranks).why(is_over=True))
     if collector is not None:
         ending = ending._replace(exit_code=code)
         _check_nodes(folder, ending, nodes, job.token, collector, ranks=ranks, survive=survive)

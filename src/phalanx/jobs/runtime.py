@@ -19,7 +19,7 @@ from pathlib import Path
 
 from phalanx.errors import JobLostError
 from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
-from phalanx.jobs.early_death import EarlyDeath
+from phalanx.jobs.early_death import EarlyDeath, WhyLost, no_reason
 from phalanx.jobs.first_rank import FirstRankTail
 from phalanx.jobs.incomplete import read_incomplete
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
@@ -136,7 +136,7 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
         has_failed=partial(has_failure, job.folder, survive=job.survive) if must_end else None,
         patience_s=job.patience_s,
         grace_s=job.grace_s,
-        why_lost=EarlyDeath(job.folder, job.ranks).why if job.survive else lambda: "",
+        why_lost=EarlyDeath(job.folder, job.ranks).why if job.survive else no_reason,
     )
     if job.survive:
         ending = ended_by_rank(job.folder, ending)
@@ -165,7 +165,7 @@ def follow(
     patience_s: float | None = None,
     grace_s: float | None = None,
     listens: Callable[[], bool] = lambda: True,
-    why_lost: Callable[[], str] = lambda: "",
+    why_lost: WhyLost = no_reason,
 ) -> tuple[JobExit, Job, Collector | None]:
     """Start the processes of a job and wait for them, once more where the launcher has ended by a
     fault of its own before any rank began.
@@ -299,7 +299,7 @@ def watch(
     has_launcher: bool,
     has_failed: Callable[[], bool] | None = None,
     patience: Patience | None = None,
-    why_lost: Callable[[], str] = lambda: "",
+    why_lost: WhyLost = no_reason,
 ) -> JobExit:
     """Wait until the job has ended, its launcher is found frozen, or its ranks have written no
     records for too long.
@@ -334,7 +334,8 @@ def watch(
         time.sleep(POLL_INTERVAL_S)
     with contextlib.suppress(OSError, ValueError):  # a rank that died may have torn its records
         update()
-    return JobExit(exit_code, None if has_launcher else job.first_failed)
+    reason = why_lost(is_over=True) if exit_code else ""
+    return JobExit(exit_code, None if has_launcher else job.first_failed, reason=reason)
 
 
 def _frozen_text(launchers: Sequence[int]) -> str:
