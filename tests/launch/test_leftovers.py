@@ -16,6 +16,7 @@ from phalanx.launch.leftovers import (
     leftovers_of,
     remove,
     segment_or_session,
+    siblings,
 )
 from phalanx.launch.orphan import JOB_VARIABLE
 
@@ -59,6 +60,21 @@ def test_a_segment_in_use_is_seen_and_is_not_abandoned():
             assert leftovers_of([os.getpid()], []) == {segment}
     finally:
         segment.unlink()
+
+
+@NEEDS_SHARED_MEMORY
+def test_segments_of_the_same_job_of_open_mpi_go_with_those_that_were_seen() -> None:
+    """Of a rank that was killed as it started, which nobody had seen map its own."""
+    job = f"sm_segment.host.{os.geteuid()}.{os.getpid():x}0001"
+    seen, unseen, other = (
+        SHARED_MEMORY / f"{name}.{n}" for n, name in enumerate((job, job, job + "a"))
+    )
+    try:
+        for path in (seen, unseen, other):
+            path.touch()
+        assert siblings([seen]) == {seen, unseen}
+    finally:
+        remove([seen, unseen, other])
 
 
 def test_one_process_of_a_job_is_killed_even_stopped_with_what_is_above_it() -> None:

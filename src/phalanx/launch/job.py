@@ -262,7 +262,7 @@ class Job:
             if elapsed_s > _KILLED_WITHIN_S:
                 raise RuntimeError(f"processes {survivors} of a job cannot be killed")
             time.sleep(_POLL_EVERY_S)
-        leftovers.remove(self._leftovers)
+        leftovers.remove(self._leftovers | leftovers.siblings(self._leftovers))
         launchers = [process.pid for process in self._processes]
         leftovers.remove(leftovers.session_folders(launchers, os.environ))
         self._finished = True

@@ -136,6 +136,14 @@ def leftovers_of(pids: Iterable[int], launchers: Collection[int]) -> set[Path]:
     return {path for path in found if path is not None}
 
 
+def siblings(paths: Iterable[Path]) -> set[Path]:
+    """Return the segments of the same jobs of Open MPI as these: a rank that dies as it starts
+    leaves one that nobody has seen it map. Only where their ranks on this node have ended."""
+    jobs = {path.name.rpartition(".")[0] for path in paths if path.name.startswith("sm_segment.")}
+    names = [name for name in segment_names() if name.rpartition(".")[0] in jobs]
+    return {path for name in names if _is_ours(path := SHARED_MEMORY / name)}
+
+
 def session_folders(launchers: Iterable[int], environ: Mapping[str, str]) -> list[Path]:
     """Return the session folders of these Open MPI launchers, named by process id."""
     roots = {Path(environ.get(name) or "/tmp") for name in ("TMPDIR", "TMP", "TEMP")}
