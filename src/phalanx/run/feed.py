@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -52,12 +52,11 @@ class DivisibleFeed(Feed, Protocol):
         """
 
 
-class AlternatingFeed:
-    """The feed of a run whose steps train one of several optimizers each, in turn."""
+class MappedFeed:
+    """The micro-batches of a feed, each as a function changes it."""
 
-    def __init__(self, feed: Feed, alternate: Sequence[str]) -> None:
-        """alternate: names of the optimizers of the first steps, and of those after them again."""
-        self._feed, self._alternate = feed, alternate
+    def __init__(self, feed: Feed, change: Callable[[MicroBatch], MicroBatch]) -> None:
+        self._feed, self._change = feed, change
         self.num_samples, self.num_damaged = feed.num_samples, feed.num_damaged
 
     def micro_batches(
@@ -67,13 +66,25 @@ class AlternatingFeed:
         feed = self._feed
         for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=max_steps):
             self.num_damaged = feed.num_damaged
-            yield replace(batch, optimizer=self._alternate[batch.step % len(self._alternate)])
+            yield self._change(batch)
         self.num_samples = feed.num_samples
 
     def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> Feed:
         """Return a feed of the micro-batches of each global batch that have these numbers."""
         assert isinstance(self._feed, DivisibleFeed), "checked before the run"
-        return AlternatingFeed(self._feed.of(numbers, first), self._alternate)
+        return MappedFeed(self._feed.of(numbers, first), self._change)
+
+
+def alternating(feed: Feed, alternate: Sequence[str]) -> Feed:
+    """Return the feed of a run whose steps train one of several optimizers each, in turn.
+
+    alternate: names of the optimizers of the first steps, and of those after them again.
+    """
+
+    def choose(batch: MicroBatch) -> MicroBatch:
+        return replace(batch, optimizer=alternate[batch.step % len(alternate)])
+
+    return MappedFeed(feed, choose)
 
 
 class IndexedFeed:

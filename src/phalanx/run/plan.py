@@ -39,7 +39,7 @@ from phalanx.run.device import (
     choose_device,
     move_model,
 )
-from phalanx.run.feed import AlternatingFeed, DivisibleFeed, Feed
+from phalanx.run.feed import DivisibleFeed, Feed, alternating
 from phalanx.run.loop import LoopOptions
 from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
@@ -268,7 +268,7 @@ class RunPlan:
                 "leave it out"
             )
         if self.alternate:
-            feed = AlternatingFeed(feed, self.alternate)
+            feed = alternating(feed, self.alternate)
         return feed if device == CPU else FeedOnDevice(feed, device)
 
     def change_model(self, strategy: Strategy) -> ProgramOptions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -33,7 +33,7 @@ from phalanx.records.watched import (
 )
 from phalanx.run.batch import MicroBatch
 from phalanx.run.digests import MASK, sum_of_words
-from phalanx.run.feed import Feed
+from phalanx.run.feed import Feed, MappedFeed
 from phalanx.run.randomness import are_used
 from phalanx.torch_backend.torch_patches import keep_dropped
 
@@ -114,7 +114,13 @@ class ProgramWatch:
 
     def follow(self, feed: Feed) -> Feed:
         """Return the feed, whose data are noted."""
-        return WatchedFeed(feed, self._note, is_double=self._plan.is_double)
+        return MappedFeed(feed, self._watched)
+
+    def _watched(self, batch: MicroBatch) -> MicroBatch:
+        """Return the micro-batch, noted, as float64 where the check computes so."""
+        watched = replace(batch, data=doubled(batch.data)) if self._plan.is_double else batch
+        self._note(watched)
+        return watched
 
     def end_step(self, step: int, result: StepResult) -> None:
         """Write a step that was just made."""
@@ -155,26 +161,6 @@ class ProgramWatch:
                 if any(isinstance(v, Tensor) and v.data_ptr() == place for v in values):
                     return names[id(parameter)]
         return ""
-
-
-class WatchedFeed:
-    """A feed whose micro-batches are noted, as float64 where the check computes so."""
-
-    def __init__(self, feed: Feed, note: Callable[[MicroBatch], None], *, is_double: bool) -> None:
-        self._feed, self._note, self._is_double = feed, note, is_double
-        self.num_samples, self.num_damaged = feed.num_samples, feed.num_damaged
-
-    def micro_batches(
-        self, epoch: int, *, seen: int, step: int, max_steps: int
-    ) -> Iterator[MicroBatch]:
-        """Yield as the feed does."""
-        feed = self._feed
-        for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=max_steps):
-            self.num_damaged = feed.num_damaged
-            watched = replace(batch, data=doubled(batch.data)) if self._is_double else batch
-            self._note(watched)
-            yield watched
-        self.num_samples = feed.num_samples
 
 
 def doubled(data: Any) -> Any:
