@@ -32,6 +32,10 @@ def is_usable_in_place(tensor: Tensor) -> bool:
 def is_alone(tensor: Tensor) -> bool:
     """Return whether no other tensor, array or storage has the memory of this one; False where this
     PyTorch cannot tell. Cost: 1 µs."""
+    if (
+        not tensor.untyped_storage().resizable()
+    ):  # memory of an array, of a file, of another process
+        return False
     users = _num_users(tensor)
     return users is not None and users == _num_users_of_new()
 
