@@ -112,6 +112,17 @@ def test_a_cut_that_matters_is_of_batch_norm_or_of_random_numbers() -> None:
     assert judge_ranks([rank(2.0, 1.0, draws=True)], others, others, TOLERANCE) is None
 
 
+def test_samples_may_be_put_together_otherwise_in_parts() -> None:
+    """Graphs, whose atoms are numbered in their micro-batch, were taken for a loss over samples."""
+    others = ranks(2.0, 1.0, data={0: 7})
+    assert judge_ranks(ALONE, others, others, TOLERANCE) is None
+    finding = judge_ranks(ALONE, ranks(2.0, 1.1, data={0: 7}), None, TOLERANCE)
+    assert finding is not None and finding.cause == "data"
+    others = ranks(2.0, 1.1, data={0: 7})
+    finding = judge_ranks(ALONE, others, others, TOLERANCE)
+    assert finding is not None and finding.cause == "loss over samples"
+
+
 def test_what_is_not_repeatable_is_told_apart() -> None:
     other = [rank(2.0, 1.5)]
     for seeded, again, cause in [

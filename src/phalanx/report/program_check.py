@@ -71,7 +71,11 @@ def tolerance_of(*, is_double: bool) -> Tolerance:
 
 
 def first_difference(
-    one: Sequence[WatchedRank], other: Sequence[WatchedRank], tolerance: Tolerance
+    one: Sequence[WatchedRank],
+    other: Sequence[WatchedRank],
+    tolerance: Tolerance,
+    *,
+    compares_data: bool = True,
 ) -> Difference | None:
     """Return where two runs of a program part first; None: nowhere."""
     first, second = one[0].start.parameters, other[0].start.parameters
@@ -83,7 +87,7 @@ def first_difference(
         if left is None or right is None:
             counts = f"{len(one[0].steps)} and {len(other[0].steps)}"
             return Difference("steps", number, f"the runs have {counts} steps")
-        if data_of(one, number) != data_of(other, number):
+        if compares_data and data_of(one, number) != data_of(other, number):
             return Difference("data", number, f"step {number}: data differ")
         losses = loss_of(one, number), loss_of(other, number)
         if not tolerance.holds(*losses, scale=1e-3 * begin_loss):
@@ -195,6 +199,11 @@ def judge_ranks(
         text = f"{found.text} {on}: the model that rank 0 makes depends on the number of ranks"
         return ProbableCause(cause="first parameters", text=text)
     of_cut = None if cut is None else first_difference(cut, ranks, tolerance)
+    if cut is not None and of_cut is None and found is not None and found.place == "data":
+        # Samples are put together otherwise in parts, such as graphs whose atoms are numbered.
+        found = first_difference(alone, ranks, tolerance, compares_data=False)
+        if found is None and apart is None:
+            return None
     if cut is not None and of_cut is None and found is not None and apart is None:
         return _of_cut(alone, found, len(ranks))
     if apart is not None and (found is None or apart.step <= found.step):
