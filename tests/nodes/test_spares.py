@@ -127,9 +127,11 @@ def test_same_bits(
 
 
 @pytest.mark.long
-def test_a_training_whose_records_lie_on_two_disks(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_training_whose_records_lie_on_two_disks(
+    command: list[str], nodes: Nodes, tmp_path: Path
+) -> None:
     """The spare of n1 takes the place of rank 0, and so is in the records that n0 gets of n1."""
-    alone = train_command(tmp_path, "--bitwise")
+    alone = train_command(command, tmp_path, "--bitwise")
     assert alone.returncode == 0, alone.stderr
     hosts = ",".join(f"{nodes.host(node)}:2" for node in nodes.nodes[:2])
     words = ["--survive", "--spares", "1", "--no-preflight", "--strategy", "mpi", "--hosts", hosts]

@@ -70,12 +70,12 @@ def test_survivors_on_two_nodes_go_on(nodes: Nodes, how: str, seed: int, kills: 
 
 @pytest.mark.parametrize("strategy", ["mpi", "zero"])
 def test_a_training_on_two_nodes_goes_on_without_its_dead(
-    nodes: Nodes, tmp_path: Path, strategy: str
+    command: list[str], nodes: Nodes, tmp_path: Path, strategy: str
 ) -> None:
     """Also without rank 0, though its records and those of the others lie on different disks."""
     if find_mpi(os.environ).vendor != "openmpi":
         pytest.skip("only Open MPI goes on when a rank dies")
-    alone = train(tmp_path, "--bitwise")
+    alone = train(command, tmp_path, "--bitwise")
     assert alone.returncode == 0, alone.stderr
     deaths = [(0, "evaluation", 2), (3, "evaluation", 5)]
     hosts = ",".join(f"{nodes.host(node)}:2" for node in nodes.nodes[:2])
