@@ -1,5 +1,6 @@
 """Gradients that are summed where they are, unless something else has their memory."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -43,3 +44,13 @@ def test_a_gradient_in_another_order_in_memory_gets_that_of_the_parameter() -> N
     parameter.grad = torch.arange(6.0).reshape(3, 2).t()
     (own,) = own_gradients([parameter])
     assert own.is_contiguous() and torch.equal(own, parameter.grad)
+
+
+def test_every_gradient_is_copied_where_pytorch_does_not_count_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(torch._C, "_storage_Use_Count")
+    parameter = nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.arange(3.0)
+    (own,) = own_gradients([parameter])
+    assert own is not parameter.grad and torch.equal(own, parameter.grad)

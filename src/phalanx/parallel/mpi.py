@@ -57,7 +57,6 @@ class MPI(Strategy):
         self._bucket_bytes = bucket_bytes
         self.coordinates = {"dp": self.rank}
         self._reducer: GradReducer | None = None
-        self._noted = SummedLoss(0.0, 0.0)
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raise UserError when the ranks cannot sum in the way that is asked for."""
@@ -86,20 +85,16 @@ class MPI(Strategy):
         assert self._reducer is not None, "prepare() comes first"
         return self._reducer
 
-    def note_loss(self, weighted_loss: float, weight: float) -> None:
-        loss, weights, _ = self._noted
-        self._noted = SummedLoss(loss + weighted_loss, weights + weight)
-
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
     ) -> ReduceTimes:
         reducer, carried = self.reducer, self.reducer.carried
         if carried is not None:
-            carried[:] = self._noted.loss, self._noted.weight
+            carried[:] = self._take_noted()
         with reducer:
             backward(loss_sum, weight, inputs)
         if carried is not None:
-            self.summed, self._noted = SummedLoss(*carried.tolist()), SummedLoss(0.0, 0.0)
+            self.summed = SummedLoss(*carried.tolist())
         return reducer.times
 
     def gradients_are_finite(self) -> bool:

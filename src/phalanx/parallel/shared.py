@@ -57,7 +57,6 @@ class Shared(Strategy):
         super().__init__(WorldGroup(world), step_options)
         self._world = world
         self._step: FusedOptimizerStep | None = None
-        self._noted = SummedLoss(0.0, 0.0)
         self.coordinates = {"dp": self.rank}
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
@@ -96,10 +95,6 @@ class Shared(Strategy):
         for view, parameter in zip(views, self._parameters, strict=True):
             parameter.data = view
 
-    def note_loss(self, weighted_loss: float, weight: float) -> None:
-        loss, weights, _ = self._noted
-        self._noted = SummedLoss(loss + weighted_loss, weights + weight)
-
     def clip_factor(self, scale: float = 1.0) -> float:
         """Return 1: the fused step checks gradients itself, and clips none."""
         assert scale == 1.0, "no rank has the sums"
@@ -110,9 +105,9 @@ class Shared(Strategy):
         self._one_copy.check()
         if (carried := self._step.carried) is None:
             return self.optimizer.apply()
-        carried[:] = self._noted.loss, self._noted.weight
+        carried[:] = self._take_noted()
         is_updated = self.optimizer.apply()
-        self.summed, self._noted = SummedLoss(*carried.tolist()), SummedLoss(0.0, 0.0)
+        self.summed = SummedLoss(*carried.tolist())
         return is_updated
 
     def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:  # noqa: ARG002

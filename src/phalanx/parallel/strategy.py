@@ -116,6 +116,7 @@ class Strategy(ABC):
     optimizer: Optimizer
     """Set by `prepare`. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
+    _noted: tuple[float, float] = (0.0, 0.0)
     _reduced_bytes: int = 0
     """Gradient bytes that a step reduces."""
 
@@ -226,8 +227,15 @@ class Strategy(ABC):
     def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:  # noqa: B027
         """Begin a program's micro-batch, by its number in the global batch; 0 samples: padding."""
 
-    def note_loss(self, weighted_loss: float, weight: float) -> None:  # noqa: B027
+    def note_loss(self, weighted_loss: float, weight: float) -> None:
         """Note a loss of the micro-batch, times its weight, before its backward pass."""
+        loss, weights = self._noted
+        self._noted = loss + weighted_loss, weights + weight
+
+    def _take_noted(self) -> tuple[float, float]:
+        """Return the sums of the losses and weights that were noted since the last call."""
+        noted, self._noted = self._noted, (0.0, 0.0)
+        return noted
 
     def end_micro_batch(self) -> None:  # noqa: B027
         """End one after its backward passes, unless it is the rank's last of a step."""
