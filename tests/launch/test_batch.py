@@ -91,7 +91,9 @@ def test_what_is_asked_of_kubernetes(tmp_path: Path) -> None:
     assert replicas["Worker"]["replicas"] == mpi["spec"]["slotsPerWorker"] == 2
     launcher = replicas["Launcher"]["template"]["spec"]["containers"][0]
     assert "phalanx launch a.py" in launcher["args"][0] and launcher["image"] == "a/b:1"
-    train = yaml.safe_load(job_file("trainjob", job(tmp_path)))
+    text = job_file("trainjob", job(tmp_path))
+    train = yaml.safe_load(text)
+    assert "the operator refuses MPICH and Intel MPI" in text  # kubeflow/trainer#4025
     assert train["spec"]["trainer"]["numNodes"] == 2
     assert train["spec"]["trainer"]["args"] == launcher["args"]
     with pytest.raises(UserError, match="needs --image"):
