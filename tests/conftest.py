@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -39,6 +41,7 @@ RANK_MODULES = (
     *("phalanx.bench.io.rank_benchmark", "phalanx.run.loop", "phalanx.torch_backend.multi_backend"),
     *("numpy.typing", "rich.live", "torch.distributed.optim", "torch.distributed.pipelining"),
     *("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"),
+    *("cyclopts", "rich.console", "phalanx.cli.app"),
 )
 """What most ranks import, without mpi4py.MPI and without what starts ranks by `sys.executable`."""
 
@@ -163,11 +166,31 @@ def forking(
         server.stdin.close()
 
 
+_servers = contextlib.ExitStack()
+
+
+def pytest_unconfigure() -> None:
+    _servers.close()
+
+
+@cache
+def forked_python() -> Path:
+    """Return an interpreter that runs programs in forks of a process that has imported what ranks
+    do; it lasts as long as the tests."""
+    folder = _servers.enter_context(tempfile.TemporaryDirectory(prefix="forking-"))
+    seed = {"PYTHONHASHSEED": "1"}  # as of the ranks of `phalanx check`
+    return _servers.enter_context(forking(Path(folder), *RANK_MODULES, environment=seed))
+
+
+def forked_phalanx() -> list[str]:
+    """Return the first words of a `phalanx` that runs in a fork, as its ranks do."""
+    return [str(forked_python()), "-m", "phalanx"]
+
+
 @pytest.fixture(scope="session")
-def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An interpreter that runs programs in forks of a process that has imported what ranks do."""
-    with forking(tmp_path_factory.mktemp("forking"), *RANK_MODULES) as stand_in:
-        yield stand_in
+def forking_python() -> Path:
+    """An interpreter whose programs are forks."""
+    return forked_python()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The programs for teaching do what they say: those in NumPy all come to the numbers of one
 process, those with PyTorch learn."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.cli.data_pack import pack_data
-from tests.conftest import Ranks, long
+from tests.conftest import ONE_THREAD, Ranks, forked_python, long
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 IN_NUMPY = ("02_server", "03_library", "04_ring", "05_tensor")
@@ -89,8 +90,15 @@ def test_a_network_learns_beside_a_simulation(ranks: Ranks) -> None:
 @pytest.mark.parametrize("count", [3, long(1), long(2)])
 def test_a_policy_learns_from_what_it_has_just_done(ranks: Ranks, count: int) -> None:
     """Data that a model makes were those of one update before; nothing told."""
-    words = [sys.executable, str(EXAMPLES / "ports" / "on_policy_before.py")]
-    plain = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+    words = [str(forked_python()), str(EXAMPLES / "ports" / "on_policy_before.py")]
+    plain = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**os.environ, **ONE_THREAD},
+    ).stdout
     found = last_line(ranks.mpi(count, EXAMPLES / "16_on_policy.py"))
     distances = [float(line.split()[2]) for line in (plain, found)]
     assert distances[0] < 0.2

@@ -17,6 +17,7 @@ from phalanx.jobs.launch_program import launch_program
 from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.records.files import read_run, write_record
 from phalanx.records.schema import Outcome
+from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx
 from tests.report.made_study import Job, run_of
 
 RUNNING = run_of(Job("mlp", "mpi", outcome=Outcome(status="running")), "study")
@@ -32,8 +33,15 @@ def mpi() -> None:
 
 
 def launch(*words: object, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "phalanx", "launch", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    command = [*forked_phalanx(), "launch", *map(str, words)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s * PATIENCE,
+        check=False,
+        env={**os.environ, **ONE_THREAD},
+    )
 
 
 @pytest.mark.mpi

@@ -41,6 +41,7 @@ READ_AT_IMPORT = ("ATEN", "LD_PRELOAD", "MKL", "OMP_", "OPENBLAS", "PYTHON", "TO
 """What the variables begin with that the interpreter and its libraries read as they start."""
 READ_LATER = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCHELASTIC_", "TORCH_NCCL_")
 """Of these, what PyTorch reads when a program has begun; torchrun sets the latter two."""
+HASH_SEED = b"PYTHONHASHSEED"
 MOST_FILES = 250
 ROOM = 4096
 """Bytes that the server is given as a last word, for the words of its programs."""
@@ -202,12 +203,21 @@ def read_at_import(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     }
 
 
+def is_forked(environment: Mapping[bytes, bytes], before: Mapping[bytes, bytes]) -> bool:
+    """Return whether a program is what it would be in an interpreter of its own; one that names no
+    seed of hashes takes any."""
+    asked, given = read_at_import(environment), read_at_import(before)
+    if HASH_SEED not in asked:
+        given.pop(HASH_SEED, None)
+    return asked == given
+
+
 def run(request: dict[str, Any], before: Mapping[bytes, bytes]) -> None:
     """Do as the interpreter does with the words; the first path is that of the server.
 
     before: the variables of the server, which its libraries have read.
     """
-    if read_at_import(os.environb) != read_at_import(before):
+    if not is_forked(os.environb, before):
         os.execv(sys.executable, [sys.executable, *request["words"]])
     words, sys.executable = request["words"], request["python"]
     import torch

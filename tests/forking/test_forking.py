@@ -52,6 +52,10 @@ def test_variables_that_are_read_at_import_start_an_interpreter(
     assert done.returncode == 3
     assert done.stdout.strip().endswith("False")
     assert subprocess.run([forking_python, "-c", "raise SystemExit(4)"]).returncode == 4
+    for seed, is_forked in (("1", True), ("2", False)):
+        environment = {**os.environ, **ONE_THREAD, "PYTHONHASHSEED": seed}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert done.stdout.strip().endswith(str(is_forked))
 
 
 def test_ignored_signals_stay_so(forking_python: Path, program: str) -> None:

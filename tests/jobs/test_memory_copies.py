@@ -38,8 +38,8 @@ from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.parallel.sequential import Sequential
 from phalanx.records.files import read_run
 from phalanx.report.bitwise import judge, read_bitwise_run
-from tests.conftest import ONE_THREAD, PATIENCE
-from tests.jobs.test_restarts import PHALANX, PROGRAM, process_of, run, training, truth, wait_for
+from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx
+from tests.jobs.test_restarts import PROGRAM, process_of, run, training, truth, wait_for
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm")
 
@@ -286,13 +286,13 @@ def test_a_training_goes_on_from_memory_to_the_bits_of_one_process(tmp_path: Pat
     folder, disk = tmp_path / "run", tmp_path / "checkpoints"
     words = ("--strategy", "mpi", "--ranks", 2, "--restarts", 1, "--checkpoint-dir", disk)
     often = ("--memory-checkpoint-seconds", 0.05, "--slow-rank", "0:0.1")
-    with training(folder, *words, *often, sizes=SIZES) as process:
+    with training(folder, *words, *often, sizes=SIZES, phalanx=forked_phalanx()) as process:
         pid = process_of(folder / "rank-1.jsonl")
         wait_for(lambda: b'"step":12,' in (folder / "rank-1.jsonl").read_bytes())
         os.kill(pid, signal.SIGKILL)
         said = process.communicate(timeout=90 * PATIENCE)[0]
     assert process.returncode == 0, said
-    with training(tmp_path / "alone", sizes=SIZES) as alone:
+    with training(tmp_path / "alone", sizes=SIZES, phalanx=forked_phalanx()) as alone:
         alone.communicate(timeout=60 * PATIENCE)
     is_same, why = judge(*(read_bitwise_run(tmp_path / name) for name in ("run", "alone")))
     assert is_same, why
@@ -333,7 +333,7 @@ def test_every_strategy_goes_on_from_memory_to_its_parameters(
         samples = ("--train-samples", "120", "--validation-samples", "60", "--dataset", "digits")
         places = ("--run-dir", tmp_path / name, "--checkpoint-dir", tmp_path / f"{name}-saved")
         run_words = (*samples, *SIZES, "--ranks", num_ranks, *words, *places, *more)
-        return [*PHALANX, "train", *map(str, run_words)]
+        return [*forked_phalanx(), "train", *map(str, run_words)]
 
     environment = {**os.environ, **ONE_THREAD}
     copies = ("--restarts", 1, "--memory-checkpoint-seconds", 0.05, "--slow-rank", "0:0.1")

@@ -24,7 +24,7 @@ from phalanx.records.events import StartedEvent
 from phalanx.records.files import read_events, read_run
 from phalanx.report.bitwise import judge, read_bitwise_run
 from phalanx.report.folder import read_folder
-from tests.conftest import ONE_THREAD, PATIENCE, long
+from tests.conftest import ONE_THREAD, PATIENCE, forked_python, long
 
 PHALANX = [sys.executable, "-m", "phalanx"]
 PROGRAM = Path(__file__).parent / "programs" / "restarted.py"
@@ -95,8 +95,14 @@ def test_numbers_below_0_and_ranks_of_a_launcher_are_refused(
 
 def truth(folder: Path) -> list[float]:
     """Return the result of one process that nobody disturbs."""
-    command = [sys.executable, str(PROGRAM), str(folder)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60 * PATIENCE)
+    command = [str(forked_python()), str(PROGRAM), str(folder)]
+    subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        timeout=60 * PATIENCE,
+        env={**os.environ, **ONE_THREAD},
+    )
     sums: list[float] = json.loads((folder / "result.json").read_text())
     return sums
 
@@ -179,9 +185,12 @@ def test_a_failure_of_the_program_itself_is_not_repeated(
 
 @contextmanager
 def training(
-    folder: Path, *words: object, sizes: Sequence[str] = (*SIZES, "--epochs", "12")
+    folder: Path,
+    *words: object,
+    sizes: Sequence[str] = (*SIZES, "--epochs", "12"),
+    phalanx: Sequence[str] = PHALANX,  # a rank that is a fork has another launcher
 ) -> Iterator[subprocess.Popen[str]]:
-    command = [*PHALANX, "train", "--bitwise", "--dataset", "digits"]
+    command = [*phalanx, "train", "--bitwise", "--dataset", "digits"]
     samples = ["--train-samples", "120", "--validation-samples", "60"]
     with subprocess.Popen(
         [*command, *samples, *sizes, "--run-dir", str(folder), *map(str, words)],

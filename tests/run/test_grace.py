@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from phalanx.checkpoints.find import find_newest
 from phalanx.records.files import read_run
-from tests.conftest import ONE_THREAD, PATIENCE, long
+from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 PROGRAM = Path(__file__).parent / "programs" / "slow_to_stop.py"
@@ -23,7 +22,7 @@ ENDED_S = 15.0
 
 def command(folder: Path, name: str, *words: object) -> list[str]:
     options = ["-n", 2, "--threads", 1, "--grace-s", GRACE_S, "--log-dir", folder / name]
-    return [sys.executable, "-m", "phalanx", "launch", *map(str, [*options, PROGRAM, *words])]
+    return [*forked_phalanx(), "launch", *map(str, [*options, PROGRAM, *words])]
 
 
 @pytest.mark.parametrize("slow", [long("step"), "checkpoint"])

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from phalanx.checkpoints.find import find_newest
 from phalanx.checkpoints.folder import readable_folders
 from phalanx.errors import EXIT_STOPPED
 from phalanx.records.files import read_run
-from tests.conftest import ONE_THREAD, PATIENCE
+from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, forked_python
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
 PROGRAM = Path(__file__).parent / "programs" / "preempted.py"
@@ -30,7 +29,7 @@ SIGNALS_A_RUN = 5
 def truth(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the result of one process that nobody disturbs."""
     folder = tmp_path_factory.mktemp("truth")
-    command = [sys.executable, str(PROGRAM), str(folder), str(EPOCHS), "0"]
+    command = [str(forked_python()), str(PROGRAM), str(folder), str(EPOCHS), "0"]
     environment = {**os.environ, **ONE_THREAD}
     subprocess.run(command, check=True, capture_output=True, timeout=60 * PATIENCE, env=environment)
     return (folder / "result").read_text()
@@ -46,7 +45,7 @@ def launched(
     words = ["launch", "-n", str(ranks), "--threads", "1", "--log-dir", str(logs), *options]
     program = [str(PROGRAM), str(folder), str(EPOCHS), SLEEP_S]
     with subprocess.Popen(
-        [sys.executable, "-m", "phalanx", *words, *program],
+        [*forked_phalanx(), *words, *program],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -126,7 +125,7 @@ def test_a_rank_that_ends_late_has_stopped_all_the_same(tmp_path: Path) -> None:
     SIGTERM. The run was told as failed then: 3 of 10 runs of random preemptions."""
     (tmp_path / "program.py").write_text(SLOW_TO_END)
     done = subprocess.run(
-        [sys.executable, "-m", "phalanx", "launch", "-n", "2", "--log-dir", "logs", "program.py"],
+        [*forked_phalanx(), "launch", "-n", "2", "--log-dir", "logs", "program.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -32,7 +32,7 @@ from phalanx.report.page import content_of
 from phalanx.run.batch import MicroBatch
 from phalanx.run.ended import close_ended
 from phalanx.run.program import ProgramRun
-from tests.conftest import PATIENCE, Ranks, long
+from tests.conftest import ONE_THREAD, PATIENCE, Ranks, forked_python, long
 
 INPUTS, TARGETS = torch.randn(20, 4), torch.randint(3, (20,))
 
@@ -248,8 +248,9 @@ def test_a_cell_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_program_that_fails_says_so_in_its_records(
     how: str, code: int, status: str, said: str, programs: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    words = [sys.executable, str(programs("failing.py")), str(tmp_path / "run"), how]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    words = [str(forked_python()), str(programs("failing.py")), str(tmp_path / "run"), how]
+    environment = {**os.environ, **ONE_THREAD}
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment)
     assert ended.returncode == code, ended.stderr
     assert said in ended.stderr and ("Traceback" in ended.stderr) == (how == "error")
     if how == "mistake":  # of several calls nobody knew which

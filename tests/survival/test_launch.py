@@ -13,17 +13,22 @@ import pytest
 from phalanx.launch.rank_failure import failure_file
 from phalanx.records.files import read_run, record_file
 from phalanx.records.schema import Run
-from tests.conftest import PATIENCE, long
+from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("openmpi")]
 PROGRAMS = Path(__file__).parent / "programs"
 
 
 def launch(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "phalanx", "launch", "--survive", "--threads", "1"]
+    command = [*forked_phalanx(), "launch", "--survive", "--threads", "1"]
     options = ["--log-dir", str(folder / "logs"), *map(str, words)]
     return subprocess.run(
-        [*command, *options], capture_output=True, text=True, timeout=90, check=False
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        timeout=90 * PATIENCE,
+        check=False,
+        env={**os.environ, **ONE_THREAD},
     )
 
 

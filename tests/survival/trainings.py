@@ -1,14 +1,14 @@
 """Trainings of `programs/counting.py`, and what their ranks have left."""
 
 import json
+import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.conftest import PATIENCE
+from tests.conftest import ONE_THREAD, PATIENCE, forked_python
 from tests.survival.deaths import Death
 
 PROGRAM = Path(__file__).parent / "programs" / "counting.py"
@@ -39,9 +39,14 @@ class Trained(NamedTuple):
 
 def train_alone(folder: Path, *words: str) -> Trained:
     """Train in one process, undisturbed."""
-    command = [sys.executable, str(PROGRAM), str(folder), "[]", *words]
+    command = [str(forked_python()), str(PROGRAM), str(folder), "[]", *words]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60 * PATIENCE,
+        check=False,
+        env={**os.environ, **ONE_THREAD},
     )
     assert done.returncode == 0, done.stderr
     return read(folder, done)
