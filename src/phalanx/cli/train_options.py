@@ -8,18 +8,18 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from phalanx.parallel.mesh_options import (
+    BackendOptions,
+    PipelineOptions,
+    ShardOptions,
+    TensorOptions,
+)
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions
-from phalanx.train.strategy_options import (
-    BackendOptions,
-    PipelineOptions,
-    ServerOptions,
-    ShardOptions,
-    TensorOptions,
-)
+from phalanx.train.strategy_options import ServerOptions
 from phalanx.train.training_options import CheckpointOptions, TrainingOptions
 
 

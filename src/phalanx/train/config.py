@@ -16,6 +16,13 @@ from phalanx.errors import UserError
 from phalanx.models.options import completed
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
+from phalanx.parallel.mesh_options import (
+    BackendOptions,
+    MeshOptions,
+    PipelineOptions,
+    ShardOptions,
+    TensorOptions,
+)
 from phalanx.parallel.option_groups import GivenOptions, default_options, flatten
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
@@ -23,16 +30,11 @@ from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions, parse_slow_rank
 from phalanx.train.strategy_options import (
-    BackendOptions,
     BitwiseMpiOptions,
     BitwiseOptions,
     BitwisePipelineOptions,
-    MeshOptions,
-    PipelineOptions,
     ServerOptions,
-    ShardOptions,
     StrategyOptions,
-    TensorOptions,
     check_survived,
     take_strategy_options,
 )

@@ -9,6 +9,7 @@ import torch
 
 from phalanx.launch.detect import Launched
 from phalanx.parallel.make import JobRanks, make_bitwise, make_gloo, make_local, make_mpi
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
@@ -21,7 +22,6 @@ from phalanx.train.strategy_options import (
     BitwiseMpiOptions,
     BitwiseOptions,
     BitwisePipelineOptions,
-    MeshOptions,
     ServerOptions,
 )
 

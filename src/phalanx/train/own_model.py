@@ -19,10 +19,10 @@ from phalanx.models.own_model import (
 )
 from phalanx.models.user_function import FunctionName, load, load_any, users_code
 from phalanx.parallel.loss import CrossEntropy, LossFunction, MeanLoss
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.pipeline.chain import Chain, check_shared, layers_of
 from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
-from phalanx.train.strategy_options import MeshOptions
 
 CHAIN_TOLERANCE = 1e-5
 """Of the largest output."""

@@ -38,17 +38,13 @@ from phalanx.launch.survival import (
 from phalanx.models.options import DataShape, OwnModel, is_own_model, model_label
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import AXES, parse_mesh
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.option_groups import option
 from phalanx.parallel.replica_options import LocalOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import resumed
-from phalanx.train.strategy_options import (
-    BitwiseOptions,
-    BitwisePipelineOptions,
-    MeshOptions,
-    ServerOptions,
-)
+from phalanx.train.strategy_options import BitwiseOptions, BitwisePipelineOptions, ServerOptions
 from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:

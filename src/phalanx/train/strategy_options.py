@@ -9,9 +9,15 @@ from typing import Literal
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import is_own_model
-from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
+from phalanx.parallel.mesh import Mesh, parse_mesh
+from phalanx.parallel.mesh_options import (
+    BackendOptions,
+    MeshOptions,
+    PipelineOptions,
+    ShardOptions,
+    TensorOptions,
+)
 from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, GivenOptions, ruled
-from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions, Overlap
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES
 
@@ -19,7 +25,6 @@ StrategyName = Literal[
     "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
 ]
 ServerMode = Literal["synchronous", "asynchronous", "bounded"]
-Backend = Literal["mpi", "gloo"]
 
 MESH_STRATEGIES: tuple[StrategyName, ...] = ("zero", "tensor", "pipeline", "mesh")
 
@@ -46,102 +51,6 @@ class ServerOptions:
                 f"use --ranks {self.servers + 1} or more, or fewer servers"
             )
         return ranks - self.servers
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackendOptions:
-    """Options of every strategy on a mesh."""
-
-    mesh: str | None = None
-    """Ranks along each axis, as dp=2,tp=2: pp pipeline stages, dp replicas, shard (ZeRO), tp."""
-
-    backend: Backend = "mpi"
-    """What carries the messages of `zero`, `tensor`, `pipeline` and `mesh`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardOptions:
-    """Options of `zero` and the axis `shard`."""
-
-    zero_stage: Literal[1, 2, 3] = 3
-    """ZeRO stage, also of the mesh's axis `shard`: 1 shards optimizer state, 2 also gradients, 3
-    also parameters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelineOptions:
-    """Options of `pipeline` and the axis `pp`."""
-
-    pipeline_schedule: PipelineSchedule = "1f1b"
-    """The order of a pipeline's work. With --bitwise zero-bubble computes the gradients of weights
-    with those of inputs: apart they could have other bits."""
-
-    micro_batches: int | None = ruled(None, AT_LEAST_ONE)
-    """Micro-batches of a batch: in a pipeline, by default 4 for each rank of it; with --bitwise, in
-    a pipeline too, by default 8."""
-
-    stages_per_rank: int | None = ruled(None, AT_LEAST_ONE)
-    """Stages that each rank of an interleaved or zero-bubble pipeline holds. Default: 2."""
-
-    def layout(self, mesh: Mesh) -> PipelineLayout:
-        """Raise UserError when the schedule cannot run with these numbers."""
-        return layout_of(
-            self.pipeline_schedule,
-            num_ranks=mesh.pp,
-            micro_batches=self.micro_batches,
-            stages_per_rank=self.stages_per_rank,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorOptions:
-    """Options of `tensor` and the axis `tp`."""
-
-    tensor_plan: str | None = None
-    """`tensor` and the axis `tp`: file.py:plan, a mapping from names of your model's layers to
-    column or row. Default: the model's own `parallelize_plan`."""
-
-    sequence_parallel: bool = False
-    """Tensor parallelism splits also what lies between the layers, along the sequence."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeshOptions(BackendOptions):
-    """Options of `zero`, `tensor`, `pipeline` and `mesh`; None for an axis that the mesh lacks."""
-
-    strategy: StrategyName
-    shard: ShardOptions | None
-    pipeline: PipelineOptions | None
-    tensor: TensorOptions | None
-
-    @property
-    def zero_stage(self) -> Literal[1, 2, 3]:
-        return 3 if self.shard is None else self.shard.zero_stage
-
-    @property
-    def tensor_plan(self) -> str | None:
-        return None if self.tensor is None else self.tensor.tensor_plan
-
-    @property
-    def sequence_parallel(self) -> bool:
-        return self.tensor is not None and self.tensor.sequence_parallel
-
-    def mesh_of(self, ranks: int) -> Mesh:
-        """Return the mesh of `ranks` ranks.
-
-        Raises: UserError when the axes do not multiply up to `ranks`.
-        """
-        if self.mesh is not None:
-            mesh = parse_mesh(self.mesh)
-            check_mesh(mesh, ranks)
-            return mesh
-        match self.strategy:
-            case "tensor":
-                return Mesh(tp=ranks)
-            case "pipeline":
-                return Mesh(pp=ranks)
-            case _:
-                return Mesh(dp=ranks) if self.zero_stage == 1 else Mesh(shard=ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

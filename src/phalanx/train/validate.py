@@ -15,11 +15,12 @@ from phalanx.models.options import (
     tensor_splits,
 )
 from phalanx.parallel.mesh import Mesh
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.train.config import TrainConfig
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.schedule import check_warm_up
-from phalanx.train.strategy_options import MeshOptions, ServerOptions
+from phalanx.train.strategy_options import ServerOptions
 
 
 def dataset_for(config: TrainConfig) -> str:
