@@ -1,10 +1,14 @@
 """Ends of a program that has made a world."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from phalanx.launch.installation import find_mpi
 from tests.conftest import Ranks, long
 
 
@@ -28,3 +32,21 @@ def test_workers_are_no_ranks(
     assert "this process is a worker that a rank has started" in output
     assert "the worker ended with " in output
     assert "the worker ended with 0" not in output
+
+
+SINGLE = """
+import os
+from phalanx.comm.mpi import mpi
+from phalanx.launch.leftovers import leftovers_of
+mpi()
+print(*leftovers_of([os.getpid()], []))
+"""
+
+
+def test_a_process_that_no_launcher_started_leaves_no_segment() -> None:
+    """Open MPI 5.0.11 leaves 16 MB of shared memory each time."""
+    words = [sys.executable, "-c", SINGLE]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    if find_mpi(os.environ).vendor == "openmpi":
+        assert done.stdout.strip()
+    assert not [path for path in done.stdout.split() if Path(path).exists()]

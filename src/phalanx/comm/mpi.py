@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from typing import Any
 
+from phalanx.launch import leftovers
 from phalanx.launch.srun import prepare_tasks
 from phalanx.launch.transport import choose_transport
 
@@ -20,12 +22,22 @@ def mpi() -> Any:
     """
     if _stand_in is not None:
         return _stand_in
-    if "mpi4py.MPI" not in sys.modules:
+    is_first = "mpi4py.MPI" not in sys.modules
+    if is_first:
         prepare_tasks(os.environ)
         choose_transport(os.environ)
     from mpi4py import MPI
 
+    if is_first and MPI.COMM_WORLD.Get_size() == 1:
+        atexit.register(_remove_segment, os.getpid())
     return MPI
+
+
+def _remove_segment(pid: int) -> None:
+    """Remove this process's segment of shared memory: Open MPI 5.0.11 leaves that of a process that
+    no launcher started, 16 MB."""
+    if os.getpid() == pid:
+        leftovers.remove(leftovers.leftovers_of([pid], []))
 
 
 def install_stand_in(stand_in: Any | None) -> None:
