@@ -26,6 +26,12 @@ def test_every_sample_is_in_one_micro_batch_whoever_computes_it(
     assert samples == list(range(num_samples))
     sizes = {piece.stop - piece.start for piece in alone}
     assert max(sizes) - min(sizes) <= 1
+    place = {"number": number, "num_ranks": num_ranks}
+    numbers = {
+        len(micro_batches_of_rank(num_samples, rank=rank, evenly=True, **place))
+        for rank in range(num_ranks)
+    }
+    assert len(numbers) == 1, "ranks whose forward passes need each other make as many"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from phalanx.checkpoints.tensor_file import read_tensors
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
+from phalanx.parallel.step import trained_parameters
 from phalanx.parallel.strategy import Strategy
 
 PROGRAM_TENSORS = "program.safetensors"
@@ -63,6 +64,13 @@ class ProgramState:
             check_storable(tensor, f"the model's {name}")
         self._encode()
 
+    @property
+    def _names(self) -> dict[int, str]:
+        """Return the names of the parameters that the optimizers hold, by identity."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        trained = trained_parameters(self.model) if self.strategy.shards else {}
+        return names | {id(p): n for n, p in zip(trained, self.strategy.shards, strict=True)}
+
     def files(self) -> list[CheckpointFile]:
         """Return the program's files of a checkpoint; their tensors are the program's own."""
         document, tensors = self._encode()
@@ -77,7 +85,7 @@ class ProgramState:
             "step": self.step,
             "epoch_sums": self.sums(),
             "optimizers": {
-                name: _encode_optimizer(encoder, self.model, name, optimizer)
+                name: _encode_optimizer(encoder, self._names, name, optimizer)
                 for name, optimizer in self.optimizers.items()
             },
             "optimizer_values": self._optimizer_values(),
@@ -206,7 +214,7 @@ class ProgramState:
         }
         here = {
             f"optimizer {name}".strip(): _description(
-                type(optimizer).__name__, _groups(self.model, optimizer)
+                type(optimizer).__name__, _groups(self._names, optimizer)
             )
             for name, optimizer in self.optimizers.items()
         }
@@ -221,21 +229,20 @@ class ProgramState:
 
 
 def _encode_optimizer(
-    encoder: NestedEncoder, model: nn.Module, name: str, optimizer: Optimizer
+    encoder: NestedEncoder, names: Mapping[int, str], name: str, optimizer: Optimizer
 ) -> dict[str, Any]:
     own = f"optimizer[{name!r}]" if name else "optimizer"
-    groups = _groups(model, optimizer)
+    groups = _groups(names, optimizer)
     for number, (group, stored) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         options = {option: value for option, value in group.items() if option not in NOT_SAVED}
         stored["options"] = encoder.encode(options, f"{own}.param_groups[{number}]")
     return {"class": type(optimizer).__name__, "groups": groups}
 
 
-def _groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the names of the parameters of each group."""
-    names = {parameter: stored_name(name) for name, parameter in model.named_parameters()}
+def _groups(names: Mapping[int, str], optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return the names of the parameters of each group. names: by identity."""
     return [
-        {"parameters": [names[parameter] for parameter in group["params"]]}
+        {"parameters": [stored_name(names[id(parameter)]) for parameter in group["params"]]}
         for group in optimizer.param_groups
     ]
 

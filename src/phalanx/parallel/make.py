@@ -24,10 +24,12 @@ from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.parameter_memory import NodeMemory, OwnMemory
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.step import StepOptions
+from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup
 from phalanx.torch_backend.rendezvous import (
     Rendezvous,
@@ -49,6 +51,11 @@ class JobRanks:
     timeout_s: float
     communicator: Any = None
     """Of mpi4py, the program's own; None: of all ranks that the launcher started."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of ranks that the launcher started, spares among them."""
+        return self.launched.world_size if self.launched else 1
 
     def join(self, link: str | None = None) -> World:
         """Return the world of all ranks. Collective.
@@ -143,6 +150,31 @@ def make_bitwise(
         if kind.name == name:
             return BitwiseSharded(world, kind, micro_batches=micro_batches, step_options=step)
     return Bitwise(world, micro_batches=micro_batches, step_options=step)
+
+
+def make_on_mesh(
+    ranks: JobRanks, options: MeshOptions, *, tensor_plan: object, step: StepOptions
+) -> Strategy:
+    """Return a strategy that divides the model on a mesh without stages of a pipeline.
+
+    tensor_plan: in place of the model's own. Raises: UserError as `JobRanks.join`.
+    """
+    if options.strategy == "zero" and options.zero_stage == 1:
+        from phalanx.parallel.zero import ZeroOne
+
+        return ZeroOne(ranks.join(), backend=options.backend, step_options=step)
+    from phalanx.parallel.on_mesh import OnMesh
+
+    world = ranks.join()
+    return OnMesh(
+        world,
+        options.mesh_of(world.size),
+        tensor_plan=tensor_plan,
+        backend=options.backend,
+        zero_stage=options.zero_stage,
+        sequence_parallel=options.sequence_parallel,
+        step_options=step,
+    )
 
 
 def make_gloo(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:

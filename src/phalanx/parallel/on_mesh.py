@@ -18,6 +18,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.gradients.norms import are_finite, find_nonfinite, squares_of
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import ReduceTimes
@@ -39,6 +40,7 @@ from phalanx.parallel.nonfinite import describe_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
+    explain_parts,
     reshard_parameters,
     shard_parameters,
     synchronize_gradients,
@@ -55,6 +57,7 @@ from phalanx.parallel.step import (
 )
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.tensor import (
+    FirstOutputs,
     Table,
     check_sizes,
     compare_outputs,
@@ -71,6 +74,9 @@ class OnMesh(Strategy):
 
     Messages inside the forward and backward pass (all but the sums over replicas) count as theirs.
     """
+
+    makes_optimizer = True
+    runs_step_hooks = False
 
     def __init__(
         self,
@@ -98,6 +104,7 @@ class OnMesh(Strategy):
         self._sums_replicas = mesh.dp > 1 and mesh.shard == 1  # else FSDP sums over both axes
         self._units: list[list[ParameterSpec]] = []
         self._layers: list[str] = []
+        self._first_outputs: FirstOutputs | None = None
 
     # -- what each axis does to the model ----------------------------------------------------
 
@@ -115,19 +122,24 @@ class OnMesh(Strategy):
                 self._split_traffic = split_traffic(model, sequence_parallel=sequence_parallel)
         model = self._divide(model)
         super().prepare(model, rule)
+        _check_ties(names, self._names)
         self._names = names
-        self._shards = local_shards(self._parameters)
+        self.shards = local_shards(self._parameters)
         self._find_shards()
         if self._sums_replicas:
-            self._reduced_bytes = sum(shard.nbytes for shard in self._shards)
-        self.optimizer = torch_optimizer(self._rule, self._shards, squares=self._full_squares)
+            self._reduced_bytes = sum(shard.nbytes for shard in self.shards)
+        self.optimizer = torch_optimizer(self._rule, self.shards, squares=self._full_squares)
 
     def _divide(self, model: nn.Module) -> nn.Module:
         """Return this rank's part of the full model."""
         shape = self._shape_for(model)
-        if shape is None or self._mesh.tp == 1 or self._split_traffic is not None:
+        if self._mesh.tp == 1 or self._split_traffic is not None:
             self._split(model)
-        else:  # nobody has shown yet that the plan is right
+        elif shape is None:  # nobody has shown yet that the plan is right, here nor below
+            self._first_outputs = FirstOutputs(model, self.options.autocast)
+            self._split(model)
+            self._first_outputs.follow(model)
+        else:
             dtype = next(model.parameters()).dtype
             compare_outputs(model, example_inputs(shape, dtype), lambda: self._split(model))
         self._shard(model)
@@ -159,12 +171,13 @@ class OnMesh(Strategy):
         check_shared(units_of(model), "sharding")
         axes = ("dp", "shard") if self._mesh.dp > 1 else ("shard",)
         shard_parameters(model, self._devices[axes], keep_whole=self._zero_stage < 3)
+        explain_parts(model)
 
     # -- a step ------------------------------------------------------------------------------
 
     def clear_gradients(self) -> None:
         super().clear_gradients()
-        for shard in self._shards:
+        for shard in self.shards:
             shard.grad = None
 
     @contextlib.contextmanager
@@ -194,12 +207,15 @@ class OnMesh(Strategy):
     def _reduce(self) -> float:
         """Give each local shard the sum of its accumulated gradients over the ranks, in place of
         those of the parameters. Returns: seconds."""
+        if self._first_outputs is not None:
+            self._first_outputs.check()
+            self._first_outputs = None
         began = time.perf_counter()
         gradients = [local_gradient(parameter) for parameter in self._parameters]
         if self._sums_replicas:
             gradients = self._sum_over_replicas(gradients)
         super().clear_gradients()
-        for shard, gradient in zip(self._shards, gradients, strict=True):
+        for shard, gradient in zip(self.shards, gradients, strict=True):
             shard.grad = gradient
         return time.perf_counter() - began
 
@@ -242,7 +258,7 @@ class OnMesh(Strategy):
     def gradients_are_finite(self) -> bool:
         """Return whether all gradients are finite. Collective, unless every rank holds
         everything."""
-        bad = not are_finite([shard.grad for shard in self._shards if shard.grad is not None])
+        bad = not are_finite([shard.grad for shard in self.shards if shard.grad is not None])
         if self._mesh.size > self._mesh.dp:
             number = torch.tensor([float(bad)])
             self._world.all_reduce(number.numpy())
@@ -250,7 +266,7 @@ class OnMesh(Strategy):
         return not bad
 
     def gradient_square(self) -> float:
-        squares = squares_of([shard.grad for shard in self._shards if shard.grad is not None])
+        squares = squares_of([shard.grad for shard in self.shards if shard.grad is not None])
         if self._mesh.size == self._mesh.dp:
             return float(squares.sum())
         total = (squares / self._copies).sum().reshape(1)
@@ -260,19 +276,22 @@ class OnMesh(Strategy):
     def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
         """Describe non-finite sums, by parameter only; after sharding the originating rank is
         unknown."""
-        found = find_nonfinite([shard.grad for shard in self._shards], 0.0)
+        found = find_nonfinite([shard.grad for shard in self.shards], 0.0)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])
         return describe_over_ranks(self.group, batch.step, found, found, self._names)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         names = trained_parameters(self.model)
-        return {n: self.optimizer.state[p] for n, p in zip(names, self._shards, strict=True)}
+        return {n: self.optimizer.state[p] for n, p in zip(names, self.shards, strict=True)}
 
     def predict(self, inputs: Tensor) -> Any:
         outputs = self.model(inputs)
-        reshard_parameters(self.model)
+        self.end_forward()
         return outputs
+
+    def end_forward(self) -> None:
+        reshard_parameters(self.model)
 
     def close(self) -> None:
         super().close()
@@ -283,7 +302,7 @@ class OnMesh(Strategy):
     # -- what it costs -----------------------------------------------------------------------
 
     def state_bytes(self) -> StateBytes:
-        gradients = [shard.grad for shard in self._shards if shard.grad is not None]
+        gradients = [shard.grad for shard in self.shards if shard.grad is not None]
         return super().state_bytes()._replace(gradients=storage_bytes(gradients))
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:
@@ -327,3 +346,13 @@ class OnMesh(Strategy):
     @property
     def _itemsize(self) -> int:
         return self._parameters[0].element_size()
+
+
+def _check_ties(before: Sequence[str], after: Sequence[str]) -> None:
+    """Raise UserError where parameters of two modules were one before the model was divided."""
+    if untied := [name for name in after if name not in before]:
+        raise UserError(
+            f"{untied[0]} is a parameter of two modules, which a plan for tensor parallelism or "
+            "sharding divides each by itself: give them parameters of their own, or take another "
+            "strategy"
+        )

@@ -51,6 +51,10 @@ class GivenOptions:
         """run: the words of the run in refusals."""
         self._values, self._run = dict(values), run
 
+    def has(self, name: str) -> bool:
+        """Return whether an option was given, and not taken yet."""
+        return name in self._values
+
     def take(self, group: type[Group]) -> Group:
         """Return the group with the values that were given.
 

@@ -5,12 +5,16 @@ Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054: stages 2 and 3.
 
 from __future__ import annotations
 
+import traceback
 import warnings
+from functools import wraps
+from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from phalanx.errors import UserError
 from phalanx.parallel.pipeline.chain import Chain
 
 
@@ -32,6 +36,28 @@ def shard_parameters(model: nn.Module, mesh: DeviceMesh, *, keep_whole: bool) ->
     # It is told of every layer that tensor parallelism has split as well; of what it warns, an
     # operation in place on a unit's output, no model here has one.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+
+
+def explain_parts(model: nn.Module) -> None:
+    """Have the model name the line that uses a parameter of a module which is not called there,
+    and has its part alone."""
+    forward = model.forward
+
+    @wraps(forward)
+    def explained(*words: Any, **named: Any) -> Any:
+        try:
+            return forward(*words, **named)
+        except RuntimeError as error:
+            if "DTensor" not in str(error):
+                raise
+            frames = traceback.extract_tb(error.__traceback__)
+            own = [each for each in frames if "/torch/" not in each.filename]
+            raise UserError(
+                f"{own[-1].filename}:{own[-1].lineno}: a parameter is used without a call of its "
+                "module, which gathers it from the ranks: call the module, or take another strategy"
+            ) from error
+
+    model.forward = explained
 
 
 def units_of(model: nn.Module) -> dict[str, nn.Module]:

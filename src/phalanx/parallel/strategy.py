@@ -82,6 +82,9 @@ class Strategy(ABC):
     """Over the ranks; else gradients are those of this rank's samples."""
     makes_optimizer: bool = False
     """Of its own, whatever a program gives."""
+    shards: Sequence[nn.Parameter] = ()
+    """This rank's parts of the trained parameters, in their order, where it does not hold these as
+    the program made them; after `prepare`."""
     runs_step_hooks: bool = True
     """Whether the step hooks of a program's optimizer see all gradients and parameters."""
     scales_gradients: bool = True
@@ -363,6 +366,10 @@ class Strategy(ABC):
         """Return the outputs for `inputs`, of logits (n, …, classes); None where this rank does not
         see them. Ranks that share a model call it equally often."""
         return self.model(inputs)
+
+    def end_forward(self) -> None:  # noqa: B027  # most have nothing to do
+        """End a forward pass that no backward pass follows. Ranks that share a model call it
+        equally often."""
 
     def serve(self, num_steps: int) -> None:
         """Serve an epoch, until every worker has made `num_steps` steps."""

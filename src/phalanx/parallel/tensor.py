@@ -13,9 +13,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import (
@@ -30,6 +32,7 @@ from phalanx.errors import UserError
 from phalanx.models.own_model import run_once, tensors_in
 from phalanx.models.splits import SplitTraffic
 from phalanx.models.user_function import users_code
+from phalanx.parallel.local_shards import full_tensor
 
 PLAN = "parallelize_plan"
 """Attribute of a model: a mapping from names of modules, with * in them, to styles; or a method
@@ -162,22 +165,79 @@ def compare_outputs(model: nn.Module, inputs: Tensor, split: Callable[[], None])
 
     Raises: UserError when they differ by more than rounding, or the split model fails.
     """
-    before = list(tensors_in(run_once(model, inputs)))
+    before = run_once(model, inputs)
     split()
     with users_code("the model, split by its plan for tensor parallelism"):
-        after = list(tensors_in(run_once(model, inputs)))
-    for full, parts in zip(before, after, strict=True):
+        after = run_once(model, inputs)
+    check_same_outputs(before, after)
+
+
+def check_same_outputs(before: object, after: object) -> None:
+    """Raise UserError where outputs of the split model are not those of the whole one.
+
+    before, after: of tensors, as models return them.
+    """
+    for full, parts in zip(tensors_in(before), tensors_in(after), strict=True):
         farthest = _distance(full, parts)
         if not farthest <= TOLERANCE * max(1.0, float(full.abs().max())):
             raise UserError(
                 "the model gives other outputs when it is split by its plan for tensor parallelism "
                 f"(by {farthest:.2g}): a layer split by columns must be followed by one split by "
-                "rows, and what lies between them must treat each feature, or head, by itself"
+                "rows, and what lies between them must treat each feature, or head, by itself, "
+                "and draw no random numbers, as dropout does"
             )
 
 
+class FirstOutputs:
+    """Compares the first outputs of a split model, in a program's loop, with those of the whole.
+
+    Cost: a copy of the model until then, its forward pass, and one gathering of all parameters.
+    """
+
+    def __init__(self, model: nn.Module, autocast: torch.dtype | None) -> None:
+        """model: whole yet. autocast: of its calls."""
+        self._whole: nn.Module | None = deepcopy(model)
+        self._autocast, self._random = autocast, torch.empty(0)
+        self._handles: list[Any] = []
+
+    def follow(self, model: nn.Module) -> None:
+        """Compare the outputs of the next call. model: split."""
+        self._handles = [
+            model.register_forward_pre_hook(self._begin, prepend=True),
+            model.register_forward_hook(self._compare, with_kwargs=True),
+        ]
+
+    def check(self) -> None:
+        """Raises: UserError where the model was not called yet."""
+        if self._whole is not None:
+            raise UserError(
+                "the plan for tensor parallelism is checked by the first call of run.model, and "
+                "the loop has called parts of it alone: call run.model itself"
+            )
+
+    def _begin(self, *_: object) -> None:
+        self._random = torch.get_rng_state()
+
+    def _compare(
+        self, model: nn.Module, words: tuple[Any, ...], named: dict[str, Any], outputs: Any
+    ) -> None:
+        whole, self._whole = self._whole, None
+        for handle in self._handles:
+            handle.remove()
+        assert whole is not None, "compared once"
+        whole.train(model.training)
+        of_now = {n: full_tensor(v) for n, v in model.state_dict().items() if isinstance(v, Tensor)}
+        whole.load_state_dict(of_now, strict=False)  # a checkpoint may have been loaded since
+        dtype = self._autocast
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.set_rng_state(self._random)
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+                before = whole(*words, **named)
+        check_same_outputs(before, outputs)
+
+
 def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max()) if one.shape == other.shape else math.inf
+    return float((one - other).detach().abs().max()) if one.shape == other.shape else math.inf
 
 
 def split_traffic(model: nn.Module, *, sequence_parallel: bool) -> SplitTraffic | None:

@@ -48,17 +48,11 @@ def evaluate(
         raise UserError(f"run.evaluate: batch_size={batch_size!r} is no whole number from 1")
     if not len(samples):
         raise UserError("run.evaluate: data has no samples")
-    # From the last block on: rank 0, which names the results, always has samples.
-    number = strategy.num_blocks or strategy.size
-    blocks = [
-        evaluation_shard(len(samples), number - 1 - block, number)
-        for block in share_of(strategy.rank, strategy.size, number)
-    ]
-    indices = [
-        torch.arange(start, min(start + batch_size, own.stop), device="cpu")
-        for own in blocks
-        for start in range(own.start, own.stop, batch_size)
-    ]
+    indices = _indices_of(strategy, len(samples), batch_size)
+    counted = len(indices) if strategy.counts_samples else 0
+    if strategy.is_sharded:  # each forward pass needs all
+        most = len(_indices_of(strategy, len(samples), batch_size, data_rank=0))
+        indices += [torch.zeros(1, dtype=torch.int64, device="cpu")] * (most - len(indices))
     model = strategy.model
     modes = [(module, module.training) for module in model.modules()]
     strategy.synchronize_buffers()
@@ -67,10 +61,14 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad(), generators_kept():
-            for chosen, batch in zip(indices, samples.batches(indices), strict=True):
+            batches = zip(indices, samples.batches(indices), strict=True)
+            for position, (chosen, batch) in enumerate(batches):
                 if strategy.num_blocks is not None:
                     seed_generators(hash_seed(seed, int(chosen[0])))
                 values = function(model, batch)
+                strategy.end_forward()
+                if position >= counted:
+                    continue
                 is_mapping = isinstance(values, Mapping)
                 weight = len(chosen) if reduction == "mean" else 1
                 named = values if isinstance(values, Mapping) else {"": values}
@@ -81,6 +79,27 @@ def evaluate(
             module.training = is_training
     divisor = len(samples) if reduction == "mean" else 1
     return _over_ranks(strategy.group, sums, divisor, is_mapping=is_mapping)
+
+
+def _indices_of(
+    strategy: Strategy, num_samples: int, batch_size: int, data_rank: int | None = None
+) -> list[Tensor]:
+    """Return the batches of a rank. data_rank: its part of the data; None: this one's.
+
+    Parts are given from the last on: rank 0, which names the results, always has samples, and none
+    has more batches.
+    """
+    number = strategy.num_blocks or strategy.data_size
+    data_rank = strategy.data_rank if data_rank is None else data_rank
+    blocks = [
+        evaluation_shard(num_samples, number - 1 - block, number)
+        for block in share_of(data_rank, strategy.data_size, number)
+    ]
+    return [
+        torch.arange(start, min(start + batch_size, own.stop), device="cpu")
+        for own in blocks
+        for start in range(own.start, own.stop, batch_size)
+    ]
 
 
 def samples_to_evaluate(

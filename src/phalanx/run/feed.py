@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.run.batch import MicroBatch
-from phalanx.run.micro_batches import cut_micro_batches
+from phalanx.run.micro_batches import (
+    MicroBatchSlice,
+    cut_micro_batches,
+    micro_batches_of_rank,
+)
 from phalanx.run.order import SampleOrder
 from phalanx.run.samples import IndexedSamples, seeded_samples
 
@@ -102,10 +106,12 @@ class IndexedFeed:
         rank: int,
         num_ranks: int,
         seeds_samples: bool = False,
+        evenly: bool = False,
     ) -> None:
         """micro_batches: of a global batch. seeds_samples: gives each sample random numbers of
-        (seed, epoch, sample)."""
+        (seed, epoch, sample). evenly: as of `micro_batches_of_rank`."""
         self._samples, self._order, self._seed = samples, order, seed
+        self._place: dict[str, Any] = {"rank": rank, "num_ranks": num_ranks, "evenly": evenly}
         self._seeds_samples = seeds_samples
         self._number = micro_batches
         self._numbers: Sequence[int] = share_of(rank, num_ranks, micro_batches)
@@ -115,6 +121,11 @@ class IndexedFeed:
     def num_samples(self) -> int | None:
         """Samples of an epoch, over all ranks; None: not known before it is drawn."""
         return self._order.num_samples
+
+    def _cut(self, size: int, own: Sequence[int]) -> list[MicroBatchSlice]:
+        if self._place["evenly"]:
+            return micro_batches_of_rank(size, number=self._number, **self._place)
+        return cut_micro_batches(size, number=self._number, own=own)
 
     def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> IndexedFeed:
         """Return a feed of the micro-batches of each global batch that have these numbers."""
@@ -132,9 +143,7 @@ class IndexedFeed:
         slices = [
             (start, stop - start, piece)
             for start, stop in cuts
-            for piece in cut_micro_batches(
-                stop - start, number=self._number, own=self._numbers if start > seen else of_first
-            )
+            for piece in self._cut(stop - start, self._numbers if start > seen else of_first)
         ]
         indices = [order[start + piece.start : start + piece.stop] for start, _, piece in slices]
         samples = self._samples

@@ -26,6 +26,11 @@ def check_gather(strategy: Strategy, micro_batches: int) -> None:
             "other: leave them out; every number of ranks then makes the same updates up to "
             "rounding"
         )
+    if strategy.data_size != strategy.size:
+        raise UserError(
+            f"{ALL_AT_ONCE}here {strategy.size} ranks see {strategy.data_size} parts of it, as "
+            'some divide the layers of a model: take strategy="mpi"'
+        )
     if micro_batches != strategy.size:
         ranks = f"{strategy.size} rank{'s' * (strategy.size > 1)}"
         raise UserError(

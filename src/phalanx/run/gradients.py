@@ -64,6 +64,9 @@ class StepGradients:
         self._is_applying = False
         self._hooks = [own.register_step_pre_hook(self._check_step) for own in optimizers.values()]
         self._untrained = Untrained(strategy.model, optimizers)
+        self._accumulating = [*itertools.chain(*self._parameters.values())]
+        if strategy.is_sharded:  # until the sum the model has them, of which this rank's is a part
+            self._accumulating = [p for p in strategy.model.parameters() if p.requires_grad]
 
     def resume(self) -> None:
         """Make none of the checks of a first step: the peers have made it."""
@@ -129,7 +132,8 @@ class StepGradients:
             factor *= self._strategy.loss_weight(describe(batch, global_weight))
         inputs = None if names == set(self._parameters) else self._parameters[next(iter(names))]
         value = loss.item()
-        if not own and not math.isfinite(value) and not self.is_collective:
+        meets = self.is_collective or self._strategy.is_sharded
+        if not own and not math.isfinite(value) and not meets:
             # Such as a mean over no tokens: what counts nothing adds nothing, not 0 · nan.
             loss, value = nothing_of(itertools.chain(*self._parameters.values())), 0.0
         if own and not math.isfinite(value):
@@ -154,8 +158,7 @@ class StepGradients:
             backward(loss, factor, inputs, keeps_graph=bool(self._missing))
             if not self._missing:
                 self._strategy.end_micro_batch()
-            trained = itertools.chain(*self._parameters.values())
-            self._accumulated = next((p for p in trained if p.grad is not None), None)
+            self._accumulated = next((p for p in self._accumulating if p.grad is not None), None)
             if not self._missing:
                 self._until_backward.close()
         ended, result = time.perf_counter(), self._result
@@ -185,7 +188,8 @@ class StepGradients:
         total, sums_gradients = self._weight, self._strategy.sums_gradients
         if sums_gradients and not self._strategy.sums_losses:
             group = self._strategy.group
-            self._strategy.summed = SummedLoss(*group.sum([result.loss_sum, total]))
+            own = [result.loss_sum, total] if self._strategy.counts_samples else [0.0, 0.0]
+            self._strategy.summed = SummedLoss(*group.sum(own))
         if self._has_own_weights and (summed := self._strategy.summed) is not None:
             total = summed.weight
             # So that the sum over the ranks, divided by the samples, is the weighted mean.

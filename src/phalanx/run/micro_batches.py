@@ -25,7 +25,7 @@ class MicroBatchSlice(NamedTuple):
 
 
 def micro_batches_of_rank(
-    num_samples: int, *, number: int, rank: int, num_ranks: int
+    num_samples: int, *, number: int, rank: int, num_ranks: int, evenly: bool = False
 ) -> list[MicroBatchSlice]:
     """Return the micro-batches of a global batch that `rank` computes, at least one.
 
@@ -34,9 +34,15 @@ def micro_batches_of_rank(
     last global batch of an epoch has fewer samples than micro-batches, gets a padding one.
 
     num_samples: of the global batch, at least 1. number: of micro-batches in a full global batch.
+    evenly: every rank gets as many, by padding: each needs all others for a forward pass.
     """
     own = share_of(rank, num_ranks, number)
-    return cut_micro_batches(num_samples, number=number, own=own)
+    slices = cut_micro_batches(num_samples, number=number, own=own)
+    if evenly:
+        shares = [share_of(each, num_ranks, number) for each in range(num_ranks)]
+        most = max(len(cut_micro_batches(num_samples, number=number, own=it)) for it in shares)
+        slices += [_padding(own) for _ in range(most - len(slices))]
+    return slices
 
 
 def cut_micro_batches(
@@ -45,7 +51,11 @@ def cut_micro_batches(
     """Return as `micro_batches_of_rank`, of a rank that computes those numbered `own`."""
     shares = [(index, share_of(index, number, num_samples)) for index in own]
     slices = [MicroBatchSlice(index, cut.start, cut.stop) for index, cut in shares if cut]
-    return slices or [MicroBatchSlice(own[0] if own else 0, 0, 1, is_padding=True)]
+    return slices or [_padding(own)]
+
+
+def _padding(own: Sequence[int]) -> MicroBatchSlice:
+    return MicroBatchSlice(own[0] if own else 0, 0, 1, is_padding=True)
 
 
 def check_number(number: int | None, *, batch_size: int, num_ranks: int) -> int:

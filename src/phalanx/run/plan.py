@@ -25,7 +25,7 @@ from phalanx.parallel.make import JobRanks
 from phalanx.parallel.optimizer import JointOptimizer
 from phalanx.parallel.option_groups import default_options
 from phalanx.parallel.replica_options import MpiOptions
-from phalanx.parallel.step import StepOptions
+from phalanx.parallel.step import StepOptions, trained_parameters
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_alike, check_same_pack
 from phalanx.run.autocast import Autocast
@@ -173,12 +173,18 @@ class RunPlan:
                 f'strategy="{name}" keeps the state of the optimizer itself, and this one has made '
                 'steps already: take strategy="mpi"'
             )
+        names = {id(p): name for name, p in self.model.named_parameters()}
         try:
             strategy.prepare(self.model, own[0] if len(own) == 1 else JointOptimizer(own))
         except UserError:
             raise
         except ValueError as error:  # of dtypes
             raise UserError(f'strategy="{name}": {error}: take strategy="mpi"') from error
+        if strategy.is_sharded:  # else the whole parameters would stay in memory
+            held = dict(self.model.named_parameters())
+            held |= zip(trained_parameters(self.model), strategy.shards, strict=True)
+            for group in own[0].param_groups:
+                group["params"] = [held[names[id(parameter)]] for parameter in group["params"]]
 
     def _check_compression(self) -> None:
         """Raises: UserError for gradients that no compressor takes."""
@@ -249,14 +255,13 @@ class RunPlan:
         batches, device = self.batches, self.setup.device
         feed: Feed = make_feed(
             batches.source,
-            strategy.group,
+            strategy,
             batch_size=batches.batch_size,
             micro_batches=batches.number,
             seed=self.setup.seed,
             loading=batches.loading,
             has_fixed_cut=batches.micro_batches is not None,
             order=order,
-            seeds_samples=strategy.num_blocks is not None,
         )
         is_divided = strategy.numbers is not None or (rebalances and strategy.size > 1)
         if is_divided and not isinstance(feed, DivisibleFeed):

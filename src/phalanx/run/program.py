@@ -108,6 +108,18 @@ class ProgramRun:
         """Module to call in the loop; in `evaluate`, the function gets it."""
         return self._strategy.module
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the model's `state_dict`, of whole tensors on every rank. Collective.
+
+        That of the model itself holds this rank's parts under strategies that divide it.
+        """
+        state: dict[str, Any] = self._strategy.model.state_dict()
+        if not self._strategy.is_sharded:
+            return state
+        from phalanx.parallel.local_shards import full_tensor  # imports DTensor: seconds
+
+        return {n: full_tensor(v) if isinstance(v, Tensor) else v for n, v in state.items()}
+
     @property
     def rank(self) -> int:
         """Number of this rank, from 0."""
@@ -229,7 +241,8 @@ class ProgramRun:
             if self._gradients.has_updated(scheduler.optimizer):
                 scheduler.step()
         self._count_loss(batch, result)
-        loop.end_step(result, self._gradients.num_samples)
+        counted = self._gradients.num_samples if self._strategy.counts_samples else 0
+        loop.end_step(result, counted)
         self._records.show(loop.position)
         self._checkpoints.check(loop.position.step)
 
@@ -292,6 +305,7 @@ class ProgramRun:
                 'alone, and its other options have changed: take strategy="mpi"'
             )
         optimizer.param_groups[0]["lr"] = rate
+        own._opt_called = True  # type: ignore[attr-defined]  # else schedulers warn that it is late
 
     def evaluate(
         self,

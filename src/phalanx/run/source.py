@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from phalanx.errors import UserError
-from phalanx.parallel.run_group import RunGroup
+from phalanx.parallel.strategy import Strategy
 from phalanx.run.feed import Feed, IndexedFeed
 from phalanx.run.order import SampleOrder
 from phalanx.run.pack_samples import NamedTensorSamples, PackSamples
@@ -129,7 +129,7 @@ def identity_of(source: Source) -> dict[str, str]:
 
 def make_feed(
     source: Source,
-    group: RunGroup,
+    strategy: Strategy,
     *,
     batch_size: int,
     micro_batches: int,
@@ -137,14 +137,19 @@ def make_feed(
     loading: dict[str, Any],
     has_fixed_cut: bool,
     order: SampleOrder | None = None,
-    seeds_samples: bool = False,
 ) -> Feed:
     """Return this rank's feed.
 
     batch_size: of the global batch. micro_batches: of a full one. has_fixed_cut: their number does
-    not depend on that of the ranks. order, seeds_samples: as of `IndexedFeed`.
+    not depend on that of the ranks. order: as of `IndexedFeed`.
     """
     if isinstance(source, OwnBatches):
+        if strategy.is_sharded:
+            raise UserError(
+                "sharded=True gives each rank samples of its own, and ranks that divide a model "
+                "compute as many micro-batches of the same data: leave it out"
+            )
+        group = strategy.group
         return ShardedFeed(
             source.batches, micro_batches=micro_batches, group=group, loading=loading
         )
@@ -152,8 +157,9 @@ def make_feed(
         "batch_size": batch_size,
         "micro_batches": micro_batches,
         "seed": seed,
-        "rank": group.rank,
-        "num_ranks": group.size,
+        "rank": strategy.data_rank,
+        "num_ranks": strategy.data_size,
+        "evenly": strategy.is_sharded,
     }
     if isinstance(source, SampleStream):
         return StreamFeed(source.samples, loading=loading, drops_last=source.drops_last, **place)
@@ -161,7 +167,7 @@ def make_feed(
         return GeneratedFeed(source.make, makes_whole=not has_fixed_cut, **place)
     assert order is not None, "of samples by index"
     del place["batch_size"]
-    return IndexedFeed(source, order, seeds_samples=seeds_samples, **place)
+    return IndexedFeed(source, order, seeds_samples=strategy.num_blocks is not None, **place)
 
 
 def _is_stream(data: object) -> bool:

@@ -38,7 +38,7 @@ from phalanx.run.program import ProgramRun
 from phalanx.run.records import Metrics
 from phalanx.run.schedulers import schedulers_of
 from phalanx.run.source import Source, check_loading, reads_once, source_of
-from phalanx.run.strategy import StrategyName
+from phalanx.run.strategy import StrategyName, data_ranks
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -120,8 +120,10 @@ def start(
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
         and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
         ranks train alone, and average their parameters. `gloo`: PyTorch's DDP over Gloo.
+        `tensor`: layers divided by the model's `parallelize_plan`. `mesh`: several of these.
     strategy_options: of `mpi`: all_reduce, bucket_mb, powersgd_rank, topk_fraction, link; of
-        `local`: local_steps, outer_optimizer, outer_lr, outer_momentum; as on the command line.
+        `local`: local_steps, outer_optimizer, outer_lr, outer_momentum; of `zero`: zero_stage; of
+        `tensor`: tensor_plan, sequence_parallel; of `mesh`: mesh; as on the command line.
     compress, overlap: of `mpi`: what is sent in place of gradients, and whether during the
         backward pass.
     comm: communicator of mpi4py whose ranks train, such as a part of COMM_WORLD. None: all ranks.
@@ -176,7 +178,7 @@ def start(
         steps=steps,
         sharded=sharded,
         loading=loading,
-        num_ranks=num_ranks_of(comm),
+        num_ranks=data_ranks(strategy_of(strategy), strategy_options, num_ranks_of(comm)),
     )
     check_sync_batch_norm(model, batches.number, num_ranks_of(comm))
     setup = make_setup(

@@ -18,6 +18,14 @@ from phalanx.parallel.make import (
     make_local,
     make_mpi,
     make_on_gpus,
+    make_on_mesh,
+)
+from phalanx.parallel.mesh import parse_mesh
+from phalanx.parallel.mesh_options import (
+    BackendOptions,
+    MeshOptions,
+    ShardOptions,
+    TensorOptions,
 )
 from phalanx.parallel.option_groups import GivenOptions, default_options
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
@@ -26,9 +34,17 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 
-StrategyName = Literal["auto", "sequential", "mpi", "shared", "gloo", "zero", "local"]
-OF_LAYERS = ("tensor", "pipeline", "mesh", "server")
-OF_ONE_OPTIMIZER = ("shared", "gloo", "zero")
+StrategyName = Literal[
+    "auto", "sequential", "mpi", "shared", "gloo", "zero", "local", "tensor", "mesh"
+]
+OF_STEPS = ("pipeline", "server")
+"""They make whole steps, forward pass, loss and backward pass in one."""
+OF_ONE_OPTIMIZER = ("shared", "gloo", "zero", "tensor", "mesh")
+ON_A_MESH = ("zero", "tensor", "mesh")
+PLAN = "tensor_plan"
+
+OPTIONS = (MpiOptions, LocalOptions, BackendOptions, ShardOptions, TensorOptions)
+"""Groups of the options that `strategy_options` may name."""
 
 _OPTION = re.compile(
     r"--([a-z]+(?:-[a-z]+)*)(?![a-z=-])"
@@ -46,6 +62,10 @@ class StrategyChoice:
     """Name for records: the one that was asked for, also where one rank takes `sequential`."""
     mpi: MpiOptions
     local: LocalOptions
+    mesh: MeshOptions | None = None
+    """Of strategies that divide the model."""
+    tensor_plan: object = None
+    """In place of the model's own, see `tensor.plan_of`."""
     is_on_gpu: bool = False
     bitwise_micro_batches: int | None = None
     """Of a global batch, where results must not depend on the number of ranks to the bit."""
@@ -64,14 +84,14 @@ def choose_strategy(
     """Return the strategy of a run of `num_ranks` ranks, and its options. One rank, which has
     nothing to send, takes `sequential` for all but `local`.
 
-    name: as `phalanx.start` has it. options: of `mpi` and `local`, by the names of the command
-    line's. clips: whether gradients are clipped.
+    name: as `phalanx.start` has it. options: of the strategy, by the names of the command line's.
+    clips: whether gradients are clipped.
     Raises: UserError for a strategy or an option that does not fit.
     """
-    if name in OF_LAYERS:
+    if name in OF_STEPS:
         raise UserError(
-            f"strategy={name!r} divides a model by its layers, which a run does not know: it is "
-            "for `phalanx train`"
+            f"strategy={name!r} makes forward pass, loss and backward pass in one, which a "
+            "program's loop does not know: it is for `phalanx train`"
         )
     if name not in get_args(StrategyName):
         names = ", ".join(get_args(StrategyName))
@@ -92,13 +112,18 @@ def choose_strategy(
             'strategy="mpi"'
         )
     with as_arguments():
-        given = GivenOptions(options, f"strategy={chosen!r}")
-        known = default_options(MpiOptions, LocalOptions)
+        known = default_options(*OPTIONS)
         if unknown := [option for option in options if option not in known]:
             raise UserError(f"strategy_options: {unknown[0]!r} is none of {', '.join(known)}")
-        _check_types(options, MpiOptions, LocalOptions)
+        plain = {key: value for key, value in options.items() if key != PLAN}
+        _check_types(plain, *OPTIONS)
+        given = GivenOptions(plain, f"strategy={chosen!r}")
         mpi = given.take_if(chosen == "mpi", MpiOptions, 'strategy="mpi"')
         local = given.take_if(chosen == "local", LocalOptions, 'strategy="local"')
+        mesh = _mesh_of(chosen, given, num_ranks=num_ranks)
+        is_split = mesh is not None and mesh.mesh_of(num_ranks).tp > 1
+    if options.get(PLAN) is not None and not is_split and num_ranks > 1:
+        raise UserError('tensor_plan= is for strategy="tensor" and meshes with tp')
     if is_on_gpu and (num_ranks > 1 or chosen == "local"):
         _check_on_gpu(chosen, options, num_optimizers)
     if bitwise_micro_batches is not None:
@@ -111,6 +136,8 @@ def choose_strategy(
         label=label,
         mpi=mpi or MpiOptions(),
         local=local or LocalOptions(),
+        mesh=mesh,
+        tensor_plan=options.get(PLAN),
         is_on_gpu=is_on_gpu,
         bitwise_micro_batches=bitwise_micro_batches,
     )
@@ -126,7 +153,7 @@ def make_strategy(
     if (number := choice.bitwise_micro_batches) is not None:
         overlaps = choice.name == "mpi" and choice.mpi.overlap == "on"
         return make_bitwise(choice.name, ranks, micro_batches=number, overlaps=overlaps, step=step)
-    if choice.name in ("gloo", "zero") and dist.is_initialized():
+    if choice.name in ("gloo", *ON_A_MESH) and dist.is_initialized():
         raise UserError(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
             'program has made one: take strategy="mpi", which lives beside it'
@@ -148,12 +175,57 @@ def make_strategy(
             return Shared(ranks.join(), step_options=step)
         case "gloo":
             return make_gloo(ranks, step=step)
-        case "zero":
-            from phalanx.parallel.zero import ZeroOne
-
-            return ZeroOne(ranks.join(), step_options=step)
+        case "zero" | "tensor" | "mesh":
+            assert choice.mesh is not None, "of these strategies"
+            return make_on_mesh(ranks, choice.mesh, tensor_plan=choice.tensor_plan, step=step)
         case _:
             return Sequential(step)
+
+
+def data_ranks(name: str, options: Mapping[str, object], num_ranks: int) -> int:
+    """Return into how many parts the ranks cut each global batch: ranks that divide layers see the
+    same samples.
+
+    Raises: UserError for a mesh of other ranks.
+    """
+    if name == "tensor":
+        return 1
+    text = options.get("mesh")
+    if name != "mesh" or not isinstance(text, str):
+        return num_ranks
+    with as_arguments():
+        return parse_mesh(text).data_size
+
+
+def _mesh_of(name: str, given: GivenOptions, *, num_ranks: int) -> MeshOptions | None:
+    """Return the options of a strategy that divides the model; None of any other.
+
+    Raises: UserError for options of another strategy, and for axes that are not those of the ranks.
+    """
+    if name == "zero" and not given.has("zero_stage"):
+        shard: ShardOptions | None = ShardOptions(zero_stage=1)
+    else:
+        words = 'strategy="zero" and meshes with shard'
+        shard = given.take_if(name in ("zero", "mesh"), ShardOptions, words)
+    axes = given.take_if(name in ON_A_MESH, BackendOptions, 'strategy="zero", "tensor" and "mesh"')
+    is_tensor = name in ("tensor", "mesh")
+    words = 'strategy="tensor" and meshes with tp'
+    tensor = given.take_if(is_tensor, TensorOptions, words)
+    if axes is None:
+        return None
+    if (name == "mesh") != (axes.mesh is not None):
+        raise UserError(
+            'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} go together: give both, '
+            "or neither"
+        )
+    options = MeshOptions(**vars(axes), strategy=name, shard=shard, pipeline=None, tensor=tensor)
+    mesh = options.mesh_of(num_ranks)
+    if mesh.pp > 1:
+        raise UserError(
+            f"mesh={axes.mesh}: pipelines make forward pass, loss and backward pass in one, which "
+            "a program's loop does not know: leave pp out, or take `phalanx train`"
+        )
+    return options
 
 
 def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) -> None:
@@ -172,8 +244,9 @@ def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) 
 def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int) -> None:
     """Raises: UserError for what has no path on GPUs."""
     wrong = ""
-    if name not in ("mpi", "zero"):
-        wrong = f'strategy="{name}" works on the memory of the CPU'
+    if name not in ("mpi", "zero") or options.get("zero_stage", 1) != 1:
+        stage = f", zero_stage={options['zero_stage']}," if name == "zero" else ""
+        wrong = f'strategy="{name}"{stage} works on the memory of the CPU'
     elif options:
         wrong = f"{next(iter(options))}= is for gradients on the CPU"
     elif num_optimizers > 1:
@@ -205,7 +278,9 @@ def _check_types(options: Mapping[str, object], *groups: Any) -> None:
         kind: Any = kinds[name]
         if get_origin(kind) is Literal:
             if value not in get_args(kind):
-                raise UserError(f"{name}={value!r} is none of {', '.join(get_args(kind))}")
+                raise UserError(
+                    f"{name}={value!r} is none of {', '.join(map(str, get_args(kind)))}"
+                )
         elif isinstance(value, bool) or not isinstance(
             value, (int, float) if kind is float else kind
         ):

@@ -49,12 +49,15 @@ class StreamFeed:
         num_ranks: int,
         loading: dict[str, Any],
         drops_last: bool = False,
+        evenly: bool = False,
     ) -> None:
         """loading: arguments of PyTorch's `DataLoader`; collate_fn puts samples together.
-        drops_last: leaves out a last batch that is not full."""
+        drops_last: leaves out a last batch that is not full. evenly: as of
+        `micro_batches_of_rank`."""
         self._fewest = batch_size if drops_last else 1
         self._samples, self._batch_size, self._seed = samples, batch_size, seed
-        self._place = {"number": micro_batches, "rank": rank, "num_ranks": num_ranks}
+        self._place: dict[str, Any] = {"number": micro_batches, "rank": rank}
+        self._place |= {"num_ranks": num_ranks, "evenly": evenly}
         self._loading = dict(loading)
         self._collate = self._loading.pop("collate_fn", None) or default_collate
 
@@ -126,12 +129,14 @@ class GeneratedFeed:
         rank: int,
         num_ranks: int,
         makes_whole: bool = False,
+        evenly: bool = False,
     ) -> None:
-        """make: returns a micro-batch of so many samples. makes_whole: it makes global batches."""
+        """make: returns a micro-batch of so many samples. makes_whole: it makes global batches.
+        evenly: as of `micro_batches_of_rank`."""
         self._make, self._batch_size, self._seed = make, batch_size, hash_seed(seed, OF_DATA)
         self._makes_whole = makes_whole
         self._slices = micro_batches_of_rank(
-            batch_size, number=micro_batches, rank=rank, num_ranks=num_ranks
+            batch_size, number=micro_batches, rank=rank, num_ranks=num_ranks, evenly=evenly
         )
 
     def micro_batches(
@@ -143,7 +148,7 @@ class GeneratedFeed:
                 ends_step = piece is self._slices[-1]
                 yield MicroBatch(
                     self._made(step, piece),
-                    piece.stop - piece.start,
+                    0 if piece.is_padding else piece.stop - piece.start,
                     epoch,
                     step,
                     piece.number,

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 
 from phalanx.launch.detect import Launched
-from phalanx.parallel.make import JobRanks, make_bitwise, make_gloo, make_local, make_mpi
+from phalanx.parallel.make import (
+    JobRanks,
+    make_bitwise,
+    make_gloo,
+    make_local,
+    make_mpi,
+    make_on_mesh,
+)
 from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.sequential import Sequential
@@ -40,7 +46,7 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
         case BitwisePipelineOptions():
             return _make_bitwise_pipeline(config, ranks, step)
         case BitwiseOptions() as options:
-            size = launched.world_size - config.spares if launched else 1
+            size = ranks.size - config.spares
             number = config.bitwise_micro_batches(size)
             assert number is not None, "its options"
             overlaps = isinstance(options, BitwiseMpiOptions) and options.overlap == "on"
@@ -59,12 +65,11 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
             )
         case LocalOptions() as options:
             return make_local(ranks, options, step=step)
-        case MeshOptions(strategy="zero", zero_stage=1) as options:
-            from phalanx.parallel.zero import ZeroOne
-
-            return ZeroOne(ranks.join(), backend=options.backend, step_options=step)
+        case MeshOptions() as options if config.pipeline_layout(ranks.size) is None:
+            plan = named_plan(options.tensor_plan)
+            return make_on_mesh(ranks, options, tensor_plan=plan, step=step)
         case MeshOptions() as options:
-            return _make_mesh(config, options, ranks, step)
+            return _make_staged(config, options, ranks, step)
     match config.strategy:
         case "gloo":
             return make_gloo(ranks, step=step)
@@ -84,26 +89,25 @@ def _step_options(config: TrainConfig) -> StepOptions:
     )
 
 
-def _make_mesh(
-    config: TrainConfig, mesh_options: MeshOptions, ranks: JobRanks, step: StepOptions
+def _make_staged(
+    config: TrainConfig, options: MeshOptions, ranks: JobRanks, step: StepOptions
 ) -> Strategy:
-    from phalanx.parallel.on_mesh import OnMesh
     from phalanx.parallel.pipeline.staged import Staged
 
     world = ranks.join()
-    mesh = config.mesh_of(world.size)
-    common: dict[str, Any] = {
-        "tensor_plan": named_plan(mesh_options.tensor_plan),
-        "backend": mesh_options.backend,
-        "zero_stage": mesh_options.zero_stage,
-        "sequence_parallel": mesh_options.sequence_parallel,
-        "step_options": step,
-    }
     layout = config.pipeline_layout(world.size)
-    if layout is None:
-        return OnMesh(world, mesh, **common)
-    global_batch_size = config.global_batch_size(world.size)
-    return Staged(world, mesh, layout=layout, global_batch_size=global_batch_size, **common)
+    assert layout is not None, "by its options"
+    return Staged(
+        world,
+        config.mesh_of(world.size),
+        layout=layout,
+        global_batch_size=config.global_batch_size(world.size),
+        tensor_plan=named_plan(options.tensor_plan),
+        backend=options.backend,
+        zero_stage=options.zero_stage,
+        sequence_parallel=options.sequence_parallel,
+        step_options=step,
+    )
 
 
 def _make_bitwise_pipeline(config: TrainConfig, ranks: JobRanks, step: StepOptions) -> Strategy:

@@ -1,0 +1,228 @@
+"""Programs whose model is divided among the ranks, each of which saves its parameters.
+
+Words: a folder for the results; names of cases.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW
+
+import phalanx
+
+SAMPLES, BATCH, STEPS = 53, 16, 25  # the last global batch has 5 samples
+
+
+class Block(nn.Module):
+    """Attention of four heads, and two layers; dropout where every rank has all features."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.mix = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        inputs = self.norm(hidden)
+        heads = [
+            layer(inputs).unflatten(2, (-1, 4)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        ]
+        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+        hidden = hidden + self.dropout(self.mix(mixed.transpose(1, 2).flatten(2)))
+        return hidden + self.dropout(self.down(F.gelu(self.up(hidden))))
+
+
+class Language(nn.Module):
+    """A small GPT, which says itself how tensor parallelism splits its layers."""
+
+    parallelize_plan: ClassVar = {
+        "blocks.*.query": "column", "blocks.*.key": "column", "blocks.*.value": "column",
+        "blocks.*.mix": "row", "blocks.*.up": "column", "blocks.*.down": "row",
+    }  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(11, 16), nn.Embedding(8, 16)
+        self.blocks = nn.ModuleList([Block(16) for _ in range(2)])
+        self.head = nn.Linear(16, 11)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+def language(**options: Any) -> dict[str, Tensor]:
+    """Micro-batches count by their tokens; the rate follows a schedule; norms are clipped."""
+    texts = torch.randint(1, 11, (SAMPLES, 9))
+    texts[torch.arange(9) > torch.randint(2, 9, (SAMPLES, 1))] = 0
+    model = Language()
+    optimizer = AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    run = phalanx.start(
+        model,
+        optimizer,
+        (texts[:, :-1], texts[:, 1:]),
+        batch_size=BATCH,
+        micro_batches=5,
+        epochs=9,
+        clip_norm=0.5,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5),
+        **{"steps": STEPS, **options},
+    )
+    losses, scores = [], []
+    for batch in run:
+        tokens = int((batch.targets > 0).sum())
+        loss = loss_of(run.model, (batch.inputs, batch.targets)) / max(1, tokens)
+        run.backward(loss, weight=tokens)
+        if batch.ends_step:
+            losses.append(run.step_loss)
+        if batch.ends_epoch:
+            scores.append(run.evaluate(loss_of, (texts[:, :-1], texts[:, 1:]), reduction="sum"))
+    return {**run.state_dict(), "losses": torch.tensor(losses), "scores": torch.tensor(scores)}
+
+
+def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    logits = model(batch[0])
+    return F.cross_entropy(
+        logits.flatten(0, 1), batch[1].flatten(), ignore_index=0, reduction="sum"
+    )
+
+
+def layers(**options: Any) -> dict[str, Tensor]:
+    """A plan of the program's own, and a frozen layer; one micro-batch a rank."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8), nn.Linear(8, 3))
+    model[2].requires_grad_(False)
+    data = torch.randn(SAMPLES, 6), torch.randint(3, (SAMPLES,))
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    run = phalanx.start(model, optimizer, data, batch_size=BATCH, epochs=9, steps=STEPS, **options)
+    for batch in run:
+        run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+    return run.state_dict()
+
+
+PLAN = {"0": "column", "2": "row"}
+TENSOR = {"strategy": "tensor"}
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "language tensor": (language, TENSOR),
+    "language zero 2": (language, {"strategy": "zero", "strategy_options": {"zero_stage": 2}}),
+    "language zero 3": (language, {"strategy": "zero", "strategy_options": {"zero_stage": 3}}),
+    "layers tensor": (layers, {**TENSOR, "strategy_options": {"tensor_plan": PLAN}}),
+    "layers zero 3": (layers, {"strategy": "zero", "strategy_options": {"zero_stage": 3}}),
+    "language dp=2,tp=2": (language, {}),
+    "language shard=2,tp=2": (language, {}),
+    "language dp=2,shard=2": (language, {}),
+}
+
+
+def trained(name: str, **more: Any) -> dict[str, Tensor]:
+    program, options = CASES[name]
+    if "," in name:
+        options = {"strategy": "mesh", "strategy_options": {"mesh": name.split()[1]}}
+    torch.manual_seed(1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        result = program(**options, **more)
+        return {key: value.clone() for key, value in result.items()}
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+class Halves(nn.Module):
+    """Softmax over all features between two layers, of which a rank has some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 16), nn.Linear(16, 3)
+        self.shift = nn.Module()
+        self.shift.amount = nn.Parameter(torch.zeros(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.down(self.up(inputs).softmax(1)) + self.shift.amount
+        return outputs
+
+
+TO_HALVES = {"up": "column", "down": "row"}
+BAD_PLAN = {"tensor_plan": TO_HALVES}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "needs a plan": (TENSOR, "the model has no plan for tensor parallelism"),
+    "wrong plan": (
+        {**TENSOR, "strategy_options": BAD_PLAN},
+        "gives other outputs when it is split by its plan",
+    ),
+    "used without a call": (
+        {"strategy": "zero", "strategy_options": {"zero_stage": 3}},
+        "a parameter is used without a call of its module",
+    ),
+    "other ranks": (
+        {"strategy": "mesh", "strategy_options": {"mesh": "dp=3"}},
+        "= 3, but there are 2 ranks",
+    ),
+    "stages": (
+        {"strategy": "mesh", "strategy_options": {"mesh": "pp=2"}},
+        "leave pp out, or take `phalanx train`",
+    ),
+    "no mesh": ({"strategy": "mesh"}, 'strategy_options={"mesh": "dp=2,tp=2"} go together'),
+    "a plan for nobody": ({"strategy_options": BAD_PLAN}, "tensor_plan= is for"),
+    "a mesh for nobody": (
+        {"strategy_options": {"mesh": "dp=2"}},
+        'is for strategy="zero", "tensor"',
+    ),
+    "own batches": (
+        {"strategy": "tensor", "sharded": True, **{"strategy_options": BAD_PLAN}},
+        "leave it out",
+    ),
+    "bitwise": (
+        {"strategy": "tensor", "bitwise": True},
+        "does not sum the gradients of micro-batches",
+    ),
+}
+
+
+def refusal(options: dict[str, Any]) -> str:
+    """Return what a program is told."""
+    torch.manual_seed(1)
+    model = Halves()
+    data: Any = torch.randn(SAMPLES, 6), torch.randint(3, (SAMPLES,))
+    if options.get("sharded"):
+        data = [(torch.randn(4, 6), torch.randint(3, (4,)))]
+    optimizer = SGD(model.parameters(), lr=0.1)
+    try:
+        run = phalanx.start(model, optimizer, data, batch_size=BATCH, **options)
+    except phalanx.UserError as error:
+        return str(error)
+    for batch in run:
+        run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+    return "not refused"
+
+
+IN_THE_LOOP = ("wrong plan", "used without a call")
+
+if __name__ == "__main__":
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    if names[0] == "refused":
+        for name in names[1:] or [name for name in REFUSED if name not in IN_THE_LOOP]:
+            options, words = REFUSED[name]
+            said = refusal(options)
+            assert words in said, (name, said)
+        print(f"{names[1:]}: all refused", flush=True)
+    elif names[0] == "resumed":  # within an epoch, under each from the one before
+        torch.manual_seed(1)
+        for number, name in enumerate(names[1:], 1):
+            last = {} if number == len(names) - 1 else {"steps": 6 * number}
+            place = {"checkpoint_dir": folder / "checkpoints", "resume": True}
+            result = trained(name, **place, **last)
+            del result["losses"], result["scores"]
+        torch.save({names[-1]: result}, folder / f"{os.environ['RANK']}.pt")
+    else:
+        results = {name: trained(name) for name in names}
+        torch.save(results, folder / f"{os.environ['RANK']}.pt")
