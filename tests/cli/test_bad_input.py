@@ -30,9 +30,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_options(phalanx: Phalanx, tmp_path: Path, case: str) -> None:
+def test_bad_options(forked_phalanx: Phalanx, tmp_path: Path, case: str) -> None:
     words, message = CASES[case]
-    done = phalanx("train", *words)
+    done = forked_phalanx("train", *words)
     assert message in done.stderr
     assert done.stderr.startswith("phalanx: ")
     assert len(done.stderr.splitlines()) <= 2
@@ -42,28 +42,28 @@ def test_bad_options(phalanx: Phalanx, tmp_path: Path, case: str) -> None:
         assert not list(tmp_path.iterdir()), "nothing is written for a run that cannot be"
 
 
-def test_truncated_data_is_named(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_truncated_data_is_named(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     source = Path(__file__).parents[3] / "shared" / "data" / "mnist"
     if not source.is_dir():
         pytest.skip("there is no copy of MNIST beside the repository")
     for file in source.iterdir():
         content = file.read_bytes()
         (tmp_path / file.name).write_bytes(content[: len(content) // 2])
-    done = phalanx("train", "--dataset", "mnist", "--data-root", str(tmp_path))
+    done = forked_phalanx("train", "--dataset", "mnist", "--data-root", str(tmp_path))
     assert done.returncode == 2
     assert "t10k" in done.stderr or "train-" in done.stderr
     assert len(done.stderr.splitlines()) <= 2
 
 
-def test_an_unknown_command(phalanx: Phalanx) -> None:
-    done = phalanx("tain")
+def test_an_unknown_command(forked_phalanx: Phalanx) -> None:
+    done = forked_phalanx("tain")
     assert done.returncode == 2
     assert 'Unknown command "tain". Did you mean "train"?' in done.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "study scaling", "report", "data fetch"])
-def test_help_has_examples(phalanx: Phalanx, command: str) -> None:
-    done = phalanx(*command.split(), "--help")
+def test_help_has_examples(forked_phalanx: Phalanx, command: str) -> None:
+    done = forked_phalanx(*command.split(), "--help")
     assert done.returncode == 0
     assert f"Usage: phalanx {command}" in done.stdout
     assert "For example:" in done.stdout

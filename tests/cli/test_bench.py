@@ -24,9 +24,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_options(phalanx: Phalanx, tmp_path: Path, case: str) -> None:
+def test_bad_options(forked_phalanx: Phalanx, tmp_path: Path, case: str) -> None:
     words, message = BAD[case]
-    done = phalanx("bench", "collectives", *words)
+    done = forked_phalanx("bench", "collectives", *words)
     assert message in done.stderr
     assert done.stderr.startswith("phalanx: ")
     assert len(done.stderr.splitlines()) <= 2
@@ -34,16 +34,16 @@ def test_bad_options(phalanx: Phalanx, tmp_path: Path, case: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_help_has_examples(phalanx: Phalanx) -> None:
-    done = phalanx("bench", "collectives", "--help")
+def test_help_has_examples(forked_phalanx: Phalanx) -> None:
+    done = forked_phalanx("bench", "collectives", "--help")
     assert "For example:" in done.stdout
     assert done.stdout.count("phalanx bench collectives") >= 4
 
 
 @pytest.mark.mpi
-def test_all_reduce_on_two_ranks(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_all_reduce_on_two_ranks(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    done = phalanx(*QUICK, "--sizes", "4,64KB", "--crowd", "1", "--output", str(folder))
+    done = forked_phalanx(*QUICK, "--sizes", "4,64KB", "--crowd", "1", "--output", str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_bench(folder).outcome.status == "completed"
     for rank in range(2):
@@ -63,7 +63,7 @@ def test_all_reduce_on_two_ranks(phalanx: Phalanx, tmp_path: Path) -> None:
     assert "All results of" in done.stdout
     assert (folder / "report.html").exists()
 
-    again = phalanx(*QUICK, "--output", str(folder))
+    again = forked_phalanx(*QUICK, "--output", str(folder))
     assert again.returncode == 2
     assert "already holds the records of a bench" in again.stderr
 

@@ -27,15 +27,15 @@ def profile(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(PROFILE)
 
 
-def test_a_profile_to_begin_with_is_printed(phalanx: Phalanx) -> None:
-    done = phalanx("bench", "io", "--profile", "cosmoflow", "--print-profile")
+def test_a_profile_to_begin_with_is_printed(forked_phalanx: Phalanx) -> None:
+    done = forked_phalanx("bench", "io", "--profile", "cosmoflow", "--print-profile")
     assert done.returncode == 0
     assert "sample_bytes: 2828486" in done.stdout
 
 
-def test_a_bad_profile_is_a_sentence(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_a_bad_profile_is_a_sentence(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(PROFILE.replace("batch_size", "batch"))
-    done = phalanx("bench", "io", "--profile", "tiny.yaml")
+    done = forked_phalanx("bench", "io", "--profile", "tiny.yaml")
     assert done.returncode == 2
     assert done.stderr.startswith("phalanx: --profile tiny.yaml: Object contains unknown field")
     assert len(done.stderr.splitlines()) <= 2
@@ -70,8 +70,8 @@ def test_every_format_on_one_and_two_ranks(forked_phalanx: Phalanx, tmp_path: Pa
 
 
 @pytest.mark.long
-def test_beside_pytorchs_loader(phalanx: Phalanx, tmp_path: Path) -> None:
-    done = phalanx(
+def test_beside_pytorchs_loader(forked_phalanx: Phalanx, tmp_path: Path) -> None:
+    done = forked_phalanx(
         *("bench", "io", "--profile", "tiny.yaml", "--formats", "npy", "--cache", "warm"),
         *("--runs", "1", "--readers", "1", "--kinds", "threads", "processes"),
         *("--against", "torch", "--output", "out", "--keep"),
@@ -88,7 +88,7 @@ def test_beside_pytorchs_loader(phalanx: Phalanx, tmp_path: Path) -> None:
     assert sum(epoch.wrong for epoch in epochs) == 0
     assert list((tmp_path / "out" / "data").rglob("*.npy"))
 
-    again = phalanx("bench", "io", "--profile", "tiny.yaml", "--output", "out")
+    again = forked_phalanx("bench", "io", "--profile", "tiny.yaml", "--output", "out")
     assert again.returncode == 2
     assert "already holds the records of a bench" in again.stderr
 

@@ -58,16 +58,16 @@ def test_or_the_steps_are_skipped_and_counted(forked_phalanx: Phalanx, tmp_path:
 
 
 @pytest.mark.long
-def test_a_study_is_made_once_and_drawn(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_a_study_is_made_once_and_drawn(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     words = (
         *("study", "large-batch", *TINY, "--batch-sizes", "64", "256", "--epochs", "2"),
         *("--remedies", "linear-warmup", "--study-dir", str(tmp_path / "study")),
     )
-    done = phalanx(*words)
+    done = forked_phalanx(*words)
     assert done.returncode == 0, done.stderr
     assert "plain, batch 64" in done.stdout
     page = (tmp_path / "study" / "report.html").read_text()
     assert "linear-warmup-b256-s0" in page
-    again = phalanx(*words)
+    again = forked_phalanx(*words)
     assert again.returncode == 0
     assert "[1/" not in again.stdout

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.cli.conftest import phalanx, started
+from tests.cli.conftest import forked_phalanx, phalanx, started
 from tests.conftest import Ranks
 
-__all__ = ["phalanx", "started"]
+__all__ = ["forked_phalanx", "phalanx", "started"]
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_options(phalanx: Phalanx, tmp_path: Path, case: str) -> None:
+def test_bad_options(forked_phalanx: Phalanx, tmp_path: Path, case: str) -> None:
     words, message = CASES[case]
-    done = phalanx("scratch", *words)
+    done = forked_phalanx("scratch", *words)
     assert message in done.stderr
     assert done.stderr.startswith("phalanx: ")
     assert len(done.stderr.splitlines()) <= 2
@@ -34,24 +34,24 @@ def test_bad_options(phalanx: Phalanx, tmp_path: Path, case: str) -> None:
     assert not list(tmp_path.iterdir()), "nothing is written for a run that cannot be"
 
 
-def test_a_folder_of_another_run_is_not_written_to(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_a_folder_of_another_run_is_not_written_to(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    done = phalanx(
+    done = forked_phalanx(
         "scratch", "--scheme", "alone", "--dataset", "digits", "--run-dir", str(tmp_path)
     )
     assert done.returncode == 2
     assert "already holds the records of a run: name another" in done.stderr
 
 
-def test_a_launcher_is_not_needed(phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_is_not_needed(forked_phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "SIZE": "4", "LOCAL_RANK": "0", "LOCAL_SIZE": "4"}.items():
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    done = phalanx("scratch", "--dataset", "digits")
+    done = forked_phalanx("scratch", "--dataset", "digits")
     assert done.returncode == 2
     assert "openmpi has started 4: leave the launcher out, and say --ranks 4" in done.stderr
 
 
-def test_help_has_examples(phalanx: Phalanx) -> None:
-    done = phalanx("scratch", "--help")
+def test_help_has_examples(forked_phalanx: Phalanx) -> None:
+    done = forked_phalanx("scratch", "--help")
     assert done.returncode == 0
     assert done.stdout.count(" phalanx scratch") >= 4
