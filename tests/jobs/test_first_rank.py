@@ -1,6 +1,7 @@
 """Events of the first of the ranks that are left, and the ends of the others."""
 
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,18 @@ def texts(events: Sequence[Event]) -> list[str]:
     return [
         event.text if isinstance(event, NoticeEvent) else type(event).__name__ for event in events
     ]
+
+
+def test_a_rank_that_has_only_made_its_file_has_not_begun(tmp_path: Path) -> None:
+    """A run with --timeout-s 3 was ended where PyTorch took six seconds to be imported."""
+    tail, file = FirstRankTail(tmp_path, 2), rank_file(tmp_path, 0)
+    file.touch()
+    assert not list(tail.read_new()) and not tail.was_touched()
+    write(tmp_path, 0, "begins")
+    assert texts(list(tail.read_new())) == ["begins"] and tail.was_touched()
+    assert not tail.was_touched()
+    os.utime(file, (1.0, 1.0))
+    assert not list(tail.read_new()) and tail.was_touched()
 
 
 def test_each_says_what_it_has_written_as_the_first(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
+from phalanx.launch.binding import THREAD_POOLS
 from tests.conftest import PATIENCE
 from tests.nodes.conftest import INSTALLED, Nodes
 
@@ -20,7 +21,7 @@ def phalanx(
     nodes: Nodes, *words: object, environment: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """Run a command on n0 with the user's environment, without threads; return its output."""
-    unset = [word for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") for word in ("-u", name)]
+    unset = [word for name in THREAD_POOLS for word in ("-u", name)]
     command = ["env", *unset, *PHALANX, *map(str, words)]
     done = nodes.run(
         "n0",

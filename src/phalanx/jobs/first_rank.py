@@ -29,7 +29,7 @@ class FirstRankTail:
         """folder: of the records, and of the notes of how processes have ended."""
         self._folder, self._ranks = folder, ranks
         self._tails = [EventTail(rank_file(folder, 0))]
-        self._touched_at = 0.0
+        self._touched_at, self._has_begun = 0.0, False
         self._lost = [set[int]()]
         """By rank: those without which it goes on, as far as its file was read."""
 
@@ -44,15 +44,16 @@ class FirstRankTail:
                 if isinstance(event, RecoveredEvent):
                     lost.update(event.lost)
                 if lost.issuperset(range(rank)):
+                    self._has_begun = True
                     yield event
 
     def was_touched(self) -> bool:
         """Return whether the rank has touched its file since the last call, as one does that goes
-        on though its disk takes no more."""
+        on though its disk takes no more. One that has only made the file has not begun."""
         path, before = rank_file(self._folder, len(self._tails) - 1), self._touched_at
         with contextlib.suppress(OSError):
             self._touched_at = path.stat().st_mtime
-        return self._touched_at != before
+        return self._has_begun and self._touched_at != before
 
 
 class FirstRankOutput:
