@@ -34,19 +34,15 @@ def test_workers_are_no_ranks(
     assert "the worker ended with 0" not in output
 
 
-SINGLE = """
-import os
-from phalanx.comm.mpi import mpi
-from phalanx.launch.leftovers import leftovers_of
-mpi()
-print(*leftovers_of([os.getpid()], []))
-"""
-
-
-def test_a_process_that_no_launcher_started_leaves_no_segment() -> None:
+@pytest.mark.mpi
+def test_processes_that_no_launcher_started_leave_no_segment(
+    programs: Callable[[str], Path],
+) -> None:
     """Open MPI 5.0.11 leaves 16 MB of shared memory each time."""
-    words = [sys.executable, "-c", SINGLE]
+    words = [sys.executable, str(programs("segments.py"))]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.count("segments: ") == 2, "in a process, and in one that it starts"
+    names = [line.partition(": ")[2].split() for line in done.stdout.splitlines()]
     if find_mpi(os.environ).vendor == "openmpi":
-        assert done.stdout.strip()
-    assert not [path for path in done.stdout.split() if Path(path).exists()]
+        assert all(names)
+    assert not [path for each in names for path in each if Path(path).exists()]

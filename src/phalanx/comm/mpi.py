@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
+from multiprocessing import util
 from typing import Any
 
 from phalanx.launch import leftovers
@@ -29,7 +29,8 @@ def mpi() -> Any:
     from mpi4py import MPI
 
     if is_first and MPI.COMM_WORLD.Get_size() == 1:
-        atexit.register(_remove_segment, os.getpid())
+        # Not atexit: a process that multiprocessing has started does not call its functions.
+        util.Finalize(None, _remove_segment, args=(os.getpid(),), exitpriority=0)
     return MPI
 
 
