@@ -8,6 +8,7 @@ from multiprocessing import util
 from typing import Any
 
 from phalanx.launch import leftovers
+from phalanx.launch.detect import detect
 from phalanx.launch.srun import prepare_tasks
 from phalanx.launch.transport import choose_transport
 
@@ -28,7 +29,7 @@ def mpi() -> Any:
         choose_transport(os.environ)
     from mpi4py import MPI
 
-    if is_first and MPI.COMM_WORLD.Get_size() == 1:
+    if is_first and detect(os.environ) is None:
         # Not atexit: a process that multiprocessing has started does not call its functions.
         util.Finalize(None, _remove_segment, args=(os.getpid(),), exitpriority=0)
     return MPI

@@ -180,7 +180,7 @@ class RunPlan:
             raise
         except ValueError as error:  # of dtypes
             raise UserError(f'strategy="{name}": {error}: take strategy="mpi"') from error
-        if strategy.is_sharded:  # else the whole parameters would stay in memory
+        if strategy.is_sharded and strategy.shards:  # else the whole ones would stay in memory
             held = dict(self.model.named_parameters())
             held |= zip(trained_parameters(self.model), strategy.shards, strict=True)
             for group in own[0].param_groups:

@@ -71,7 +71,7 @@ def train(word: str, truth: Truth) -> None:
     for parameter_name, parameter in strategy.model.named_parameters():
         farthest = (full_tensor(parameter) - names[parameter_name]).abs().max().item()
         assert farthest < TOLERANCE, f"{word}: {parameter_name} is {farthest:.1e} away"
-    held = strategy.group.gather([sum(p.numel() for p in strategy._shards)])
+    held = strategy.group.gather([sum(p.numel() for p in strategy.shards)])
     copies = mesh.dp if mesh.tp == 1 else None
     if held is not None and copies is not None:
         total = sum(parameter.numel() for parameter in names.values())
