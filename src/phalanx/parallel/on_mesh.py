@@ -100,7 +100,7 @@ class OnMesh(Strategy):
         self.coordinates = mesh.coordinates(world.rank)
         self.data_rank, self.data_size = mesh.data_rank(world.rank), mesh.data_size
         self.counts_samples = self.coordinates["tp"] == 0
-        self.is_sharded = mesh.size > mesh.dp
+        self.is_sharded = self.meets_in_passes = mesh.size > mesh.dp
         self._sums_replicas = mesh.dp > 1 and mesh.shard == 1  # else FSDP sums over both axes
         self._units: list[list[ParameterSpec]] = []
         self._layers: list[str] = []

@@ -82,6 +82,8 @@ class Strategy(ABC):
     """Over the ranks; else gradients are those of this rank's samples."""
     makes_optimizer: bool = False
     """Of its own, whatever a program gives."""
+    meets_in_passes: bool = False
+    """Whether ranks meet in forward and backward passes, of which all then make as many."""
     shards: Sequence[nn.Parameter] = ()
     """This rank's parts of the trained parameters, in their order, where it does not hold these as
     the program made them; after `prepare`."""

@@ -50,7 +50,7 @@ def evaluate(
         raise UserError("run.evaluate: data has no samples")
     indices = _indices_of(strategy, len(samples), batch_size)
     counted = len(indices) if strategy.counts_samples else 0
-    if strategy.is_sharded:  # each forward pass needs all
+    if strategy.meets_in_passes:
         most = len(_indices_of(strategy, len(samples), batch_size, data_rank=0))
         indices += [torch.zeros(1, dtype=torch.int64, device="cpu")] * (most - len(indices))
     model = strategy.model

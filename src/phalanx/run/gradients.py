@@ -65,7 +65,7 @@ class StepGradients:
         self._hooks = [own.register_step_pre_hook(self._check_step) for own in optimizers.values()]
         self._untrained = Untrained(strategy.model, optimizers)
         self._accumulating = [*itertools.chain(*self._parameters.values())]
-        if strategy.is_sharded:  # until the sum the model has them, of which this rank's is a part
+        if strategy.meets_in_passes:  # the model has them until the sum, and then the shards
             self._accumulating = [p for p in strategy.model.parameters() if p.requires_grad]
 
     def resume(self) -> None:
@@ -132,7 +132,7 @@ class StepGradients:
             factor *= self._strategy.loss_weight(describe(batch, global_weight))
         inputs = None if names == set(self._parameters) else self._parameters[next(iter(names))]
         value = loss.item()
-        meets = self.is_collective or self._strategy.is_sharded
+        meets = self.is_collective or self._strategy.meets_in_passes
         if not own and not math.isfinite(value) and not meets:
             # Such as a mean over no tokens: what counts nothing adds nothing, not 0 · nan.
             loss, value = nothing_of(itertools.chain(*self._parameters.values())), 0.0

@@ -144,7 +144,7 @@ def make_feed(
     not depend on that of the ranks. order: as of `IndexedFeed`.
     """
     if isinstance(source, OwnBatches):
-        if strategy.is_sharded:
+        if strategy.meets_in_passes:
             raise UserError(
                 "sharded=True gives each rank samples of its own, and ranks that divide a model "
                 "compute as many micro-batches of the same data: leave it out"
@@ -159,7 +159,7 @@ def make_feed(
         "seed": seed,
         "rank": strategy.data_rank,
         "num_ranks": strategy.data_size,
-        "evenly": strategy.is_sharded,
+        "evenly": strategy.meets_in_passes,
     }
     if isinstance(source, SampleStream):
         return StreamFeed(source.samples, loading=loading, drops_last=source.drops_last, **place)
