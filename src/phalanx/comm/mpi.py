@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from multiprocessing import util
 from typing import Any
 
@@ -29,16 +31,25 @@ def mpi() -> Any:
         choose_transport(os.environ)
     from mpi4py import MPI
 
-    if is_first and detect(os.environ) is None:
+    if is_first and detect(os.environ) is None and _is_alone(MPI) is not False:
+        is_alone = partial(_is_alone, MPI, known=_is_alone(MPI))
         # Not atexit: a process that multiprocessing has started does not call its functions.
-        util.Finalize(None, _remove_segment, args=(os.getpid(),), exitpriority=0)
+        util.Finalize(None, _remove_segment, args=(os.getpid(), is_alone), exitpriority=0)
     return MPI
 
 
-def _remove_segment(pid: int) -> None:
+def _is_alone(module: Any, known: bool | None = None) -> bool | None:
+    """Return whether MPI is of this process alone; `known` before it begins and after its end."""
+    if not module.Is_initialized() or module.Is_finalized():
+        return known
+    return bool(module.COMM_WORLD.Get_size() == 1)
+
+
+def _remove_segment(pid: int, is_alone: Callable[[], bool | None]) -> None:
     """Remove this process's segment of shared memory: Open MPI 5.0.11 leaves that of a process that
-    no launcher started, 16 MB."""
-    if os.getpid() == pid:
+    no launcher started, 16 MB. Those of peers, which a launcher that is not known here may have
+    started, stay."""
+    if os.getpid() == pid and is_alone():
         leftovers.remove(leftovers.leftovers_of([pid], []))
 
 

@@ -201,7 +201,8 @@ class FirstOutputs:
         self._handles: list[Any] = []
 
     def follow(self, model: nn.Module) -> None:
-        """Compare the outputs of the next call. model: split."""
+        """Compare the outputs of the next call that a backward pass may follow: an evaluation shows
+        nothing of dropout. model: split."""
         self._handles = [
             model.register_forward_pre_hook(self._begin, prepend=True),
             model.register_forward_hook(self._compare, with_kwargs=True),
@@ -221,6 +222,8 @@ class FirstOutputs:
     def _compare(
         self, model: nn.Module, words: tuple[Any, ...], named: dict[str, Any], outputs: Any
     ) -> None:
+        if not torch.is_grad_enabled():
+            return
         whole, self._whole = self._whole, None
         for handle in self._handles:
             handle.remove()

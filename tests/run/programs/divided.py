@@ -151,6 +151,15 @@ class Halves(nn.Module):
         return outputs
 
 
+class Dropping(Halves):
+    """Dropout between two layers of a pair, where each rank would draw for its own features."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = F.dropout(self.up(inputs), 0.5, training=self.training)
+        outputs: Tensor = self.down(hidden) + self.shift.amount
+        return outputs
+
+
 TO_HALVES = {"up": "column", "down": "row"}
 BAD_PLAN = {"tensor_plan": TO_HALVES}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -158,6 +167,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "wrong plan": (
         {**TENSOR, "strategy_options": BAD_PLAN},
         "gives other outputs when it is split by its plan",
+    ),
+    "dropout": (
+        {**TENSOR, "strategy_options": BAD_PLAN},
+        "and draw no random numbers, as dropout does",
     ),
     "used without a call": (
         {"strategy": "zero", "strategy_options": {"zero_stage": 3}},
@@ -188,10 +201,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def refusal(options: dict[str, Any]) -> str:
-    """Return what a program is told."""
+def refusal(options: dict[str, Any], *, kind: type[Halves] = Halves) -> str:
+    """Return what a program is told; one with dropout evaluates its model first."""
     torch.manual_seed(1)
-    model = Halves()
+    model = kind()
     data: Any = torch.randn(SAMPLES, 6), torch.randint(3, (SAMPLES,))
     if options.get("sharded"):
         data = [(torch.randn(4, 6), torch.randint(3, (4,)))]
@@ -200,19 +213,21 @@ def refusal(options: dict[str, Any]) -> str:
         run = phalanx.start(model, optimizer, data, batch_size=BATCH, **options)
     except phalanx.UserError as error:
         return str(error)
+    if kind is Dropping:
+        run.evaluate(lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), data)
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
     return "not refused"
 
 
-IN_THE_LOOP = ("wrong plan", "used without a call")
+IN_THE_LOOP = ("wrong plan", "dropout", "used without a call")
 
 if __name__ == "__main__":
     folder, names = Path(sys.argv[1]), sys.argv[2:]
     if names[0] == "refused":
         for name in names[1:] or [name for name in REFUSED if name not in IN_THE_LOOP]:
             options, words = REFUSED[name]
-            said = refusal(options)
+            said = refusal(options, kind=Dropping if name == "dropout" else Halves)
             assert words in said, (name, said)
         print(f"{names[1:]}: all refused", flush=True)
     elif names[0] == "resumed":  # within an epoch, under each from the one before
