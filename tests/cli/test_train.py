@@ -213,8 +213,11 @@ def test_a_run_of_the_users_own_launcher_that_is_ended_says_so(
             owner = read_run(folder).owner
             assert owner is not None
             assert owner.process_id == first.process_id
+            rank = psutil.Process(first.process_id)
             process.terminate()
             process.wait(timeout=30)
+            # The launcher may end before its ranks do.
+            psutil.wait_procs([rank], timeout=30)
         finally:
             process.kill()
     assert read_run(folder).outcome.status == "interrupted"

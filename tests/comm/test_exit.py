@@ -39,7 +39,7 @@ def test_processes_that_no_launcher_started_leave_no_segment(
     programs: Callable[[str], Path],
 ) -> None:
     """Open MPI 5.0.11 leaves 16 MB of shared memory each time."""
-    words = [sys.executable, str(programs("segments.py"))]
+    words = [sys.executable, str(programs("own_segment.py"))]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.count("segments: ") == 2, "in a process, and in one that it starts"
     names = [line.partition(": ")[2].split() for line in done.stdout.splitlines()]
