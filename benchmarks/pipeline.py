@@ -43,7 +43,7 @@ from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble, measured_bubble
-from phalanx.parallel.pipeline.chain import join_stages, stage_of
+from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly, imbalance
 from phalanx.parallel.pipeline.engine import Pipeline
@@ -95,7 +95,8 @@ def pipelined(layout: PipelineLayout, costs: list[float]) -> tuple[Pipeline, Ste
     layers = list(whole)
     cut = cut_evenly(costs, [True] * len(layers), layout.num_stages)
     outputs = outputs_of(layers, inputs)
-    stages = {number: stage_of(whole, cut[number]) for number in layout.stages_of(dist.get_rank())}
+    chain, rank = layers_of(whole), dist.get_rank()
+    stages = {number: stage_of(chain, cut[number]) for number in layout.stages_of(rank)}
     parameters = list(join_stages(list(stages.values())).parameters())
     group = dist.group.WORLD
     assert group is not None, "the ranks have met"

@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler as schedules
 from phalanx.checkpoints.find import FoundCheckpoint, find_checkpoint
 from phalanx.checkpoints.folder import IN_PROGRAM
 from phalanx.checkpoints.manifest import PROGRAM_FILE, Manifest
-from phalanx.checkpoints.program import ProgramState
+from phalanx.checkpoints.program import ProgramState, WholeModel
 from phalanx.checkpoints.program_recipe import check_program, program_manifest
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
@@ -113,7 +113,10 @@ def state_of(made: Made) -> ProgramState:
     model, optimizers, schedulers = made
     strategy = Sequential()
     strategy.prepare(model, optimizers[""])
-    return ProgramState(strategy=strategy, optimizers=optimizers, schedulers=schedulers)
+    whole = WholeModel.of(model, optimizers)
+    return ProgramState(
+        strategy=strategy, optimizers=optimizers, schedulers=schedulers, whole=whole
+    )
 
 
 def train(state: ProgramState, seeds: range) -> None:
@@ -164,7 +167,7 @@ def test_going_on_is_the_same_as_not_having_stopped(tmp_path: Path, name: str) -
 
     torch.manual_seed(4)
     resumed = state_of(CASES[name](Model()))
-    check_program(found, manifest_of(resumed), resumed.model)
+    check_program(found, manifest_of(resumed), resumed.whole.tensors)
     assert resumed.load(found.path) == []
     assert resumed.step == 4
     assert resumed.values["seen"][0] == "a" and resumed.values["seen"][1].tolist() == [0, 1, 2]
@@ -199,7 +202,7 @@ def test_a_compiled_module_has_the_names_of_the_plain_one(tmp_path: Path) -> Non
     assert "0._orig_mod.weight" in state.model.state_dict()
     found = save(tmp_path, state)
     resumed = state_of(CASES["sloth"](nn.Sequential(nn.Linear(3, 3))))
-    check_program(found, manifest_of(resumed), resumed.model)
+    check_program(found, manifest_of(resumed), resumed.whole.tensors)
     resumed.load(found.path)
     assert torch.equal(resumed.model[0].weight, state.model[0].weight)
     save(tmp_path / "again", resumed)
@@ -241,7 +244,7 @@ def test_state_is_a_dictionary() -> None:
 
 def told(found: FoundCheckpoint, state: ProgramState, **options: Any) -> str:
     with pytest.raises(UserError) as caught:
-        check_program(found, manifest_of(state, **options), state.model)
+        check_program(found, manifest_of(state, **options), state.whole.tensors)
     message = str(caught.value)
     assert message.count("\n") <= 1
     return message
@@ -265,7 +268,7 @@ def test_another_model_is_told_by_its_tensors(tmp_path: Path) -> None:
 def test_another_recipe_is_told_by_name(tmp_path: Path) -> None:
     found = save(tmp_path, state_of(joint(Model())), manifest_of(state_of(joint(Model()))))
     same = state_of(joint(Model()))
-    check_program(found, manifest_of(same), same.model)
+    check_program(found, manifest_of(same), same.whole.tensors)
     changes: dict[str, Any] = {"batch_size": 4, "seed": 1, "num_samples": 41}
     message = told(found, same, **changes, options={"micro_batches": 6})
     assert "batch_size 8 there, 4 here; seed 0 there, 1 here" in message

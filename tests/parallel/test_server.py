@@ -26,8 +26,8 @@ def test_servers_without_workers_are_refused() -> None:
 
 def test_a_server_cannot_be_made_slow() -> None:
     shape = DataShape(inputs=(1, 28, 28), num_classes=10)
-    config = TrainConfig.from_options(strategy="server", ranks=3, threads=1, slow_rank="0:0.1")
-    with pytest.raises(UserError, match="rank 0 is a server, which makes no steps; the workers"):
+    config = TrainConfig.from_options(strategy="server", ranks=3, threads=1, slow_rank="2:0.1")
+    with pytest.raises(UserError, match="rank 2 is a server, which makes no steps; the workers"):
         validate(config, shape)
     validate(replace(config, slow_rank="1:0.1"), shape)
 
@@ -49,5 +49,5 @@ def test_nobody_is_further_ahead_than_allowed(
 @pytest.mark.mpi
 def test_who_does_not_come_is_named(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     output = ranks.mpi(3, programs("server.py"), "late", may_fail=True)
-    assert "rank 0 says: rank 0, a server, waited 1 s for gradients of rank 1" in output
-    assert re.search(r"rank 2 says: rank 2 waited 1 s in receive from rank 0", output)
+    assert "rank 2 says: rank 2, a server, waited 1 s for gradients of rank 1" in output
+    assert re.search(r"rank 0 says: rank 0 waited 1 s in receive from rank 2", output)

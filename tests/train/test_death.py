@@ -64,9 +64,9 @@ def wait_for_checkpoint(checkpoints: Path, process: subprocess.Popen[str]) -> No
 @pytest.mark.parametrize(
     ("words", "rank", "role"),
     [
-        ("server --ranks 3 --servers 1", 0, "server"),
-        ("server --ranks 4 --servers 2 --server-mode bounded", 3, "worker"),
-        ("server --ranks 4 --servers 2 --server-mode asynchronous", 1, "server"),
+        ("server --ranks 3 --servers 1", 2, "server"),
+        ("server --ranks 4 --servers 2 --server-mode bounded", 1, "worker"),
+        ("server --ranks 4 --servers 2 --server-mode asynchronous", 3, "server"),
         ("local --ranks 2 --local-steps 4", 1, "worker"),
     ],
 )

@@ -26,13 +26,42 @@ from phalanx.checkpoints.tensor_file import read_tensors
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
-from phalanx.parallel.step import trained_parameters
 from phalanx.parallel.strategy import Strategy
 
 PROGRAM_TENSORS = "program.safetensors"
 
 NOT_SAVED = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}
 """Options of a parameter group that decide how a step is computed: they stay the program's."""
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """A model and its optimizers as the program made them, of which a rank may hold a part."""
+
+    tensors: Mapping[str, Tensor]
+    """Without memory, by their names in a checkpoint."""
+    groups: Mapping[str, Sequence[Sequence[str]]]
+    """Names of the parameters in each group of an optimizer."""
+
+    @classmethod
+    def of(cls, model: nn.Module, optimizers: Mapping[str, Optimizer]) -> WholeModel:
+        """Return a description of the model before it is divided."""
+        names = {id(p): stored_name(name) for name, p in model.named_parameters()}
+        return cls(
+            {
+                name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+                for name, tensor in model_tensors(model).items()
+            },
+            {
+                name: [[names[id(p)] for p in group["params"]] for group in own.param_groups]
+                for name, own in optimizers.items()
+            },
+        )
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors."""
+        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
 
 
 @dataclass(kw_only=True)
@@ -44,6 +73,7 @@ class ProgramState:
     optimizers: Mapping[str, Optimizer]
     """The program's own, by name; "" is the name of the only one."""
     schedulers: Sequence[LRScheduler]
+    whole: WholeModel
     step: int = 0
     """Updates made."""
     values: dict[str, Any] = field(default_factory=dict)
@@ -64,13 +94,6 @@ class ProgramState:
             check_storable(tensor, f"the model's {name}")
         self._encode()
 
-    @property
-    def _names(self) -> dict[int, str]:
-        """Return the names of the parameters that the optimizers hold, by identity."""
-        names = {id(p): name for name, p in self.model.named_parameters()}
-        trained = trained_parameters(self.model) if self.strategy.shards else {}
-        return names | {id(p): n for n, p in zip(trained, self.strategy.shards, strict=True)}
-
     def files(self) -> list[CheckpointFile]:
         """Return the program's files of a checkpoint; their tensors are the program's own."""
         document, tensors = self._encode()
@@ -85,7 +108,7 @@ class ProgramState:
             "step": self.step,
             "epoch_sums": self.sums(),
             "optimizers": {
-                name: _encode_optimizer(encoder, self._names, name, optimizer)
+                name: _encode_optimizer(encoder, self.whole.groups[name], name, optimizer)
                 for name, optimizer in self.optimizers.items()
             },
             "optimizer_values": self._optimizer_values(),
@@ -214,7 +237,7 @@ class ProgramState:
         }
         here = {
             f"optimizer {name}".strip(): _description(
-                type(optimizer).__name__, _groups(self._names, optimizer)
+                type(optimizer).__name__, _groups(self.whole.groups[name])
             )
             for name, optimizer in self.optimizers.items()
         }
@@ -229,22 +252,19 @@ class ProgramState:
 
 
 def _encode_optimizer(
-    encoder: NestedEncoder, names: Mapping[int, str], name: str, optimizer: Optimizer
+    encoder: NestedEncoder, names: Sequence[Sequence[str]], name: str, optimizer: Optimizer
 ) -> dict[str, Any]:
     own = f"optimizer[{name!r}]" if name else "optimizer"
-    groups = _groups(names, optimizer)
+    groups = _groups(names)
     for number, (group, stored) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         options = {option: value for option, value in group.items() if option not in NOT_SAVED}
         stored["options"] = encoder.encode(options, f"{own}.param_groups[{number}]")
     return {"class": type(optimizer).__name__, "groups": groups}
 
 
-def _groups(names: Mapping[int, str], optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the names of the parameters of each group. names: by identity."""
-    return [
-        {"parameters": [stored_name(names[id(parameter)]) for parameter in group["params"]]}
-        for group in optimizer.param_groups
-    ]
+def _groups(names: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer. names: of the parameters of each."""
+    return [{"parameters": [*group]} for group in names]
 
 
 def _description(kind: str, groups: Sequence[Mapping[str, Any]]) -> str:

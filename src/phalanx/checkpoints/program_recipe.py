@@ -61,11 +61,14 @@ def program_manifest(
     )
 
 
-def check_program(found: FoundCheckpoint, wanted: Manifest, model: nn.Module) -> list[str]:
+def check_program(
+    found: FoundCheckpoint, wanted: Manifest, tensors: Mapping[str, Tensor]
+) -> list[str]:
     """Raise UserError where a checkpoint is no program's, or of another model or recipe; return
     lines on layers and samples that are others in the same shapes, which bitwise runs refuse.
 
-    wanted: of the run that resumes. Cost: the header of the model's file is read.
+    wanted: of the run that resumes. tensors: of its whole model, by their names there.
+    Cost: the header of the model's file is read.
     """
     manifest, path = found.manifest, found.path
     if PROGRAM_FILE not in manifest.files:
@@ -73,7 +76,7 @@ def check_program(found: FoundCheckpoint, wanted: Manifest, model: nn.Module) ->
             f"checkpoint {path} was written by phalanx train, for its model {manifest.model}: "
             "a program resumes from checkpoints of its own"
         )
-    check_model(path, manifest.model, wanted.model, model)
+    check_model(path, manifest.model, wanted.model, tensors)
     there, here = _values_of(manifest), _values_of(wanted)
     if differing := differing_values(there, here):
         raise UserError(
@@ -105,12 +108,12 @@ def _differing_contents(there: Mapping[str, Value], here: Mapping[str, Value]) -
     return lines
 
 
-def check_model(checkpoint: Path, there: str, here: str, model: nn.Module) -> None:
+def check_model(checkpoint: Path, there: str, here: str, tensors: Mapping[str, Tensor]) -> None:
     """Raise UserError where the checkpoint's tensors are not those of the model.
 
     there, here: names of the models' classes.
     """
-    specs = {name: Spec.of(tensor) for name, tensor in model_tensors(model).items()}
+    specs = {name: Spec.of(tensor) for name, tensor in tensors.items()}
     if differing := differing_tensors(read_specs(checkpoint / MODEL_FILE), specs):
         classes = f" ({there} there, {here} here)" if there != here else ""
         raise UserError(f"checkpoint {checkpoint} is of another model{classes}: {differing}")

@@ -14,12 +14,11 @@ from phalanx.parallel.mesh_options import (
     ShardOptions,
     TensorOptions,
 )
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions
-from phalanx.train.strategy_options import ServerOptions
 from phalanx.train.training_options import CheckpointOptions, TrainingOptions
 
 

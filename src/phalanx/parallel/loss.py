@@ -33,6 +33,12 @@ class LossFunction(ABC):
         """Return the sum of the losses that an evaluation reports."""
         return self.sum_over(outputs, targets, num_samples).item()
 
+    def mean_over(
+        self, outputs: Any, targets: Tensor, num_samples: int, targets_per_sample: int
+    ) -> Tensor:
+        """Return the mean of the losses, 0-dim. num_samples: at least 1; others: as `sum_over`."""
+        return self.sum_over(outputs, targets, num_samples) / (num_samples * targets_per_sample)
+
     @abstractmethod
     def num_targets(self, batch: Batch) -> int:
         """Return the number of this rank's targets in `batch`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -27,7 +28,8 @@ from phalanx.parallel.local import Local
 from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.parameter_memory import NodeMemory, OwnMemory
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup
@@ -152,12 +154,56 @@ def make_bitwise(
     return Bitwise(world, micro_batches=micro_batches, step_options=step)
 
 
-def make_on_mesh(
-    ranks: JobRanks, options: MeshOptions, *, tensor_plan: object, step: StepOptions
-) -> Strategy:
-    """Return a strategy that divides the model on a mesh without stages of a pipeline.
+def make_server(ranks: JobRanks, options: ServerOptions, *, step: StepOptions) -> Strategy:
+    """Raises: UserError as `JobRanks.join`, and where no worker is left."""
+    from phalanx.parallel.server import Server
 
-    tensor_plan: in place of the model's own. Raises: UserError as `JobRanks.join`.
+    return Server(
+        ranks.join(),
+        servers=options.servers,
+        mode=options.server_mode,
+        staleness=options.staleness,
+        step_options=step,
+    )
+
+
+def make_bitwise_pipeline(
+    ranks: JobRanks,
+    layout: PipelineLayout,
+    *,
+    seed_micro_batch: Callable[[int, int], None],
+    global_batch_size: int,
+    stages: Sequence[str] | None,
+    step: StepOptions,
+) -> Strategy:
+    """seed_micro_batch: seeds PyTorch's generators for (step, micro-batch). stages: layers, as of
+    `layers_of`. Raises: UserError as `JobRanks.join`."""
+    from phalanx.parallel.pipeline.bitwise import BitwisePipeline
+
+    return BitwisePipeline(
+        ranks.join(),
+        layout,
+        seed_micro_batch=seed_micro_batch,
+        global_batch_size=global_batch_size,
+        stages=stages,
+        step_options=step,
+    )
+
+
+def make_on_mesh(
+    ranks: JobRanks,
+    options: MeshOptions,
+    *,
+    layout: PipelineLayout | None,
+    global_batch_size: int,
+    tensor_plan: object,
+    stages: Sequence[str] | None,
+    step: StepOptions,
+) -> Strategy:
+    """Return a strategy that divides the model on a mesh.
+
+    layout: of a pipeline; None: the mesh has no stages. tensor_plan: in place of the model's own.
+    stages: layers, as of `layers_of`. Raises: UserError as `JobRanks.join`.
     """
     if options.strategy == "zero" and options.zero_stage == 1:
         from phalanx.parallel.zero import ZeroOne
@@ -166,14 +212,20 @@ def make_on_mesh(
     from phalanx.parallel.on_mesh import OnMesh
 
     world = ranks.join()
-    return OnMesh(
-        world,
-        options.mesh_of(world.size),
-        tensor_plan=tensor_plan,
-        backend=options.backend,
-        zero_stage=options.zero_stage,
-        sequence_parallel=options.sequence_parallel,
-        step_options=step,
+    mesh = options.mesh_of(world.size)
+    common: dict[str, Any] = {
+        "tensor_plan": tensor_plan,
+        "backend": options.backend,
+        "zero_stage": options.zero_stage,
+        "sequence_parallel": options.sequence_parallel,
+        "step_options": step,
+    }
+    if layout is None:
+        return OnMesh(world, mesh, **common)
+    from phalanx.parallel.pipeline.staged import Staged
+
+    return Staged(
+        world, mesh, layout=layout, global_batch_size=global_batch_size, stages=stages, **common
     )
 
 

@@ -6,6 +6,7 @@ No torch, no MPI. Annotations here are objects, not strings: the command line re
 from dataclasses import dataclass
 from typing import Literal
 
+from phalanx.errors import UserError
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
 from phalanx.parallel.option_groups import AT_LEAST_ONE, ruled
 from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
@@ -91,6 +92,22 @@ class MeshOptions(BackendOptions):
     @property
     def sequence_parallel(self) -> bool:
         return self.tensor is not None and self.tensor.sequence_parallel
+
+    def layout(self, mesh: Mesh) -> PipelineLayout | None:
+        """Return the layout of the pipeline; None where the mesh has one stage.
+
+        Raises: UserError when the schedule cannot run with these numbers.
+        """
+        if self.pipeline is None or mesh.pp == 1:
+            return None
+        layout = self.pipeline.layout(mesh)
+        if mesh.shard > 1 and layout.schedule == "zero-bubble":
+            raise UserError(
+                f"shard={mesh.shard} and --pipeline-schedule zero-bubble exclude each other: "
+                "PyTorch's sharding misses gradients of weights that are computed by themselves; "
+                "use interleaved or 1f1b"
+            )
+        return layout
 
     def mesh_of(self, ranks: int) -> Mesh:
         """Return the mesh of `ranks` ranks.

@@ -6,10 +6,12 @@ No torch, no MPI. Annotations here are objects, not strings: the command line re
 from dataclasses import dataclass
 from typing import Literal
 
+from phalanx.errors import UserError
 from phalanx.parallel.option_groups import (
     AT_LEAST_ONE,
     BELOW_ONE,
     FRACTION,
+    NOT_NEGATIVE,
     POSITIVE,
     Needs,
     ruled,
@@ -19,6 +21,7 @@ AllReduceMethod = Literal["auto", "shared", "library", "naive", "direct", "ring"
 Compression = Literal["none", "fp16", "bf16", "int8", "powersgd", "topk"]
 Overlap = Literal["auto", "on", "off"]
 OuterOptimizer = Literal["average", "nesterov"]
+ServerMode = Literal["synchronous", "asynchronous", "bounded"]
 
 UNCOMPRESSED = Needs(
     "gradients that are not compressed", lambda options: options.compress == "none"
@@ -77,3 +80,27 @@ class LocalOptions:
 
     outer_momentum: float = ruled(0.9, BELOW_ONE)
     """`local` with --outer-optimizer nesterov: its momentum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Options of `server`."""
+
+    servers: int = ruled(1, AT_LEAST_ONE)
+    """`server`: ranks that each hold a shard of the parameters; the others are workers."""
+
+    server_mode: ServerMode = "synchronous"
+    """`server`: all workers in step, each at its own pace, or no one further ahead than
+    --staleness."""
+
+    staleness: int = ruled(4, NOT_NEGATIVE)
+    """`server` with --server-mode bounded: steps that the fastest worker may be ahead."""
+
+    def num_workers(self, ranks: int) -> int:
+        """Return the ranks that are no servers. Raises: UserError when there are none."""
+        if self.servers >= ranks:
+            raise UserError(
+                f"--servers {self.servers} of {ranks} ranks leaves no worker: "
+                f"use --ranks {self.servers + 1} or more, or fewer servers"
+            )
+        return ranks - self.servers

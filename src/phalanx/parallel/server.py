@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
@@ -24,6 +23,7 @@ from phalanx.errors import UserError
 from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite, square_of
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.replica_options import ServerMode
 from phalanx.parallel.serving.clocks import Clocks
 from phalanx.parallel.serving.protocol import (
     HEADER_BYTES,
@@ -31,14 +31,15 @@ from phalanx.parallel.serving.protocol import (
     push_and_pull,
     receive_gradient,
     receive_header,
+    receive_states,
+    send_state,
     send_weights,
 )
-from phalanx.parallel.serving.server_shard import ServerShard
+from phalanx.parallel.serving.server_shard import ServerShard, export_optimizer_state
 from phalanx.parallel.step import (
     Batch,
     StateBytes,
     StepOptions,
-    StepResult,
     storage_bytes,
 )
 from phalanx.parallel.strategy import Strategy
@@ -46,11 +47,9 @@ from phalanx.parallel.vector import flatten_parameters, views_of
 from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
 from phalanx.records.events import ExpectedCosts
 
-Mode = Literal["synchronous", "asynchronous", "bounded"]
-
 
 class Server(Strategy):
-    """Strategy in which ranks 0 … servers−1 serve, the others work.
+    """Strategy in which the last ranks serve, the others work.
 
     synchronous:  a server waits for the gradients of all workers, sums them in the order of the
                   workers, makes one update and replies to all: the numbers of one process.
@@ -68,30 +67,34 @@ class Server(Strategy):
     epochs, the state of all parameters, for checkpoints.
     """
 
+    makes_optimizer = True
+    runs_step_hooks = False
+    scales_gradients = False
+
     def __init__(
         self,
         world: World,
         *,
         servers: int,
-        mode: Mode,
+        mode: ServerMode,
         staleness: int,
         step_options: StepOptions | None = None,
     ) -> None:
         """staleness: of `bounded`, in steps. Raises: UserError when no worker is left."""
         if servers >= world.size:
             raise UserError(f"{servers} servers of {world.size} ranks leave no worker")
-        super().__init__(WorldGroup(world, first_worker=servers), step_options)
         self._world = world
         self._servers, self._workers = servers, world.size - servers
-        self._mode: Mode = mode
+        super().__init__(WorldGroup(world, num_workers=self._workers), step_options)
+        self._mode: ServerMode = mode
         self._max_lead = staleness if mode == "bounded" else None
-        self.role = "server" if self.rank < servers else "worker"
+        self._number = self.rank - self._workers if self.rank >= self._workers else self.rank
+        self.role = "server" if self.rank >= self._workers else "worker"
         self.counts_samples = self.role == "worker"
         self.is_in_lockstep = False
         self.data_size = self._workers
-        self.data_rank = max(0, self.rank - servers)
-        number = self.rank if self.role == "server" else self.data_rank
-        self.coordinates = {self.role: number}
+        self.data_rank = 0 if self.role == "server" else self.rank
+        self.coordinates = {self.role: self._number}
         self.collective = f"parameter server, {mode}"
         self.leads: Counter[int] = Counter()
         """On servers, of the latter two modes: number of steps, by the worker's lead over the
@@ -118,12 +121,9 @@ class Server(Strategy):
 
     # -- worker --
 
-    def step(self, batch: Batch) -> StepResult:
-        self.optimizer.state.clear()  # loaded from a checkpoint: the servers hold it
-        return super().step(batch)
-
     def clear_gradients(self) -> None:
         """Let backward add to the vector that is sent."""
+        self.optimizer.state.clear()  # loaded from a checkpoint: the servers hold it
         self._gradient.zero_()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
@@ -143,7 +143,7 @@ class Server(Strategy):
         if not is_updated:
             share = math.nan if self._mode == "synchronous" else 0.0
         header = Header(batch.step, self.optimizer.param_groups[0]["lr"], share)
-        push_and_pull(self._world.group, header, self._gradient, self._weights, self._shards)
+        push_and_pull(self._world.group, header, self._gradient, self._weights, self._sources)
         return time.perf_counter() - computed_at
 
     def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:
@@ -154,12 +154,14 @@ class Server(Strategy):
     # -- server --
 
     def _prepare_server(self, rule: OptimizerConfig) -> None:
-        own = self._shards[self.rank]
+        own = self._shards[self._number]
         self._shard = ServerShard(self._weights, own, rule)
         slots = self._workers if self._mode == "synchronous" else 1
         self._slots = torch.zeros(slots, len(own), dtype=self._weights.dtype)
         if self._servers > 1:
-            self._peers = self._world.group.subgroup(range(self._servers), name="servers")
+            self._peers = self._world.group.subgroup(
+                range(self._workers, self.size), name="servers"
+            )
             self._peers.traffic = None  # it serves checkpoints, not training
 
     def serve(self, num_steps: int) -> None:
@@ -171,12 +173,12 @@ class Server(Strategy):
             self._serve_asynchronous(num_steps)
 
     def _serve_synchronous(self, num_steps: int) -> None:
-        workers = range(self._servers, self.size)
+        workers = range(self._workers)
         for _ in range(num_steps):
             awaited, is_skipped = set(workers), False
             while awaited:
                 header, worker = receive_header(self._world.group, lambda: awaited)  # noqa: B023
-                receive_gradient(self._world.group, self._slots[worker - self._servers], worker)
+                receive_gradient(self._world.group, self._slots[worker], worker)
                 awaited.remove(worker)
                 is_skipped |= math.isnan(header.share)
             if is_skipped:
@@ -193,49 +195,41 @@ class Server(Strategy):
         clocks = Clocks(self._workers, num_steps, self._max_lead)
         gradient = self._slots[0]
         while awaited := clocks.awaited:
-            header, worker = receive_header(
-                self._world.group, lambda: [worker + self._servers for worker in awaited]
-            )
+            header, worker = receive_header(self._world.group, lambda: awaited)
             receive_gradient(self._world.group, gradient, worker)
             if header.share:
                 gradient /= header.share  # of the mean over the worker's own samples
                 self._shard.update(gradient, header.learning_rate * header.share)
-            released = clocks.push(worker - self._servers, writes=header.share > 0)
-            send_weights(
-                self._world.group, self._shard.values, [self._servers + other for other in released]
-            )
+            released = clocks.push(worker, writes=header.share > 0)
+            send_weights(self._world.group, self._shard.values, released)
         self._staleness += clocks.staleness
         self.leads += clocks.leads
 
     def finish_epoch(self) -> None:
         """Exchange the servers' weights, and gather their states on rank 0, which saves them."""
+        group = self._world.group
+        if self.rank == 0:
+            whole = [torch.empty_like(self._weights) for _ in STATE_NAMES[self._rule.kind]]
+            steps = receive_states(group, whole, self._sources)
+            export_optimizer_state(self._rule, whole, steps, self._parameters, self.optimizer)
         if self.role == "worker":
             return
-        states = self._shard.state()
+        send_state(group, self._shard.state(), self._shard.steps, dest=0)
         if self._peers is not None:
             parts = [self._weights[shard.start : shard.stop] for shard in self._shards]
             buffers = [Buffer.of(part.numpy()) for part in parts]
-            self._peers.all_gather(buffers, buffers[self.rank])
-            states = [self._gather_state(self._peers, state) for state in states]
-        if self.rank == 0:
-            self._shard.export_optimizer_state(states, self._parameters, self.optimizer)
+            self._peers.all_gather(buffers, buffers[self._number])
 
-    def _gather_state(self, peers: Group, state: Tensor) -> Tensor:
-        """Return on rank 0 the state of all servers; elsewhere `state` itself."""
-        part = Buffer.of(state.numpy())
-        if self.rank > 0:
-            peers.gather(None, part, root=0)
-            return state
-        whole = torch.empty_like(self._weights)
-        outputs = [whole[shard.start : shard.stop] for shard in self._shards]
-        peers.gather([Buffer.of(output.numpy()) for output in outputs], part, root=0)
-        return whole
+    @property
+    def _sources(self) -> dict[int, range]:
+        """Return the shards by the ranks of their servers."""
+        return {self._workers + server: shard for server, shard in enumerate(self._shards)}
 
     # -- both --
 
     def staleness(self) -> Counter[int]:
-        """Return rank 0's counts, which stand for all servers: each update is counted once."""
-        return Counter(self._staleness) if self.rank == 0 else Counter()
+        """Return the first server's counts, which stand for all: each update is counted once."""
+        return Counter(self._staleness) if self.rank == self._workers else Counter()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         size, whole = self._weights.itemsize, self._weights.nbytes

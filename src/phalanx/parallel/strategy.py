@@ -82,6 +82,9 @@ class Strategy(ABC):
     """Over the ranks; else gradients are those of this rank's samples."""
     makes_optimizer: bool = False
     """Of its own, whatever a program gives."""
+    makes_steps: bool = False
+    """Whether forward and backward passes of a step's samples are one call, `compute_gradients`,
+    which cuts them into micro-batches of its own."""
     meets_in_passes: bool = False
     """Whether ranks meet in forward and backward passes, of which all then make as many."""
     shards: Sequence[nn.Parameter] = ()
@@ -118,6 +121,9 @@ class Strategy(ABC):
     """Cross entropy by default; another one is set before `prepare`."""
     data_shape: DataShape | None = None
     """Shape of the samples; set before `prepare` where the model has to be divided."""
+    sample: Tensor | None = None
+    """Inputs of one sample, (1, …), in place of `data_shape`; set before `prepare` where a
+    program's model is cut into stages."""
     optimizer: Optimizer
     """Set by `prepare`. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
@@ -400,6 +406,16 @@ class Strategy(ABC):
         """Return this rank's optimizer state by parameter name, to read and to fill: of the local
         shard, by torch.optim's names."""
         return {name: self.optimizer.state[p] for name, p in trained_parameters(self.model).items()}
+
+    def whole_state(self) -> dict[str, Any]:
+        """Return the model's `state_dict`, of whole tensors on every rank. Cost: the memory of the
+        whole model, where it is divided."""
+        state: dict[str, Any] = self.model.state_dict()
+        if not self.is_sharded:
+            return state
+        from phalanx.parallel.local_shards import full_tensor  # imports DTensor: seconds
+
+        return {n: full_tensor(v) if isinstance(v, Tensor) else v for n, v in state.items()}
 
     def rank_local_state(self) -> RankLocalState | None:
         """Return this rank's further state between steps, such as residuals. None, on all ranks,

@@ -38,15 +38,15 @@ class WorldGroup(RunGroup):
     """
 
     def __init__(
-        self, world: World, *, first_worker: int = 0, torch_backend: Backend | None = None
+        self, world: World, *, num_workers: int | None = None, torch_backend: Backend | None = None
     ) -> None:
-        """first_worker: ranks before it are servers, which are given no samples.
+        """num_workers: ranks from it on are servers, which are given no samples; None: no rank.
         torch_backend: `mpi` counts what it sends, others do not.
 
         Raises: RuntimeError when torch.distributed has a default group already.
         """
         super().__init__(rank=world.rank, size=world.size, local_rank=world.local_rank)
-        self.world, self._first_worker = world, first_worker
+        self.world, self._num_workers = world, num_workers or world.size
         self.library, self.node = world.library, world.group.nodes[world.rank]
         if world.link is None:
             self.num_nodes = len(set(world.group.nodes))
@@ -118,10 +118,10 @@ class WorldGroup(RunGroup):
     def synchronize_buffers(self, model: nn.Module) -> None:
         statistics = running_statistics(model)
         if statistics:
-            weight = 1.0 if self.rank >= self._first_worker else 0.0
+            weight = 1.0 if self.rank < self._num_workers else 0.0
             flat = torch.cat([tensor.flatten().double().cpu() for tensor in statistics]) * weight
             self.world.all_reduce(flat.numpy())
-            flat /= self.size - self._first_worker
+            flat /= self._num_workers
             parts = flat.split([tensor.numel() for tensor in statistics])
             for tensor, part in zip(statistics, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
@@ -166,7 +166,7 @@ class WorldGroup(RunGroup):
     def _first_rank_of_each_node(self) -> list[int]:
         """Return the first rank of each node that is given samples, where there is one."""
         first: dict[int, int] = {}
-        for rank in range(self._first_worker, self.size):
+        for rank in range(self._num_workers):
             first.setdefault(self.world.group.nodes[rank], rank)
         return sorted(first.values())
 

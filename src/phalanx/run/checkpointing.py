@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.checkpoints.checkpoint import model_tensors
 from phalanx.checkpoints.contents import CheckpointFile
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
@@ -180,7 +179,7 @@ class ProgramCheckpoints:
                 folder=plan.folder,
                 strategy=strategy,
                 manifest=self._manifest,
-                shapes={n: tuple(t.shape) for n, t in model_tensors(strategy.model).items()},
+                shapes=state.whole.shapes,
                 names=IN_PROGRAM,
                 also=state.files,
                 in_background=plan.in_background,
@@ -236,7 +235,7 @@ class ProgramCheckpoints:
             path = Path(strategy.group.share(str(found.path if found else "")))
             with readable_everywhere(path, agreed, strategy.group) as folder:
                 here = FoundCheckpoint(path=folder, manifest=agreed)
-                lines += check_program(here, self._manifest, strategy.model)
+                lines += check_program(here, self._manifest, state.whole.tensors)
                 self._forgotten = state.load(folder)
             lines += self._forgotten
             position = Position(*agreed.position, state.step)

@@ -50,10 +50,13 @@ def evaluate(
         raise UserError("run.evaluate: data has no samples")
     indices = _indices_of(strategy, len(samples), batch_size)
     counted = len(indices) if strategy.counts_samples else 0
+    if strategy.role == "server":
+        indices = []
     if strategy.meets_in_passes:
         most = len(_indices_of(strategy, len(samples), batch_size, data_rank=0))
         indices += [torch.zeros(1, dtype=torch.int64, device="cpu")] * (most - len(indices))
     model = strategy.model
+    called = strategy.module if strategy.makes_steps else model
     modes = [(module, module.training) for module in model.modules()]
     strategy.synchronize_buffers()
     sums: dict[str, ExactSum] = {}
@@ -65,15 +68,15 @@ def evaluate(
             for position, (chosen, batch) in enumerate(batches):
                 if strategy.num_blocks is not None:
                     seed_generators(hash_seed(seed, int(chosen[0])))
-                values = function(model, batch)
+                values = function(called, batch)
                 strategy.end_forward()
-                if position >= counted:
-                    continue
                 is_mapping = isinstance(values, Mapping)
                 weight = len(chosen) if reduction == "mean" else 1
                 named = values if isinstance(values, Mapping) else {"": values}
                 for name, value in named.items():
-                    sums.setdefault(name, ExactSum()).add([weight * _number(name, value)])
+                    number, own = _number(name, value), sums.setdefault(name, ExactSum())
+                    if position < counted:
+                        own.add([weight * number])
     finally:
         for module, is_training in modes:
             module.training = is_training

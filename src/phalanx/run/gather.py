@@ -26,6 +26,10 @@ def check_gather(strategy: Strategy, micro_batches: int) -> None:
             "other: leave them out; every number of ranks then makes the same updates up to "
             "rounding"
         )
+    if not strategy.is_in_lockstep:
+        raise UserError(
+            'run.gather: the workers of strategy="server" are not in step: take strategy="mpi"'
+        )
     if strategy.data_size != strategy.size:
         raise UserError(
             f"{ALL_AT_ONCE}here {strategy.size} ranks see {strategy.data_size} parts of it, as "

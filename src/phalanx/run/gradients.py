@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.comm.errors import WaitTimeoutError
 from phalanx.errors import UserError
@@ -24,6 +25,7 @@ from phalanx.run.check_loss import check_loss, check_mean, check_weight
 from phalanx.run.nonfinite_data import find_bad_sample, first_bad_sample
 from phalanx.run.optimizers import check_step_hooks
 from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
+from phalanx.run.program_loss import LossOf, ProgramLoss, WeightOf
 from phalanx.run.randomness import seed_micro_batch
 
 NOTHING = torch.empty(0)
@@ -47,10 +49,13 @@ class StepGradients:
         optimizers: Mapping[str, Optimizer],
         *,
         seed: int,
+        schedulers: Sequence[LRScheduler] = (),
         batch_norm: BatchNormSync | None = None,
     ) -> None:
         """strategy: prepared. optimizers: by the names by which a loss asks for one. seed: of the
-        random numbers of micro-batches. batch_norm: of the model's layers, where it has some."""
+        random numbers of micro-batches. schedulers: each makes a step after every update.
+        batch_norm: of the model's layers, where it has some."""
+        self._schedulers = schedulers
         self._strategy, self._seed, self._batch_norm = strategy, seed, batch_norm
         self._parameters = {name: trained_by(optimizer) for name, optimizer in optimizers.items()}
         self._optimizers = optimizers
@@ -173,6 +178,42 @@ class StepGradients:
         )
         self._began = ended
 
+    def compute(
+        self, batch: MicroBatch, function: LossOf, weight: WeightOf | None
+    ) -> Tensor | None:
+        """Compute gradients of a micro-batch that the strategy cuts into its own. Collective.
+
+        Returns: the outputs, detached; None where this rank does not see them.
+        Raises: UserError for a loss, a weight or a batch that does not fit.
+        """
+        self._names_for(None, batch)
+        loss, parts = self._strategy.loss, (batch.inputs, batch.targets)
+        assert isinstance(loss, ProgramLoss), "of strategies that make steps"
+        if not all(isinstance(part, Tensor) for part in parts):
+            kinds = " and ".join(type(part).__name__ for part in parts)
+            raise UserError(
+                f"run.step: a pipeline takes one tensor of inputs and one of targets, and these "
+                f"are {kinds}: give such data, or take another strategy"
+            )
+        if weight is not None and self._strategy.num_blocks is not None:
+            raise UserError("run.step: a bitwise pipeline takes no weight=: leave bitwise out")
+        if self._has_own_weights not in (None, weight is not None):
+            raise UserError("run.step: give weight= in every step, or in none")
+        self._has_own_weights = weight is not None
+        loss.begin(function, weight)
+        divisor = self._global_samples if weight is None else 1
+        result = self._strategy.compute_gradients(
+            Batch(*parts, batch.num_samples, divisor, batch.step)
+        )
+        if not math.isfinite(result.loss_sum):
+            self._bad_sample = find_bad_sample(batch, self._strategy.rank)
+        self._missing.clear()
+        self._until_backward.close()
+        self._weight = float(batch.num_samples) if weight is None else loss.weights
+        self.num_samples = batch.num_samples
+        self._result = result._replace(logits=None)
+        return result.logits
+
     def apply(self, batch: MicroBatch) -> StepResult:
         """Check the sums, clip them, and update the parameters. Collective.
 
@@ -182,11 +223,13 @@ class StepGradients:
         if self._is_first_step:
             self._is_first_step = False
             check_dense(self._strategy.model)
-            check_together(
-                self._strategy.group, bool(self._has_own_weights), "give run.backward a weight="
-            )
+            if self._strategy.is_in_lockstep:
+                check_together(
+                    self._strategy.group, bool(self._has_own_weights), "give run.backward a weight="
+                )
         total, sums_gradients = self._weight, self._strategy.sums_gradients
-        if sums_gradients and not self._strategy.sums_losses:
+        is_summed = self._strategy.sums_losses or not self._strategy.is_in_lockstep
+        if sums_gradients and not is_summed:
             group = self._strategy.group
             own = [result.loss_sum, total] if self._strategy.counts_samples else [0.0, 0.0]
             self._strategy.summed = SummedLoss(*group.sum(own))
@@ -224,7 +267,7 @@ class StepGradients:
     def _first_bad_sample(self) -> str:
         """Return the sample of the step whose data are not finite. Collective, but where ranks
         train alone."""
-        if not self._strategy.sums_gradients:
+        if not (self._strategy.sums_gradients and self._strategy.is_in_lockstep):
             return self._bad_sample
         return first_bad_sample(self._strategy.group, self._bad_sample)
 
@@ -249,9 +292,11 @@ class StepGradients:
                 "it out, run.backward steps when the global batch is full"
             )
 
-    def has_updated(self, optimizer: Optimizer) -> bool:
-        """Return whether the last step was one of this optimizer's."""
-        return any(self._optimizers[name] is optimizer for name in self._due)
+    def step_schedulers(self) -> None:
+        """Let the schedulers follow the update of the last step's optimizers."""
+        for scheduler in self._schedulers:
+            if any(self._optimizers[name] is scheduler.optimizer for name in self._due):
+                scheduler.step()
 
     def _names_for(self, optimizer: str | None, batch: MicroBatch) -> set[str]:
         """Return the optimizers whose gradients a loss is for."""
@@ -292,7 +337,8 @@ class StepGradients:
             )
         if weight is not None and not self._strategy.scales_gradients:
             raise UserError(
-                'strategy="shared" takes no weight= of micro-batches: take strategy="mpi"'
+                'strategy="shared" and "server" take no weight= of micro-batches: take '
+                'strategy="mpi"'
             )
         self._has_own_weights = weight is not None
         own = float(batch.num_samples if weight is None or not batch.num_samples else weight)

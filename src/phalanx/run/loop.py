@@ -386,14 +386,15 @@ class TrainingLoop:
         """Serve the workers, in segments between two checkpoints."""
         assert self._feed.num_samples is not None, "servers know the length of an epoch"
         first, size = self.position, self.options.batch_size
-        end = first.step + num_batches(self._feed.num_samples - first.seen, size)
+        steps = num_batches(self._feed.num_samples - first.seen, size)
+        end = first.step + min(steps, self._steps_left())
         step = first.step
         while step < end:
             stop = min(end, self._next_save(self.position) or end)
             self.strategy.serve(stop - step)
             if step <= self.options.start.step + MEASURED_STEP < stop:
                 self.recorder.add_memory()
-            seen = first.seen + (stop - first.step) * size
+            seen = min(self._feed.num_samples, first.seen + (stop - first.step) * size)
             step, self.position = stop, Position(epoch=first.epoch, seen=seen, step=stop)
             if step < end:
                 self._save_within()

@@ -45,6 +45,24 @@ def trained_by(optimizer: Optimizer) -> list[nn.Parameter]:
     return [parameter for parameter in parameters if parameter.requires_grad]
 
 
+def forget_others(model: nn.Module, part: nn.Module) -> None:
+    """Free the tensors of a program's model that this rank does not train, so that nobody takes
+    them for trained ones: they have shapes, and no values.
+
+    part: of the model, that it trains.
+    """
+    kept = {id(tensor) for tensor in (*part.parameters(), *part.buffers())}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in kept:
+                module._parameters[name] = nn.Parameter(
+                    torch.empty_like(parameter, device="meta"), parameter.requires_grad
+                )
+        for name, buffer in module._buffers.items():
+            if buffer is not None and id(buffer) not in kept:
+                module._buffers[name] = torch.empty_like(buffer, device="meta")
+
+
 def check_dense(model: nn.Module) -> None:
     """Raises: UserError for a sparse gradient, as of `F.embedding(…, sparse=True)`."""
     for name, parameter in model.named_parameters():

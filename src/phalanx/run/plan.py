@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
@@ -29,6 +29,7 @@ from phalanx.parallel.step import StepOptions, trained_parameters
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_alike, check_same_pack
 from phalanx.run.autocast import Autocast
+from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.contents import ends_of, layers_of
 from phalanx.run.data_loader import describe_order, order_of
@@ -44,7 +45,10 @@ from phalanx.run.loop import LoopOptions
 from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.order import SampleOrder
+from phalanx.run.parameters import forget_others
 from phalanx.run.program import ProgramOptions
+from phalanx.run.program_loss import ProgramLoss
+from phalanx.run.randomness import generators_kept
 from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
 from phalanx.run.source import Source, identity_of, make_feed
@@ -73,6 +77,24 @@ class BatchPlan:
     """Arguments of PyTorch's `DataLoader`."""
     loader: DataLoader[Any] | None
     """Gives the order of samples; None: the run's own."""
+
+    def sample(self) -> Tensor:
+        """Return the inputs of the first sample, (1, …). Raises: UserError where they are no
+        tensor, or are not read by number."""
+        if not isinstance(self.source, Sized):
+            raise UserError(
+                "a pipeline cuts the model by the shape of its inputs: give samples that have "
+                "numbers, such as tensors or a Dataset"
+            )
+        with generators_kept():
+            (data,) = self.source.batches([torch.zeros(1, dtype=torch.int64)])
+        inputs = MicroBatch(data, 1, 0, 0, 0, True, True, 1).inputs
+        if not isinstance(inputs, Tensor):
+            raise UserError(
+                "a pipeline's first stage takes one tensor, and the inputs of a sample are of type "
+                f"{type(inputs).__name__}: give such data, or take another strategy"
+            )
+        return inputs
 
     def order(self, seed: int, drawn: dict[str, Any]) -> SampleOrder | None:
         """Return the order of samples by index; None: data have an order of their own.
@@ -156,7 +178,10 @@ class RunPlan:
             share_cores(setup.ranks.launched.local_world_size or 1)
         with as_arguments():
             strategy = make_strategy(setup.choice, setup.ranks, seed=setup.seed, step=setup.step)
+            strategy.loss = ProgramLoss()
             try:
+                if strategy.makes_steps:
+                    strategy.sample = self.batches.sample()
                 check_alike(strategy.group, self.model, self._agreed())
                 identity = identity_of(self.batches.source)
                 check_same_pack(strategy.group, identity.get("pack", ""))
@@ -180,11 +205,15 @@ class RunPlan:
             raise
         except ValueError as error:  # of dtypes
             raise UserError(f'strategy="{name}": {error}: take strategy="mpi"') from error
-        if strategy.is_sharded and strategy.shards:  # else the whole ones would stay in memory
-            held = dict(self.model.named_parameters())
-            held |= zip(trained_parameters(self.model), strategy.shards, strict=True)
+        if strategy.is_sharded:  # else the whole ones would stay in memory
+            held = dict(strategy.model.named_parameters())
+            if strategy.shards:
+                held |= zip(trained_parameters(strategy.model), strategy.shards, strict=True)
             for group in own[0].param_groups:
-                group["params"] = [held[names[id(parameter)]] for parameter in group["params"]]
+                whole = [names[id(parameter)] for parameter in group["params"]]
+                group["params"] = [held[name] for name in whole if name in held]
+            if strategy.makes_steps:
+                forget_others(self.model, strategy.model)
 
     def _check_compression(self) -> None:
         """Raises: UserError for gradients that no compressor takes."""
@@ -257,12 +286,17 @@ class RunPlan:
             batches.source,
             strategy,
             batch_size=batches.batch_size,
-            micro_batches=batches.number,
+            micro_batches=strategy.data_size if strategy.makes_steps else batches.number,
             seed=self.setup.seed,
             loading=batches.loading,
             has_fixed_cut=batches.micro_batches is not None,
             order=order,
         )
+        if not strategy.is_in_lockstep and (order is None or order.num_samples is None):
+            raise UserError(
+                'strategy="server" needs to know the steps of an epoch: give samples that have '
+                "numbers, such as tensors or a Dataset, in an order of known length"
+            )
         is_divided = strategy.numbers is not None or (rebalances and strategy.size > 1)
         if is_divided and not isinstance(feed, DivisibleFeed):
             option = "rebalance" if strategy.numbers is None else "--survive"
@@ -310,6 +344,8 @@ def make_setup(
     device: str,
     seed: int,
     timeout_s: float,
+    batch_size: int,
+    micro_batches: int | None,
     bitwise_micro_batches: int | None,
 ) -> Setup:
     """Return the setup that `phalanx.start` was asked for; a model for a GPU is moved there.
@@ -332,9 +368,16 @@ def make_setup(
         num_ranks=num_ranks,
         num_optimizers=len(optimizers),
         clips=clip_norm is not None,
+        batch_size=batch_size,
+        micro_batches=micro_batches,
         is_on_gpu=place != CPU,
         bitwise_micro_batches=bitwise_micro_batches,
     )
+    if choice.layout is not None and autocast and bitwise_micro_batches is None:
+        raise UserError(
+            'autocast="bf16" and a pipeline exclude each other: its stages hand on tensors of the '
+            "types that they were made for; leave it out, or take bitwise=True"
+        )
     if place == CPU and (choice.name != "sequential" or bitwise_micro_batches is not None):
         check_on_cpu(model)
     step = StepOptions(

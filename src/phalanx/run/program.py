@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -33,6 +34,7 @@ from phalanx.run.feed import Feed
 from phalanx.run.gather import check_gather, gather_rows
 from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
+from phalanx.run.program_loss import LossOf, WeightOf, detached
 from phalanx.run.records import ProgramRecords
 from phalanx.run.samples import seeded_samples
 from phalanx.run.spares import SparePlaces
@@ -88,7 +90,11 @@ class ProgramRun:
         """strategy: prepared, with the program's model and optimizers. optimizers: by name, ""
         for the only one."""
         self._gradients = StepGradients(
-            strategy, optimizers, seed=options.seed, batch_norm=options.batch_norm
+            strategy,
+            optimizers,
+            seed=options.seed,
+            schedulers=options.schedulers,
+            batch_norm=options.batch_norm,
         )
         self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
         self._strategy, self._group = strategy, strategy.group
@@ -113,12 +119,7 @@ class ProgramRun:
 
         That of the model itself holds this rank's parts under strategies that divide it.
         """
-        state: dict[str, Any] = self._strategy.model.state_dict()
-        if not self._strategy.is_sharded:
-            return state
-        from phalanx.parallel.local_shards import full_tensor  # imports DTensor: seconds
-
-        return {n: full_tensor(v) if isinstance(v, Tensor) else v for n, v in state.items()}
+        return self._strategy.whole_state()
 
     @property
     def rank(self) -> int:
@@ -218,12 +219,78 @@ class ProgramRun:
         Raises: UserError for a loss that is no scalar or has no graph, and when gradients are not
                 finite, naming the step, the ranks and a parameter.
         """
-        loop = self._loop
-        batch = loop.current
-        if batch is None:
-            raise UserError("run.backward is called once for each micro-batch of the run's loop")
-        try:
+        batch = self._current("run.backward")
+        if self._strategy.makes_steps:
+            raise UserError(
+                "the stages of a pipeline compute forward pass, loss and backward pass in one "
+                "call: run.step(batch, loss) in place of run.model and run.backward"
+            )
+        with self._failing(batch):
             self._gradients.add(batch, loss, weight, optimizer)
+        self._end_micro_batch(batch)
+
+    def step(
+        self, batch: MicroBatch, loss: LossOf, *, weight: float | WeightOf | None = None
+    ) -> Any:
+        """Compute a micro-batch from its inputs to its gradients in one call, under every strategy;
+        with the last one of a global batch as `backward` does. Collective for that one.
+
+            for batch in run:
+                run.step(batch, torch.nn.functional.cross_entropy)
+
+        Args:
+            batch: The micro-batch that the loop has given.
+            loss: Function of outputs and targets that returns the mean over their samples, 0-dim. A
+                pipeline calls it for each of its own micro-batches, on the rank of the last stage.
+            weight: By which the mean counts in place of the samples, as of `backward`, or a
+                function of the targets that returns it, which is what a pipeline takes.
+
+        Returns:
+            The outputs, detached; None on ranks that do not see them, as those of a pipeline's
+            other stages.
+
+        Raises:
+            UserError: As `backward`, and for data that a pipeline cannot take.
+        """
+        current = self._current("run.step")
+        if batch is not current:
+            raise UserError("run.step takes the micro-batch that the run's loop has given last")
+        if not self._strategy.makes_steps:
+            outputs = self.model(batch.inputs)
+            counts = weight(batch.targets) if callable(weight) else weight
+            self.backward(loss(outputs, batch.targets), weight=counts)
+            return detached(outputs)
+        if weight is not None and not callable(weight):
+            raise UserError(
+                f"run.step: weight={weight!r}, and a pipeline cuts the micro-batch into others: "
+                "give a function of the targets that returns the weight of these"
+            )
+        with self._failing(batch):
+            outputs = self._gradients.compute(batch, loss, weight)
+        self._end_micro_batch(batch)
+        return outputs
+
+    def _current(self, call: str) -> MicroBatch:
+        if self._loop.current is None:
+            raise UserError(f"{call} is called once for each micro-batch of the run's loop")
+        return self._loop.current
+
+    @contextmanager
+    def _failing(self, batch: MicroBatch) -> Iterator[None]:
+        """Note what goes wrong within, which ends the loop."""
+        try:
+            yield
+        except PeerDepartedError as error:
+            self._departure.fail()  # the error says why
+            raise UserError(f"step {batch.step}: {error}, and others did not: {MEND}") from error
+        except BaseException:
+            self._departure.fail()  # the error says why
+            raise
+
+    def _end_micro_batch(self, batch: MicroBatch) -> None:
+        """Make the step, where that was the last micro-batch of one."""
+        loop = self._loop
+        with self._failing(batch):
             if not (batch.ends_step and self._gradients.is_computed):
                 return
             if self._strategy.missing:
@@ -231,15 +298,7 @@ class ProgramRun:
                 return
             self._follow_optimizer()
             result = self._gradients.apply(batch)
-        except PeerDepartedError as error:
-            self._departure.fail()  # the error says why
-            raise UserError(f"step {batch.step}: {error}, and others did not: {MEND}") from error
-        except BaseException:
-            self._departure.fail()  # the error says why
-            raise
-        for scheduler in self._options.schedulers:
-            if self._gradients.has_updated(scheduler.optimizer):
-                scheduler.step()
+        self._gradients.step_schedulers()
         self._count_loss(batch, result)
         counted = self._gradients.num_samples if self._strategy.counts_samples else 0
         loop.end_step(result, counted)
@@ -266,9 +325,7 @@ class ProgramRun:
             UserError: If a global batch is not computed at once, as with `micro_batches=` or
                 `bitwise=True`, or if rows are not one per sample and of one shape on all ranks.
         """
-        batch = self._loop.current
-        if batch is None:
-            raise UserError("run.gather is for the micro-batches of the run's loop")
+        batch = self._current("run.gather")
         check_gather(self._strategy, self._options.micro_batches)
         self._gradients.is_collective = True
         return gather_rows(self._group, batch, tensor)

@@ -167,7 +167,7 @@ class RunRecorder:
         """Bring the sums over the ranks up to date. Collective where the strategy does not sum
         losses in each step."""
         counts = self.counts
-        if not self._strategy.sums_gradients:
+        if not (self._strategy.sums_gradients and self._strategy.is_in_lockstep):
             loss, samples = counts.is_summed
             own = [counts.loss_sum - loss, counts.samples - samples]
             loss_sum, num_samples = self._strategy.group.sum(own)

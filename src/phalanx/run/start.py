@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from phalanx.checkpoints.program import ProgramState
+from phalanx.checkpoints.program import ProgramState, WholeModel
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.shared_folder import named_host
 from phalanx.data.sampler import num_batches
@@ -38,7 +38,7 @@ from phalanx.run.program import ProgramRun
 from phalanx.run.records import Metrics
 from phalanx.run.schedulers import schedulers_of
 from phalanx.run.source import Source, check_loading, reads_once, source_of
-from phalanx.run.strategy import StrategyName, data_ranks
+from phalanx.run.strategy import StrategyName, cuts_itself, data_ranks
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -120,10 +120,14 @@ def start(
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
         and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
         ranks train alone, and average their parameters. `gloo`: PyTorch's DDP over Gloo.
-        `tensor`: layers divided by the model's `parallelize_plan`. `mesh`: several of these.
+        `tensor`: layers divided by the model's `parallelize_plan`. `pipeline`: stages, cut by the
+        model's `pipeline_stages`. `mesh`: several of these. `server`: some ranks hold the
+        parameters, the others compute.
     strategy_options: of `mpi`: all_reduce, bucket_mb, powersgd_rank, topk_fraction, link; of
         `local`: local_steps, outer_optimizer, outer_lr, outer_momentum; of `zero`: zero_stage; of
-        `tensor`: tensor_plan, sequence_parallel; of `mesh`: mesh; as on the command line.
+        `tensor`: tensor_plan, sequence_parallel; of `pipeline`: pipeline_schedule,
+        stages_per_rank, pipeline_stages; of `server`: servers, server_mode, staleness; of `mesh`:
+        mesh; as on the command line.
     compress, overlap: of `mpi`: what is sent in place of gradients, and whether during the
         backward pass.
     comm: communicator of mpi4py whose ranks train, such as a part of COMM_WORLD. None: all ranks.
@@ -179,6 +183,7 @@ def start(
         sharded=sharded,
         loading=loading,
         num_ranks=data_ranks(strategy_of(strategy), strategy_options, num_ranks_of(comm)),
+        cuts_itself=cuts_itself(strategy_of(strategy), strategy_options, num_ranks_of(comm)),
     )
     check_sync_batch_norm(model, batches.number, num_ranks_of(comm))
     setup = make_setup(
@@ -194,6 +199,8 @@ def start(
         device=device,
         seed=seed_of(seed),
         timeout_s=timeout_s,
+        batch_size=batches.batch_size,
+        micro_batches=micro_batches,
         bitwise_micro_batches=batches.number if bitwise else None,
     )
     schedulers = schedulers_of(scheduler, optimizers)
@@ -206,8 +213,9 @@ def start(
         alternate=check_alternate(optimizers, alternate, compress),
     )
     checkpoints = ProgramCheckpoints(saving, plan.manifest(has_checkpoints=saving.is_used))
+    whole = WholeModel.of(model, optimizers)
     chosen = plan.join()
-    state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
+    state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers, whole=whole)
     loop = checkpoints.begin(state, epochs=batches.epochs, steps=steps)
     order = batches.order(setup.seed, state.drawn)
     loop = replace(loop, rebalances=is_rebalanced)
@@ -253,6 +261,7 @@ def _plan_batches(
     sharded: bool,
     loading: dict[str, Any] | None,
     num_ranks: int,
+    cuts_itself: bool,
 ) -> BatchPlan:
     """Return the global batches of a run. Raises: UserError where data and numbers do not fit."""
     given, loader = loading, None
@@ -284,7 +293,11 @@ def _plan_batches(
         num_samples=num_samples,
         batch_size=batch_size,
         micro_batches=micro_batches,
-        number=check_number(micro_batches, batch_size=batch_size, num_ranks=num_ranks),
+        number=check_number(
+            None if cuts_itself and not bitwise else micro_batches,
+            batch_size=batch_size,
+            num_ranks=num_ranks,
+        ),
         epochs=epochs or _epochs_of(source, steps, num_samples, batch_size),
         steps=steps,
         is_sharded=sharded,

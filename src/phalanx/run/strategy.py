@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import torch.distributed as dist
@@ -14,42 +15,50 @@ from phalanx.errors import UserError
 from phalanx.parallel.make import (
     JobRanks,
     make_bitwise,
+    make_bitwise_pipeline,
     make_gloo,
     make_local,
     make_mpi,
     make_on_gpus,
     make_on_mesh,
+    make_server,
 )
-from phalanx.parallel.mesh import parse_mesh
+from phalanx.parallel.mesh import Mesh, parse_mesh
 from phalanx.parallel.mesh_options import (
     BackendOptions,
     MeshOptions,
+    PipelineOptions,
     ShardOptions,
     TensorOptions,
 )
 from phalanx.parallel.option_groups import GivenOptions, default_options
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.randomness import seed_micro_batch
 
 StrategyName = Literal[
-    "auto", "sequential", "mpi", "shared", "gloo", "zero", "local", "tensor", "mesh"
-]
-OF_STEPS = ("pipeline", "server")
-"""They make whole steps, forward pass, loss and backward pass in one."""
-OF_ONE_OPTIMIZER = ("shared", "gloo", "zero", "tensor", "mesh")
-ON_A_MESH = ("zero", "tensor", "mesh")
-PLAN = "tensor_plan"
+    "auto", "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline",
+    "mesh",
+]  # fmt: skip
+OF_ONE_OPTIMIZER = ("shared", "gloo", "server", "zero", "tensor", "pipeline", "mesh")
+ON_A_MESH = ("zero", "tensor", "pipeline", "mesh")
+PLAN, STAGES = "tensor_plan", "pipeline_stages"
 
-OPTIONS = (MpiOptions, LocalOptions, BackendOptions, ShardOptions, TensorOptions)
+OPTIONS = (
+    *(MpiOptions, ServerOptions, LocalOptions, BackendOptions),
+    *(ShardOptions, PipelineOptions, TensorOptions),
+)
 """Groups of the options that `strategy_options` may name."""
 
 _OPTION = re.compile(
     r"--([a-z]+(?:-[a-z]+)*)(?![a-z=-])"
-    r"(?: (none|auto|on|off|mpi|shared|gloo|zero|local|sequential|fp16|bf16|"
-    r"int8|powersgd|topk|average|nesterov|library|naive|direct|ring|tree|halving|[\d.]+))?"
+    r"(?: (none|auto|on|off|mpi|shared|gloo|zero|local|server|sequential|fp16|bf16|"
+    r"int8|powersgd|topk|average|nesterov|library|naive|direct|ring|tree|halving|"
+    r"gpipe|1f1b|interleaved|zero-bubble|[\d.]+))?"
 )
 
 
@@ -61,11 +70,18 @@ class StrategyChoice:
     label: str
     """Name for records: the one that was asked for, also where one rank takes `sequential`."""
     mpi: MpiOptions
+    server: ServerOptions
     local: LocalOptions
     mesh: MeshOptions | None = None
     """Of strategies that divide the model."""
     tensor_plan: object = None
     """In place of the model's own, see `tensor.plan_of`."""
+    layout: PipelineLayout | None = None
+    """Of a pipeline of several ranks."""
+    stages: Sequence[str] | None = None
+    """In place of the model's own, see `chain.layers_of`."""
+    batch_size: int = 1
+    """Of the global batch."""
     is_on_gpu: bool = False
     bitwise_micro_batches: int | None = None
     """Of a global batch, where results must not depend on the number of ranks to the bit."""
@@ -78,6 +94,8 @@ def choose_strategy(
     num_ranks: int,
     num_optimizers: int,
     clips: bool,
+    batch_size: int,
+    micro_batches: int | None = None,
     is_on_gpu: bool = False,
     bitwise_micro_batches: int | None = None,
 ) -> StrategyChoice:
@@ -85,48 +103,37 @@ def choose_strategy(
     nothing to send, takes `sequential` for all but `local`.
 
     name: as `phalanx.start` has it. options: of the strategy, by the names of the command line's.
-    clips: whether gradients are clipped.
+    clips: whether gradients are clipped. batch_size: of the global batch. micro_batches: of it, as
+    asked for.
     Raises: UserError for a strategy or an option that does not fit.
     """
-    if name in OF_STEPS:
-        raise UserError(
-            f"strategy={name!r} makes forward pass, loss and backward pass in one, which a "
-            "program's loop does not know: it is for `phalanx train`"
-        )
-    if name not in get_args(StrategyName):
-        names = ", ".join(get_args(StrategyName))
-        raise UserError(f"strategy={name!r} is none of {names}")
     chosen: Any = "mpi" if name == "auto" else name
-    if chosen == "sequential" and num_ranks > 1:
+    _check_name(name, num_ranks=num_ranks, num_optimizers=num_optimizers)
+    is_bitwise = bitwise_micro_batches is not None
+    if clips and not is_bitwise and (chosen == "shared" or (chosen == "server" and num_ranks > 1)):
         raise UserError(
-            f'strategy="sequential" is for one process, and there are {num_ranks} ranks'
-        )
-    if chosen == "shared" and clips and bitwise_micro_batches is None:
-        raise UserError(
-            'strategy="shared" sums and updates in one pass and cannot clip: leave out '
+            f'strategy="{chosen}" updates slices of the parameters and cannot clip: leave out '
             'clip_norm, or take strategy="mpi"'
         )
-    if chosen in OF_ONE_OPTIMIZER and num_optimizers > 1:
-        raise UserError(
-            f'strategy="{chosen}" takes one optimizer, and there are {num_optimizers}: take '
-            'strategy="mpi"'
-        )
     with as_arguments():
-        known = default_options(*OPTIONS)
-        if unknown := [option for option in options if option not in known]:
-            raise UserError(f"strategy_options: {unknown[0]!r} is none of {', '.join(known)}")
-        plain = {key: value for key, value in options.items() if key != PLAN}
-        _check_types(plain, *OPTIONS)
+        plain = _check_known(options)
         given = GivenOptions(plain, f"strategy={chosen!r}")
         mpi = given.take_if(chosen == "mpi", MpiOptions, 'strategy="mpi"')
+        server = given.take_if(chosen == "server", ServerOptions, 'strategy="server"')
         local = given.take_if(chosen == "local", LocalOptions, 'strategy="local"')
         mesh = _mesh_of(chosen, given, num_ranks=num_ranks)
-        is_split = mesh is not None and mesh.mesh_of(num_ranks).tp > 1
-    if options.get(PLAN) is not None and not is_split and num_ranks > 1:
+        if server is not None and num_ranks > 1:
+            server.num_workers(num_ranks)
+        axes = Mesh() if mesh is None else mesh.mesh_of(num_ranks)
+        number = bitwise_micro_batches if is_bitwise else micro_batches
+        layout = _layout_of(mesh, axes, batch_size=batch_size, micro_batches=number)
+    if options.get(PLAN) is not None and axes.tp == 1 and num_ranks > 1:
         raise UserError('tensor_plan= is for strategy="tensor" and meshes with tp')
+    if options.get(STAGES) is not None and axes.pp == 1 and num_ranks > 1:
+        raise UserError('pipeline_stages= is for strategy="pipeline" and meshes with pp')
     if is_on_gpu and (num_ranks > 1 or chosen == "local"):
         _check_on_gpu(chosen, options, num_optimizers)
-    if bitwise_micro_batches is not None:
+    if is_bitwise:
         check_bitwise(chosen, options, is_on_gpu=is_on_gpu)
     label = "sequential" if name == "auto" and num_ranks == 1 else chosen
     if num_ranks == 1 and chosen != "local":  # the same numbers, without MPI
@@ -135,12 +142,56 @@ def choose_strategy(
         name=chosen,
         label=label,
         mpi=mpi or MpiOptions(),
+        server=server or ServerOptions(),
         local=local or LocalOptions(),
         mesh=mesh,
         tensor_plan=options.get(PLAN),
+        layout=layout,
+        stages=_names_in(options.get(STAGES)),
+        batch_size=batch_size,
         is_on_gpu=is_on_gpu,
         bitwise_micro_batches=bitwise_micro_batches,
     )
+
+
+def _check_name(name: str, *, num_ranks: int, num_optimizers: int) -> None:
+    """Raises: UserError for a strategy that is none, or is for other ranks or optimizers."""
+    if name not in get_args(StrategyName):
+        names = ", ".join(get_args(StrategyName))
+        raise UserError(f"strategy={name!r} is none of {names}")
+    if name == "sequential" and num_ranks > 1:
+        raise UserError(
+            f'strategy="sequential" is for one process, and there are {num_ranks} ranks'
+        )
+    if name in OF_ONE_OPTIMIZER and num_optimizers > 1:
+        raise UserError(
+            f'strategy="{name}" takes one optimizer, and there are {num_optimizers}: take '
+            'strategy="mpi"'
+        )
+
+
+def _check_known(options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that are plain values. Raises: UserError for one that is none."""
+    known = [*default_options(*OPTIONS), STAGES]
+    known.remove("micro_batches")
+    if "micro_batches" in options:
+        raise UserError("strategy_options: micro_batches= is an argument of phalanx.start")
+    if unknown := [option for option in options if option not in known]:
+        raise UserError(f"strategy_options: {unknown[0]!r} is none of {', '.join(known)}")
+    plain = {key: value for key, value in options.items() if key not in (PLAN, STAGES)}
+    _check_types(plain, *OPTIONS)
+    return plain
+
+
+def _names_in(stages: object) -> tuple[str, ...] | None:
+    if stages is None:
+        return None
+    if isinstance(stages, str) or not isinstance(stages, Sequence):
+        raise UserError(
+            f"pipeline_stages={stages!r} is no list of the names of layers in the order of the "
+            "forward pass"
+        )
+    return tuple(map(str, stages))
 
 
 def make_strategy(
@@ -150,7 +201,16 @@ def make_strategy(
 
     Raises: UserError when they cannot work together so.
     """
-    if (number := choice.bitwise_micro_batches) is not None:
+    if (number := choice.bitwise_micro_batches) is not None and choice.layout is not None:
+        return make_bitwise_pipeline(
+            ranks,
+            choice.layout,
+            seed_micro_batch=partial(seed_micro_batch, seed),
+            global_batch_size=choice.batch_size,
+            stages=choice.stages,
+            step=step,
+        )
+    if number is not None:
         overlaps = choice.name == "mpi" and choice.mpi.overlap == "on"
         return make_bitwise(choice.name, ranks, micro_batches=number, overlaps=overlaps, step=step)
     if choice.name in ("gloo", *ON_A_MESH) and dist.is_initialized():
@@ -169,32 +229,52 @@ def make_strategy(
             return make_on_gpus(ranks, step=step)
         case "mpi":
             return make_mpi(ranks, choice.mpi, seed=seed, step=step)
+        case "server":
+            return make_server(ranks, choice.server, step=step)
         case "local":
             return make_local(ranks, choice.local, step=step)
         case "shared":
             return Shared(ranks.join(), step_options=step)
         case "gloo":
             return make_gloo(ranks, step=step)
-        case "zero" | "tensor" | "mesh":
+        case "zero" | "tensor" | "pipeline" | "mesh":
             assert choice.mesh is not None, "of these strategies"
-            return make_on_mesh(ranks, choice.mesh, tensor_plan=choice.tensor_plan, step=step)
+            return make_on_mesh(
+                ranks,
+                choice.mesh,
+                layout=choice.layout,
+                global_batch_size=choice.batch_size,
+                tensor_plan=choice.tensor_plan,
+                stages=choice.stages,
+                step=step,
+            )
         case _:
             return Sequential(step)
 
 
 def data_ranks(name: str, options: Mapping[str, object], num_ranks: int) -> int:
-    """Return into how many parts the ranks cut each global batch: ranks that divide layers see the
-    same samples.
+    """Return into how many parts the ranks cut each global batch: ranks that divide a model see the
+    same samples, and servers none.
 
     Raises: UserError for a mesh of other ranks.
     """
-    if name == "tensor":
+    if name in ("tensor", "pipeline"):
         return 1
+    if name == "server" and num_ranks > 1:
+        servers = options.get("servers", 1)
+        return max(1, num_ranks - (servers if isinstance(servers, int) else 1))
     text = options.get("mesh")
     if name != "mesh" or not isinstance(text, str):
         return num_ranks
     with as_arguments():
         return parse_mesh(text).data_size
+
+
+def cuts_itself(name: str, options: Mapping[str, object], num_ranks: int) -> bool:
+    """Return whether a pipeline of several ranks cuts each part of a global batch itself."""
+    text = options.get("mesh")
+    has_stages = name == "mesh" and isinstance(text, str) and "pp=" in text
+    return num_ranks > 1 and (name == "pipeline" or has_stages)
 
 
 def _mesh_of(name: str, given: GivenOptions, *, num_ranks: int) -> MeshOptions | None:
@@ -207,10 +287,12 @@ def _mesh_of(name: str, given: GivenOptions, *, num_ranks: int) -> MeshOptions |
     else:
         words = 'strategy="zero" and meshes with shard'
         shard = given.take_if(name in ("zero", "mesh"), ShardOptions, words)
-    axes = given.take_if(name in ON_A_MESH, BackendOptions, 'strategy="zero", "tensor" and "mesh"')
-    is_tensor = name in ("tensor", "mesh")
+    words = 'strategy="zero", "tensor", "pipeline" and "mesh"'
+    axes = given.take_if(name in ON_A_MESH, BackendOptions, words)
     words = 'strategy="tensor" and meshes with tp'
-    tensor = given.take_if(is_tensor, TensorOptions, words)
+    tensor = given.take_if(name in ("tensor", "mesh"), TensorOptions, words)
+    words = 'strategy="pipeline" and meshes with pp'
+    pipeline = given.take_if(name in ("pipeline", "mesh"), PipelineOptions, words)
     if axes is None:
         return None
     if (name == "mesh") != (axes.mesh is not None):
@@ -218,26 +300,52 @@ def _mesh_of(name: str, given: GivenOptions, *, num_ranks: int) -> MeshOptions |
             'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} go together: give both, '
             "or neither"
         )
-    options = MeshOptions(**vars(axes), strategy=name, shard=shard, pipeline=None, tensor=tensor)
-    mesh = options.mesh_of(num_ranks)
-    if mesh.pp > 1:
-        raise UserError(
-            f"mesh={axes.mesh}: pipelines make forward pass, loss and backward pass in one, which "
-            "a program's loop does not know: leave pp out, or take `phalanx train`"
-        )
+    options = MeshOptions(
+        **vars(axes), strategy=name, shard=shard, pipeline=pipeline, tensor=tensor
+    )
+    options.mesh_of(num_ranks)
     return options
+
+
+def _layout_of(
+    options: MeshOptions | None, mesh: Mesh, *, batch_size: int, micro_batches: int | None
+) -> PipelineLayout | None:
+    """Return the layout of a pipeline; None where there is none. micro_batches: of a global batch,
+    of which each of its parts is cut into as many.
+
+    Raises: UserError where the schedule, the mesh and the samples do not fit each other.
+    """
+    if options is None or options.pipeline is None or mesh.pp == 1:
+        return None
+    parts = mesh.data_size
+    if micro_batches is None:
+        each = mesh.pp * max(1, min(4, batch_size // (parts * mesh.pp)))
+    elif micro_batches % parts:
+        raise UserError(
+            f"--micro-batches {micro_batches} and a mesh of {mesh} exclude each other: each of the "
+            f"{parts} parts of a global batch is cut alike; give a multiple of {parts}"
+        )
+    else:
+        each = micro_batches // parts
+    if batch_size < parts * each:
+        raise UserError(
+            f"batch_size={batch_size} is less than the pipeline's {parts * each} micro-batches: "
+            "take a larger batch, or fewer micro_batches="
+        )
+    return replace(options, pipeline=replace(options.pipeline, micro_batches=each)).layout(mesh)
 
 
 def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) -> None:
     """Raises: UserError for what makes results depend on the number of ranks."""
-    if name not in ("mpi", "sequential", "shared", "zero"):
+    if name not in ("mpi", "sequential", "shared", "zero", "pipeline"):
         raise UserError(
             f'strategy="{name}" does not sum the gradients of micro-batches in a fixed order, as '
             'bitwise=True and --survive do: take strategy="mpi"'
         )
     if is_on_gpu:
         raise UserError("bitwise=True is for the CPU: leave device= out")
-    if others := options.keys() - {"overlap"}:
+    of_pipelines = {STAGES, "pipeline_schedule", "stages_per_rank"} if name == "pipeline" else set()
+    if others := options.keys() - {"overlap"} - of_pipelines:
         raise UserError(f"bitwise=True has an order of sums of its own: leave {min(others)} out")
 
 

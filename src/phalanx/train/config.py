@@ -25,7 +25,7 @@ from phalanx.parallel.mesh_options import (
 )
 from phalanx.parallel.option_groups import GivenOptions, default_options, flatten
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions, parse_slow_rank
@@ -33,7 +33,6 @@ from phalanx.train.strategy_options import (
     BitwiseMpiOptions,
     BitwiseOptions,
     BitwisePipelineOptions,
-    ServerOptions,
     StrategyOptions,
     check_survived,
     take_strategy_options,
@@ -245,8 +244,8 @@ class TrainConfig(
             case BitwisePipelineOptions() as options:
                 number = self.bitwise_micro_batches(ranks)
                 return replace(options, micro_batches=number).layout(mesh)
-            case MeshOptions(pipeline=PipelineOptions() as options) if mesh.pp > 1:
-                return options.layout(mesh)
+            case MeshOptions() as on_mesh:
+                return on_mesh.layout(mesh)
             case _:
                 return None
 

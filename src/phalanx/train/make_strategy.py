@@ -10,13 +10,15 @@ from phalanx.launch.detect import Launched
 from phalanx.parallel.make import (
     JobRanks,
     make_bitwise,
+    make_bitwise_pipeline,
     make_gloo,
     make_local,
     make_mpi,
     make_on_mesh,
+    make_server,
 )
 from phalanx.parallel.mesh_options import MeshOptions
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
@@ -28,7 +30,6 @@ from phalanx.train.strategy_options import (
     BitwiseMpiOptions,
     BitwiseOptions,
     BitwisePipelineOptions,
-    ServerOptions,
 )
 
 
@@ -44,7 +45,16 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
         case MpiOptions() as options:
             return make_mpi(ranks, options, seed=config.seed, step=step)
         case BitwisePipelineOptions():
-            return _make_bitwise_pipeline(config, ranks, step)
+            layout = config.pipeline_layout(ranks.size)
+            assert layout is not None, "by its options"
+            return make_bitwise_pipeline(
+                ranks,
+                layout,
+                seed_micro_batch=partial(seed_micro_batch, config.seed),
+                global_batch_size=config.global_batch_size(ranks.size),
+                stages=None,
+                step=step,
+            )
         case BitwiseOptions() as options:
             size = ranks.size - config.spares
             number = config.bitwise_micro_batches(size)
@@ -54,22 +64,19 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
                 config.strategy, ranks, micro_batches=number, overlaps=overlaps, step=step
             )
         case ServerOptions() as options:
-            from phalanx.parallel.server import Server
-
-            return Server(
-                ranks.join(),
-                servers=options.servers,
-                mode=options.server_mode,
-                staleness=options.staleness,
-                step_options=step,
-            )
+            return make_server(ranks, options, step=step)
         case LocalOptions() as options:
             return make_local(ranks, options, step=step)
-        case MeshOptions() as options if config.pipeline_layout(ranks.size) is None:
-            plan = named_plan(options.tensor_plan)
-            return make_on_mesh(ranks, options, tensor_plan=plan, step=step)
         case MeshOptions() as options:
-            return _make_staged(config, options, ranks, step)
+            return make_on_mesh(
+                ranks,
+                options,
+                layout=config.pipeline_layout(ranks.size),
+                global_batch_size=config.global_batch_size(ranks.size),
+                tensor_plan=named_plan(options.tensor_plan),
+                stages=None,
+                step=step,
+            )
     match config.strategy:
         case "gloo":
             return make_gloo(ranks, step=step)
@@ -86,40 +93,4 @@ def _step_options(config: TrainConfig) -> StepOptions:
         clip_norm=config.clip_norm,
         skips_nonfinite=config.bad_gradients == "skip",
         autocast=torch.bfloat16 if config.autocast == "bf16" else None,
-    )
-
-
-def _make_staged(
-    config: TrainConfig, options: MeshOptions, ranks: JobRanks, step: StepOptions
-) -> Strategy:
-    from phalanx.parallel.pipeline.staged import Staged
-
-    world = ranks.join()
-    layout = config.pipeline_layout(world.size)
-    assert layout is not None, "by its options"
-    return Staged(
-        world,
-        config.mesh_of(world.size),
-        layout=layout,
-        global_batch_size=config.global_batch_size(world.size),
-        tensor_plan=named_plan(options.tensor_plan),
-        backend=options.backend,
-        zero_stage=options.zero_stage,
-        sequence_parallel=options.sequence_parallel,
-        step_options=step,
-    )
-
-
-def _make_bitwise_pipeline(config: TrainConfig, ranks: JobRanks, step: StepOptions) -> Strategy:
-    from phalanx.parallel.pipeline.bitwise import BitwisePipeline
-
-    world = ranks.join()
-    layout = config.pipeline_layout(world.size)
-    assert layout is not None, "by its options"
-    return BitwisePipeline(
-        world,
-        layout,
-        seed_micro_batch=partial(seed_micro_batch, config.seed),
-        global_batch_size=config.global_batch_size(world.size),
-        step_options=step,
     )

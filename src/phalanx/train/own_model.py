@@ -20,12 +20,9 @@ from phalanx.models.own_model import (
 from phalanx.models.user_function import FunctionName, load, load_any, users_code
 from phalanx.parallel.loss import CrossEntropy, LossFunction, MeanLoss
 from phalanx.parallel.mesh_options import MeshOptions
-from phalanx.parallel.pipeline.chain import Chain, check_shared, layers_of
+from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
 from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
-
-CHAIN_TOLERANCE = 1e-5
-"""Of the largest output."""
 
 
 def examine(config: TrainConfig, shape: DataShape) -> OwnModel:
@@ -64,7 +61,7 @@ def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tupl
             return ()
         layers = layers_of(model)
         inputs = example_inputs(shape, getattr(torch, config.dtype))
-        _check_chain(model, Chain(layers), inputs, 0.0 if config.bitwise else CHAIN_TOLERANCE)
+        check_chain(model, layers, inputs, is_exact=config.bitwise)
     except UserError as error:
         raise UserError(f"--model {config.model}: {error}") from error
     groups = [[name] for name in layers]
@@ -77,27 +74,6 @@ def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tupl
         for group in groups
         if any(True for name in group for _ in layers[name].parameters())
     )
-
-
-def _check_chain(model: nn.Module, chain: Chain, inputs: torch.Tensor, tolerance: float) -> None:
-    """Raise UserError where the layers one after the other are not the model.
-
-    tolerance: of the largest output.
-    """
-    expected = run_once(model, inputs)
-    with users_code("its layers, called one after the other"):
-        found = run_once(chain, inputs)
-    if not isinstance(expected, torch.Tensor) or found.shape != expected.shape:
-        raise UserError(
-            f"its layers, called one after the other, return {_sizes(found)}, and its forward "
-            f"{_sizes(expected)}: a pipeline needs the same tensor from both"
-        )
-    farthest = float((found - expected).abs().max())
-    if not farthest <= tolerance * max(1.0, float(expected.abs().max())):
-        raise UserError(
-            "its layers, called one after the other, give other outputs than its forward (by "
-            f"{farthest:.2g}): what forward does between them must be in a layer"
-        )
 
 
 def named_plan(text: str | None) -> object:

@@ -40,11 +40,11 @@ from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.option_groups import option
-from phalanx.parallel.replica_options import LocalOptions
+from phalanx.parallel.replica_options import LocalOptions, ServerOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import resumed
-from phalanx.train.strategy_options import BitwiseOptions, BitwisePipelineOptions, ServerOptions
+from phalanx.train.strategy_options import BitwiseOptions, BitwisePipelineOptions
 from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:

@@ -17,40 +17,15 @@ from phalanx.parallel.mesh_options import (
     ShardOptions,
     TensorOptions,
 )
-from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, GivenOptions, ruled
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions, Overlap
+from phalanx.parallel.option_groups import AT_LEAST_ONE, GivenOptions, ruled
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions, Overlap, ServerOptions
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES
 
 StrategyName = Literal[
     "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
 ]
-ServerMode = Literal["synchronous", "asynchronous", "bounded"]
 
 MESH_STRATEGIES: tuple[StrategyName, ...] = ("zero", "tensor", "pipeline", "mesh")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
-    """Options of `server`."""
-
-    servers: int = ruled(1, AT_LEAST_ONE)
-    """`server`: ranks that each hold a shard of the parameters; the others are workers."""
-
-    server_mode: ServerMode = "synchronous"
-    """`server`: all workers in step, each at its own pace, or no one further ahead than
-    --staleness."""
-
-    staleness: int = ruled(4, NOT_NEGATIVE)
-    """`server` with --server-mode bounded: steps that the fastest worker may be ahead."""
-
-    def num_workers(self, ranks: int) -> int:
-        """Return the ranks that are no servers. Raises: UserError when there are none."""
-        if self.servers >= ranks:
-            raise UserError(
-                f"--servers {self.servers} of {ranks} ranks leaves no worker: "
-                f"use --ranks {self.servers + 1} or more, or fewer servers"
-            )
-        return ranks - self.servers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,10 @@ from phalanx.models.options import (
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.replica_options import ServerOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.schedule import check_warm_up
-from phalanx.train.strategy_options import ServerOptions
 
 
 def dataset_for(config: TrainConfig) -> str:
@@ -97,10 +97,10 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
     if rank >= ranks:
         raise UserError(f"--slow-rank {slow_rank}: there are {ranks} ranks, from 0")
     options = config.strategy_options
-    if isinstance(options, ServerOptions) and rank < options.servers:
+    if isinstance(options, ServerOptions) and rank >= ranks - options.servers:
         raise UserError(
             f"--slow-rank {slow_rank}: rank {rank} is a server, which makes no steps; "
-            f"the workers are ranks {options.servers} to {ranks - 1}"
+            f"the workers are ranks 0 to {ranks - options.servers - 1}"
         )
 
 
@@ -150,12 +150,6 @@ def check_pipeline(
             f"pp={mesh.pp} with {layout.stages_per_rank} stages a rank are {layout.num_stages} "
             f"stages, but {model_label(config.model)} has {len(layers)} layers to cut between "
             f"({', '.join(layers)}): use fewer ranks or stages{more}"
-        )
-    if mesh.shard > 1 and layout.schedule == "zero-bubble":
-        raise UserError(
-            f"shard={mesh.shard} and --pipeline-schedule zero-bubble exclude each other: PyTorch's "
-            "sharding misses gradients of weights that are computed by themselves; "
-            "use interleaved or 1f1b"
         )
     assert config.ranks is not None, "complete() comes first"
     batch, needed = config.global_batch_size(config.ranks), mesh.data_size * layout.micro_batches

@@ -17,7 +17,7 @@ OWN = runpy.run_path(str(Path(__file__).parents[2] / "models" / "programs" / "ow
 def test_stages_compute_what_the_model_does_under_its_names() -> None:
     model = OWN["transformer"](vocabulary=5, context=4)
     assert list(layers_of(model)) == ["embedding", "layers.0", "layers.1", "head"]
-    stages = [stage_of(model, range(2)), stage_of(model, range(2, 4))]
+    stages = [stage_of(layers_of(model), range(2)), stage_of(layers_of(model), range(2, 4))]
     tokens = torch.tensor([[1, 2, 3, 4]])
     assert torch.equal(stages[1](stages[0](tokens)), model(tokens))
     whole = join_stages(stages)

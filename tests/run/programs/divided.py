@@ -21,13 +21,13 @@ SAMPLES, BATCH, STEPS = 53, 16, 25  # the last global batch has 5 samples
 class Block(nn.Module):
     """Attention of four heads, and two layers; dropout where every rank has all features."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, dropout: float = 0.1) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.mix = nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.dropout = nn.Dropout(0.1)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
         inputs = self.norm(hidden)
@@ -110,6 +110,79 @@ def layers(**options: Any) -> dict[str, Tensor]:
     return run.state_dict()
 
 
+class Words(nn.Module):
+    """Tokens and their places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(11, 16), nn.Embedding(8, 16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden: Tensor = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        return hidden
+
+
+class Stages(nn.Module):
+    """A GPT whose layers are called one after the other, without a name for that of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = Words(), nn.Linear(16, 11)
+        self.blocks = nn.ModuleList([Block(16, dropout=0) for _ in range(3)])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.words(tokens)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+def stages(**options: Any) -> dict[str, Tensor]:
+    """Whole steps, by a loss over the tokens of a text, of which the texts have unequally many."""
+    texts = torch.randint(1, 11, (SAMPLES, 9))
+    texts[torch.arange(9) > torch.randint(2, 9, (SAMPLES, 1))] = 0
+    data = texts[:, :-1], texts[:, 1:]
+    model = Stages()
+    optimizer = AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    run = phalanx.start(
+        model,
+        optimizer,
+        data,
+        batch_size=BATCH,
+        epochs=9,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5),
+        **{"steps": STEPS, **options},
+    )
+    is_weighed = options.get("strategy") != "server" and not options.get("bitwise")
+    weight = {"weight": tokens_of} if is_weighed else {}
+    losses, scores = [], []
+    for epoch in run.epochs():
+        for batch in epoch:
+            outputs = run.step(batch, mean_over_tokens if is_weighed else mean_over_texts, **weight)
+            assert outputs is None or not outputs.requires_grad
+            losses.append(run.step_loss)
+        scores.append(run.evaluate(loss_of, data, reduction="sum"))
+        losses.append(run.training_loss())
+    if not is_weighed:
+        return {**run.state_dict(), "scores": torch.tensor(scores)}
+    return {**run.state_dict(), "losses": torch.tensor(losses), "scores": torch.tensor(scores)}
+
+
+def tokens_of(targets: Tensor) -> int:
+    return int((targets > 0).sum())
+
+
+def mean_over_tokens(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=0)
+
+
+def mean_over_texts(logits: Tensor, targets: Tensor) -> Tensor:
+    losses = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0, reduction="none")
+    return losses.sum(1).mean()
+
+
+LAYERS = {"pipeline_stages": ["words", "blocks.*", "head"]}
 PLAN = {"0": "column", "2": "row"}
 TENSOR = {"strategy": "tensor"}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -118,6 +191,27 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "language zero 3": (language, {"strategy": "zero", "strategy_options": {"zero_stage": 3}}),
     "layers tensor": (layers, {**TENSOR, "strategy_options": {"tensor_plan": PLAN}}),
     "layers zero 3": (layers, {"strategy": "zero", "strategy_options": {"zero_stage": 3}}),
+    "stages pipeline": (stages, {"strategy": "pipeline", "strategy_options": LAYERS}),
+    "stages rounds": (
+        stages,
+        {
+            "strategy": "pipeline",
+            "micro_batches": 8,
+            "strategy_options": {
+                **LAYERS,
+                "pipeline_schedule": "interleaved",
+                "stages_per_rank": 2,
+            },
+        },
+    ),
+    "stages dp=2,pp=2": (stages, {"strategy_options": LAYERS}),
+    "stages zero 3": (stages, {"strategy": "zero", "strategy_options": {"zero_stage": 3}}),
+    "stages mpi": (stages, {"strategy": "mpi"}),
+    "texts server": (stages, {"strategy": "server"}),
+    "texts bitwise": (
+        stages,
+        {"strategy": "pipeline", "bitwise": True, "strategy_options": LAYERS},
+    ),
     "language dp=2,tp=2": (language, {}),
     "language shard=2,tp=2": (language, {}),
     "language dp=2,shard=2": (language, {}),
@@ -127,7 +221,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 def trained(name: str, **more: Any) -> dict[str, Tensor]:
     program, options = CASES[name]
     if "," in name:
-        options = {"strategy": "mesh", "strategy_options": {"mesh": name.split()[1]}}
+        mesh = {"mesh": name.split()[1], **options.get("strategy_options", {})}
+        options = {"strategy": "mesh", "strategy_options": mesh}
     torch.manual_seed(1)
     torch.set_default_dtype(torch.float64)
     try:
@@ -181,8 +276,41 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "= 3, but there are 2 ranks",
     ),
     "stages": (
-        {"strategy": "mesh", "strategy_options": {"mesh": "pp=2"}},
-        "leave pp out, or take `phalanx train`",
+        {"strategy": "pipeline"},
+        "Halves cannot be cut into stages: make it an nn.Sequential, or give it `pipeline_stages`",
+    ),
+    "other stages": (
+        {"strategy": "pipeline", "strategy_options": {"pipeline_stages": ["up", "down", "shift"]}},
+        "Module [Module] is missing",
+    ),
+    "few samples": (
+        {"strategy": "pipeline", "micro_batches": 17},
+        "batch_size=16 is less than the pipeline's 17 micro-batches",
+    ),
+    "stages by text": (
+        {"strategy": "pipeline", "strategy_options": {"pipeline_stages": "up"}},
+        "pipeline_stages='up' is no list of the names of layers",
+    ),
+    "a stream in stages": (
+        {"strategy": "pipeline", "sharded": True},
+        "a pipeline cuts the model by the shape of its inputs",
+    ),
+    "micro-batches elsewhere": (
+        {"strategy": "pipeline", "strategy_options": {"micro_batches": 4}},
+        "micro_batches= is an argument of phalanx.start",
+    ),
+    "no workers": (
+        {"strategy": "server", "strategy_options": {"servers": 2}},
+        "servers=2 of 2 ranks leaves no worker",
+    ),
+    "clipped slices": ({"strategy": "server", "clip_norm": 1.0}, "cannot clip"),
+    "no room": (
+        {
+            "strategy": "mesh",
+            "strategy_options": {"mesh": "pp=2", "pipeline_schedule": "1f1b"},
+            "micro_batches": 1,
+        },
+        "needs a micro-batch for each of its 2 ranks",
     ),
     "no mesh": ({"strategy": "mesh"}, 'strategy_options={"mesh": "dp=2,tp=2"} go together'),
     "a plan for nobody": ({"strategy_options": BAD_PLAN}, "tensor_plan= is for"),

@@ -32,13 +32,14 @@ from phalanx.parallel.loss import join_logits
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
 from phalanx.parallel.pipeline.bubble import ideal_bubble
-from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
+from phalanx.parallel.pipeline.chain import check_chain, join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import measured_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.exact_messages import ExactMessages, Handover
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.orders import Action, order_of
 from phalanx.parallel.pipeline.recorder import Recorder
+from phalanx.parallel.pipeline.staged_model import StagedModel
 from phalanx.parallel.pipeline.timeline import duration_in_ticks
 from phalanx.parallel.step import (
     Batch,
@@ -69,6 +70,7 @@ class BitwisePipeline(Strategy):
 
     collective = "tree"
     name = "pipeline"
+    makes_steps = sums_losses = True
 
     def __init__(
         self,
@@ -78,9 +80,11 @@ class BitwisePipeline(Strategy):
         seed_micro_batch: Seeding,
         global_batch_size: int,
         step_options: StepOptions | None = None,
+        stages: Sequence[str] | None = None,
         layer_costs: Sequence[float] | None = None,
     ) -> None:
         """layout: of the ranks of the world, and of the micro-batches of a full global batch.
+        stages: layers, as of `layers_of`.
         layer_costs: of the chain's layers, in any unit; None: measured.
 
         Raises: UserError where ranks may be lost.
@@ -92,6 +96,7 @@ class BitwisePipeline(Strategy):
             )
         super().__init__(WorldGroup(world), step_options)
         self._world, self._layout, self._layer_costs = world, layout, layer_costs
+        self._layer_names = stages
         self._seed_micro_batch = seed_micro_batch
         self.num_blocks = layout.micro_batches
         self._micro_batch_size = -(-global_batch_size // layout.micro_batches)
@@ -109,15 +114,13 @@ class BitwisePipeline(Strategy):
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         check_batch_norm(model)
-        chain = layers_of(model)
+        chain = layers_of(model, self._layer_names)
         state = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self.tensor_names = tuple(name.replace("_orig_mod.", "") for name in state)
         check_held(state, chain)
-        shape = self.data_shape or getattr(model, "shape", None)
-        assert shape is not None, "set before `prepare`"
-        self._targets_per_sample = shape.targets_per_sample
-        dtype = torch.int64 if shape.is_text else next(model.parameters()).dtype
-        sample = torch.zeros(self._micro_batch_size, *shape.inputs, dtype=dtype)
+        sample = self._sample_for(model)
+        if self.sample is not None:
+            check_chain(model, chain, self.sample, is_exact=True)
         costs = self._layer_costs or self._measure(list(chain.values()), sample)
         broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
         names = list(trained_parameters(model))
@@ -126,7 +129,7 @@ class BitwisePipeline(Strategy):
             [bool(trained_parameters(layer)) for layer in chain.values()],
             self._layout.num_stages,
         )
-        parts = {n: stage_of(model, cut[n]) for n in self._layout.stages_of(self.rank)}
+        parts = {n: stage_of(chain, cut[n]) for n in self._layout.stages_of(self.rank)}
         super().prepare(join_stages(list(parts.values())), rule)
         held_numbers = {name: number for number, name in enumerate(names)}
         self._numbers_held = [held_numbers[name] for name in self._names]
@@ -135,6 +138,18 @@ class BitwisePipeline(Strategy):
         self._stages = {n: BitwiseStage(part, self.num_blocks or 1) for n, part in parts.items()}
         self.optimizer = torch_optimizer(rule, self._parameters)
         self._recorder = Recorder(clock_offset_s=self.group.clock().offset_ns / 1e9)
+        self.module = StagedModel(self)
+
+    def _sample_for(self, model: nn.Module) -> Tensor:
+        """Return samples of the size of a micro-batch, all zeros."""
+        self._targets_per_sample = 1
+        if self.sample is not None:
+            return self.sample.new_zeros(self._micro_batch_size, *self.sample.shape[1:])
+        shape = self.data_shape or getattr(model, "shape", None)
+        assert shape is not None, "set before `prepare`"
+        self._targets_per_sample = shape.targets_per_sample
+        dtype = torch.int64 if shape.is_text else next(model.parameters()).dtype
+        return torch.zeros(self._micro_batch_size, *shape.inputs, dtype=dtype)
 
     def _measure(self, layers: Sequence[nn.Module], sample: Tensor) -> list[float]:
         """Return the layers' costs as rank 0 measures them, which leaves its buffers as they
@@ -218,7 +233,7 @@ class BitwisePipeline(Strategy):
         share, samples = self._shares[number], len(self._shares[number])
         outputs = output if self.options.autocast is None else output.float()
         targets = self._batch.targets[share.start : share.stop].clone()
-        loss = self.loss.sum_over(outputs, targets, samples) / (samples * self._targets_per_sample)
+        loss = self.loss.mean_over(outputs, targets, samples, self._targets_per_sample)
         value = samples * loss.item()
         self._loss_sum += value
         stage.end_with(number, loss, value, samples)
@@ -266,6 +281,16 @@ class BitwisePipeline(Strategy):
                 self._hand(Handover(output), place, place + 1, 0)
         self._messages.finish()
         return output if self.counts_samples else None
+
+    def predict_everywhere(self, inputs: Tensor) -> Tensor:
+        """Return the outputs for `inputs` on every rank."""
+        outputs = self.predict(inputs)
+        return self._world.share(outputs, root=self._layout.last_rank)  # type: ignore[return-value]
+
+    def whole_state(self) -> dict[str, Any]:
+        own = self.model.state_dict()
+        states = [self._world.share(own, root=rank) for rank in range(self.size)]
+        return {name: value for state in states for name, value in state.items()}
 
     # -- norms and values that are not finite --------------------------------------------------
 

@@ -8,9 +8,13 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from phalanx.errors import UserError
+from phalanx.models.own_model import run_once
+from phalanx.models.user_function import users_code
 
 STAGES = "pipeline_stages"
 """Attribute of a model: names of its layers in the order of the forward pass, with * in them."""
+CHAIN_TOLERANCE = 1e-5
+"""Of the largest output."""
 
 
 class Chain(nn.Module):
@@ -39,13 +43,13 @@ class Chain(nn.Module):
         return self._chained
 
 
-def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+def layers_of(model: nn.Module, stages: Sequence[str] | None = None) -> dict[str, nn.Module]:
     """Return the layers between which a pipeline may cut the model, by name, in order: those that
-    `pipeline_stages` names, or the children of an nn.Sequential.
+    `stages` names, else its `pipeline_stages`, or the children of an nn.Sequential.
 
     Raises: UserError where it has neither, or they are not all of its parameters.
     """
-    names = getattr(model, STAGES, None)
+    names = getattr(model, STAGES, None) if stages is None else stages
     if names is not None:
         return _named(model, tuple(map(str, names)))
     if isinstance(model, Chain):
@@ -86,6 +90,30 @@ def _named(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
     return layers
 
 
+def check_chain(
+    model: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor, *, is_exact: bool
+) -> None:
+    """Raise UserError where the layers one after the other are not the model.
+
+    is_exact: their outputs have the same bits, not nearly.
+    """
+    expected = run_once(model, inputs)
+    with users_code("its layers, called one after the other"):
+        found = run_once(Chain(layers), inputs)
+    if not isinstance(expected, Tensor) or found.shape != expected.shape:
+        raise UserError(
+            f"its layers, called one after the other, return {_sizes(found)}, and its forward "
+            f"{_sizes(expected)}: a pipeline needs the same tensor from both"
+        )
+    farthest = float((found - expected).abs().max())
+    tolerance = 0.0 if is_exact else CHAIN_TOLERANCE
+    if not farthest <= tolerance * max(1.0, float(expected.abs().max())):
+        raise UserError(
+            "its layers, called one after the other, give other outputs than its forward (by "
+            f"{farthest:.2g}): what forward does between them must be in a layer"
+        )
+
+
 def check_shared(layers: Mapping[str, nn.Module], what: str) -> None:
     """Raise UserError for a parameter of two layers, which `what` treats each by itself."""
     owners: dict[int, str] = {}
@@ -99,9 +127,9 @@ def check_shared(layers: Mapping[str, nn.Module], what: str) -> None:
                 )
 
 
-def stage_of(model: nn.Module, layers: range) -> Chain:
-    """Return some layers of the chain that `model` is."""
-    named = list(layers_of(model).items())
+def stage_of(chain: Mapping[str, nn.Module], layers: range) -> Chain:
+    """Return some layers of a chain."""
+    named = list(chain.items())
     return Chain(dict(named[layer] for layer in layers))
 
 
@@ -110,3 +138,9 @@ def join_stages(stages: Sequence[Chain]) -> Chain:
     other."""
     layers = (item for stage in stages for item in stage.chained_layers().items())
     return Chain(dict(layers))
+
+
+def _sizes(value: object) -> str:
+    if isinstance(value, Tensor):
+        return " × ".join(map(str, value.shape)) or "one number"
+    return f"a {type(value).__name__}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from phalanx.comm.world import World
@@ -17,11 +19,12 @@ from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble
-from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
+from phalanx.parallel.pipeline.chain import check_chain, join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.pipeline.staged_model import StagedModel
 from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA
 from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, storage_bytes
@@ -40,6 +43,8 @@ class Staged(OnMesh):
     holds, under the names of the whole model.
     """
 
+    makes_steps = True
+
     def __init__(
         self,
         world: World,
@@ -52,9 +57,10 @@ class Staged(OnMesh):
         sequence_parallel: bool = False,
         tensor_plan: object = None,
         step_options: StepOptions | None = None,
+        stages: Sequence[str] | None = None,
         layer_costs: Sequence[float] | None = None,
     ) -> None:
-        """layout: of as many ranks as the axis pp has.
+        """layout: of as many ranks as the axis pp has. stages: layers, as of `layers_of`.
         layer_costs: of the chain's layers, in any unit; None: measured."""
         super().__init__(
             world,
@@ -65,7 +71,7 @@ class Staged(OnMesh):
             sequence_parallel=sequence_parallel,
             step_options=step_options,
         )
-        self._layout, self._layer_costs = layout, layer_costs
+        self._layout, self._layer_names, self._layer_costs = layout, stages, layer_costs
         self._steps_made = 0
         share = -(-global_batch_size // self.data_size)
         self._micro_batch_size = -(-share // layout.micro_batches)
@@ -73,14 +79,17 @@ class Staged(OnMesh):
         self.counts_samples = self.counts_samples and self._place == layout.last_rank
 
     def _divide(self, model: nn.Module) -> nn.Module:
-        chain, sample = layers_of(model), self._sample_for(model)
+        chain, sample = layers_of(model, self._layer_names), self._sample_for(model)
         layers = list(chain.values())
+        if self.sample is not None:
+            check_chain(model, chain, self.sample, is_exact=False)
         micro_batch = sample.of(self._micro_batch_size).zero_()
         costs = self._layer_costs or shared_costs(layers, micro_batch)
         cut = self._cut(chain, costs)
         outputs = outputs_of(layers, micro_batch)
+        self._outputs = outputs[-1]
         ends = [self._divided(outputs[stage[-1]]) for stage in cut[:-1]]
-        stages = {number: stage_of(model, cut[number]) for number in self._numbers}
+        stages = {number: stage_of(chain, cut[number]) for number in self._numbers}
         for stage in stages.values():
             self._split(stage)
             self._shard(stage)
@@ -136,6 +145,7 @@ class Staged(OnMesh):
         self._quantities = len(STATE_NAMES[self._rule.kind])
         self._pipeline.rehearse()
         self.clear_gradients()
+        self.module = StagedModel(self)
 
     def synchronize_buffers(self) -> None:
         """Do nothing: stages have no buffers that change."""
@@ -160,6 +170,21 @@ class Staged(OnMesh):
             reshard_parameters(stage)
         return logits
 
+    def predict_everywhere(self, inputs: Tensor) -> Tensor:
+        """Return the outputs for `inputs` on every rank of the pipeline."""
+        outputs = self.predict(inputs)
+        if outputs is None:
+            outputs = self._outputs.of(len(inputs))
+        group = self._devices["pp"].get_group()
+        dist.broadcast(outputs, group=group, group_src=self._layout.last_rank)
+        return outputs
+
+    def whole_state(self) -> dict[str, Any]:
+        own, group = super().whole_state(), self._devices["pp"].get_group()
+        states: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(states, own, group=group)
+        return {name: value for state in states for name, value in state.items()}
+
     def actions(self) -> Sequence[TimedAction]:
         return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
 
@@ -181,6 +206,8 @@ class Staged(OnMesh):
 
     def _sample_for(self, model: nn.Module) -> Boundary:
         """Return shape and dtype of the samples that the model reads."""
+        if self.sample is not None:
+            return Boundary(tuple(self.sample.shape[1:]), self.sample.dtype)
         shape = self._shape_for(model)
         assert shape is not None, "set before `prepare`"
         parameter = next(model.parameters())

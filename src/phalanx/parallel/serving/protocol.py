@@ -7,7 +7,7 @@ memory of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.comm.wait import WaitPolicy, wait_until
 
-_HEADER, _GRADIENT, _WEIGHTS = 1, 2, 3  # tags
+_HEADER, _GRADIENT, _WEIGHTS, _STATE = 1, 2, 3, 4  # tags
 
 # A server sleeps while the workers compute, as it may share a core with one. Oversleeping costs a
 # fraction of the transfer of a gradient.
@@ -37,21 +37,21 @@ HEADER_BYTES = 8 * len(Header._fields)
 
 
 def push_and_pull(
-    group: Group, header: Header, gradient: Tensor, weights: Tensor, shards: Sequence[range]
+    group: Group, header: Header, gradient: Tensor, weights: Tensor, shards: Mapping[int, range]
 ) -> None:
     """Push gradients to all servers and pull fresh `weights` from them, at the same time; a
     worker's step.
 
-    gradient, weights: (n,); shards: of them, by server, which are ranks 0, 1, …
+    gradient, weights: (n,); shards: of them, by the server's rank.
     Raises: WaitTimeoutError naming the server that did not answer.
     """
     words = Buffer.of(np.array(header, np.float64))
     given, taken = Buffer.of(gradient.numpy()), Buffer.of(weights.numpy())
     requests = [
         group.receive(taken.part(shard.start, shard.stop), source=server, tag=_WEIGHTS)
-        for server, shard in enumerate(shards)
+        for server, shard in shards.items()
     ]
-    for server, shard in enumerate(shards):
+    for server, shard in shards.items():
         requests.append(group.send(words, dest=server, tag=_HEADER))
         part = given.part(shard.start, shard.stop)
         requests.append(group.send(part, dest=server, tag=_GRADIENT))
@@ -90,3 +90,25 @@ def send_weights(group: Group, weights: Tensor, dests: Sequence[int]) -> None:
     buffer = Buffer.of(weights.numpy())
     for request in [group.send(buffer, dest=dest, tag=_WEIGHTS) for dest in dests]:
         request.wait()
+
+
+def send_state(group: Group, state: Sequence[Tensor], steps: float, *, dest: int) -> None:
+    """Send the optimizer's state of a server's shard, and the steps that it has made."""
+    counted = np.array([steps], np.float64)
+    parts = [Buffer.of(counted), *(Buffer.of(quantity.numpy()) for quantity in state)]
+    for request in [group.send(part, dest=dest, tag=_STATE) for part in parts]:
+        request.wait()
+
+
+def receive_states(group: Group, into: Sequence[Tensor], shards: Mapping[int, range]) -> float:
+    """Receive the states of all servers, and return the steps that they have made.
+
+    into: (n,) of each quantity. shards: of them, by the server's rank.
+    """
+    counted = np.zeros(1)
+    for server, shard in shards.items():
+        parts = [quantity[shard.start : shard.stop] for quantity in into]
+        buffers = [Buffer.of(counted), *(Buffer.of(part.numpy()) for part in parts)]
+        for request in [group.receive(part, source=server, tag=_STATE) for part in buffers]:
+            request.wait()
+    return float(counted[0])

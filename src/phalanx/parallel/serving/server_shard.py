@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -61,19 +61,26 @@ class ServerShard:
             taken["step"] = max(steps, default=torch.tensor(0.0)).clone()
         optimizer.state.clear()
 
-    def export_optimizer_state(
-        self, whole: Sequence[Tensor], parameters: Sequence[nn.Parameter], optimizer: Optimizer
-    ) -> None:
-        """Give `optimizer` the state of all parameters, as if it had made every step itself.
+    @property
+    def steps(self) -> float:
+        """Updates made, where the optimizer counts them."""
+        return float(self._optimizer.state.get(self.values, {}).get("step", 0.0))
 
-        whole: (n,) of each quantity, over all servers.
-        """
-        for parameter, *views in zip(
-            parameters, *(views_of(vector, parameters) for vector in whole), strict=True
-        ):
-            state = dict(zip(self.quantities, views, strict=True))
-            optimizer.state[parameter] = {**dict(self._steps()), **state}
 
-    def _steps(self) -> Iterator[tuple[str, Tensor]]:
-        if self._counts_steps:
-            yield "step", self._optimizer.state[self.values]["step"].clone()
+def export_optimizer_state(
+    rule: OptimizerConfig,
+    whole: Sequence[Tensor],
+    steps: float,
+    parameters: Sequence[nn.Parameter],
+    optimizer: Optimizer,
+) -> None:
+    """Give `optimizer` the state of all parameters, as if it had made every step itself.
+
+    whole: (n,) of each quantity, over all servers. steps: that they have made.
+    """
+    counted = {"step": torch.tensor(steps)} if rule.name != "sgd" else {}
+    for parameter, *views in zip(
+        parameters, *(views_of(vector, parameters) for vector in whole), strict=True
+    ):
+        own = {name: value.clone() for name, value in counted.items()}
+        optimizer.state[parameter] = own | dict(zip(STATE_NAMES[rule.kind], views, strict=True))

@@ -17,7 +17,7 @@ from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import measured_bubble
-from phalanx.parallel.pipeline.chain import join_stages, stage_of
+from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
@@ -92,7 +92,8 @@ def check(truth: Truth, layout: PipelineLayout) -> None:
     inputs, _ = batch(0, truth.shape)
     outputs = outputs_of(layers, inputs)
     ends = [outputs[stage[-1]] for stage in cut]
-    stages = {number: stage_of(model, cut[number]) for number in layout.stages_of(dist.get_rank())}
+    chain, rank = layers_of(model), dist.get_rank()
+    stages = {number: stage_of(chain, cut[number]) for number in layout.stages_of(rank)}
     mine = join_stages(list(stages.values()))
     pipeline = Pipeline(
         layout,

@@ -1,0 +1,76 @@
+"""A program's loss where the strategy calls it: on micro-batches that a pipeline has cut itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from phalanx.parallel.loss import LossFunction, sum_of_nothing
+from phalanx.parallel.step import Batch
+from phalanx.run.check_loss import check_loss, check_weight
+
+LossOf = Callable[[Any, Any], Tensor]
+"""Of outputs and targets, the mean over their samples, 0-dim."""
+WeightOf = Callable[[Any], float]
+"""Of targets, by how much their mean counts."""
+
+
+class ProgramLoss(LossFunction):
+    """The loss that a call of `run.step` brings with it."""
+
+    counts_correct = False
+
+    def __init__(self) -> None:
+        self._function: LossOf | None = None
+        self._weight: WeightOf | None = None
+        self.weights = 0.0
+        """Sum over the micro-batches of the step, of those that this rank sees."""
+
+    def begin(self, function: LossOf, weight: WeightOf | None) -> None:
+        """Take the loss of a step. weight: None: a micro-batch counts by its samples."""
+        self._function, self._weight, self.weights = function, weight, 0.0
+
+    def sum_over(self, outputs: Any, targets: Tensor, num_samples: int) -> Tensor:
+        """Return the mean times its weight; zero with a graph for padding.
+
+        Raises: UserError for what is no mean with a graph, and for a weight that is no number.
+        """
+        if not num_samples:
+            return sum_of_nothing(outputs)
+        mean = self.mean_over(outputs, targets, num_samples, 1)
+        weight = float(num_samples if self._weight is None else self._weight(targets))
+        check_weight(weight)
+        self.weights += weight
+        return mean * weight if weight else sum_of_nothing(outputs)
+
+    def mean_over(
+        self,
+        outputs: Any,
+        targets: Tensor,
+        num_samples: int,  # noqa: ARG002
+        targets_per_sample: int,  # noqa: ARG002
+    ) -> Tensor:
+        assert self._function is not None, "set before the step"
+        mean = self._function(outputs, targets)
+        check_loss(mean)
+        return mean
+
+    def num_targets(self, batch: Batch) -> int:
+        return batch.num_samples
+
+    def logits(self, outputs: Any) -> Tensor | None:
+        """Return the outputs, detached, where they are one tensor."""
+        return outputs.detach() if isinstance(outputs, Tensor) else None
+
+
+def detached(outputs: Any) -> Any:
+    """Return outputs without their graph: a tensor, or tuples, lists and dictionaries of some."""
+    if isinstance(outputs, Tensor):
+        return outputs.detach()
+    if isinstance(outputs, Mapping):
+        return {name: detached(value) for name, value in outputs.items()}
+    if type(outputs) in (list, tuple):
+        return type(outputs)(map(detached, outputs))
+    return outputs
