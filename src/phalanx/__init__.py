@@ -12,7 +12,8 @@ torchrun started. Beside it:
     start, ProgramRun, MicroBatch   a program's own loop (docs/own_program.md)
     World                           the ranks that a launcher started, and their collectives
     DataParallel                    a module whose gradients are averaged over the ranks
-    Pack, PackWriter                packed data (docs/data_packed.md)
+    Pack, PackWriter, Packed        packed data (docs/data_packed.md), and its options in training
+    Checkpoints, Records            values of `start` for what few programs need
     UserError, RunFailedError       errors in sentences
 
 `import phalanx.horovod as hvd` runs programs written for Horovod. Each name is loaded when it is
@@ -31,22 +32,28 @@ if TYPE_CHECKING:
     from phalanx.errors import RunFailedError, UserError
     from phalanx.parallel.data_parallel import DataParallel
     from phalanx.run.batch import MicroBatch
+    from phalanx.run.options import Checkpoints, Records
+    from phalanx.run.packed import Packed
     from phalanx.run.program import ProgramRun
     from phalanx.run.start import start
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "DataParallel", "MicroBatch", "Pack", "PackWriter", "ProgramRun", "RunFailedError", "UserError",
-    "World", "start",
+    "Checkpoints", "DataParallel", "MicroBatch", "Pack", "PackWriter", "Packed", "ProgramRun",
+    "Records",
+    "RunFailedError", "UserError", "World", "start",
 ]  # fmt: skip
 
 _MODULE_OF = {
+    "Checkpoints": "phalanx.run.options",
     "DataParallel": "phalanx.parallel.data_parallel",
     "MicroBatch": "phalanx.run.batch",
     "Pack": "phalanx.data.packed.pack",
     "PackWriter": "phalanx.data.packed.writer",
+    "Packed": "phalanx.run.packed",
     "ProgramRun": "phalanx.run.program",
+    "Records": "phalanx.run.options",
     "RunFailedError": "phalanx.errors",
     "UserError": "phalanx.errors",
     "World": "phalanx.comm.world",

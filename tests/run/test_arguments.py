@@ -1,5 +1,6 @@
 """Whatever `phalanx.start` is given, it makes a run or says in a line what does not fit."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,17 @@ def test_no_argument_ends_in_a_traceback(
     else:
         run.close()
         for name, value in options.items():
-            if name in ("bitwise", "checkpoint_thread", "trace", "sharded", "rebalance"):
+            if name in ("bitwise", "sharded"):
                 assert value is None or type(value) is bool, name
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"checkpoint_thread": float("nan")}, "checkpoint_thread=nan is neither True nor False"),
         ({"bitwise": 1}, "bitwise=1 is neither True nor False"),
-        ({"on_metrics": 5}, "on_metrics=5 is no function"),
+        ({"records": 5}, "records=5 is no phalanx.Records"),
+        ({"checkpoints": "often"}, "checkpoints='often' is no phalanx.Checkpoints"),
+        ({"strategy_options": {"rebalance": 1}}, "rebalance=1 is neither True nor False"),
         ({"resume": []}, r"resume=\[\] is no path"),
         ({"checkpoint_dir": True}, "checkpoint_dir=True is no path"),
         ({"strategy_options": 3}, "strategy_options=3 is no mapping of options"),
@@ -76,3 +78,22 @@ def test_the_words(options: dict[str, Any], text: str) -> None:
 
 def test_every_argument_has_a_check() -> None:
     assert set(WITH_OWN_CHECKS) <= set(phalanx.start.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: phalanx.Checkpoints(every_steps=0),
+            "every_steps=0.: it is no whole number from 1",
+        ),
+        (lambda: phalanx.Checkpoints(keep=True), "keep=True.: it is no whole number from 1"),
+        (lambda: phalanx.Checkpoints(every_seconds=0), "every_seconds=0.: it is no finite number"),
+        (lambda: phalanx.Checkpoints(in_thread=float("nan")), "in_thread=nan.: it is neither True"),  # type: ignore[arg-type]
+        (lambda: phalanx.Records(on_metrics=5), "on_metrics=5.: it is no function"),  # type: ignore[arg-type]
+        (lambda: phalanx.Records(trace=None), "trace=None.: it is neither True nor False"),  # type: ignore[arg-type]
+    ],
+)
+def test_values_tell_what_is_wrong_with_them(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(phalanx.UserError, match=text):
+        make()

@@ -59,11 +59,13 @@ def loss_of(run: ProgramRun, batch: object) -> Tensor:
         ({"bad_gradients": "skpi"}, "bad_gradients='skpi' is neither stop nor skip"),
         ({"micro_batches": 9}, "micro_batches=9 does not fit: with 1 rank and batch_size=4"),
         ({"strategy": "ring"}, "strategy='ring' is none of auto, sequential, mpi, shared"),
-        ({"strategy": "pipeline"}, "strategy='pipeline' makes forward pass, loss and backward"),
         ({"strategy": "zero", "strategy_options": {"zero_stage": 4}}, "zero_stage=4 is none of"),
         ({"strategy": "mesh"}, 'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} go'),
-        ({"compress": "zip"}, "compress='zip' is none of none, fp16"),
-        ({"strategy": "gloo", "compress": "fp16"}, 'compress="fp16" means nothing .*: it is for'),
+        ({"strategy_options": {"compress": "zip"}}, "compress='zip' is none of none, fp16"),
+        (
+            {"strategy": "gloo", "strategy_options": {"compress": "fp16"}},
+            'compress="fp16" means nothing .*: it is for',
+        ),
         ({"strategy_options": {"local_step": 1}}, "'local_step' is none of all_reduce, compress"),
         (
             {"strategy": "local", "strategy_options": {"local_steps": 0}},
@@ -136,7 +138,7 @@ def test_steps_alternate_between_optimizers_by_their_names() -> None:
         with pytest.raises(phalanx.UserError, match=re.escape(text)):
             start(alternate)
     with pytest.raises(phalanx.UserError, match="do not go together"):
-        start(["w", "b"], compress="fp16")
+        start(["w", "b"], strategy_options={"compress": "fp16"})
     run = start(["w", "b"])
     for batch in run:
         before = model.weight.clone(), model.bias.clone()

@@ -24,6 +24,7 @@ from phalanx.records.events import SavedEvent
 from phalanx.records.files import read_events
 from phalanx.run.contents import ends_of
 from phalanx.run.ended import close_ended
+from phalanx.run.options import Checkpoints
 from phalanx.run.program import ProgramRun
 from phalanx.run.samples import samples_of
 from tests.conftest import ONE_THREAD, Ranks, long
@@ -104,7 +105,7 @@ def test_what_ranks_keep_for_themselves_goes_on(
         resume = str(tmp_path / name / "averaged" / WITHIN)
         runs[f"{name} again"] = ("averaged", {**options, "resume": resume})
         runs[f"{name} again"][1].update(
-            checkpoint_dir=str(tmp_path / f"{name} again"), checkpoint_steps=3
+            checkpoint_dir=str(tmp_path / f"{name} again"), checkpoints=Checkpoints(every_steps=3)
         )
     output = ranks.mpi(2, programs("checkpoints.py"), str(tmp_path), json.dumps(runs))
     assert "is forgotten" not in output
@@ -211,13 +212,11 @@ def train(run: ProgramRun, after_step: Callable[[int], None] = lambda _: None) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"checkpoint_steps": 3}, "checkpoint_steps=3 needs checkpoint_dir="),
-        ({"checkpoint_dir": "x", "checkpoint_steps": 0}, "checkpoint_steps=0 is no whole number"),
+        ({"checkpoints": Checkpoints(every_steps=3)}, r"Checkpoints\(every_steps=3\) needs"),
         ({"checkpoint_dir": "x", "seed": -1}, "seed=-1: runs with checkpoints take one from 0"),
-        ({"checkpoint_seconds": 3}, "checkpoint_seconds=3 needs checkpoint_dir="),
-        ({"checkpoint_dir": "x", "checkpoint_seconds": 0}, "checkpoint_seconds=0 is no positive"),
-        ({"keep_checkpoints": 2}, "keep_checkpoints=2 needs checkpoint_dir="),
-        ({"checkpoint_thread": False}, "checkpoint_thread=False needs checkpoint_dir="),
+        ({"checkpoints": Checkpoints(every_seconds=3)}, r"\(every_seconds=3\) needs"),
+        ({"checkpoints": Checkpoints(keep=2)}, r"\(keep=2\) needs"),
+        ({"checkpoints": Checkpoints(in_thread=False)}, r"\(in_thread=False\) needs"),
         ({"resume": True}, "resume=True needs checkpoint_dir="),
         ({"resume": "auto"}, "resume='auto' needs checkpoint_dir="),
         ({"resume": "/nowhere"}, "resume=/nowhere: there is no such folder"),
@@ -261,7 +260,7 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
 def test_a_thread_that_cannot_write_ends_the_run(tmp_path: Path) -> None:
     """Without harm to what was written before, and soon: not when the run ends."""
     folder, steps = tmp_path / "saved", []
-    run = start(checkpoint_dir=folder, checkpoint_steps=1, epochs=500)
+    run = start(checkpoint_dir=folder, checkpoints=Checkpoints(every_steps=1), epochs=500)
 
     def take_away(step: int) -> None:
         steps.append(step)
@@ -279,7 +278,7 @@ def test_so_many_are_kept_and_a_run_begins_where_all_are_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {"checkpoint_dir": tmp_path / "saved", "resume": "auto"}
-    keep = {"checkpoint_steps": 1, "keep_checkpoints": 2, "run_dir": tmp_path / "run"}
+    keep = {"checkpoints": Checkpoints(every_steps=1, keep=2), "run_dir": tmp_path / "run"}
     train(start(**options, **keep, epochs=2))
     names = ["epoch-0001-samples-00000012", "epoch-0002"]
     assert sorted(path.name for path in (tmp_path / "saved").glob("epoch-*")) == names
@@ -288,7 +287,7 @@ def test_so_many_are_kept_and_a_run_begins_where_all_are_damaged(
     assert len(saved) == 8 and all(event.written_s is not None for event in saved)
     (tmp_path / "saved" / names[1] / MODEL_FILE).write_bytes(b"")
     steps: list[int] = []
-    train(start(**options, epochs=2, checkpoint_thread=False), steps.append)
+    train(start(**options, epochs=2, checkpoints=Checkpoints(in_thread=False)), steps.append)
     assert steps == [7]
     for path in (tmp_path / "saved").glob("epoch*"):
         (path / MODEL_FILE).unlink()

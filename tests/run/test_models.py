@@ -157,7 +157,13 @@ def test_models_that_are_refused(model: nn.Module, text: str) -> None:
 def test_gradients_of_complex_parameters_are_not_compressed() -> None:
     model = Complex()
     with pytest.raises(phalanx.UserError, match="for real gradients, and weight is complex"):
-        phalanx.start(model, SGD(model.parameters(), lr=0.1), INPUTS, batch_size=4, compress="fp16")
+        phalanx.start(
+            model,
+            SGD(model.parameters(), lr=0.1),
+            INPUTS,
+            batch_size=4,
+            strategy_options={"compress": "fp16"},
+        )
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": None}, {"affine": False}])

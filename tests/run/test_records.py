@@ -31,6 +31,7 @@ from phalanx.report.folder import read_folder
 from phalanx.report.page import content_of
 from phalanx.run.batch import MicroBatch
 from phalanx.run.ended import close_ended
+from phalanx.run.options import Records
 from phalanx.run.program import ProgramRun
 from tests.conftest import ONE_THREAD, PATIENCE, Ranks, forked_python, long
 
@@ -66,7 +67,13 @@ def train(run: ProgramRun) -> None:
 
 def test_a_run_writes_what_a_report_draws(tmp_path: Path) -> None:
     folder, told = tmp_path / "run", []
-    train(run_of(folder, micro_batches=3, on_metrics=lambda *metrics: told.append(metrics)))
+    train(
+        run_of(
+            folder,
+            micro_batches=3,
+            records=Records(on_metrics=lambda *metrics: told.append(metrics)),
+        )
+    )
     assert told == [(2, {"validation_loss": 0.5, "seen": 20.0}), (5, told[0][1])]
     run = read_run(folder)
     assert (run.outcome.status, run.setting.model, run.setting.dataset) == (
@@ -120,8 +127,8 @@ def test_a_trace_lies_beside_the_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(phalanx.UserError, match="give run_dir="):
-        run_of(None, trace=True)
-    train(run_of(tmp_path / "run", trace=True))
+        run_of(None, records=Records(trace=True))
+    train(run_of(tmp_path / "run", records=Records(trace=True)))
     report(tmp_path / "run")
     told = capsys.readouterr()
     assert told.out == f"{tmp_path / 'run' / 'report.html'}\n"

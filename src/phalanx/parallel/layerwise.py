@@ -32,7 +32,7 @@ def keep_squares(squares: Tensor) -> Tensor:
 class _Layerwise(Optimizer):
     def __init__(self, parameters: Any, defaults: dict[str, Any], squares: Squares) -> None:
         super().__init__(parameters, defaults)
-        self._squares = squares
+        self.squares = squares
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -57,7 +57,7 @@ class _Layerwise(Optimizer):
     def _norms(self, parameters: list[Tensor], other: list[Tensor]) -> list[list[float]]:
         """Return the norms of the full parameters, and of the tensors that belong to them."""
         squares = torch.stack([squares_of(parameters), squares_of(other)])
-        norms: list[list[float]] = self._squares(squares).sqrt().tolist()
+        norms: list[list[float]] = self.squares(squares).sqrt().tolist()
         return norms
 
     def _state(self, parameters: list[Tensor], name: str) -> list[Tensor]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.optim import Optimizer
 
 from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Traffic, sum_traffic
@@ -37,7 +38,7 @@ from phalanx.parallel.costs import (
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.nonfinite import describe_over_ranks
-from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource, optimizer_of_parts, torch_optimizer
 from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
     explain_parts,
@@ -110,7 +111,8 @@ class OnMesh(Strategy):
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
-        names = list(trained_parameters(model))  # of the full model
+        trained = trained_parameters(model)  # of the full model
+        names, whole = list(trained), list(trained.values())
         shape = self._shape_for(model)
         self._sequence = shape.targets_per_sample if shape else 1
         self._split_traffic: SplitTraffic | None = None
@@ -128,7 +130,10 @@ class OnMesh(Strategy):
         self._find_shards()
         if self._sums_replicas:
             self._reduced_bytes = sum(shard.nbytes for shard in self.shards)
-        self.optimizer = torch_optimizer(self._rule, self.shards, squares=self._full_squares)
+        if isinstance(rule, Optimizer):
+            self.optimizer = optimizer_of_parts(rule, whole, squares=self._full_squares)
+        else:
+            self.optimizer = torch_optimizer(rule, self.shards, squares=self._full_squares)
 
     def _divide(self, model: nn.Module) -> nn.Module:
         """Return this rank's part of the full model."""

@@ -6,13 +6,33 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import (
+    ASGD,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
 
+from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.layerwise import LAMB, LARS, Squares, keep_squares
 
 OptimizerSource = OptimizerConfig | Optimizer
 """Rule that a strategy makes its optimizer of, or the optimizer that a program has made."""
+
+
+ELEMENTWISE = (
+    SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Rprop, Adagrad, Adadelta, ASGD
+)  # fmt: skip
+"""Optimizers that update each value by itself: that of a part makes the numbers of the whole."""
 
 
 class JointOptimizer(Optimizer):
@@ -74,6 +94,31 @@ def rule_of(source: OptimizerSource) -> OptimizerConfig | None:
             )
         case _:
             return None
+
+
+def optimizer_of_parts(
+    optimizer: Optimizer, trained: Sequence[nn.Parameter], *, squares: Squares
+) -> Optimizer:
+    """Return a program's optimizer where ranks will give it parts of the parameters.
+
+    trained: the whole ones, in the model's order. squares: of them, for `LARS` and `LAMB`.
+    Raises: UserError for one that may look at whole parameters.
+    """
+    if isinstance(optimizer, (LARS, LAMB)):
+        held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if len(optimizer.param_groups) > 1 or list(map(id, held)) != list(map(id, trained)):
+            raise UserError(
+                f"{type(optimizer).__name__} of parameters that ranks divide takes one group, in "
+                'the order of model.parameters(); or take strategy="mpi"'
+            )
+        optimizer.squares = squares
+    elif type(optimizer) not in ELEMENTWISE:
+        names = ", ".join(kind.__name__ for kind in ELEMENTWISE)
+        raise UserError(
+            f"{type(optimizer).__name__} may look at whole parameters, of which each rank has a "
+            f'part: give one of {names}, LARS or LAMB, or take strategy="mpi"'
+        )
+    return optimizer
 
 
 def torch_optimizer(

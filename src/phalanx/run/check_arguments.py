@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from phalanx.errors import UserError
 
-WORDS = {
+WORDS: dict[Any, str] = {
     bool: "is neither True nor False",
     int: "is no whole number from 1",
     float: "is no finite number above 0",
@@ -80,4 +80,5 @@ def _words(name: str, kinds: list[Any]) -> str:
         return f"is none of {', '.join(get_args(kind))}"
     if name == "seed":
         return "is no whole number"
-    return WORDS[get_origin(kind) or kind]
+    kind = get_origin(kind) or kind
+    return WORDS.get(kind) or f"is no phalanx.{kind.__name__}"

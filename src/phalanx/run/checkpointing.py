@@ -30,6 +30,7 @@ from phalanx.jobs.restarts import is_restart
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.events import NoticeEvent
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
+from phalanx.run.options import Checkpoints
 from phalanx.run.recording import RunRecorder
 
 AUTOMATIC = "auto"
@@ -41,14 +42,7 @@ class CheckpointPlan:
     """Where a program's checkpoints go, and where it looks for the one to resume from."""
 
     folder: Path | None
-    every_steps: int | None = None
-    """Steps of an epoch between two checkpoints within it."""
-    every_s: float | None = None
-    """Seconds between two checkpoints."""
-    keep: int | None = None
-    """Checkpoints that stay; None: all of full epochs, and two within them."""
-    in_background: bool = True
-    """Whether a thread writes them while training goes on."""
+    options: Checkpoints
     place: Path | None = None
     """A checkpoint, or a folder of them; None: the run begins anew."""
     is_automatic: bool = False
@@ -59,26 +53,13 @@ class CheckpointPlan:
         cls,
         checkpoint_dir: Path | str | None,
         resume: bool | Path | str | None,
-        *,
-        checkpoint_steps: int | None = None,
-        checkpoint_seconds: float | None = None,
-        keep_checkpoints: int | None = None,
-        checkpoint_thread: bool = True,
+        options: Checkpoints,
     ) -> CheckpointPlan:
         """Return the plan of what `phalanx.start` was given. Raises: UserError where that does not
         fit."""
         folder = None if checkpoint_dir is None else Path(checkpoint_dir)
-        given = {
-            "checkpoint_steps": checkpoint_steps,
-            "checkpoint_seconds": checkpoint_seconds,
-            "keep_checkpoints": keep_checkpoints,
-            "checkpoint_thread": None if checkpoint_thread else False,
-        }
-        for name, value in given.items():
-            if folder is None and value is not None:
-                raise UserError(f"{name}={value} needs checkpoint_dir=")
-        if checkpoint_seconds is not None and not checkpoint_seconds > 0:
-            raise UserError(f"checkpoint_seconds={checkpoint_seconds} is no positive number")
+        if folder is None and options.given:
+            raise UserError(f"checkpoints=Checkpoints({options.given}) needs checkpoint_dir=")
         if folder is None and resume in (True, AUTOMATIC):
             raise UserError(f"resume={resume!r} needs checkpoint_dir=, the folder to resume from")
         is_automatic = resume == AUTOMATIC
@@ -87,10 +68,7 @@ class CheckpointPlan:
             place, is_automatic = folder, True
         return cls(
             folder=folder,
-            every_steps=checkpoint_steps,
-            every_s=checkpoint_seconds,
-            keep=keep_checkpoints,
-            in_background=checkpoint_thread,
+            options=options,
             place=place,
             is_automatic=is_automatic,
         )
@@ -182,8 +160,8 @@ class ProgramCheckpoints:
                 shapes=state.whole.shapes,
                 names=IN_PROGRAM,
                 also=state.files,
-                in_background=plan.in_background,
-                keep=plan.keep,
+                in_background=plan.options.in_thread,
+                keep=plan.options.keep,
             )
             self._notice = writer.begin()
         try:
@@ -203,8 +181,8 @@ class ProgramCheckpoints:
             start=position,
             sums=state.sums() if position.seen else (0.0, 0),
             resumes=plan.place is not None,
-            checkpoint_steps=plan.every_steps,
-            checkpoint_seconds=plan.every_s,
+            checkpoint_steps=plan.options.every_steps,
+            checkpoint_seconds=plan.options.every_seconds,
             save=save,
             save_epoch=save,
             poll=None if writer is None else writer.poll,

@@ -29,15 +29,18 @@ def strategy_of(given: Any) -> Any:
     return os.environ.get(STRATEGY, given) if given == "auto" else given
 
 
-def rebalances(given: bool | None, *, bitwise: bool) -> bool:
+def rebalances(given: object, *, bitwise: bool) -> bool:
     """Return whether slow ranks are given fewer micro-batches.
 
     Raises: UserError where the results would depend on that.
     """
+    if given is not None and not isinstance(given, bool):
+        raise UserError(f"rebalance={given!r} is neither True nor False")
     is_asked = os.environ.get(REBALANCE, "0") not in ("", "0") if given is None else given
     if is_asked and not bitwise:
         raise UserError(
-            "rebalance=True, or --rebalance, has other ranks compute some micro-batches, and sums "
+            'strategy_options={"rebalance": True}, or --rebalance, has other ranks compute some '
+            "micro-batches, and sums "
             "would be made in another order: give bitwise=True, too, or launch with --survive"
         )
     return is_asked

@@ -97,6 +97,7 @@ class SamplesOnDevice:
 
     def __init__(self, samples: IndexedSamples, device: torch.device) -> None:
         self._samples, self._device = samples, device
+        self.skips_damaged = getattr(samples, "skips_damaged", False)
 
     def __len__(self) -> int:
         return len(self._samples)

@@ -20,7 +20,13 @@ from phalanx.run.data_loader import reading_options, takes_all
 from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.run.order import DrawnOrder
 from phalanx.run.randomness import generators_kept, seed_generators
-from phalanx.run.samples import ChosenSamples, IndexedSamples, samples_of, samples_of_dataset
+from phalanx.run.samples import (
+    ChosenSamples,
+    IndexedSamples,
+    PartialBatch,
+    samples_of,
+    samples_of_dataset,
+)
 
 Reduction = Literal["mean", "sum"]
 Evaluated = Tensor | float | Mapping[str, Tensor | float]
@@ -60,7 +66,7 @@ def evaluate(
     modes = [(module, module.training) for module in model.modules()]
     strategy.synchronize_buffers()
     sums: dict[str, ExactSum] = {}
-    is_mapping = False
+    is_mapping, num_counted = False, 0
     model.eval()
     try:
         with torch.no_grad(), generators_kept():
@@ -68,10 +74,14 @@ def evaluate(
             for position, (chosen, batch) in enumerate(batches):
                 if strategy.num_blocks is not None:
                     seed_generators(hash_seed(seed, int(chosen[0])))
+                weight = len(chosen)
+                if isinstance(batch, PartialBatch):
+                    weight, batch = batch.num_samples, batch.data
+                num_counted += weight if position < counted else 0
                 values = function(called, batch)
                 strategy.end_forward()
                 is_mapping = isinstance(values, Mapping)
-                weight = len(chosen) if reduction == "mean" else 1
+                weight = weight if reduction == "mean" else min(1, weight)
                 named = values if isinstance(values, Mapping) else {"": values}
                 for name, value in named.items():
                     number, own = _number(name, value), sums.setdefault(name, ExactSum())
@@ -80,7 +90,10 @@ def evaluate(
     finally:
         for module, is_training in modes:
             module.training = is_training
-    divisor = len(samples) if reduction == "mean" else 1
+    divisor = float(len(samples))
+    if getattr(samples, "skips_damaged", False):
+        divisor = strategy.group.sum([num_counted])[0]
+    divisor = divisor if reduction == "mean" else 1
     return _over_ranks(strategy.group, sums, divisor, is_mapping=is_mapping)
 
 
@@ -137,7 +150,7 @@ def _number(name: str, value: object) -> float:
 
 
 def _over_ranks(
-    group: RunGroup, sums: dict[str, ExactSum], divisor: int, *, is_mapping: bool
+    group: RunGroup, sums: dict[str, ExactSum], divisor: float, *, is_mapping: bool
 ) -> Any:
     """Add up the sums of the ranks, of which some may have had no samples."""
     is_mapping, names = json.loads(group.share(json.dumps([is_mapping, list(sums)])))

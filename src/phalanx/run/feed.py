@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
+from torch import Tensor
+
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.run.batch import MicroBatch
@@ -18,7 +20,7 @@ from phalanx.run.micro_batches import (
     micro_batches_of_rank,
 )
 from phalanx.run.order import SampleOrder
-from phalanx.run.samples import IndexedSamples, seeded_samples
+from phalanx.run.samples import IndexedSamples, PartialBatch, seeded_samples
 
 OF_SAMPLES = 0x736D706C
 """Makes random numbers of samples others than those of the computation."""
@@ -54,6 +56,17 @@ class DivisibleFeed(Feed, Protocol):
 
         first: numbers of the first step alone; None: as all others.
         """
+
+
+@runtime_checkable
+class SamplesByEpoch(Protocol):
+    """Samples that are other ones in each epoch, such as augmented images."""
+
+    def batches_of(
+        self, indices: Sequence[Tensor], epoch: int, seen: Sequence[int]
+    ) -> Iterator[Any]:
+        """Yield the samples of each of `indices`, of an epoch. seen: its samples, over all ranks,
+        before those."""
 
 
 class MappedFeed:
@@ -149,11 +162,17 @@ class IndexedFeed:
         samples = self._samples
         if self._seeds_samples:
             samples = seeded_samples(samples, hash_seed(hash_seed(self._seed, OF_SAMPLES), epoch))
-        batches = samples.batches(indices)
+        if isinstance(samples, SamplesByEpoch):
+            batches = samples.batches_of(indices, epoch, [start for start, _, _ in slices])
+        else:
+            batches = samples.batches(indices)
         for position, ((start, size, piece), data) in enumerate(zip(slices, batches, strict=True)):
             is_last = position + 1 == len(slices)
             ends_step = is_last or slices[position + 1][0] != start
             num_samples = 0 if piece.is_padding else piece.stop - piece.start
+            if isinstance(data, PartialBatch):
+                self.num_damaged += 0 if piece.is_padding else data.num_damaged
+                num_samples, data = min(num_samples, data.num_samples), data.data
             yield MicroBatch(
                 data,
                 num_samples,

@@ -50,11 +50,14 @@ class StepGradients:
         *,
         seed: int,
         schedulers: Sequence[LRScheduler] = (),
+        counts_by_weight: bool = False,
         batch_norm: BatchNormSync | None = None,
     ) -> None:
         """strategy: prepared. optimizers: by the names by which a loss asks for one. seed: of the
         random numbers of micro-batches. schedulers: each makes a step after every update.
+        counts_by_weight: how many samples a global batch has is known after its last micro-batch.
         batch_norm: of the model's layers, where it has some."""
+        self._counts_by_weight = counts_by_weight
         self._schedulers = schedulers
         self._strategy, self._seed, self._batch_norm = strategy, seed, batch_norm
         self._parameters = {name: trained_by(optimizer) for name, optimizer in optimizers.items()}
@@ -125,6 +128,8 @@ class StepGradients:
         """
         called_at = time.perf_counter()
         check_loss(loss)
+        if weight is None and self._counts_by_weight:
+            weight = float(batch.num_samples)
         self._check_accumulated()
         if self._is_first_step and weight is None and not self._weight:
             check_mean(loss, batch.num_samples, warns=self._strategy.rank == 0)

@@ -23,8 +23,6 @@ from phalanx.launch.detect import Launched, detect
 from phalanx.launch.survival import num_spares
 from phalanx.parallel.make import JobRanks
 from phalanx.parallel.optimizer import JointOptimizer
-from phalanx.parallel.option_groups import default_options
-from phalanx.parallel.replica_options import MpiOptions
 from phalanx.parallel.step import StepOptions, trained_parameters
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_alike, check_same_pack
@@ -44,12 +42,14 @@ from phalanx.run.feed import DivisibleFeed, Feed, alternating
 from phalanx.run.loop import LoopOptions
 from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
+from phalanx.run.options import Records
 from phalanx.run.order import SampleOrder
+from phalanx.run.packed import PackedSamples, check_damaged
 from phalanx.run.parameters import forget_others
 from phalanx.run.program import ProgramOptions
 from phalanx.run.program_loss import ProgramLoss
 from phalanx.run.randomness import generators_kept
-from phalanx.run.records import Metrics, ProgramRecords
+from phalanx.run.records import ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
 from phalanx.run.source import Source, identity_of, make_feed
 from phalanx.run.strategy import StrategyChoice, as_arguments, choose_strategy, make_strategy
@@ -103,6 +103,8 @@ class BatchPlan:
         """
         if not isinstance(self.source, Sized):
             return None
+        if isinstance(self.source, PackedSamples):
+            return self.source.order(self.batch_size, seed)
         return order_of(
             self.loader, len(self.source), self.batch_size, seed=seed, steps=self.steps, drawn=drawn
         )
@@ -244,8 +246,7 @@ class RunPlan:
         loop: LoopOptions,
         *,
         run_dir: Path | str | None,
-        on_metrics: Metrics | None,
-        trace: bool,
+        options: Records,
     ) -> ProgramRecords:
         """Return this rank's records, begun. Keywords: as `phalanx.start` has them."""
         batches, setup = self.batches, self.setup
@@ -266,10 +267,10 @@ class RunPlan:
             strategy,
             run_dir,
             setting,
-            on_metrics=on_metrics,
+            on_metrics=options.on_metrics,
             options=loop,
             num_samples=batches.num_samples,
-            trace=trace,
+            trace=options.trace,
         )
         records.recorder.start(
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
@@ -280,8 +281,16 @@ class RunPlan:
 
     def make_feed(self, strategy: Strategy, order: SampleOrder | None, *, rebalances: bool) -> Feed:
         """Return this rank's feed. order: of samples by index. rebalances: other ranks may get
-        micro-batches of it."""
+        micro-batches of it. Collective."""
         batches, device = self.batches, self.setup.device
+        if isinstance(batches.source, PackedSamples):
+            check_damaged(batches.source, strategy)
+            batches.source.open(
+                strategy.group,
+                seed=self.setup.seed,
+                epochs=batches.epochs,
+                timeout_s=self.setup.ranks.timeout_s,
+            )
         feed: Feed = make_feed(
             batches.source,
             strategy,
@@ -322,8 +331,10 @@ class RunPlan:
             return ProgramOptions(
                 seed=self.setup.seed,
                 schedulers=self.schedulers,
+                source=self.batches.source,
                 loading=self.batches.loading,
                 device=device,
+                timeout_s=self.setup.ranks.timeout_s,
                 micro_batches=self.batches.number,
                 batch_norm=batch_norm,
                 end=changes.pop_all().close,
@@ -336,7 +347,6 @@ def make_setup(
     *,
     strategy: str,
     strategy_options: Mapping[str, Any],
-    shortcuts: Mapping[str, Any],
     comm: Any,
     clip_norm: float | None,
     autocast: str | None,
@@ -350,7 +360,6 @@ def make_setup(
 ) -> Setup:
     """Return the setup that `phalanx.start` was asked for; a model for a GPU is moved there.
 
-    shortcuts: options of `mpi` that are arguments of their own.
     Raises: UserError for arguments that do not fit.
     """
     _check_positive("timeout_s", timeout_s)
@@ -359,12 +368,9 @@ def make_setup(
     _check_gradient_options(clip_norm, bad_gradients, autocast)
     launched = detect(os.environ)
     num_ranks, place = num_ranks_of(comm), _place(model, optimizers, device, launched)
-    defaults = default_options(MpiOptions)
-    given = {name: value for name, value in shortcuts.items() if value != defaults[name]}
-    options = {**given, **strategy_options}
     choice = choose_strategy(
         strategy,
-        options,
+        strategy_options,
         num_ranks=num_ranks,
         num_optimizers=len(optimizers),
         clips=clip_norm is not None,
@@ -389,7 +395,7 @@ def make_setup(
         ranks=JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm),
         num_ranks=num_ranks,
         choice=choice,
-        strategy_options=options,
+        strategy_options=strategy_options,
         step=step,
         device=place,
         seed=seed,

@@ -34,9 +34,11 @@ from phalanx.run.feed import Feed
 from phalanx.run.gather import check_gather, gather_rows
 from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
+from phalanx.run.packed import Packed, PackedSamples
 from phalanx.run.program_loss import LossOf, WeightOf, detached
 from phalanx.run.records import ProgramRecords
-from phalanx.run.samples import seeded_samples
+from phalanx.run.samples import IndexedSamples, seeded_samples
+from phalanx.run.source import Source
 from phalanx.run.spares import SparePlaces
 from phalanx.run.stop import Stopped
 
@@ -48,10 +50,13 @@ class ProgramOptions:
     seed: int
     schedulers: Sequence[LRScheduler]
     """Each makes a step after every update."""
+    source: Source
     loading: dict[str, Any]
     """Arguments of PyTorch's `DataLoader`."""
     device: torch.device
     """Of model and data."""
+    timeout_s: float
+    """Longest wait for a peer, or for a reader."""
     micro_batches: int
     """Of a full global batch."""
     batch_norm: BatchNormSync | None
@@ -94,6 +99,7 @@ class ProgramRun:
             optimizers,
             seed=options.seed,
             schedulers=options.schedulers,
+            counts_by_weight=getattr(options.source, "skips_damaged", False),
             batch_norm=options.batch_norm,
         )
         self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
@@ -101,6 +107,7 @@ class ProgramRun:
         self._records, self._options, self._checkpoints = records, options, checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_closed = self._has_ended = False
+        self._packs: dict[Packed, PackedSamples] = {}
         self._has_completed: bool | None = None  # None: has not ended
         self._loop.places = places = SparePlaces.of(self._loop, strategy, checkpoints.state)
         gather = (lambda: None) if places is None else lambda: places.end("left")
@@ -173,7 +180,9 @@ class ProgramRun:
         self._departure.begin(sys._getframe(1))
         close_later(self)
         try:
-            yield from self._loop.epochs(self._end)
+            for epoch in self._loop.epochs(self._end):
+                yield epoch
+                self._tell_of_data()
         except GeneratorExit:  # by `break`, an exception, or by whoever holds the iterator
             self._leave()
             raise
@@ -188,6 +197,13 @@ class ProgramRun:
             self._leave()
             return
         self._end()
+
+    def _tell_of_data(self) -> None:
+        """Print and record what the run's data have to say, such as of damaged samples."""
+        if isinstance(self._options.source, PackedSamples):
+            for text in self._options.source.notices():
+                self._records.note(text, of_all=True)
+                self.print(text)
 
     def _leave(self) -> None:
         """Leave the loop before its end, as all ranks do after the same step."""
@@ -384,7 +400,12 @@ class ProgramRun:
         """
         self._departure.agree()
         options = self._options
-        samples = samples_to_evaluate(data, options.loading, seed=options.seed, group=self._group)
+        if isinstance(data, Packed):
+            samples: IndexedSamples = self._packed(data).validation()
+        else:
+            samples = samples_to_evaluate(
+                data, options.loading, seed=options.seed, group=self._group
+            )
         if batch_size is None and isinstance(data, DataLoader):
             batch_size = data.batch_size
         if self._strategy.num_blocks is not None:
@@ -401,6 +422,17 @@ class ProgramRun:
                 seed=self._options.seed,
             )
         )
+
+    def _packed(self, data: Packed) -> PackedSamples:
+        """Return a pack that is open: the run's, or another one. Collective."""
+        source = self._options.source
+        if isinstance(source, PackedSamples) and source.packed == data:
+            return source
+        if data not in self._packs:
+            made = self._packs[data] = PackedSamples(data)
+            timeout_s = self._options.timeout_s
+            made.open(self._group, seed=self._options.seed, epochs=1, timeout_s=timeout_s)
+        return self._packs[data]
 
     @property
     def step_loss(self) -> float | None:
@@ -488,6 +520,9 @@ class ProgramRun:
                 self._leave()
             self._departure.agree()
             self._end()
+            for source in (self._options.source, *self._packs.values()):
+                if isinstance(source, PackedSamples):
+                    source.close()
             self._strategy.close()
 
     def close_unless_failed(self) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -37,13 +37,12 @@ from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.loop import LoopOptions, Position
+from phalanx.run.options import Metrics
 from phalanx.run.recording import RunRecorder
 from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
 
 LIVE_INTERVAL_S = 0.5
-
-Metrics = Callable[[int, dict[str, float]], None]
 
 
 class ProgramRecords:
@@ -174,10 +173,10 @@ class ProgramRecords:
             f"  communication {counts.communication_s / seconds:.1%}"
         )
 
-    def note(self, text: str) -> None:
-        """Write a notice of rank 0."""
+    def note(self, text: str, *, of_all: bool = False) -> None:
+        """Write a notice of rank 0. of_all: each rank has its own."""
         writer = self.recorder.writer
-        if writer is not None and self._rank == 0 and not self._is_ended:
+        if writer is not None and (of_all or self._rank == 0) and not self._is_ended:
             writer.add(NoticeEvent(at_s=self.recorder.at_s(), text=text))
 
     def tell(self, text: str) -> None:

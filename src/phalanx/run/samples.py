@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -39,6 +39,15 @@ class IndexedSamples(Protocol):
 
     def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
         """Yield the samples of each of `indices`, (n,) int64, put together as a batch."""
+
+
+class PartialBatch(NamedTuple):
+    """A batch that may have fewer samples than were asked for: damaged ones were left out."""
+
+    data: Any
+    num_samples: int
+    """0: a padding one is there."""
+    num_damaged: int
 
 
 class TensorSamples:

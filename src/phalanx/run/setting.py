@@ -26,13 +26,16 @@ def describe_setting(
     loop: LoopOptions,
     step: StepOptions,
     micro_batches: int | None,
-    strategy_options: Mapping[str, str | int | float | bool],
+    strategy_options: Mapping[str, object],
     seed: int,
 ) -> Setting:
     """Return everything that decides the run's numbers, in the records' words. name: of the
     strategy."""
     first = next(iter(optimizers.values()))
-    options: dict[str, str | int | float | bool] = dict(strategy_options)
+    options: dict[str, str | int | float | bool] = {
+        option: value if isinstance(value, (int, float)) else str(value)
+        for option, value in strategy_options.items()
+    }
     if micro_batches is not None:
         options["micro_batches"] = micro_batches
     if strategy.num_blocks is not None:

@@ -16,6 +16,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.feed import Feed, IndexedFeed
 from phalanx.run.order import SampleOrder
 from phalanx.run.pack_samples import NamedTensorSamples, PackSamples
+from phalanx.run.packed import Packed, PackedSamples
 from phalanx.run.samples import (
     IndexedSamples,
     TensorSamples,
@@ -65,6 +66,11 @@ def source_of(
     loading: arguments of PyTorch's `DataLoader`. loader: that had the data.
     Raises: UserError for what is no data, or does not fit the other arguments.
     """
+    if isinstance(data, Packed):
+        if sharded or loading:
+            wrong = "sharded=True" if sharded else f"loading={loading!r}"
+            raise UserError(f"{wrong} is not for phalanx.Packed, which has readers of its own")
+        return PackedSamples(data)
     if sharded:
         if "collate_fn" in loading:
             raise UserError("loading: collate_fn is for samples: sharded data are micro-batches")
@@ -122,8 +128,10 @@ def identity_of(source: Source) -> dict[str, str]:
     of its index."""
     kinds = {SampleStream: "a stream", GeneratedBatches: "a function", OwnBatches: "sharded"}
     identity = {"kind of data": kinds.get(type(source), "samples by number")}
-    if isinstance(source, PackSamples):
+    if isinstance(source, (PackSamples, PackedSamples)):
         identity["pack"] = source.fingerprint
+    if isinstance(source, PackedSamples):
+        identity["preparation"] = source.preparation
     return identity
 
 

@@ -20,7 +20,6 @@ from phalanx.comm.shared_folder import named_host
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect
-from phalanx.parallel.replica_options import Compression, Overlap
 from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.certificate import probe_processors
 from phalanx.run.check_arguments import check_arguments
@@ -32,16 +31,17 @@ from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.optimizers import check_alternate, check_optimizers
+from phalanx.run.options import Checkpoints, Records
 from phalanx.run.order import DrawnOrder
 from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of
 from phalanx.run.program import ProgramRun
-from phalanx.run.records import Metrics
 from phalanx.run.schedulers import schedulers_of
 from phalanx.run.source import Source, check_loading, reads_once, source_of
 from phalanx.run.strategy import StrategyName, cuts_itself, data_ranks
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
+AFTER_EPOCHS, THE_USUAL = Checkpoints(), Records()
 WITH_OWN_CHECKS = ("model", "optimizer", "data", "comm", "scheduler")
 """Arguments whose types their own checks know better."""
 
@@ -57,27 +57,20 @@ def start(
     steps: int | None = None,
     micro_batches: int | None = None,
     bitwise: bool | None = None,
-    rebalance: bool | None = None,
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
     alternate: Sequence[str] = (),
     sharded: bool = False,
     strategy: StrategyName = "auto",
     strategy_options: Mapping[str, Any] = MappingProxyType({}),
-    compress: Compression = "none",
-    overlap: Overlap = "auto",
     comm: Any = None,
     clip_norm: float | None = None,
     autocast: Literal["bf16"] | None = None,
     bad_gradients: Literal["stop", "skip"] = "stop",
     checkpoint_dir: Path | str | None = None,
-    checkpoint_steps: int | None = None,
-    checkpoint_seconds: float | None = None,
-    keep_checkpoints: int | None = None,
-    checkpoint_thread: bool = True,
     resume: bool | Path | str | None = None,
+    checkpoints: Checkpoints = AFTER_EPOCHS,
     run_dir: Path | str | None = None,
-    on_metrics: Metrics | None = None,
-    trace: bool = False,
+    records: Records = THE_USUAL,
     seed: int | None = None,
     device: Literal["cpu", "cuda", "auto"] = "cpu",
     loading: dict[str, Any] | None = None,
@@ -114,8 +107,6 @@ def start(
         where none are given: gradients of micro-batches are computed on one thread, and summed in
         a fixed order. None: where the ranks were started to survive the loss of others, which
         needs it.
-    rebalance: ranks that are slow for long are given fewer micro-batches, in a bitwise run. None:
-        where `phalanx launch --rebalance` has started the ranks.
     scheduler: of the learning rate, or several; each makes a step after every update.
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
         and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
@@ -123,13 +114,13 @@ def start(
         `tensor`: layers divided by the model's `parallelize_plan`. `pipeline`: stages, cut by the
         model's `pipeline_stages`. `mesh`: several of these. `server`: some ranks hold the
         parameters, the others compute.
-    strategy_options: of `mpi`: all_reduce, bucket_mb, powersgd_rank, topk_fraction, link; of
+    strategy_options: of `mpi`: compress and overlap, what is sent in place of gradients, and
+        whether during the backward pass; all_reduce, bucket_mb, powersgd_rank, topk_fraction,
+        link; of bitwise runs: rebalance, fewer micro-batches for ranks that are slow for long; of
         `local`: local_steps, outer_optimizer, outer_lr, outer_momentum; of `zero`: zero_stage; of
         `tensor`: tensor_plan, sequence_parallel; of `pipeline`: pipeline_schedule,
         stages_per_rank, pipeline_stages; of `server`: servers, server_mode, staleness; of `mesh`:
         mesh; as on the command line.
-    compress, overlap: of `mpi`: what is sent in place of gradients, and whether during the
-        backward pass.
     comm: communicator of mpi4py whose ranks train, such as a part of COMM_WORLD. None: all ranks.
     seed: of the order of samples and of PyTorch's generators, which are seeded anew for each
         micro-batch.
@@ -138,18 +129,14 @@ def start(
     clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
     checkpoint_dir: folder of checkpoints, written after each epoch and at the end of the run; None
         writes none. With it, SIGUSR1 or SIGTERM to any rank has all save one and stop.
-    checkpoint_steps, checkpoint_seconds: steps of an epoch, or time, after which one is written,
-        too. keep_checkpoints: number of valid ones that stay, the newest; None: those of epochs,
-        and two within them. checkpoint_thread: one is copied, and a thread writes the copy while
-        training goes on; False: training waits, and needs no memory for a copy.
     resume: True goes on from the newest complete checkpoint in `checkpoint_dir`, and begins anew
         where there is none; "auto" also where all are damaged; a path from that checkpoint, or
         from the newest one in that folder.
         The number of ranks and the strategy may be others.
+    checkpoints: when more are written, and which stay.
     run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
         PHALANX_RUN_DIR, or none are written.
-    trace: record what every rank does when, too; `phalanx report` makes the trace of all ranks.
-    on_metrics: called on rank 0 with the number of the update and what `run.log` is given.
+    records: what is recorded beside the usual, and who is told of metrics.
     device: of model and data; auto: the GPU of the rank's number on its node, where there is one.
     loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
     timeout_s: longest wait for a peer.
@@ -163,16 +150,11 @@ def start(
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_model(model)
     check_optimizers(model, optimizers)
-    saving = CheckpointPlan.of(
-        checkpoint_dir,
-        resume,
-        checkpoint_steps=checkpoint_steps,
-        checkpoint_seconds=checkpoint_seconds,
-        keep_checkpoints=keep_checkpoints,
-        checkpoint_thread=checkpoint_thread,
-    )
+    saving = CheckpointPlan.of(checkpoint_dir, resume, checkpoints)
     bitwise = is_bitwise(bitwise)
-    is_rebalanced = rebalances(rebalance, bitwise=bitwise)
+    strategy, strategy_options = strategy_of(strategy), dict(strategy_options)
+    is_rebalanced = rebalances(strategy_options.pop("rebalance", None), bitwise=bitwise)
+    num_ranks = num_ranks_of(comm)
     batches = _plan_batches(
         data,
         batch_size=batch_size,
@@ -182,16 +164,15 @@ def start(
         steps=steps,
         sharded=sharded,
         loading=loading,
-        num_ranks=data_ranks(strategy_of(strategy), strategy_options, num_ranks_of(comm)),
-        cuts_itself=cuts_itself(strategy_of(strategy), strategy_options, num_ranks_of(comm)),
+        num_ranks=data_ranks(strategy, strategy_options, num_ranks),
+        cuts_itself=cuts_itself(strategy, strategy_options, num_ranks),
     )
-    check_sync_batch_norm(model, batches.number, num_ranks_of(comm))
+    check_sync_batch_norm(model, batches.number, num_ranks)
     setup = make_setup(
         model,
         optimizers,
-        strategy=strategy_of(strategy),
+        strategy=strategy,
         strategy_options=strategy_options,
-        shortcuts={"compress": compress, "overlap": overlap},
         comm=comm,
         clip_norm=clip_norm,
         autocast=autocast,
@@ -210,23 +191,23 @@ def start(
         schedulers=schedulers,
         batches=batches,
         setup=setup,
-        alternate=check_alternate(optimizers, alternate, compress),
+        alternate=check_alternate(optimizers, alternate, setup.choice.mpi.compress),
     )
-    checkpoints = ProgramCheckpoints(saving, plan.manifest(has_checkpoints=saving.is_used))
+    saved = ProgramCheckpoints(saving, plan.manifest(has_checkpoints=saving.is_used))
     whole = WholeModel.of(model, optimizers)
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers, whole=whole)
-    loop = checkpoints.begin(state, epochs=batches.epochs, steps=steps)
+    loop = saved.begin(state, epochs=batches.epochs, steps=steps)
     order = batches.order(setup.seed, state.drawn)
     loop = replace(loop, rebalances=is_rebalanced)
     if isinstance(order, DrawnOrder):
         if loop.start.epoch:
             order.begin(loop.start.epoch)
         loop = replace(loop, agree=lambda epoch: order.agree(epoch, chosen.group))
-    records = plan.begin_records(chosen, loop, run_dir=run_dir, on_metrics=on_metrics, trace=trace)
-    watch(records)
-    checkpoints.record_in(records.recorder)
-    records.tell(probe_processors(chosen))
+    told = plan.begin_records(chosen, loop, run_dir=run_dir, options=records)
+    watch(told)
+    saved.record_in(told.recorder)
+    told.tell(probe_processors(chosen))
     feed = plan.make_feed(chosen, order, rebalances=is_rebalanced)
     options = plan.change_model(chosen)
     if (check := plan_of(os.environ)) is not None:
@@ -235,9 +216,9 @@ def start(
             micro_batches=batches.micro_batches,
             is_sharded=sharded,
         )
-        records.recorder.program, feed = program, program.follow(feed)
+        told.recorder.program, feed = program, program.follow(feed)
         loop = replace(loop, ends_with_epoch=True)
-    return ProgramRun(chosen, optimizers, feed, records, checkpoints, loop, options)
+    return ProgramRun(chosen, optimizers, feed, told, saved, loop, options)
 
 
 def is_bitwise(asked: bool | None) -> bool:

@@ -41,8 +41,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WITHOUT = (
-    *("checkpoint_dir", "checkpoint_steps", "checkpoint_seconds", "keep_checkpoints", "resume"),
-    *("run_dir", "on_metrics", "trace", "device", "compress", "strategy_options", "autocast"),
+    *("checkpoint_dir", "checkpoints", "resume"),
+    *("run_dir", "records", "device", "strategy_options", "autocast"),
 )
 """Arguments of `phalanx.start` that write, or that make other numbers on purpose."""
 REPLACED_STRATEGIES = ("local", "gloo", "zero")

@@ -14,6 +14,7 @@ from torch.optim import AdamW
 from phalanx.data.datasets.dataset import load_dataset
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
+from phalanx.run.options import Checkpoints
 from phalanx.run.start import start
 from phalanx.train.survival_options import DisturbedTraining
 
@@ -39,8 +40,10 @@ def train(options: DisturbedTraining) -> None:
         bitwise=True,
         seed=options.seed,
         checkpoint_dir=options.checkpoint_dir,
-        checkpoint_steps=options.checkpoint_steps,
-        keep_checkpoints=None if options.checkpoint_dir is None else KEPT_CHECKPOINTS,
+        checkpoints=Checkpoints(
+            every_steps=options.checkpoint_steps,
+            keep=None if options.checkpoint_dir is None else KEPT_CHECKPOINTS,
+        ),
         resume=options.checkpoint_dir is not None,
         timeout_s=options.timeout_s,
     )

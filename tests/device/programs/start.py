@@ -152,7 +152,11 @@ def checkpoints(strategy: str) -> str:
 
 def records() -> str:
     with shared_folder() as folder:
-        train(run_dir=folder / "run", trace=True, checkpoint_dir=folder / "checkpoints")
+        train(
+            run_dir=folder / "run",
+            records=phalanx.Records(trace=True),
+            checkpoint_dir=folder / "checkpoints",
+        )
         names = sorted(path.name for path in (folder / "run").iterdir())
     return " ".join(names)
 

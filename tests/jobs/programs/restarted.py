@@ -52,7 +52,7 @@ def main(folder: Path, *ways: str) -> None:
         bitwise=True,
         epochs=6,
         checkpoint_dir=folder / "checkpoints",
-        checkpoint_steps=CHECKPOINT_STEPS or None,
+        checkpoints=phalanx.Checkpoints(every_steps=CHECKPOINT_STEPS or None),
         timeout_s=TIMEOUT_S,
     )
     for batch in run:

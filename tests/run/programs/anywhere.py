@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from tests.run.programs import ports, truth
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
 
 import phalanx
-from tests.run.programs import ports, truth
 
 SAMPLES, BATCH, STEPS = 37, 12, 12  # the last global batch has 1 sample
 

@@ -138,7 +138,7 @@ def augmented() -> Mapping[str, Any]:
     """A data set that draws random numbers, also when it is evaluated."""
     model = nn.Sequential(nn.Linear(20, 9), nn.Dropout(0.1), nn.Linear(9, 10))
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    train(model, optimizer, Augmented(), overlap="on")
+    train(model, optimizer, Augmented(), strategy_options={"overlap": "on"})
     return state(model, optimizer)
 
 

@@ -36,8 +36,7 @@ def main(folder: Path, epochs: int, sleep_s: float) -> None:
         bitwise=True,
         epochs=epochs,
         checkpoint_dir=folder / "checkpoints",
-        checkpoint_seconds=0.3,
-        keep_checkpoints=2,
+        checkpoints=phalanx.Checkpoints(every_seconds=0.3, keep=2),
         resume="auto",
         timeout_s=60,
     )

@@ -24,7 +24,7 @@ run = phalanx.start(
     batch_size=24,
     micro_batches=8,
     bitwise=True,
-    rebalance=True,
+    strategy_options={"rebalance": True},
     epochs=43,
     run_dir=folder / "run" if len(seconds) > 1 else None,
 )

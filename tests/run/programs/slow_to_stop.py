@@ -39,7 +39,7 @@ def main(folder: Path, slow: str = "") -> None:
         batch_size=16,
         epochs=STEPS // 4,
         checkpoint_dir=folder / "checkpoints",
-        checkpoint_steps=2,
+        checkpoints=phalanx.Checkpoints(every_steps=2),
         resume="auto",
     )
     for batch in run:

@@ -221,10 +221,10 @@ def views(model: nn.Module) -> nn.Module:
 MPI: dict[str, Surface] = {
     "start": started(),
     "micro-batches": started(micro_batches=5),
-    "overlap": started(overlap="on"),
+    "overlap": started(strategy_options={"overlap": "on"}),
     "messages": started(strategy_options={"all_reduce": "ring"}),
     "bitwise": started(bitwise=True),
-    "bitwise, overlap": started(bitwise=True, overlap="on"),
+    "bitwise, overlap": started(bitwise=True, strategy_options={"overlap": "on"}),
     "gloo": started(strategy="gloo"),
 }
 OTHERS: dict[str, Surface] = {
@@ -236,7 +236,7 @@ OTHERS: dict[str, Surface] = {
 DDP_VIEWS = {"DDP, views": wrapped(views)}
 LINEAR: dict[str, Surface] = {
     "local": started(strategy="local", strategy_options={"local_steps": 1}),
-    "fp16": started(compress="fp16"),
+    "fp16": started(strategy_options={"compress": "fp16"}),
 }
 
 

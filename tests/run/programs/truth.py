@@ -189,7 +189,7 @@ def adversaries(overlap: Literal["on", "off"] = "off") -> nn.Module:
         epochs=13,
         steps=STEPS,
         clip_norm=0.3,
-        overlap=overlap,
+        strategy_options={"overlap": overlap},
     )
     for batch in run:
         made = model.generator(torch.randn(len(batch.data), 4))
@@ -433,8 +433,9 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "alternating": alternating, "packed": packed,
     "stream": stream, "on_policy": on_policy, "generated": generated, "sharded": sharded,
     "spectrum": spectrum, "batch_norm": batch_norm, "synchronized": synchronized,
-    "contrastive": contrastive(), "contrastive_overlap": contrastive(overlap="on"),
-    "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, overlap="on"),
+    "contrastive": contrastive(),
+    "contrastive_overlap": contrastive(strategy_options={"overlap": "on"}),
+    "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, strategy_options={"overlap": "on"}),
     "gloo": with_strategy("gloo", SGD, {"lr": 0.1, "momentum": 0.9}),
     "zero": with_strategy("zero", Adam, {"lr": 0.01}),
     "local": with_strategy("local", SGD, {"lr": 0.1}, strategy_options={"local_steps": 1}),

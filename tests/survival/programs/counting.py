@@ -106,7 +106,7 @@ def main(folder: Path, dying: Dying, strategy: str, kind: str | None, *, has_rea
         strategy=strategy,
         epochs=EPOCHS,
         checkpoint_dir=folder / "checkpoints",
-        checkpoint_steps=CHECKPOINT_STEPS,
+        checkpoints=phalanx.Checkpoints(every_steps=CHECKPOINT_STEPS),
         timeout_s=60,
     )
     mapped = [str(path) for path in mapped_files(os.getpid()) if path.parts[1] == "dev"]

@@ -76,7 +76,7 @@ def main(folder: Path, seed: int, number: int, seconds: float, kinds: list[str])
         bitwise=True,
         epochs=40,
         checkpoint_dir=folder / "checkpoints",
-        checkpoint_steps=3,
+        checkpoints=phalanx.Checkpoints(every_steps=3),
         timeout_s=60,
     )
     mapped = [str(path) for path in mapped_files(os.getpid()) if path.parts[1] == "dev"]

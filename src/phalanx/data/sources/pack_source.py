@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Literal, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.data.packed.pack import Pack
@@ -136,6 +137,15 @@ class PackSource:
         )
         for result in self._read(work):
             yield self._load_batch(VALIDATION, result, len(result.targets))
+
+    def read(
+        self, split: str, samples: Iterable[NDArray[np.int64]], epoch: int
+    ) -> Iterator[LoadedBatch]:
+        """Yield batches of the samples of a split that have these numbers. epoch: of which images
+        are augmented."""
+        work = (ReadRequest(split, chosen, epoch) for chosen in samples)
+        for result in self._read(work):
+            yield self._load_batch(split, result, len(result.targets))
 
     def notices(self) -> list[str]:
         """Return notices of staging and of damaged samples found since the last call."""

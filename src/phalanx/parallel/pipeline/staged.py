@@ -142,7 +142,6 @@ class Staged(OnMesh):
                 "them (LayerNorm, GroupNorm), or another strategy"
             )
         super().prepare(model, rule)
-        self._quantities = len(STATE_NAMES[self._rule.kind])
         self._pipeline.rehearse()
         self.clear_gradients()
         self.module = StagedModel(self)
@@ -194,7 +193,7 @@ class Staged(OnMesh):
         if self._mesh.size > self._mesh.pp:
             return ExpectedCosts(bubble=bubble)
         traffic = self._pipeline.traffic()
-        quantities = 2 + self._quantities
+        quantities = 2 + len(STATE_NAMES[self._rule.kind])
         return ExpectedCosts(
             sent_bytes=traffic,
             received_bytes=traffic,

@@ -12,7 +12,13 @@ model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.LayerNorm(16), nn.Li
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
 run = phalanx.start(
-    model, optimizer, data, batch_size=23, scheduler=scheduler, clip_norm=0.5, compress="fp16"
+    model,
+    optimizer,
+    data,
+    batch_size=23,
+    scheduler=scheduler,
+    clip_norm=0.5,
+    strategy_options={"compress": "fp16"},
 )
 for inputs, targets in run:
     losses = cross_entropy(

@@ -20,10 +20,10 @@ run = phalanx.start(
     batch_size=16,
     epochs=2,
     checkpoint_dir="saved",
-    checkpoint_steps=1,
+    checkpoints=phalanx.Checkpoints(every_steps=1),
     resume=True,
     run_dir="records",
-    on_metrics=lambda step, _: Path(f"metrics-{step}").touch(),
+    records=phalanx.Records(on_metrics=lambda step, _: Path(f"metrics-{step}").touch()),
 )
 began = time.perf_counter()
 for inputs, targets in run:
