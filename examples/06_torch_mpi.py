@@ -2,8 +2,9 @@
 
     mpiexec -n 2 python examples/06_torch_mpi.py
 
-Different from 03: PyTorch finds the gradients, and DDP adds them up while they are found. The file
-does not mention Phalanx: to have it installed makes the backend "mpi" work, on the stock wheel.
+Different from `scratch/schemes.py`: PyTorch finds the gradients, and DDP adds them up while they
+are found. The file does not mention Phalanx: to have it installed makes the backend "mpi" work, on
+the stock wheel.
 """
 
 import torch

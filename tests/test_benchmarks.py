@@ -50,7 +50,6 @@ SHORT = {
         'OPTIONS = "--steps 200"',
     ),
     "rebalance.py": ("--quick", 'CASES = (("mlp", 0.01),)\nEPOCHS = 2'),
-    "scratch.py": ("", "SAMPLES = 512\nROUNDS = 2"),
     "splits.py": (
         "",
         'CELLS = {"mlp, tp=2": CELLS["mlp, tp=2"]}\nRATIOS = {}\nROUNDS = 1',

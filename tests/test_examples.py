@@ -1,10 +1,8 @@
-"""The programs for teaching do what they say: those in NumPy all come to the numbers of one
-process, those with PyTorch learn."""
+"""The programs for teaching do what they say; `tests/examples` has those in NumPy."""
 
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from phalanx.cli.data_pack import pack_data
 from tests.conftest import ONE_THREAD, Ranks, forked_python, long
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-IN_NUMPY = ("02_server", "03_library", "04_ring", "05_tensor")
 WITH_PYTORCH = (
     *("06_torch_mpi", "07_data_parallel", "08_fsdp", "09_tensor_parallel", "10_pipeline"),
     *("11_own_program", "13_horovod"),
@@ -25,27 +22,6 @@ pytestmark = pytest.mark.mpi
 
 def last_line(output: str) -> str:
     return output.strip().splitlines()[-1]
-
-
-@pytest.fixture(scope="module")
-def alone() -> str:
-    """What one process says."""
-    words = [sys.executable, str(EXAMPLES / "01_alone.py")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    assert "digits never seen are read right" in done.stdout
-    return last_line(done.stdout)
-
-
-@pytest.mark.parametrize("name", IN_NUMPY)
-def test_ranks_come_to_the_numbers_of_one_process(ranks: Ranks, alone: str, name: str) -> None:
-    assert last_line(ranks.mpi(2, EXAMPLES / f"{name}.py")) == alone
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", IN_NUMPY)
-@pytest.mark.parametrize("count", [3, long(4)])
-def test_more_ranks_do_so_too(ranks: Ranks, alone: str, name: str, count: int) -> None:
-    assert last_line(ranks.mpi(count, EXAMPLES / f"{name}.py")) == alone
 
 
 @pytest.mark.long
@@ -107,7 +83,7 @@ def test_a_policy_learns_from_what_it_has_just_done(ranks: Ranks, count: int) ->
 
 def test_every_example_is_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    known = {"01_alone", *IN_NUMPY, *WITH_PYTORCH, FROM_A_PACK, "14_coupled", CONTRASTIVE}
+    known = {*WITH_PYTORCH, FROM_A_PACK, "14_coupled", CONTRASTIVE}
     assert names == known | {"16_on_policy"}
 
 

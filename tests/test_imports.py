@@ -18,7 +18,7 @@ FLOORS = [
     ["train"],
     ["run", "horovod"],
     ["checkpoints"],
-    ["parallel", "scratch"],
+    ["parallel"],
     ["data"],
     ["models"],
     ["gradients"],

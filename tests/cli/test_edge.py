@@ -59,7 +59,6 @@ def test_what_another_user_may_not_read_or_write_is_named(forked: Forked) -> Non
         mine: (
             ["train", "--dataset", "digits", "--run-dir", str(mine / "x")],
             ["train", "--dataset", "digits", "--checkpoint-dir", str(mine / "x" / "y")],
-            ["scratch", "--dataset", "digits", "--run-dir", str(mine / "x")],
             ["bench", "collectives", "--output", str(mine / "x")],
             ["study", "scaling", "--study-dir", str(mine / "x")],
         ),
@@ -113,7 +112,6 @@ def test_names_that_are_no_text(forked: Forked) -> None:
 def test_ranks_that_no_node_can_run(forked: Forked, ranks: str) -> None:
     for words in (
         ["bench", "collectives"],
-        ["scratch", "--dataset", "digits", "--batch-size", "2000"],
         ["train", "--dataset", "digits", "--strategy", "mpi", "--batch-size", ranks],
         ["doctor"],
     ):

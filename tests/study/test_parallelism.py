@@ -1,5 +1,6 @@
 """The plan of the parallelism study: which runs, in which order, and what is left out why."""
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -131,6 +132,14 @@ def test_a_server_is_a_rank_beside_the_workers() -> None:
 def test_more_workers_than_samples_of_a_batch_are_left_out() -> None:
     made = plan_scratch(ParallelismConfig(workers=(2, 200)))
     assert "cannot be split over 200 workers" in made.left_out["scratch-ring-200-h64"]
+
+
+def test_without_the_example_there_is_no_second_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.study.scratch.PROGRAM", Path("elsewhere", "train.py"))
+    made = plan_scratch(ParallelismConfig(workers=(2,)))
+    assert not made.runs
+    reason = "there is no elsewhere/train.py here: start in a checkout of Phalanx"
+    assert made.left_out["scratch-ring-2-h64"] == reason
 
 
 def test_the_parts_of_the_study_are_one_plan() -> None:

@@ -26,8 +26,8 @@ def test_the_command_says_what_is_not_default() -> None:
 
 
 def test_lists_are_words() -> None:
-    assert command_words("scratch", {"hidden": (64, 32)}, {"hidden": (128,)}) == (
-        ["phalanx", "scratch", "--hidden", "64", "32"]
+    assert command_words("train", {"betas": (0.9, 0.99)}, {"betas": None}) == (
+        ["phalanx", "train", "--betas", "0.9", "0.99"]
     )
 
 

@@ -247,7 +247,7 @@ def parallelism(
 
     Trains the same model on the same data in every way: summed gradients, parameter servers, local
     SGD, sharded state, split layers, pipelines, and grids of these. Time, bytes sent, memory and
-    loss are measured and set beside the formulas. Then a network from scratch on up to 128 workers,
+    loss are measured and set beside the formulas. Then examples/scratch on up to 128 workers,
     and the algorithms of all-reduce by size. The same command given again goes on where it stopped.
 
     For example:

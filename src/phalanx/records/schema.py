@@ -25,7 +25,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     dataset: str
-    strategy: str  # one of train.config.Strategy, or a scheme of the network from scratch
+    strategy: str  # one of train.config.Strategy, or a scheme of examples/scratch
     ranks: int
     threads: int  # compute threads of each rank
     global_batch_size: int

@@ -1,0 +1,286 @@
+"""Train a network in NumPy by a scheme that is written out, too: docs/scratch.md is the guide.
+
+    python examples/scratch/train.py --scheme alone
+    phalanx launch -n 4 examples/scratch/train.py                       # a ring
+    phalanx launch -n 4 examples/scratch/train.py --scheme server --servers 2
+    phalanx launch -n 3 examples/scratch/train.py --scheme tensor --hidden 256 128
+
+The number of ranks decides who computes what, never which samples make up an update: whatever the
+scheme, the parameters are those of one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from network import ACTIVATIONS, Array, Momentum, Network, Result, full_layers, generator
+from schemes import Alone, Library, Ring, Server, Worker
+from tensor import Tensor, parts_of
+
+import phalanx
+from phalanx.data.datasets.catalog import resolve
+from phalanx.data.datasets.images import read_images, rows_of
+from records import EpochSums, RunRecords
+
+SCHEMES = ("alone", "library", "ring", "server", "tensor")
+DATASETS = ("auto", "digits", "mnist", "fashion")
+NUM_PIXELS, NUM_CLASSES = 28 * 28, 10
+EVALUATION_BATCH_SIZE = 1000
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line. Raises: SystemExit with code 2."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    for name, default, text, more in (
+        ("scheme", "ring", "how the work of a step is spread over the ranks", {"choices": SCHEMES}),
+        ("servers", None, "parameter servers among the ranks; None: 1", {"type": int}),
+        ("hidden", [128], "width of each hidden layer", {"type": int, "nargs": "*"}),
+        ("activation", "relu", "after each hidden layer", {"choices": list(ACTIVATIONS)}),
+        ("epochs", 5, "passes over the training data", {}),
+        ("batch-size", 128, "global batch size: samples per update, over all ranks", {}),
+        ("lr", 0.05, "learning rate", {}),
+        ("momentum", 0.9, "of the gradient descent, from 0 to below 1", {}),
+        ("seed", 0, "decides the initial weights and the order of the samples", {}),
+        ("dtype", "float32", "precision", {"choices": ("float32", "float64")}),
+        ("dataset", "auto", "auto: mnist where it is found, else digits", {"choices": DATASETS}),
+        ("train-samples", None, "train on the first so many; None: all", {"type": int}),
+        ("validation-samples", None, "evaluate on the first so many; None: all", {"type": int}),
+        ("timeout-s", 300.0, "give up waiting for a rank after so long, and name it", {}),
+    ):
+        kind = {} if default is None else {"type": type(default)}
+        parser.add_argument(f"--{name}", default=default, help=text, **{**kind, **more})
+    options = parser.parse_args(words)
+    options.sizes = (NUM_PIXELS, *options.hidden, NUM_CLASSES)
+    options.num_servers = (options.servers or 1) if options.scheme == "server" else 0
+    return options
+
+
+def check(options: argparse.Namespace, ranks: int) -> None:
+    """Raises: UserError when options do not fit each other or the number of ranks."""
+    for name in ("epochs", "batch_size", "servers", "train_samples", "validation_samples"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise _error(name, "must be at least 1", value)
+    for name in ("lr", "timeout_s"):
+        if not 0 < getattr(options, name) < float("inf"):
+            raise _error(name, "must be positive", getattr(options, name))
+    if not 0 <= options.momentum < 1:
+        raise _error("momentum", "must be from 0 to below 1", options.momentum)
+    if options.seed < 0:
+        raise _error("seed", "must not be negative", options.seed)
+    if any(width < 1 for width in options.hidden):
+        listed = " ".join(map(str, options.hidden))
+        raise _error("hidden", "must be widths of at least 1", listed)
+    if options.servers is not None and options.scheme != "server":
+        raise phalanx.UserError(f"--servers is for --scheme server, not {options.scheme}")
+    if options.scheme == "alone" and ranks != 1:
+        raise phalanx.UserError(f"--scheme alone is one process, not {ranks} ranks")
+    workers = ranks - options.num_servers
+    if workers < 1:
+        raise phalanx.UserError(
+            f"--servers {options.num_servers} of {ranks} ranks leaves no worker: "
+            f"start {options.num_servers + 1} ranks or more"
+        )
+    if options.scheme == "tensor":
+        parts_of(options.sizes, 0, ranks)
+    elif options.batch_size < workers:
+        raise phalanx.UserError(
+            f"a global batch of {options.batch_size} cannot be split over {workers} workers: "
+            f"use --batch-size {workers} or more"
+        )
+
+
+def _error(name: str, rule: str, value: object) -> phalanx.UserError:
+    return phalanx.UserError(f"--{name.replace('_', '-')} {rule}, not {value}")
+
+
+def make_scheme(options: argparse.Namespace, group: Any) -> Any:
+    """Return this rank's network, optimizer and communication; group: of all ranks."""
+    how = {"seed": options.seed, "dtype": options.dtype}
+    rates = {"lr": options.lr, "momentum": options.momentum}
+    if options.scheme == "tensor":
+        return Tensor(options.sizes, options.activation, group, **how, **rates)
+    network = Network(full_layers(options.sizes), options.activation, **how)
+    if options.scheme == "server":
+        if group.rank < options.num_servers:
+            return Server(network, group, servers=options.num_servers, **rates)
+        return Worker(network, group, servers=options.num_servers)
+    optimizer = Momentum(network.parameters, **rates)
+    if options.scheme == "alone":
+        return Alone(network, optimizer)
+    return {"library": Library, "ring": Ring}[options.scheme](network, optimizer, group)
+
+
+class Samples:
+    """Images and their labels, as rows of bytes."""
+
+    def __init__(self, rows: Array, dtype: str) -> None:
+        """rows: (n, pixels + 1) uint8, the label last."""
+        self.rows, self.scale = rows, np.dtype(dtype).type(1 / 255)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: Array) -> tuple[Array, Array]:
+        """(k, pixels) from 0 to 1, and (k,) labels."""
+        taken = self.rows[indices]
+        return taken[:, :-1] * self.scale, taken[:, -1].astype(np.intp)
+
+
+class NodeMemory:
+    """Arrays that are in memory once a node, however many of its ranks read them."""
+
+    def __init__(self, node: Any) -> None:
+        """node: mpi4py's communicator of the ranks of this node."""
+        self.node, self.windows = node, list[Any]()
+
+    def share(self, array: Array | None) -> Array:
+        """Return the array of the node's first rank, on all of its ranks. Collective there."""
+        from mpi4py import MPI
+
+        shape, dtype = self.node.bcast(None if array is None else (array.shape, array.dtype))
+        num_bytes = 0 if array is None else array.nbytes
+        self.windows.append(MPI.Win.Allocate_shared(num_bytes, 1, comm=self.node))
+        memory, _ = self.windows[-1].Shared_query(0)
+        shared: Array = np.ndarray(shape, dtype, buffer=memory)
+        if array is not None:
+            shared[...] = array
+        self.node.Barrier()
+        return shared
+
+    def free(self) -> None:
+        """Collective on the node; the arrays are gone."""
+        for window in self.windows:
+            window.Free()
+
+
+def read_rows(options: argparse.Namespace) -> tuple[Array, Array]:
+    """Rows of the training and of the validation samples."""
+    arrays = read_images(resolve(options.dataset))
+    train, validation = slice(options.train_samples), slice(options.validation_samples)
+    return (
+        rows_of(arrays.train_images[train], arrays.train_labels[train]),
+        rows_of(arrays.validation_images[validation], arrays.validation_labels[validation]),
+    )
+
+
+def batches(num_samples: int, batch_size: int) -> Iterator[slice]:
+    """Consecutive slices of `batch_size` samples; the last one may be shorter."""
+    for start in range(0, num_samples, batch_size):
+        yield slice(start, min(start + batch_size, num_samples))
+
+
+def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Array:
+    """(num_samples,): the order of the samples in an epoch, the same on every rank."""
+    return generator(seed, f"order of epoch {epoch}").permutation(num_samples)
+
+
+class Laps:
+    """Times the verbs of a step one after the other, without their waiting for peers."""
+
+    def __init__(self, scheme: Any) -> None:
+        self.scheme, self.ended, self.waited_before = scheme, time.perf_counter(), scheme.waited_s
+        self.waited = self.waited_before
+
+    def next(self) -> float:
+        """Return the seconds since the last call."""
+        began, waited = self.ended, self.waited
+        self.ended, self.waited = time.perf_counter(), self.scheme.waited_s
+        return self.ended - began - (self.waited - waited)
+
+    def waited_s(self) -> float:
+        """Return the seconds of waiting so far."""
+        return self.waited - self.waited_before
+
+
+class Training:
+    """One rank's training by a scheme."""
+
+    def __init__(
+        self, scheme: Any, train: Samples, validation: Samples, options: argparse.Namespace
+    ) -> None:
+        self.scheme, self.train, self.validation = scheme, train, validation
+        self.options, self.step = options, 0
+
+    def run_epoch(self, epoch: int, records: RunRecords) -> EpochSums:
+        """Make one update for each global batch of the epoch."""
+        order = epoch_order(len(self.train), seed=self.options.seed, epoch=epoch)
+        sums, laps = EpochSums(), Laps(self.scheme)
+        for batch in batches(len(order), self.options.batch_size):
+            result, seconds = self.run_step(order[batch], laps)
+            sums.add(result, seconds["communication_s"])
+            records.step(epoch, self.step, result, seconds, laps.ended)
+            self.step += 1
+            laps = Laps(self.scheme)
+        return sums
+
+    def run_step(self, batch: Array, laps: Laps) -> tuple[Result, dict[str, float]]:
+        """Make one update on the mean loss over a global batch, (n,) samples.
+
+        Returns: losses and hits that this rank reports, and the seconds of each part.
+        """
+        scheme, seconds = self.scheme, {}
+        share = scheme.share(len(batch))
+        inputs, labels = self.train.take(batch[share.start : share.stop])
+        seconds["data_s"] = laps.next()
+        result = scheme.forward(inputs, labels)
+        seconds["forward_s"] = laps.next()
+        scheme.backward(len(batch))
+        seconds["backward_s"] = laps.next()
+        scheme.combine()
+        combine_s = laps.next()
+        scheme.update()
+        seconds["optimizer_s"] = laps.next()
+        scheme.distribute()
+        seconds["communication_s"] = laps.waited_s() + combine_s + laps.next()
+        reported = scheme.reported(len(batch))
+        return Result(*(values[reported] for values in result)), seconds
+
+    def evaluate(self) -> EpochSums:
+        """Evaluate this rank's share of the validation samples, each of which one rank reports."""
+        sums = EpochSums()
+        for batch in batches(len(self.validation), EVALUATION_BATCH_SIZE):
+            count = batch.stop - batch.start
+            share = self.scheme.share(count)
+            mine = np.arange(batch.start + share.start, batch.start + share.stop)
+            result = self.scheme.forward(*self.validation.take(mine))
+            sums.add(Result(*(values[self.scheme.reported(count)] for values in result)), 0.0)
+        return sums
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train on the ranks that a launcher has started, or in this process alone."""
+    world = phalanx.World.create(timeout_s=options.timeout_s)
+    check(options, world.size)
+    choice = resolve(options.dataset)
+    memory = NodeMemory(world.node)
+    rows = read_rows(options) if world.local_rank == 0 else (None, None)
+    samples = [Samples(memory.share(each), options.dtype) for each in rows]
+    training = Training(make_scheme(options, world.group), *samples, options)
+    records = RunRecords(options, world, training, choice)
+    for epoch in range(options.epochs):
+        records.run_epoch(epoch)
+    records.finish()
+    del training, samples
+    memory.free()
+    world.close()
+
+
+def main(words: Sequence[str]) -> None:
+    try:
+        train(parse(words))
+    except phalanx.UserError as error:
+        print(f"{os.path.basename(__file__)}: {error}", file=sys.stderr)  # noqa: PTH119
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
