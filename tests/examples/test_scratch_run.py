@@ -32,7 +32,7 @@ pytestmark = pytest.mark.mpi
 PROGRAM = str(SCRATCH / "train.py")
 SMALL = ("--dataset", "digits", "--train-samples", "1000", "--validation-samples", "500")
 STEPS = 8  # of 125 samples
-MANY, WITHIN_S = 128, 60
+MANY, WITHIN_S = 128, 120
 SHARED_MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
 
@@ -186,12 +186,13 @@ def test_every_scheme_learns_to_read_digits(
 def test_a_hundred_ranks_start_train_and_stop(
     phalanx: Phalanx, tmp_path: Path, scheme: str
 ) -> None:
-    """Within a minute on two cores, if nobody else is on them."""
+    """Within two minutes on two cores, if nobody else is on them."""
     began, folder = time.monotonic(), tmp_path / "run"
     done = phalanx(
         *("launch", "-n", str(MANY), "--log-dir", str(folder), PROGRAM, "--scheme", scheme),
         *("--dataset", "digits", "--epochs", "1", "--batch-size", "512"),
         *("--train-samples", "2048", "--validation-samples", "1000"),
+        timeout_s=600,
     )
     assert done.returncode == 0, done.stderr
     took = time.monotonic() - began
