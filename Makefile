@@ -74,7 +74,7 @@ test-torch: ## the backend and what trains by it on another PyTorch: TORCH=2.15.
 	  tests/torch_backend tests/gradients/compression tests/train/test_truth.py tests/train/test_trace.py
 
 bench: $(STAMP) ## Phalanx against bare PyTorch and Gloo; needs a quiet machine, five minutes
-	$(BIN)/python benchmarks/all_reduce.py
+	$(BIN)/phalanx bench collectives
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/fused_step.py
 

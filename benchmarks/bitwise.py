@@ -11,7 +11,7 @@ thread each, with what the loop of `phalanx.start` does in a step; of both ranks
 
 Reported: the ratio bitwise ÷ mpi of each pair of steps, by the clock and by the processor's time
 (which does not see other processes, and counts waits that spin), median and quartiles. Raw times,
-commit and machine go to benchmarks/results/bitwise.json.
+commit and machine go to runs/benchmarks/bitwise.json.
 """
 
 from __future__ import annotations
@@ -20,28 +20,20 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from harness import quartiles, run_ranks, save
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.files import write_atomically
 from phalanx.run.batch import MicroBatch
 from phalanx.run.gradients import StepGradients
 from phalanx.run.memory import keep_freed_memory
@@ -51,7 +43,6 @@ MICRO_BATCHES = (2, 4, 8)
 WARM_UP, ROUNDS, QUICK_ROUNDS = 4, 100, 10
 BATCH = {"mlp": 256, "cnn": 64}
 KINDS = ("mpi", "bitwise")
-RESULTS = Path(__file__).parent / "results" / "bitwise.json"
 
 
 class StepTime(NamedTuple):
@@ -156,11 +147,6 @@ def slower(ranks: list[dict[str, list[Any]]]) -> dict[str, list[dict[str, StepTi
     }
 
 
-def quartiles(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.3f} [{low:.3f} {high:.3f}]"
-
-
 def report(cells: dict[str, list[dict[str, StepTime]]]) -> None:
     print(f"steps of {RANKS} ranks; ratio bitwise ÷ mpi, median [quartiles]")
     print(f"{'model  V':9}{'mpi ms':>8}{'bitwise ms':>12}   {'by the clock':22}by the processor")
@@ -175,32 +161,18 @@ def report(cells: dict[str, list[dict[str, StepTime]]]) -> None:
 
 
 def main(rounds: int) -> None:
-    mpi = find_mpi(os.environ)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        words = [sys.executable, __file__, "rank", str(folder), str(rounds)]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = mpi_job(mpi, RANKS, words, cores=usable_cores(), environ=environ)
-        with Job.start([command], folder / "log") as job:
-            while (code := job.poll()) is None:
-                time.sleep(0.5)
-        if code:
-            sys.exit((folder / "log").read_text())
-        ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+    found = run_ranks(__file__, RANKS, str(rounds), environ={"OMP_NUM_THREADS": "1"})
+    ranks = [found[f"rank-{rank}"] for rank in range(RANKS)]
     report(slower(ranks))
     if rounds == QUICK_ROUNDS:
         return
-    document = {
-        "command": "python benchmarks/bitwise.py",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(mpi))),
-        "micro_batches": MICRO_BATCHES,
-        "batch_size": BATCH,
-        "ranks": RANKS,
-        "clock_and_processor_seconds_by_rank": ranks,
-    }
-    write_atomically(RESULTS, json.dumps(document, indent=1).encode())
-    print(f"raw times: {RESULTS}")
+    save(
+        __file__,
+        micro_batches=MICRO_BATCHES,
+        batch_size=BATCH,
+        ranks=RANKS,
+        clock_and_processor_seconds_by_rank=ranks,
+    )
 
 
 if __name__ == "__main__":

@@ -10,37 +10,33 @@ own, so that a busy machine hits all of them.
 
 Reported, medians over the rounds: seconds a step, all of the run divided by its steps and the wait
 for the last checkpoint included; of a checkpoint the time for which training was held, and the time
-of writing. Raw times, commit and machine go to benchmarks/results/checkpoints.json.
+of writing. Raw times, commit and machine go to runs/benchmarks/checkpoints.json.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 from torch import nn
 from torch.optim import AdamW
 
 import phalanx
-from phalanx.jobs.record import describe_environment
+from harness import save
 from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.records.events import SavedEvent
-from phalanx.records.files import read_events, write_atomically
+from phalanx.records.files import read_events
 
 STEPS, EVERY, BATCH, WIDTH, LAYERS = 40, 10, 32, 512, 3
 ROUNDS, QUICK_ROUNDS = 8, 1
 WAYS = ("none", "waiting", "thread")
-RESULTS = Path(__file__).parent / "results" / "checkpoints.json"
 
 
 class Times(NamedTuple):
@@ -118,16 +114,13 @@ def report(times: dict[str, list[Times]]) -> None:
             + (f", held {1e3 * statistics.median(held):6.1f} ms a checkpoint" if held else "")
             + (f", written in {1e3 * statistics.median(written):6.1f} ms" if written else "")
         )
-    RESULTS.parent.mkdir(exist_ok=True)
-    content = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(None)),
-        "steps": STEPS,
-        "every": EVERY,
-        "bytes": times["waiting"][0].bytes,
-        "times": {way: [run._asdict() for run in runs] for way, runs in times.items()},
-    }
-    write_atomically(RESULTS, json.dumps(content, indent=1).encode() + b"\n")
+    save(
+        __file__,
+        steps=STEPS,
+        every=EVERY,
+        bytes=times["waiting"][0].bytes,
+        times={way: [run._asdict() for run in runs] for way, runs in times.items()},
+    )
 
 
 if __name__ == "__main__":

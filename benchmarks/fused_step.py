@@ -13,46 +13,36 @@ parameters that all ranks see.
 Milliseconds, median and quartiles over 30 steps; gradients are rewritten before each; the
 parameters of all three are compared at the end. Memory is what a rank's share of it grows by
 (PSS: shared pages divided by those who share them), gradients left out. Raw values, commit and
-machine go to benchmarks/results/fused_step.json.
+machine go to runs/benchmarks/fused_step.json.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Adam
 
+from harness import quartiles, run_ranks, save
 from phalanx.comm.world import World
 from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.make_reducer import make_reducer
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
-from phalanx.records.files import write_atomically
 
 TENSORS, ELEMENTS = 25, 1_000_000
 SIZES = [ELEMENTS] * TENSORS
 BUCKET_TENSORS = 25 * 2**20 // (4 * ELEMENTS)
 LEARNING_RATE = 1e-3
 STEPS = 30
-RESULTS = Path(__file__).parent / "results" / "fused_step.json"
 
 
 class Way(ABC):
@@ -152,7 +142,7 @@ def proportional_bytes() -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-def rank_main(output: Path) -> None:
+def rank_main(folder: Path) -> None:
     torch.set_num_threads(1)
     world = World.create(timeout_s=120)
     join_gloo(world)
@@ -184,7 +174,7 @@ def rank_main(output: Path) -> None:
             difference = (way.parameter(number) - ways["fused"].parameter(number)).abs().max()
             assert difference < 1e-6, f"{name} is off by {difference}"
     if world.rank == 0:
-        output.write_text(json.dumps({"seconds": times, "bytes": num_bytes}))
+        (folder / "found.json").write_text(json.dumps({"seconds": times, "bytes": num_bytes}))
     world.barrier()
     dist.destroy_process_group()
 
@@ -193,33 +183,21 @@ def report(times: dict[str, list[float]], num_bytes: dict[str, int]) -> None:
     fused = statistics.median(times["fused"])
     print(f"{'':8}{'ms [quartiles]':>24}{'times fused':>14}{'MB a rank':>12}")
     for name, values in times.items():
-        low, middle, high = (1e3 * q for q in statistics.quantiles(values, n=4))
-        cell = f"{middle:.1f} [{low:.1f} {high:.1f}]"
-        print(f"{name:8}{cell:>24}{middle / 1e3 / fused:14.2f}{num_bytes[name] / 1e6:12.0f}")
+        cell = quartiles([1e3 * value for value in values], digits=1)
+        times_fused = statistics.median(values) / fused
+        print(f"{name:8}{cell:>24}{times_fused:14.2f}{num_bytes[name] / 1e6:12.0f}")
 
 
 def main(ranks: int) -> None:
-    mpi = find_mpi(os.environ)
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "times.json"
-        program = [sys.executable, __file__, "rank", str(output)]
-        command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=os.environ)
-        with Job.start([command], Path(folder) / "log") as job:
-            if job.wait(600) != 0:
-                sys.exit((Path(folder) / "log").read_text())
-        found = json.loads(output.read_text())
+    found = run_ranks(__file__, ranks, timeout_s=600)["found"]
     report(found["seconds"], found["bytes"])
-    document = {
-        "command": f"python benchmarks/fused_step.py {ranks}",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(mpi))),
-        "ranks": ranks,
-        "parameters": sum(SIZES),
-        "bytes_a_rank": found["bytes"],
-        "seconds": found["seconds"],
-    }
-    write_atomically(RESULTS, json.dumps(document).encode())
-    print(f"raw times: {RESULTS}")
+    save(
+        __file__,
+        ranks=ranks,
+        parameters=sum(SIZES),
+        bytes_a_rank=found["bytes"],
+        seconds=found["seconds"],
+    )
 
 
 if __name__ == "__main__":

@@ -5,20 +5,17 @@
 
 Both backends are measured in the same processes, in turn. Whether MPI is given GPU memory as it is,
 or a copy in host memory, `phalanx doctor` says. Medians are printed; all times go to
-benchmarks/results/gpu.json.
+runs/benchmarks/gpu.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +24,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
-from phalanx.records.files import write_atomically
+from harness import run_ranks, save
 
-RESULTS = Path(__file__).parent / "results" / "gpu.json"
 RANKS = 2
 SIZES = {"4 KB": 4 * 1024, "1 MB": 2**20, "64 MB": 64 * 2**20}
 REPEATS = {"4 KB": 40, "1 MB": 40, "64 MB": 9}
@@ -118,6 +110,12 @@ def finish() -> None:
         torch.cuda.synchronize()
 
 
+def rank_main(folder: Path, *, on_cpu: bool) -> None:
+    device = torch.device("cpu") if on_cpu else torch.device("cuda", 0)
+    if (found := measure(device)) is not None:
+        (folder / "found.json").write_text(json.dumps(found))
+
+
 def show(found: dict[str, Any]) -> None:
     print(f"{found['device']}, PyTorch {found['torch']}, {found['ranks']} ranks; median ms")
     rows: dict[str, Times] = {**found["all_reduce"], "step": found["step"]}
@@ -129,31 +127,15 @@ def show(found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cpu", action="store_true", help="without a GPU")
-    parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.rank is not None:
-        device = torch.device("cpu") if given.cpu else torch.device("cuda", 0)
-        if (found := measure(device)) is not None:
-            write_atomically(given.rank, json.dumps(found).encode())
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        result, log = Path(folder) / "result.json", Path(folder) / "ranks.log"
-        words = [sys.executable, __file__, "--rank", str(result), *["--cpu"] * given.cpu]
-        mpi = find_mpi(os.environ)
-        command = mpi_job(mpi, RANKS, words, cores=usable_cores(), environ=os.environ)
-        with Job.start([command], log) as job:
-            if job.wait(600) != 0:
-                sys.exit(log.read_text())
-        found = json.loads(result.read_text())
+    found = run_ranks(__file__, RANKS, *["--cpu"] * given.cpu, timeout_s=600)["found"]
     show(found)
-    record = {
-        "command": "python benchmarks/gpu.py",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "runs": [found],
-    }
     if not given.cpu:
-        write_atomically(RESULTS, json.dumps(record).encode())
+        save(__file__, runs=[found])
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(Path(sys.argv[2]), on_cpu="--cpu" in sys.argv)
+    else:
+        main()

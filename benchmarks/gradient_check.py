@@ -13,45 +13,35 @@ images on each rank, one compute thread.
 
 All times are CPU time of the thread, which others on the machine disturb least. Parts are of a step
 of one process, which has as many samples. Medians and quartiles, of `shared` of both ranks, go to
-benchmarks/results/gradient_check.json.
+runs/benchmarks/gradient_check.json.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import msgspec
 import torch
 
+from harness import run_ranks, save
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
 from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelName
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.files import write_atomically
 
-RESULTS = Path(__file__).parent / "results" / "gradient_check.json"
 STEPS: dict[ModelName, int] = {"mlp": 400, "cnn": 50}
 TURN = 10
 RULE = OptimizerConfig(name="sgd", learning_rate=0.01)
@@ -155,15 +145,7 @@ def rank_main(folder: Path) -> None:
 
 
 def on_two_ranks() -> dict[ModelName, Times]:
-    mpi = find_mpi(os.environ)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        program = [sys.executable, __file__, "--rank-writes", name]
-        command = mpi_job(mpi, 2, program, cores=usable_cores(), environ=os.environ)
-        with Job.start([command], folder / "log") as job:
-            if job.wait(300) != 0:
-                sys.exit((folder / "log").read_text())
-        ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    ranks = list(run_ranks(__file__, 2, timeout_s=300).values())
     return {
         model: {
             kind: [value for rank in ranks for value in rank[model][kind]]
@@ -194,29 +176,23 @@ def measured(model: ModelName, alone: Times, shared: Times) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rank-writes", type=Path)
-    options = parser.parse_args()
-    if options.rank_writes is not None:
-        rank_main(options.rank_writes)
-        return
     torch.set_num_threads(1)
     alone, shared = {model: check_sequential(model) for model in STEPS}, on_two_ranks()
-    document = {
-        "command": "python benchmarks/gradient_check.py",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(None)),
-        "models": {model: measured(model, alone[model], shared[model]) for model in STEPS},
-        "quartiles_s": {
+    save(
+        __file__,
+        models={model: measured(model, alone[model], shared[model]) for model in STEPS},
+        quartiles_s={
             model: {
                 kind: statistics.quantiles(times, n=4)
                 for kind, times in {**alone[model], **shared[model]}.items()
             }
             for model in STEPS
         },
-    }
-    write_atomically(RESULTS, json.dumps(document, indent=1).encode())
+    )
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(Path(sys.argv[2]))
+    else:
+        main()

@@ -3,21 +3,18 @@ with that entry point hidden, in turns; at most 10 ms more is the aim. Processor
 programs on the machine disturb less than the clock on the wall. On a busy machine the imports
 differ by more than what is added, so the time inside the entry point is taken too.
 
-    python benchmarks/import_torch.py [--rounds 20] [--record]
+    python benchmarks/import_torch.py [--rounds 20]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import subprocess
 import sys
-from importlib.metadata import version
-from pathlib import Path
 
-RECORD = Path(__file__).parent / "results" / "import_torch.json"
+from harness import save
+
 AIM_S = 0.010
 
 PROGRAM = """
@@ -57,15 +54,9 @@ def import_seconds(way: str) -> tuple[float, float]:
     return float(whole), float(inside)
 
 
-def commit() -> str:
-    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--record", action="store_true", help=f"write {RECORD.name}")
     arguments = parser.parse_args()
     times_s: dict[str, list[float]] = {"with": [], "without": []}
     inside_s: list[float] = []
@@ -83,20 +74,13 @@ def main() -> None:
         print(f"import torch {way:8s} {median_s * 1e3:7.1f} ms  ({spread})")
     added_s = statistics.median(inside_s)
     print(f"of which in the entry point {added_s * 1e3:.1f} ms  (aim: at most {AIM_S * 1e3:g})")
-    if arguments.record:
-        record = {
-            "what": "processor time of import torch with and without the entry point, in turns",
-            "command": "python benchmarks/import_torch.py --record",
-            "commit": commit(),
-            "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
-            "versions": {name: version(name) for name in ("torch", "phalanx")},
-            "python": platform.python_version(),
-            "median_s": medians,
-            "inside_median_s": added_s,
-            "times_s": times_s,
-            "inside_s": inside_s,
-        }
-        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    save(
+        __file__,
+        median_s=medians,
+        inside_median_s=added_s,
+        times_s=times_s,
+        inside_s=inside_s,
+    )
 
 
 if __name__ == "__main__":

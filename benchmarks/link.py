@@ -7,7 +7,7 @@ Two ranks. Latency is half a round trip of an empty message; bandwidth the bytes
 time that it takes beyond that; both medians. Beside it the all-reduce of 10 MB, and what the model
 says of it: 2 latencies and once its bytes (2 ranks). `--real` measures the same over TCP between
 two network namespaces, whose sides send at 1 Gbit/s (`tc tbf`), and all-reduces by the same
-algorithm: the emulated 1 Gbit/s should take as long. Results go to benchmarks/results/link.json.
+algorithm: the emulated 1 Gbit/s should take as long. Results go to runs/benchmarks/link.json.
 """
 
 from __future__ import annotations
@@ -21,27 +21,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 
+from harness import run_ranks, save
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
-from phalanx.records.files import write_atomically
 
 LINKS = ("1Gbit/s,1ms", "10Gbit/s,100us", "1Gbit/s", "100Mbit/s,5ms")
 ROUNDS, SUMMED_BYTES = 15, 10_000_000
 REAL = "two namespaces, tc tbf 1 Gbit/s"
-RESULTS = Path(__file__).parent / "results" / "link.json"
 
 
 def median_s(call: Callable[[], object]) -> float:
@@ -76,7 +68,7 @@ def measured(world: World) -> dict[str, float]:
     }
 
 
-def rank_main(out: Path, links: list[str]) -> None:
+def rank_main(folder: Path, links: list[str]) -> None:
     found = {}
     for text in links:
         world = World.create(timeout_s=60, link=Link.parse(text) if text != REAL else None)
@@ -84,20 +76,11 @@ def rank_main(out: Path, links: list[str]) -> None:
         rank = world.rank
         world.close()
     if rank == 0:
-        out.write_text(json.dumps(found))
+        (folder / "found.json").write_text(json.dumps(found))
 
 
-def emulated(folder: Path) -> dict[str, dict[str, float]]:
-    mpi = find_mpi(os.environ)
-    out = folder / "emulated.json"
-    words = [sys.executable, __file__, "rank", str(out), *LINKS]
-    command = mpi_job(mpi, 2, words, cores=usable_cores(), environ=os.environ)
-    with Job.start([command], folder / "log") as job:
-        while (code := job.poll()) is None:
-            time.sleep(0.5)
-    if code:
-        sys.exit((folder / "log").read_text())
-    found: dict[str, dict[str, float]] = json.loads(out.read_text())
+def emulated() -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = run_ranks(__file__, 2, *LINKS)["found"]
     return found
 
 
@@ -127,13 +110,13 @@ def namespaces() -> Iterator[None]:
 
 def real(folder: Path) -> dict[str, dict[str, float]]:
     """Open MPI starts the second rank through a script that enters its namespace."""
-    mpi, out = find_mpi(os.environ), folder / "real.json"
+    mpi = find_mpi(os.environ)
     agent = folder / "agent"
     agent.write_text(
         '#!/bin/sh\nshift\nexec ip netns exec plx1 unshare --uts sh -c "hostname plx1; $*"\n'
     )
     agent.chmod(0o755)
-    program = [sys.executable, __file__, "rank", str(out), REAL]
+    program = [sys.executable, __file__, "rank", str(folder), REAL]
     launched = [
         *("ip", "netns", "exec", "plx0", "unshare", "--uts", "sh", "-c"),
         'hostname plx0; exec "$@"', "sh", str(mpi.mpiexec), "--allow-run-as-root",
@@ -144,7 +127,7 @@ def real(folder: Path) -> dict[str, dict[str, float]]:
     ]  # fmt: skip
     with namespaces():
         subprocess.run(launched, check=True, timeout=120)
-    found: dict[str, dict[str, float]] = json.loads(out.read_text())
+    found: dict[str, dict[str, float]] = json.loads((folder / "found.json").read_text())
     return found
 
 
@@ -159,9 +142,9 @@ def model(text: str) -> tuple[float, float | None, float | None]:
 
 
 def main(with_real: bool) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        found = emulated(Path(name))
-        if with_real:
+    found = emulated()
+    if with_real:
+        with tempfile.TemporaryDirectory() as name:
             found |= real(Path(name))
     print(f"{'asked for, measured':34} {'latency ms':>16} {'Gbit/s':>15} {'all-reduce ms':>17}")
     for text, row in found.items():
@@ -171,13 +154,10 @@ def main(with_real: bool) -> None:
             f"{(bandwidth or 0) * 8e-9:7.3f} {row['bandwidth_bytes_per_s'] * 8e-9:7.3f} "
             f"{(summed_s or 0) * 1e3:8.1f} {row['all_reduce_s'] * 1e3:8.1f}"
         )
-    document: dict[str, Any] = {
-        "command": "python benchmarks/link.py" + (" --real" if with_real else ""),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
-        "links": found,
-    }
-    write_atomically(RESULTS, json.dumps(document, indent=1).encode())
+    save(
+        __file__,
+        links=found,
+    )
 
 
 if __name__ == "__main__":

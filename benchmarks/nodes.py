@@ -20,7 +20,7 @@ or an all-gather n(N-1)/N. Of these 128 KB pass at once, the limit's token bucke
 least as long as the link's measured bandwidth says. The table shows medians in ms, the share of the
 wire's limit that they reach (-: no limit), and how many times as long as Phalanx the others take.
 Where the link as measured is slower than its rate, the cores are the limit: they carry TCP too.
-Raw values, medians, ratios, commit and machine go to benchmarks/results/nodes.json, after each
+Raw values, medians, ratios, commit and machine go to runs/benchmarks/nodes.json, after each
 layout.
 """
 
@@ -38,27 +38,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import phalanx
+from harness import save
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.layout import share_of
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
-from phalanx.jobs.record import describe_environment
 from phalanx.launch.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
-from phalanx.records.files import write_atomically
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
-RESULTS = HERE / "results" / "nodes.json"
 LAYOUTS = ("2x1", "2x2", "2x4", "3x1", "3x2", "3x4")  # nodes x ranks on each
 SIZES = (65_536, 262_144, 1_048_576, 10_485_760, 104_857_600)
 ENGINES = ("phalanx", "library", "gloo")
@@ -349,9 +345,9 @@ def measure_rate(rate: str, args: argparse.Namespace, found: dict[str, Any]) -> 
             rows = summary(layout, bandwidth, here["seconds"][layout])
             table(rows)
             here["rows"] += rows
-            write_atomically(args.output, json.dumps(found).encode())
+            save(__file__, **found)
         here["link_bytes_per_s"].append(measure_link(cluster))
-        write_atomically(args.output, json.dumps(found).encode())
+        save(__file__, **found)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -361,15 +357,9 @@ def main(args: argparse.Namespace) -> None:
     if reason := missing():
         print(f"not measured: {reason}")
         return
-    found: dict[str, Any] = {
-        "command": f"python benchmarks/nodes.py {' '.join(sys.argv[1:])}".strip(),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
-        "rates": {},
-    }
+    found: dict[str, Any] = {"rates": {}}
     for rate in args.rates:
         measure_rate(rate, args, found)
-    print(f"\nraw times: {args.output}")
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -380,7 +370,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--calls", type=int, default=21, help="of short vectors; 3 of long ones")
     parser.add_argument("--quick", action="store_true", help="2x1, 2x2; 64 KB, 1, 10 MB; 5 calls")
-    parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args(words)
     if args.quick:
         args.layouts, args.sizes, args.calls = ["2x1", "2x2"], [65_536, 1_048_576, 10_485_760], 5

@@ -14,44 +14,34 @@ What can be hidden is the communication of `off` without the last bucket of `on`
 only when backward is over. Reported: the share of it by which a step of `on` is shorter, and
 beside it the share by the clocks of the exchange: what was on its way during the backward pass, of
 all that was on its way but the last bucket. Raw times, commit and machine go to
-benchmarks/results/overlap.json.
+runs/benchmarks/overlap.json.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
+from harness import quartiles, run_ranks, save
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import BucketedGradReducer
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.mpi import MPI, Overlap
 from phalanx.parallel.step import Batch, StepResult
-from phalanx.records.files import write_atomically
 from phalanx.run.memory import keep_freed_memory
 
 RANKS, LATENCY_S, SHARE_OF_BACKWARD = 2, 1e-3, 0.5
 SHAPE = DataShape(inputs=(64,), num_classes=256)
 SIZES = {"full": (256, 6, 16, 20), "quick": (64, 2, 4, 3)}  # width, layers, samples, rounds
-RESULTS = Path(__file__).parent / "results" / "overlap.json"
 ROUNDS_OF_ALONE = 5
 
 
@@ -145,24 +135,10 @@ def shares(rounds: list[dict[str, dict[str, float]]]) -> tuple[list[float], list
     return by_step, by_clock
 
 
-def quartiles(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.3f} [{low:.3f} {high:.3f}]"
-
-
 def main(size: str) -> None:
-    mpi = find_mpi(os.environ)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        words = [sys.executable, __file__, "rank", str(folder), size]
-        command = mpi_job(mpi, RANKS, words, cores=usable_cores(), environ=os.environ)
-        with Job.start([command], folder / "log") as job:
-            while (code := job.poll()) is None:
-                time.sleep(0.5)
-        if code:
-            sys.exit((folder / "log").read_text())
-        found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-        ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+    written = run_ranks(__file__, RANKS, size)
+    found: dict[str, Any] = written["found"]
+    ranks = [written[f"rank-{rank}"] for rank in range(RANKS)]
     # A step is over when both ranks are: of each time the longer one.
     rounds = [
         {
@@ -176,17 +152,13 @@ def main(size: str) -> None:
     report(found, rounds)
     if size == "quick":
         return
-    document = {
-        "command": "python benchmarks/overlap.py",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(mpi))),
-        "model": {"width": SIZES[size][0], "layers": SIZES[size][1], "samples": SIZES[size][2]},
-        "ranks": RANKS,
+    save(
+        __file__,
+        model={"width": SIZES[size][0], "layers": SIZES[size][1], "samples": SIZES[size][2]},
+        ranks=RANKS,
         **found,
-        "seconds_by_rank_and_round": ranks,
-    }
-    write_atomically(RESULTS, json.dumps(document, indent=1).encode())
-    print(f"raw times: {RESULTS}")
+        seconds_by_rank_and_round=ranks,
+    )
 
 
 def report(found: dict[str, Any], rounds: list[dict[str, dict[str, float]]]) -> None:

@@ -8,7 +8,7 @@ and with two, and its port alone and on two ranks of one thread each. Reported i
 first cell of the same round, its median and range: of processor time where there is one thread,
 which other programs on the machine disturb less, and of time on the clock. On three ranks the port
 is run once, and the lines it prints are compared over the numbers of ranks. Raw times, commit and
-machine go to benchmarks/results/ports.json.
+machine go to runs/benchmarks/ports.json.
 """
 
 from __future__ import annotations
@@ -21,18 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.installation import find_mpi
-from phalanx.records.files import write_atomically
+from harness import save
 
 FOLDER = Path(__file__).parents[1] / "examples" / "ports"
-RESULTS = Path(__file__).parent / "results" / "ports.json"
 NAMES = ("mnist", "gpt", "forces", "gan", "pinn")
 ROUNDS = 3
 OPTIONS = ""
@@ -124,17 +118,11 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 
 def main(names: list[str]) -> None:
-    document: dict[str, Any] = {
-        "command": f"python benchmarks/ports.py {' '.join(names)}".strip(),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
-        "programs": {},
-    }
+    programs = {}
     for name in names or NAMES:
-        document["programs"][name] = {"load_average": os.getloadavg()[0], **measure(name)}
-        show(name, document["programs"][name])
-    write_atomically(RESULTS, json.dumps(document, indent=1).encode())
-    print(f"raw times: {RESULTS}")
+        programs[name] = {"load_average": os.getloadavg()[0], **measure(name)}
+        show(name, programs[name])
+    save(__file__, programs=programs)
 
 
 if __name__ == "__main__":

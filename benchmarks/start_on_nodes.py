@@ -15,13 +15,12 @@ gradients summed over all ranks, is started by
 
 Every round starts each once. A start lasts from the command until rank 0 has made its first step.
 The table shows, of each, the median, and the median and range of its difference to `mpirun` of the
-same round. Raw values, commit and machine go to benchmarks/results/start_on_nodes.json.
+same round. Raw values, commit and machine go to runs/benchmarks/start_on_nodes.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -29,19 +28,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import phalanx
-from phalanx.jobs.record import describe_environment
+from harness import save
 from phalanx.launch.installation import find_mpi
-from phalanx.records.files import rank_file, write_atomically
+from phalanx.records.files import rank_file
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
-RESULTS = HERE / "results" / "start_on_nodes.json"
 STARTS = ("mpirun", "bare", "launch", "train", "preflight")
 NUM_NODES = 3
 TIMEOUT_S = 120
@@ -172,14 +167,10 @@ def main(args: argparse.Namespace) -> None:
                 seconds[name].append(took_s)
                 print(f"round {number} {name:10}{took_s:8.2f} s", flush=True)
     report(seconds)
-    document = {
-        "command": f"python benchmarks/start_on_nodes.py {' '.join(sys.argv[1:])}".strip(),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
-        "seconds": seconds,
-    }
-    write_atomically(args.output, json.dumps(document).encode())
-    print(f"raw times: {args.output}")
+    save(
+        __file__,
+        seconds=seconds,
+    )
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -187,7 +178,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks-per-node", type=int, default=1)
     parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=STARTS)
-    parser.add_argument("--output", type=Path, default=RESULTS)
     return parser.parse_args(words)
 
 

@@ -20,7 +20,7 @@ whole block, which does not see other processes.
 A process keeps the physical pages that it got: two starts of the same program differ by up to a
 quarter of a step, for as long as they run. So a start counts once, by the median of its rounds, and
 there are many. Reported: the ratios of the starts, their geometric mean and its 95 % interval. Raw
-times, commit and machine go to benchmarks/results/survive.json, of a strategy survive-<name>.json.
+times, commit and machine go to runs/benchmarks/survive.json, of a strategy survive-<name>.json.
 """
 
 from __future__ import annotations
@@ -34,20 +34,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import msgspec
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import phalanx
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.installation import find_mpi
-from phalanx.records.files import write_atomically
+from harness import save
 from phalanx.report.statistics import mean_interval
 from phalanx.run.strategy import StrategyName
 
@@ -56,7 +52,6 @@ KINDS = ("plain", "bitwise", "again", "survive")
 PAIRS = (("again", "bitwise"), ("survive", "bitwise"), ("survive", "plain"), ("bitwise", "plain"))
 STARTS, ROUNDS, WARM_UP = 16, 6, 2
 START_S, BLOCK_TIMEOUT_S = 120.0, 120.0
-RESULTS = Path(__file__).parent / "results"
 
 
 class Size(NamedTuple):
@@ -227,18 +222,13 @@ def main(num_starts: int, strategy: str) -> None:
         report(name, found[name])
     if num_starts == 1:
         return
-    document = {
-        "command": f"python benchmarks/survive.py {strategy}",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
-        "sizes": {name: size._asdict() for name, size in SIZES.items()},
-        "ranks": RANKS,
-        "micro_batches": MICRO_BATCHES,
-        "step_and_processor_seconds_by_start_round_kind_rank": found,
-    }
-    results = RESULTS / ("survive.json" if strategy == "mpi" else f"survive-{strategy}.json")
-    write_atomically(results, json.dumps(document).encode())
-    print(f"raw times: {results}")
+    save(
+        "survive.py" if strategy == "mpi" else f"survive-{strategy}.py",
+        sizes={name: size._asdict() for name, size in SIZES.items()},
+        ranks=RANKS,
+        micro_batches=MICRO_BATCHES,
+        step_and_processor_seconds_by_start_round_kind_rank=found,
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ since it tells little where others use the cores: how much more processor time r
 the strategy's own, which is what keeping and recording cost but for the looks at the clock and the
 spans within a step. Records are made and written twice a second, which no median shows: that is
 added up, as processor time a step. Commit, machine and medians of some rounds in a row go to
-benchmarks/results/tracing.json.
+runs/benchmarks/tracing.json.
 """
 
 from __future__ import annotations
@@ -28,37 +28,29 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
+from harness import run_ranks, save
 from phalanx.comm.world import World
 from phalanx.data.datasets.dataset import load_dataset
 from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.data.sources.source import LoadedBatch
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
 from phalanx.models.build import build_model
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.shared import FusedOptimizer, Shared
 from phalanx.parallel.step import Batch, backward
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.files import EventWriter, rank_file, write_atomically
+from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.spans import SpanRecorder
 from phalanx.run.batch import MicroBatch
 from phalanx.run.memory import keep_freed_memory
@@ -302,7 +294,6 @@ def rank_main(folder: Path, seconds: float) -> None:
 
 SECONDS = 50.0
 RESAMPLES, KEPT_ROUNDS = 2000, 50
-RESULTS = Path(__file__).parent / "results" / "tracing.json"
 PAIRS = [
     ("timed", "plain"),
     ("recorded", "timed"),
@@ -359,31 +350,19 @@ def thinned(times: Times) -> Times:
 
 
 def main(seconds: float) -> None:
-    mpi = find_mpi(os.environ)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        words = [sys.executable, __file__, "rank", str(folder), str(seconds)]
-        command = mpi_job(mpi, 2, words, cores=usable_cores(), environ=os.environ)
-        with Job.start([command], folder / "log") as job:
-            if job.wait(600):
-                sys.exit((folder / "log").read_text())
-        measured = json.loads((folder / "measured.json").read_text())
+    measured = run_ranks(__file__, 2, str(seconds), timeout_s=600)["measured"]
     found = {name: report_steps(name, measured[name]) for name in ("mpi", "shared")}
     if seconds < SECONDS:
         print("too short to be kept")
         return
-    document = {
-        "command": "python benchmarks/tracing.py",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(mpi))),
-        "found": found,
-        "seconds_by_round": {
+    save(
+        __file__,
+        found=found,
+        seconds_by_round={
             "mpi": thinned(measured["mpi"]["step"]),
             "shared": thinned(measured["shared"]["step"]),
         },
-    }
-    write_atomically(RESULTS, json.dumps(document, indent=1).encode())
-    print(f"medians of the rounds: {RESULTS}")
+    )
 
 
 if __name__ == "__main__":

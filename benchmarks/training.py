@@ -17,41 +17,32 @@ and what counts is its median step, which a hiccup of a shared machine does not 
 
 Reported with the spread over the rounds: sequential ÷ bare and mpi 1 ÷ sequential, the overhead;
 the speed-up of two ranks over `bare`; and its share of the model's own limit, bare ÷ bare half.
-Raw times, commit and machine go to benchmarks/results/training.json.
+Raw times, commit and machine go to runs/benchmarks/training.json.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from harness import quartiles, run_ranks, save
 from phalanx.comm.world import World
 from phalanx.data.datasets.dataset import Dataset, load_dataset
 from phalanx.data.sampler import epoch_order
 from phalanx.data.sources.in_memory import InMemorySource
-from phalanx.jobs.record import describe_environment
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelName
 from phalanx.parallel.ddp import TorchReplicas
@@ -61,7 +52,7 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import StepEvent
-from phalanx.records.files import EventTail, EventWriter, rank_file, write_atomically
+from phalanx.records.files import EventTail, EventWriter, rank_file
 from phalanx.run.memory import keep_freed_memory
 from phalanx.train.config import TrainConfig
 from phalanx.train.loop import Training, TrainingContext
@@ -72,7 +63,6 @@ from phalanx.train.schedule import LRSchedule
 BATCH = 128
 SAMPLES: dict[ModelName, int] = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
 ROUNDS = 9
-RESULTS = Path(__file__).parent / "results" / "training.json"
 Epoch = Callable[[], list[float]]  # runs one; seconds of each step
 
 
@@ -244,8 +234,7 @@ def report(times: dict[ModelName, dict[str, list[float]]]) -> None:
 
     def ratio(name: ModelName, above: str, below: str) -> str:
         values = [a / b for a, b in zip(times[name][above], times[name][below], strict=True)]
-        low, _, high = statistics.quantiles(values, n=4)
-        return f"{statistics.median(values):6.3f} [{low:.3f} {high:.3f}]"
+        return quartiles(values)
 
     print("median [quartiles] over", ROUNDS, "rounds")
     for title, above, below in (
@@ -270,31 +259,13 @@ def report(times: dict[ModelName, dict[str, list[float]]]) -> None:
 
 
 def main(models: list[ModelName]) -> None:
-    mpi = find_mpi(os.environ)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        command = mpi_job(
-            mpi,
-            2,
-            [sys.executable, __file__, "rank", str(folder), *models],
-            cores=usable_cores(),
-            environ=os.environ,
-        )
-        with Job.start([command], folder / "log") as job:
-            while (code := job.poll()) is None:
-                time.sleep(0.5)
-        if code:
-            sys.exit((folder / "log").read_text())
-        times = {model: json.loads((folder / f"{model}.json").read_text()) for model in models}
+    found = run_ranks(__file__, 2, *models)
+    times = {model: found[model] for model in models}
     report(times)
-    document: dict[str, Any] = {
-        "command": f"python benchmarks/training.py {' '.join(models)}",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(mpi))),
-        "seconds_of_the_median_step_by_round": times,
-    }
-    write_atomically(RESULTS, json.dumps(document, indent=1).encode())
-    print(f"raw times: {RESULTS}")
+    save(
+        __file__,
+        seconds_of_the_median_step_by_round=times,
+    )
 
 
 def chosen(words: list[str]) -> list[ModelName]:

@@ -20,7 +20,7 @@ Then the same ranks train on one node over an emulated link (`--link`) of the ba
 measured: all engines but those on Gloo, which it does not slow. It counts every rank as a node, so
 of several ranks on a node it emulates as many nodes of one. The last column is the emulated step's
 time over the real one's. Raw times, commit and machine go to
-benchmarks/results/training_over_nodes.json.
+runs/benchmarks/training_over_nodes.json.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -47,24 +45,21 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import phalanx
+from harness import save
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.gradients.compression.make import make_compressor
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.jobs.record import describe_environment
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import detect
-from phalanx.launch.installation import find_mpi
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup
-from phalanx.records.files import write_atomically
 from phalanx.run.memory import keep_freed_memory
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
-RESULTS = HERE / "results" / "training_over_nodes.json"
 LAYOUTS = ("2x1", "2x2")
 COMPRESSORS = ("fp16", "int8", "powersgd", "topk")
 ENGINES = (
@@ -195,7 +190,7 @@ def run_job(
     cluster: Any, layout: str, setting: Setting, engines: list[str], link: str | None
 ) -> Seconds:
     """link: None: over the nodes; else emulated, all ranks on one node."""
-    from benchmarks.nodes import run_ranks
+    from nodes import run_ranks
 
     num_nodes, local_ranks = (int(word) for word in layout.split("x"))
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -230,8 +225,9 @@ def report(layout: str, real: Seconds, emulated: Seconds) -> None:
 
 def main(args: argparse.Namespace) -> None:
     sys.path.insert(0, str(ROOT))
-    from benchmarks.nodes import limited_nodes, measure_link
     from tests.nodes.cluster import missing
+
+    from nodes import limited_nodes, measure_link
 
     if reason := missing():
         print(f"not measured: {reason}")
@@ -253,16 +249,12 @@ def main(args: argparse.Namespace) -> None:
                 found[layout] = {"real": real, "emulated": emulated}
             after = measure_link(cluster)
         rates[rate] = {"link_bytes_per_s": [before, after], "emulated": link, "seconds": found}
-    document = {
-        "command": f"python benchmarks/training_over_nodes.py {' '.join(sys.argv[1:])}".strip(),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(str(find_mpi(os.environ)))),
-        "setting": setting._asdict(),
-        "gradient_bytes": num_bytes,
-        "rates": rates,
-    }
-    write_atomically(args.output, json.dumps(document).encode())
-    print(f"\nraw times: {args.output}")
+    save(
+        __file__,
+        setting=setting._asdict(),
+        gradient_bytes=num_bytes,
+        rates=rates,
+    )
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -271,7 +263,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--layouts", nargs="+")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--quick", action="store_true", help="2x1, a small model, one round")
-    parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args(words)
     args.setting = Setting(128, 3, 8, 1, 2) if args.quick else Setting()
     args.layouts = args.layouts or (["2x1"] if args.quick else list(LAYOUTS))

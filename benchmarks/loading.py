@@ -1,8 +1,8 @@
 """Loading beside a plain read, many small files, PyTorch's DataLoader, and an accelerator that must
 not wait.
 
-    python benchmarks/io.py             # some five minutes on a quiet machine, 1.6 GB at a time
-    python benchmarks/io.py --quick     # with little data, to see that it works
+    python benchmarks/loading.py             # five minutes on a quiet machine, 1.6 GB at a time
+    python benchmarks/loading.py --quick     # with little data, to see that it works
 
 Four measurements by `phalanx bench io`, each in one job in which all ways take turns:
 
@@ -19,26 +19,25 @@ much faster the shards are read than the files when both are only read.
 Cold: the files' pages are dropped before every epoch, verified by mincore, and where root may write
 /proc/sys/vm/drop_caches their names and inodes, too. What is wanted, what was found and whether it
 holds is printed; ratios are of epochs of one round, the median and the range over five. Raw values,
-commit and machine go to benchmarks/results/io.json.
+commit and machine go to runs/benchmarks/loading.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
 
+from harness import save
 from phalanx.bench.io.config import IoConfig, Rival
 from phalanx.bench.io.formats.known import path_of, write_files
 from phalanx.bench.io.formats.store import Shape
@@ -46,7 +45,6 @@ from phalanx.bench.io.generate import sample_blocks
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.jobs.record import RUNS
-from phalanx.records.files import write_atomically
 from phalanx.records.io import Cache, Format
 from phalanx.report.io.comparison import (
     best_of_each_format,
@@ -60,7 +58,6 @@ from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.summary import as_json, show
 
 Costs = dict[str, dict[str, float]]
-RESULTS = Path(__file__).parent / "results" / "io.json"
 PACKED: tuple[Format, ...] = ("tar", "npy")
 READS: tuple[Rival, ...] = ("read", "read-kept")
 MNIST = """\
@@ -211,9 +208,6 @@ def document(
     benches = {name: measure.bench for name, measure in measures.items() if measure.bench}
     first = next(iter(benches.values()))
     return {
-        "command": "python benchmarks/io.py",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(first.environment),
         "storage": msgspec.to_builtins(first.storage),
         "claims": [asdict(claim) for claim in found],
         "limits": [asdict(limit) for limit in least],
@@ -311,9 +305,7 @@ def main(*, quick: bool) -> None:
     print()
     report(found, least, costs)
     if not quick:
-        content = document(measures, found, least, costs)
-        write_atomically(RESULTS, json.dumps(content, indent=1).encode())
-        print(f"raw times: {RESULTS}")
+        save(__file__, **document(measures, found, least, costs))
 
 
 if __name__ == "__main__":
