@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.doctor.nodes.interview import NodeFacts
 from phalanx.doctor.nodes.judge import (
     bandwidth,
     describe_folders,
@@ -13,7 +14,6 @@ from phalanx.doctor.nodes.judge import (
     judge_survey,
 )
 from phalanx.doctor.nodes.plan import NodePlan, how_to_install, plan_nodes
-from phalanx.doctor.nodes.reach import NodeFacts
 from phalanx.doctor.nodes.survey import PairSpeed, Survey
 from phalanx.launch.installation import MpiInstallation
 
@@ -166,7 +166,7 @@ def survey(*speeds: float, world_size: int = 3, sizes: tuple[int, ...] = (1, 1, 
             "world_size": world_size,
             "library": "MPICH",
             "nodes": [
-                {"host": f"n{number}", "num_ranks": 1, "shared_sizes": [size], "facts": None}
+                {"host": f"n{number}", "num_ranks": 1, "shared_sizes": [size], "answers": None}
                 for number, size in enumerate(sizes)
             ],
             "pairs": [[*pair, 1e-4, speed] for pair, speed in zip(pairs, speeds, strict=False)],

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.doctor.nodes.interview import words_in
 from phalanx.doctor.nodes.reach import (
     ask_nodes,
     describe_failure,
     is_this_machine,
     remote_command,
-    words_in,
 )
 
 QUESTION = {"packages": ["numpy"], "paths": ["/none"], "data": [], "names": []}

@@ -11,17 +11,15 @@ from pathlib import Path
 from phalanx.comm.mpi import mpi
 from phalanx.doctor.examine import Finding, ok, problem
 from phalanx.doctor.nodes import facts
+from phalanx.doctor.nodes.interview import words_in
 from phalanx.doctor.nodes.judge import (
     bandwidth,
     describe_folders,
     describe_links,
     describe_node,
-    judge_nodes,
-    judge_survey,
 )
 from phalanx.doctor.nodes.plan import NodePlan, plan_nodes
-from phalanx.doctor.nodes.preflight import Preflight, examine_nodes, nodes_of
-from phalanx.doctor.nodes.reach import words_in
+from phalanx.doctor.nodes.preflight import Preflight, examine_nodes, judge_answers
 from phalanx.doctor.nodes.survey import PairSpeed, Survey, survey
 from phalanx.launch.allocation import allocation
 from phalanx.launch.detect import Launched, how_to_start
@@ -95,20 +93,16 @@ def check_ranks_together(
         folders = {str(runs): str(runs.absolute())}
         plan = NodePlan(hosts=(), has_ssh=False, folders=folders, paths={})
         with words_in(plan.folders if launched.rank == 0 else {}) as words:
-            question = {**plan.question(), "words": dict(words.values())}
+            question = {**plan.question(), "words": words}
             found = survey(library, world.bcast(question))
     finally:
         late.cancel()
-    return None if found is None else _judge_together(Survey.parse(found), plan, words)
+    return None if found is None else _judge_together(Survey.parse(found), plan)
 
 
-def _judge_together(
-    found: Survey, plan: NodePlan, words: dict[str, tuple[str, str]]
-) -> list[Finding]:
-    nodes = nodes_of(found, words)
+def _judge_together(found: Survey, plan: NodePlan) -> list[Finding]:
     own = facts.answer(plan.question())
-    findings = judge_survey(list(nodes), found, found.world_size) + judge_nodes(plan, own, nodes)
+    seen = judge_answers(plan, own, found, ranks=found.world_size, mpi=found.library)
     placed = ", ".join(f"{node.num_ranks} on {node.host}" for node in found.nodes)
     together = f"{found.world_size} found each other over {found.library}: {placed}"
-    seen = Preflight(findings=findings, mpi=found.library, own=own, nodes=nodes, pairs=found.pairs)
     return [ok("ranks", together), *list_findings(seen)]

@@ -1,160 +1,198 @@
-"""Judge nodes by their answers: what breaks a run, what is worth knowing. Pure."""
+"""Rules for the answers of nodes: what breaks a run, what is worth knowing. Pure."""
 
 from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from phalanx.comm.pairs import SLOW_SHARE
 from phalanx.doctor.examine import Finding, problem, warning
+from phalanx.doctor.nodes.interview import NodeFacts
 from phalanx.doctor.nodes.plan import MPI_WHEELS, SAME, NodePlan, how_to_install
-from phalanx.doctor.nodes.reach import NodeFacts
 from phalanx.doctor.nodes.survey import PairSpeed, Survey
 
 CLOCK_OFFSET_S = 0.1
 LOW_DISK_BYTES = 1 << 30
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeView:
+    """A node beside this machine and the other nodes: what rules ask, and their sentences name."""
+
+    host: str
+    node: NodeFacts
+    plan: NodePlan
+    own: Mapping[str, Any]
+    """Facts of this machine, which starts the ranks."""
+    nodes: Mapping[str, NodeFacts]
+
+    @property
+    def theirs(self) -> Mapping[str, Any]:
+        """Facts of the node."""
+        return self.node.facts
+
+    def differs(self, name: str) -> bool:
+        """Return whether a fact of the node is not that of this machine."""
+        return bool(self.theirs[name] != self.own[name])
+
+    def all(self, name: str) -> list[Any]:
+        """Return a fact of every node."""
+        return [node.facts[name] for node in self.nodes.values()]
+
+    def first_with(self, name: str) -> str:
+        """Return the first host that has the same fact."""
+        return next(h for h, node in self.nodes.items() if node.facts[name] == self.theirs[name])
+
+    @property
+    def has_minor_python(self) -> bool:
+        """Return whether both are Python 3.11, say."""
+        return _release(self.theirs["python"]) == _release(self.own["python"])
+
+    @property
+    def phalanx(self) -> Literal["none", "same", "other release", "other files"]:
+        """Phalanx of the node, beside that of this machine."""
+        if self.theirs["phalanx"] is None:
+            return "none"
+        here, there = (facts["packages"].get("phalanx") for facts in (self.own, self.theirs))
+        is_other = here and there and here != there
+        changed: Literal["other release", "other files"] = (
+            "other release" if is_other else "other files"
+        )
+        return changed if self.differs("phalanx") else "same"
+
+    def words(self) -> dict[str, object]:
+        """Return what sentences name."""
+        offset_s, package = self.node.clock_offset_s, Path(self.plan.package)
+        return {
+            **vars(self),
+            "theirs": self.theirs,
+            "python": self.plan.python,
+            "install": how_to_install(self.host, self.own["packages"], python=self.plan.python),
+            "copy": f"scp -r {package} {self.host}:{package.parent}",
+            "offset": f"{abs(offset_s):.1f} s {'ahead of' if offset_s > 0 else 'behind'}",
+            "unresolved": ", ".join(self.theirs["unresolved"][:8]),
+            "cores": _count(self.theirs["cores"], "core"),
+            "most_cores": max(self.all("cores")),
+            "memory": gib(self.theirs["memory_bytes"]),
+            "most_memory": gib(max(self.all("memory_bytes"))),
+            "usual": statistics.mode(self.all("processor")),
+            "same_machine": self.first_with("memory_id"),
+            "same_name": self.first_with("host"),
+        }
+
+
+class Rule(NamedTuple):
+    """A fault of which a node has one at most: its sentence and its mend, by `NodeView.words`."""
+
+    judge: Callable[[str, str, str | None], Finding]
+    applies: Callable[[NodeView], bool]
+    detail: str
+    mend: str | None = None
+
+
+_PYTHON = "{python} is Python {theirs[python]} there, {own[python]} here"
+RULES = (
+    Rule(problem, lambda it: it.differs("architecture"),
+         "is of {theirs[architecture]}, this machine of {own[architecture]}",
+         "take nodes of one architecture"),
+    Rule(problem, lambda it: not it.has_minor_python, _PYTHON, SAME),
+    Rule(warning, lambda it: it.differs("python") and it.has_minor_python, _PYTHON, SAME),
+    Rule(problem, lambda it: it.phalanx == "none", "has no Phalanx for {python}", "{install}"),
+    Rule(problem, lambda it: it.phalanx == "other release",
+         "has Phalanx {theirs[packages][phalanx]}, here {own[packages][phalanx]}", "{install}"),
+    Rule(problem, lambda it: it.phalanx == "other files",
+         "has another Phalanx: its files differ from those here", "{copy}"),
+    Rule(warning,
+         lambda it: it.phalanx == "same" and it.own["has_kernels"] and not it.theirs["has_kernels"],
+         "has no compiled kernels of Phalanx: no rank uses shared memory, on any node",
+         "ssh {host} {python} -m pip install --force-reinstall --no-deps phalanx, "
+         "where there is a C compiler"),
+    Rule(warning,
+         lambda it: abs(it.node.clock_offset_s) - it.node.clock_error_s > CLOCK_OFFSET_S,
+         "its clock is {offset} this machine's", "ssh {host} timedatectl set-ntp true"),
+    Rule(warning, lambda it: bool(it.theirs["unresolved"]), "finds no address of {unresolved}",
+         "write their names into its /etc/hosts, or into the DNS"),
+    Rule(warning, lambda it: it.theirs["cores"] < max(it.all("cores")),
+         "has {cores}, others {most_cores}"),
+    Rule(warning, lambda it: it.theirs["memory_bytes"] < max(it.all("memory_bytes")) / 2,
+         "has {memory} of memory, others {most_memory}"),
+    Rule(warning, lambda it: it.theirs["processor"] != statistics.mode(it.all("processor")),
+         "is an {theirs[processor]}, others {usual}"),
+    Rule(problem, lambda it: it.first_with("memory_id") != it.host,
+         "is the same machine as {same_machine}", "name it once, with all ranks"),
+    Rule(warning,
+         lambda it: it.first_with("host") != it.host and it.first_with("memory_id") == it.host,
+         "calls itself {theirs[host]}, as {same_name} does",
+         "ssh {host} hostnamectl set-hostname {host}"),
+)  # fmt: skip
+
+
 def judge_nodes(
     plan: NodePlan, own: Mapping[str, Any], nodes: Mapping[str, NodeFacts]
 ) -> list[Finding]:
     """Return problems and warnings. own: facts of this machine, which starts the ranks."""
-    found = [
-        finding for host, node in nodes.items() for finding in _judge_node(plan, host, own, node)
-    ]
-    return [*found, *_judge_together(nodes)] if nodes else []
+    found: list[Finding] = []
+    for host, node in nodes.items():
+        seen = NodeView(plan=plan, host=host, node=node, own=own, nodes=nodes)
+        words = seen.words()
+        for rule in RULES:
+            if rule.applies(seen):
+                mend = None if rule.mend is None else rule.mend.format(**words)
+                found.append(rule.judge(host, rule.detail.format(**words), mend))
+        found += [*_judge_packages(seen), *_judge_paths(seen)]
+    return found
 
 
-def _judge_node(
-    plan: NodePlan, host: str, own: Mapping[str, Any], node: NodeFacts
-) -> Iterator[Finding]:
-    theirs = node.facts
-    if theirs["architecture"] != own["architecture"]:
-        detail = f"is of {theirs['architecture']}, this machine of {own['architecture']}"
-        yield problem(host, detail, "take nodes of one architecture")
-    if theirs["python"] != own["python"]:
-        is_minor = _release(theirs["python"]) == _release(own["python"])
-        detail = f"{plan.python} is Python {theirs['python']} there, {own['python']} here"
-        yield (warning if is_minor else problem)(host, detail, SAME)
-    yield from _judge_packages(plan, host, own, theirs)
-    absent = theirs["missing"]
+def _judge_paths(it: NodeView) -> Iterator[Finding]:
+    """Yield what must exist and does not, and folders with little room."""
+    absent = it.theirs["missing"]
     for path in absent:
-        if any(str(folder) in absent for folder in Path(path).parents):
-            continue
-        yield problem(host, f"has no {path}", plan.paths[path].format(host=host))
-    yield from _judge_state(host, node)
-    if theirs["unresolved"]:
-        detail = f"finds no address of {', '.join(theirs['unresolved'][:8])}"
-        yield warning(host, detail, "write their names into its /etc/hosts, or into the DNS")
+        if not any(str(folder) in absent for folder in Path(path).parents):
+            yield problem(it.host, f"has no {path}", it.plan.paths[path].format(host=it.host))
+    for folder, free_bytes in it.theirs["free_bytes"].items():
+        if free_bytes is not None and free_bytes < LOW_DISK_BYTES:
+            detail = f"has {free_bytes / 2**20:,.0f} MiB free for {folder}"
+            yield warning(it.host, detail, "make room, or name another folder")
 
 
-def _judge_packages(
-    plan: NodePlan, host: str, own: Mapping[str, Any], theirs: Mapping[str, Any]
-) -> Iterator[Finding]:
-    if theirs["phalanx"] is None:
-        mend = how_to_install(host, own["packages"], python=plan.python)
-        yield problem(host, f"has no Phalanx for {plan.python}", mend)
-    elif theirs["phalanx"] != own["phalanx"]:
-        release, there = (facts["packages"].get("phalanx") for facts in (own, theirs))
-        detail = "has another Phalanx: its files differ from those here"
-        mend = f"scp -r {plan.package} {host}:{Path(plan.package).parent}"
-        if release and there and release != there:
-            detail = f"has Phalanx {there}, here {release}"
-            mend = how_to_install(host, own["packages"], python=plan.python)
-        yield problem(host, detail, mend)
-    elif own["has_kernels"] and not theirs["has_kernels"]:
-        detail = "has no compiled kernels of Phalanx: no rank uses shared memory, on any node"
-        mend = f"ssh {host} {plan.python} -m pip install --force-reinstall --no-deps phalanx"
-        yield warning(host, detail, f"{mend}, where there is a C compiler")
-    replaced = yield from _judge_other_mpi(plan, host, own["packages"], theirs["packages"])
-    for name, ours in own["packages"].items():
-        there = theirs["packages"][name]
-        if ours is None or there == ours or name in ("phalanx", replaced):
-            continue
-        wanted = f"{name}=={ours.partition('+')[0]}"
-        mend = f"ssh {host} {plan.python} -m pip install {wanted}"
-        if there is None:
-            yield problem(host, f"has no {name} {ours} for {plan.python}", mend)
-            continue
-        is_minor = name not in MPI_WHEELS and _release(ours) == _release(there)
-        yield (warning if is_minor else problem)(host, f"has {name} {there}, here {ours}", mend)
+def _judge_packages(it: NodeView) -> Iterator[Finding]:
+    """Yield other releases of the packages that ranks use.
 
-
-def _judge_other_mpi(
-    plan: NodePlan,
-    host: str,
-    own: Mapping[str, str | None],
-    theirs: Mapping[str, str | None],
-) -> Generator[Finding, None, str | None]:
-    """Yield a problem for an MPI from PyPI that this machine lacks: two of them overwrite each
-    other's files, so that ours beside it starts no ranks. Return the name of ours, then."""
+    Of two MPIs from PyPI each overwrites the other's files, so that none starts ranks: where this
+    machine has one alone, both are removed there before ours is installed.
+    """
+    own, theirs = it.own["packages"], it.theirs["packages"]
     ours = next((name for name in MPI_WHEELS if own.get(name)), None)
     others = [name for name in MPI_WHEELS if theirs.get(name) and name != ours]
-    if ours is None or not others:
-        return None
-    there = [*others, *([ours] if theirs.get(ours) else [])]
-    has = " and ".join(f"{name} {theirs[name]}" for name in there)
-    mend = (
-        f'ssh {host} "{plan.python} -m pip uninstall -y {" ".join(there)} && '
-        f'{plan.python} -m pip install {ours}=={own[ours]}"'
-    )
-    yield problem(host, f"has {has}, here {ours} {own[ours]} alone", mend)
-    return ours
+    replaced = ours if others else None
+    if replaced is not None:
+        there = [*others, *([ours] if theirs.get(ours) else [])]
+        has = " and ".join(f"{name} {theirs[name]}" for name in there)
+        mend = (
+            f'ssh {it.host} "{it.plan.python} -m pip uninstall -y {" ".join(map(str, there))} && '
+            f'{it.plan.python} -m pip install {ours}=={own[ours]}"'
+        )
+        yield problem(it.host, f"has {has}, here {ours} {own[ours]} alone", mend)
+    for name, release in own.items():
+        found = theirs[name]
+        if release is None or found == release or name in ("phalanx", replaced):
+            continue
+        mend = f"ssh {it.host} {it.plan.python} -m pip install {name}=={release.partition('+')[0]}"
+        if found is None:
+            yield problem(it.host, f"has no {name} {release} for {it.plan.python}", mend)
+            continue
+        is_minor = name not in MPI_WHEELS and _release(release) == _release(found)
+        judge = warning if is_minor else problem
+        yield judge(it.host, f"has {name} {found}, here {release}", mend)
 
 
 def _release(version: str) -> list[str]:
     """`2.13.0+cpu` → ["2", "13"]."""
     return re.findall(r"\d+", version)[:2]
-
-
-def _judge_state(host: str, node: NodeFacts) -> Iterator[Finding]:
-    offset_s = node.clock_offset_s
-    if abs(offset_s) - node.clock_error_s > CLOCK_OFFSET_S:
-        way = "ahead of" if offset_s > 0 else "behind"
-        detail = f"its clock is {abs(offset_s):.1f} s {way} this machine's"
-        yield warning(host, detail, f"ssh {host} timedatectl set-ntp true")
-    for folder, free_bytes in node.facts["free_bytes"].items():
-        if free_bytes is not None and free_bytes < LOW_DISK_BYTES:
-            detail = f"has {free_bytes / 2**20:,.0f} MiB free for {folder}"
-            yield warning(host, detail, "make room, or name another folder")
-
-
-def _judge_together(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Compare the nodes with each other."""
-    cores = {host: node.facts["cores"] for host, node in nodes.items()}
-    for host, number in cores.items():
-        if number < max(cores.values()):
-            yield warning(host, f"has {_count(number, 'core')}, others {max(cores.values())}")
-    memory = {host: node.facts["memory_bytes"] for host, node in nodes.items()}
-    for host, size in memory.items():
-        if size < max(memory.values()) / 2:
-            yield warning(host, f"has {gib(size)} of memory, others {gib(max(memory.values()))}")
-    processors = {host: node.facts["processor"] for host, node in nodes.items()}
-    usual = statistics.mode(processors.values())
-    for host, processor in processors.items():
-        if processor != usual:
-            yield warning(host, f"is an {processor}, others {usual}")
-    machines = {host: node.facts["memory_id"] for host, node in nodes.items()}
-    for first, host in _equal(machines):
-        yield problem(host, f"is the same machine as {first}", "name it once, with all ranks")
-    names = {host: node.facts["host"] for host, node in nodes.items()}
-    for first, host in _equal(names):
-        if machines[first] != machines[host]:
-            mend = f"ssh {host} hostnamectl set-hostname {host}"
-            yield warning(host, f"calls itself {names[first]}, as {first} does", mend)
-
-
-def _equal(values: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return pairs of hosts with the same value: the first of it, and each other."""
-    first: dict[object, str] = {}
-    return [
-        (first[value], host)
-        for host, value in values.items()
-        if first.setdefault(value, host) != host
-    ]
 
 
 def judge_survey(hosts: Sequence[str], survey: Survey, ranks: int) -> list[Finding]:

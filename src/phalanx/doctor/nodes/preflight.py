@@ -9,17 +9,12 @@ from typing import Any
 
 from phalanx.doctor.examine import Finding
 from phalanx.doctor.nodes import facts
+from phalanx.doctor.nodes.interview import NodeFacts, words_in
 from phalanx.doctor.nodes.judge import describe_nodes, judge_nodes, judge_survey
 from phalanx.doctor.nodes.meeting import SURVEY_S, Meeting
 from phalanx.doctor.nodes.networks import JudgedNetworks, judge_networks
 from phalanx.doctor.nodes.plan import NodePlan
-from phalanx.doctor.nodes.reach import (
-    NodeFacts,
-    ask_nodes,
-    is_this_machine,
-    seen_folders,
-    words_in,
-)
+from phalanx.doctor.nodes.reach import ask_nodes, is_this_machine
 from phalanx.doctor.nodes.survey import PairSpeed, Survey
 from phalanx.errors import UserError
 from phalanx.launch.installation import MpiInstallation
@@ -132,29 +127,31 @@ def examine_by_ranks(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
     """Examine nodes that only the MPI's launcher reaches."""
     own = facts.answer({**plan.question(), "names": []})
     with words_in(plan.folders) as words:
-        question = {**plan.question(), "words": dict(words.values())}
+        question = {**plan.question(), "words": words}
         with Meeting(plan.hosts, mpi, question) as meeting:
             survey = meeting.wait()
     if isinstance(survey, Finding):
         return Preflight(findings=[survey], mpi=str(mpi), own=own)
-    nodes = nodes_of(survey, words)
-    findings = judge_survey(list(nodes), survey, len(plan.hosts))
+    return judge_answers(plan, own, survey, ranks=len(plan.hosts), mpi=str(mpi))
+
+
+def judge_answers(
+    plan: NodePlan, own: Mapping[str, Any], survey: Survey, *, ranks: int, mpi: str
+) -> Preflight:
+    """Return what the answers of ranks mean. ranks: how many were started."""
+    nodes = nodes_of(survey)
+    findings = judge_survey(list(nodes), survey, ranks)
     if not any(finding.status == "problem" for finding in findings):
         findings += judge_nodes(plan, own, nodes)
-    return Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes, pairs=survey.pairs)
+    return Preflight(findings=findings, mpi=mpi, own=own, nodes=nodes, pairs=survey.pairs)
 
 
-def nodes_of(survey: Survey, words: Mapping[str, tuple[str, str]]) -> dict[str, NodeFacts]:
-    """Return the answers of the nodes by their own names. words: as `words_in` gives them."""
+def nodes_of(survey: Survey) -> dict[str, NodeFacts]:
+    """Return the answers of the nodes by their own names."""
     found: dict[str, NodeFacts] = {}
     for number, node in enumerate(survey.nodes):
-        name = f"{node.host} ({number})" if node.host in found else node.host
-        found[name] = NodeFacts(
-            facts=node.facts or {},
-            clock_offset_s=node.clock_offset_s,
-            clock_error_s=node.clock_error_s,
-            sees=seen_folders(words, node.read or {}),
-        )
+        assert node.answers is not None, "ranks were asked"
+        found[f"{node.host} ({number})" if node.host in found else node.host] = node.answers
     return found
 
 

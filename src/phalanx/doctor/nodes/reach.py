@@ -13,22 +13,26 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.facts import ANSWER
+from phalanx.doctor.nodes.interview import (
+    LocalSession,
+    NodeFacts,
+    NodeSession,
+    ask_more,
+    words_in,
+)
 from phalanx.doctor.nodes.networks import addresses_to_try
 from phalanx.doctor.nodes.plan import PACKAGES, SAME, how_to_install
 from phalanx.launch.elsewhere import ANSWER_S, CONNECT_S, LOGIN_S
 
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
-_READINGS = 4  # of each clock
 _MAX_THREADS = 128
 _PORTS = range(40_000, 60_000)
 """Where ranks listen, and hardly anything else: a kernel answers that nobody does."""
@@ -48,41 +52,12 @@ _REASONS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeFacts:
-    """The answers of one node."""
-
-    facts: Mapping[str, Any]
-    """As `facts.answer` gives them."""
-    clock_offset_s: float
-    """The node's clock less ours."""
-    clock_error_s: float
-    sees: Mapping[str, bool]
-    """By name of a folder: it is the one that this process sees."""
-    unreachable: Sequence[str] = ()
-    """Addresses of other nodes from which nothing came back."""
-
-
-class NodeSession(Protocol):
-    """A process of a node that answers questions."""
-
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]: ...
-
-
 class NodeFailedError(Exception):
     """A node that gives no answers."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.detail)
         self.finding = finding
-
-
-class LocalSession:
-    """This process, for the node that it runs on."""
-
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer at once."""
-        return facts.answer(dict(question))
 
 
 class SshSession:
@@ -245,53 +220,11 @@ def ask_nodes(
         port = secrets.choice(_PORTS)
         with words_in({} if failed else question["folders"]) as words:
 
-            def finish(host: str) -> NodeFacts:
+            def complete(host: str) -> NodeFacts:
                 session, answer = reached[host]
-                offset_s, error_s = _read_clock(session)
-                return NodeFacts(
-                    facts=answer,
-                    clock_offset_s=offset_s,
-                    clock_error_s=error_s,
-                    sees=seen_folders(words, session.ask({"read": dict(words.values())})),
-                    unreachable=session.ask({"reach": tried[host], "port": port})["unreachable"],
-                )
+                return ask_more(session, answer, words, addresses=tried[host], port=port)
 
             try:
-                return dict(zip(reached, pool.map(finish, reached), strict=True)), failed
+                return dict(zip(reached, pool.map(complete, reached), strict=True)), failed
             except NodeFailedError as error:
                 return {}, [*failed, error.finding]
-
-
-@contextlib.contextmanager
-def words_in(folders: Mapping[str, str]) -> Iterator[dict[str, tuple[str, str]]]:
-    """Write a random word into each folder that can be written to, or what exists of its path.
-
-    folders: paths by name. Yields (file, word) by name; the files are removed after.
-    """
-    words = {}
-    with contextlib.ExitStack() as stack:
-        for name, folder in folders.items():
-            word = secrets.token_hex(16)
-            file = facts.existing_parent(folder) / f".phalanx-preflight-{word}"
-            with contextlib.suppress(OSError):
-                stack.callback(file.unlink, missing_ok=True)
-                file.write_text(word)
-                words[name] = (str(file), word)
-        yield words
-
-
-def seen_folders(words: Mapping[str, tuple[str, str]], read: Mapping[str, bool]) -> dict[str, bool]:
-    """Return by name of a folder whether a node has read its word. read: its answer, by file."""
-    return {name: read[file] for name, (file, _) in words.items()}
-
-
-def _read_clock(session: NodeSession) -> tuple[float, float]:
-    """Return the offset of a node's clock to ours, and its largest error, by the shortest trip."""
-    trips = []
-    for _ in range(_READINGS):
-        asked_s = time.time()
-        read_s = session.ask({"time": True})["time_s"]
-        heard_s = time.time()
-        trips.append(((heard_s - asked_s) / 2, read_s - (asked_s + heard_s) / 2))
-    error_s, offset_s = min(trips)
-    return offset_s, error_s

@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from phalanx.comm.mpi import mpi
 from phalanx.comm.pairs import measure_pairs
 from phalanx.doctor.nodes import facts
+from phalanx.doctor.nodes.interview import LocalSession, NodeFacts, ask_more
 from phalanx.launch.orphan import end_with_parent
 
 FAILED = "phalanx-survey "
 """Begins the line of a rank that fails."""
-_READINGS = 4  # of each clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +42,8 @@ class SurveyedNode:
     num_ranks: int
     shared_sizes: list[int]
     """By rank: how many ranks MPI believes to share its memory."""
-    facts: Mapping[str, Any] | None
-    clock_offset_s: float = 0.0
-    clock_error_s: float = 0.0
-    read: Mapping[str, bool] | None = None
+    answers: NodeFacts | None
+    """None where ssh has asked for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +61,16 @@ class Survey:
         return cls(
             world_size=answer["world_size"],
             library=answer["library"],
-            nodes=[SurveyedNode(**node) for node in answer["nodes"]],
+            nodes=[_surveyed(**node) for node in answer["nodes"]],
             pairs=[
                 PairSpeed(first=a, second=b, latency_s=latency, bandwidth_bytes_per_s=bandwidth)
                 for a, b, latency, bandwidth in answer["pairs"]
             ],
         )
+
+
+def _surveyed(answers: Mapping[str, Any] | None, **seen: Any) -> SurveyedNode:
+    return SurveyedNode(answers=None if answers is None else NodeFacts(**answers), **seen)
 
 
 def survey(library: Any, question: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -85,11 +86,11 @@ def survey(library: Any, question: Mapping[str, Any] | None) -> dict[str, Any] |
     nodes = _nodes_of([memory for memory, _, _ in ranks])
     leads = any(rank == members[0] for members in nodes)
     leaders = world.Split(0 if leads else library.UNDEFINED, rank)
-    described: list[dict[str, Any]] = []
+    described: list[NodeFacts] = []
     pairs: list[tuple[int, int, float, float]] = []
     if leads:
-        own = _own_facts(leaders, question)
-        described = leaders.gather(own) or []
+        if question is not None:
+            described = _interviewed(leaders, question)
         pairs = measure_pairs(leaders)
         leaders.Free()
     if rank:
@@ -102,7 +103,7 @@ def survey(library: Any, question: Mapping[str, Any] | None) -> dict[str, Any] |
                 "host": ranks[members[0]][1],
                 "num_ranks": len(members),
                 "shared_sizes": [ranks[member][2] for member in members],
-                **described[number],
+                "answers": asdict(described[number]) if described else None,
             }
             for number, members in enumerate(nodes)
         ],
@@ -118,39 +119,34 @@ def _nodes_of(memories: Sequence[str]) -> list[list[int]]:
     ]
 
 
-def _own_facts(leaders: Any, question: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return this node's answers. Collective over one rank a node."""
-    if question is None:
-        return {"facts": None}
-    found = facts.answer(dict(question))
-    read = facts.answer({"read": question["words"]})
-    offset_s, error_s = 0.0, 0.0
-    for other in range(1, leaders.Get_size()):
-        if leaders.Get_rank() == 0:
-            for _ in range(_READINGS):
-                leaders.recv(source=other)
-                leaders.send(time.time(), other)
-        elif leaders.Get_rank() == other:
-            offset_s, error_s = _read_clock(leaders)
-    return {
-        "facts": found,
-        "read": read,
-        "clock_offset_s": offset_s,
-        "clock_error_s": error_s,
-    }
+class RankSession:
+    """The node of another rank, which answers in `_interviewed`."""
+
+    def __init__(self, leaders: Any, rank: int) -> None:
+        self._leaders, self._rank = leaders, rank
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Send the question, and wait for the answer."""
+        self._leaders.send(question, self._rank)
+        answer: dict[str, Any] = self._leaders.recv(source=self._rank)
+        return answer
 
 
-def _read_clock(leaders: Any) -> tuple[float, float]:
-    """Return the offset of this clock to that of rank 0, and its largest error."""
-    trips = []
-    for _ in range(_READINGS):
-        asked_s = time.time()
-        leaders.send(None, 0)
-        read_s = leaders.recv(source=0)
-        heard_s = time.time()
-        trips.append(((heard_s - asked_s) / 2, (asked_s + heard_s) / 2 - read_s))
-    error_s, offset_s = min(trips)
-    return offset_s, error_s
+def _interviewed(leaders: Any, question: Mapping[str, Any]) -> list[NodeFacts]:
+    """Return, on rank 0, the answers of every node. Collective over one rank of each.
+
+    question: as `facts.answer` takes it, and the words that lie in folders.
+    """
+    found = leaders.gather(facts.answer(dict(question)))
+    if found is None:
+        while (asked := leaders.recv(source=0)) is not None:
+            leaders.send(facts.answer(asked), 0)
+        return []
+    answers = [ask_more(LocalSession(), found[0], question["words"])]
+    for rank in range(1, len(found)):
+        answers.append(ask_more(RankSession(leaders, rank), found[rank], question["words"]))
+        leaders.send(None, rank)
+    return answers
 
 
 def main() -> None:
