@@ -14,7 +14,7 @@ from phalanx.doctor.nodes.judge import (
     judge_survey,
 )
 from phalanx.doctor.nodes.plan import NodePlan, how_to_install, plan_nodes
-from phalanx.doctor.nodes.survey import PairSpeed, Survey
+from phalanx.doctor.nodes.survey import PairSpeed, Survey, SurveyedNode
 from phalanx.launch.installation import MpiInstallation
 
 MPI = MpiInstallation(vendor="mpich", version="5.0.2", mpiexec=Path("/v/mpiexec"), source="pypi")
@@ -161,16 +161,14 @@ def test_folders() -> None:
 
 def survey(*speeds: float, world_size: int = 3, sizes: tuple[int, ...] = (1, 1, 1)) -> Survey:
     pairs = [(0, 1), (0, 2), (1, 2)]
-    return Survey.parse(
-        {
-            "world_size": world_size,
-            "library": "MPICH",
-            "nodes": [
-                {"host": f"n{number}", "num_ranks": 1, "shared_sizes": [size], "answers": None}
-                for number, size in enumerate(sizes)
-            ],
-            "pairs": [[*pair, 1e-4, speed] for pair, speed in zip(pairs, speeds, strict=False)],
-        }
+    return Survey(
+        world_size=world_size,
+        library="MPICH",
+        nodes=[
+            SurveyedNode(host=f"n{number}", num_ranks=1, shared_sizes=[size], answers=None)
+            for number, size in enumerate(sizes)
+        ],
+        pairs=[PairSpeed(*pair, 1e-4, speed) for pair, speed in zip(pairs, speeds, strict=False)],
     )
 
 

@@ -97,7 +97,7 @@ def check_ranks_together(
             found = survey(library, world.bcast(question))
     finally:
         late.cancel()
-    return None if found is None else _judge_together(Survey.parse(found), plan)
+    return None if found is None else _judge_together(found, plan)
 
 
 def _judge_together(found: Survey, plan: NodePlan) -> list[Finding]:

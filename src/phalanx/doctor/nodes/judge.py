@@ -85,7 +85,7 @@ class NodeView:
         }
 
 
-class Rule(NamedTuple):
+class NodeRule(NamedTuple):
     """A fault of which a node has one at most: its sentence and its mend, by `NodeView.words`."""
 
     judge: Callable[[str, str, str | None], Finding]
@@ -96,35 +96,35 @@ class Rule(NamedTuple):
 
 _PYTHON = "{python} is Python {theirs[python]} there, {own[python]} here"
 RULES = (
-    Rule(problem, lambda it: it.differs("architecture"),
+    NodeRule(problem, lambda it: it.differs("architecture"),
          "is of {theirs[architecture]}, this machine of {own[architecture]}",
          "take nodes of one architecture"),
-    Rule(problem, lambda it: not it.has_minor_python, _PYTHON, SAME),
-    Rule(warning, lambda it: it.differs("python") and it.has_minor_python, _PYTHON, SAME),
-    Rule(problem, lambda it: it.phalanx == "none", "has no Phalanx for {python}", "{install}"),
-    Rule(problem, lambda it: it.phalanx == "other release",
+    NodeRule(problem, lambda it: not it.has_minor_python, _PYTHON, SAME),
+    NodeRule(warning, lambda it: it.differs("python") and it.has_minor_python, _PYTHON, SAME),
+    NodeRule(problem, lambda it: it.phalanx == "none", "has no Phalanx for {python}", "{install}"),
+    NodeRule(problem, lambda it: it.phalanx == "other release",
          "has Phalanx {theirs[packages][phalanx]}, here {own[packages][phalanx]}", "{install}"),
-    Rule(problem, lambda it: it.phalanx == "other files",
+    NodeRule(problem, lambda it: it.phalanx == "other files",
          "has another Phalanx: its files differ from those here", "{copy}"),
-    Rule(warning,
+    NodeRule(warning,
          lambda it: it.phalanx == "same" and it.own["has_kernels"] and not it.theirs["has_kernels"],
          "has no compiled kernels of Phalanx: no rank uses shared memory, on any node",
          "ssh {host} {python} -m pip install --force-reinstall --no-deps phalanx, "
          "where there is a C compiler"),
-    Rule(warning,
+    NodeRule(warning,
          lambda it: abs(it.node.clock_offset_s) - it.node.clock_error_s > CLOCK_OFFSET_S,
          "its clock is {offset} this machine's", "ssh {host} timedatectl set-ntp true"),
-    Rule(warning, lambda it: bool(it.theirs["unresolved"]), "finds no address of {unresolved}",
+    NodeRule(warning, lambda it: bool(it.theirs["unresolved"]), "finds no address of {unresolved}",
          "write their names into its /etc/hosts, or into the DNS"),
-    Rule(warning, lambda it: it.theirs["cores"] < max(it.all("cores")),
+    NodeRule(warning, lambda it: it.theirs["cores"] < max(it.all("cores")),
          "has {cores}, others {most_cores}"),
-    Rule(warning, lambda it: it.theirs["memory_bytes"] < max(it.all("memory_bytes")) / 2,
+    NodeRule(warning, lambda it: it.theirs["memory_bytes"] < max(it.all("memory_bytes")) / 2,
          "has {memory} of memory, others {most_memory}"),
-    Rule(warning, lambda it: it.theirs["processor"] != statistics.mode(it.all("processor")),
+    NodeRule(warning, lambda it: it.theirs["processor"] != statistics.mode(it.all("processor")),
          "is an {theirs[processor]}, others {usual}"),
-    Rule(problem, lambda it: it.first_with("memory_id") != it.host,
+    NodeRule(problem, lambda it: it.first_with("memory_id") != it.host,
          "is the same machine as {same_machine}", "name it once, with all ranks"),
-    Rule(warning,
+    NodeRule(warning,
          lambda it: it.first_with("host") != it.host and it.first_with("memory_id") == it.host,
          "calls itself {theirs[host]}, as {same_name} does",
          "ssh {host} hostnamectl set-hostname {host}"),

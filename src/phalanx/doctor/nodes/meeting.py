@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+import msgspec
+
 from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.mpi import parse_answers, reason
 from phalanx.doctor.nodes.survey import FAILED, Survey
@@ -90,7 +92,7 @@ class Meeting:
             return problem("MPI", f"{detail}: {said}", _FIREWALL)
         if code or not answers:
             return problem("MPI", f"{self._mpi} does not connect the nodes: {said}", _FIREWALL)
-        return Survey.parse(answers[0])
+        return msgspec.convert(answers[0], Survey)
 
     def __enter__(self) -> Self:
         return self

@@ -10,8 +10,10 @@ import json
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from phalanx.comm.mpi import mpi
 from phalanx.comm.pairs import measure_pairs
@@ -23,7 +25,7 @@ FAILED = "phalanx-survey "
 """Begins the line of a rank that fails."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PairSpeed:
     """The link between two nodes, by their numbers."""
 
@@ -55,25 +57,8 @@ class Survey:
     nodes: Sequence[SurveyedNode]
     pairs: Sequence[PairSpeed]
 
-    @classmethod
-    def parse(cls, answer: Mapping[str, Any]) -> Survey:
-        """Return the survey that was printed."""
-        return cls(
-            world_size=answer["world_size"],
-            library=answer["library"],
-            nodes=[_surveyed(**node) for node in answer["nodes"]],
-            pairs=[
-                PairSpeed(first=a, second=b, latency_s=latency, bandwidth_bytes_per_s=bandwidth)
-                for a, b, latency, bandwidth in answer["pairs"]
-            ],
-        )
 
-
-def _surveyed(answers: Mapping[str, Any] | None, **seen: Any) -> SurveyedNode:
-    return SurveyedNode(answers=None if answers is None else NodeFacts(**answers), **seen)
-
-
-def survey(library: Any, question: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def survey(library: Any, question: Mapping[str, Any] | None) -> Survey | None:
     """Describe the nodes of all ranks; collective. Returns None but on rank 0.
 
     library: the module mpi4py.MPI.
@@ -87,28 +72,28 @@ def survey(library: Any, question: Mapping[str, Any] | None) -> dict[str, Any] |
     leads = any(rank == members[0] for members in nodes)
     leaders = world.Split(0 if leads else library.UNDEFINED, rank)
     described: list[NodeFacts] = []
-    pairs: list[tuple[int, int, float, float]] = []
+    pairs: list[PairSpeed] = []
     if leads:
         if question is not None:
             described = _interviewed(leaders, question)
-        pairs = measure_pairs(leaders)
+        pairs = [PairSpeed(*pair) for pair in measure_pairs(leaders)]
         leaders.Free()
     if rank:
         return None
-    return {
-        "world_size": world.Get_size(),
-        "library": " ".join(library.Get_library_version().splitlines()[0].split(",")[0].split()),
-        "nodes": [
-            {
-                "host": ranks[members[0]][1],
-                "num_ranks": len(members),
-                "shared_sizes": [ranks[member][2] for member in members],
-                "answers": asdict(described[number]) if described else None,
-            }
+    return Survey(
+        world_size=world.Get_size(),
+        library=" ".join(library.Get_library_version().splitlines()[0].split(",")[0].split()),
+        nodes=[
+            SurveyedNode(
+                host=ranks[members[0]][1],
+                num_ranks=len(members),
+                shared_sizes=[ranks[member][2] for member in members],
+                answers=described[number] if described else None,
+            )
             for number, members in enumerate(nodes)
         ],
-        "pairs": pairs,
-    }
+        pairs=pairs,
+    )
 
 
 def _nodes_of(memories: Sequence[str]) -> list[list[int]]:
@@ -161,7 +146,7 @@ def main() -> None:
 
         abort(1)
     if found is not None:
-        print(json.dumps(found), flush=True)
+        print(msgspec.json.encode(found).decode(), flush=True)
 
 
 if __name__ == "__main__":
