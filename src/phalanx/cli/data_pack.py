@@ -69,17 +69,17 @@ def pack_data(
     ----------
     source
         A folder with a folder of images for each class, or of IDX files; CSV, JSON lines, Parquet,
-        HDF5, NetCDF, Zarr, TFRecord, LMDB or tar, of most of them also a folder of files;
-        FILE.py:NAME, a function that yields samples; or digits, mnist, fashion, cifar10, text.
+        HDF5, TFRecord, LMDB or tar, of most of them also a folder of files; FILE.py:NAME, a
+        function that yields samples; or digits, mnist, fashion, cifar10, text.
     folder
         What is made: a folder with a folder for each split.
     kind
         What the source is. Default: by looking at its files.
     inputs
-        Columns, data sets, variables, features or members that are inputs. Repeatable. Default: all
+        Columns, data sets, features or members that are inputs. Repeatable. Default: all
         but the target.
     target
-        The column, data set, variable, feature or member that is the target.
+        The column, data set, feature or member that is the target.
     decode
         Pack images as arrays instead of their PNG or JPEG files.
     size

@@ -11,11 +11,12 @@ import pytest
 
 from phalanx.cli.data_pack import pack_data
 from phalanx.data.packed.index_file import read_index
+from phalanx.data.packed.pack import Pack
+from phalanx.errors import UserError
 from tests.data.packing.read import png
 from tests.data.packing.test_find_origin import write_idx
 from tests.data.packing.test_functions import PROGRAM
 from tests.data.packing.test_records import database, example, lines, npz
-from tests.data.packing.test_rows import netcdf
 
 PAGE = Path(__file__).parents[3] / "docs" / "data_packed.md"
 COMMAND = re.compile(r"\| `phalanx data pack (\S+) (\S+)(.*)` \|")
@@ -51,12 +52,6 @@ def cells(path: Path) -> None:
         file["images"], file["labels"] = np.zeros((8, 1, 4, 4)), np.arange(8) % 2
 
 
-def volumes(path: Path) -> None:
-    group = pytest.importorskip("zarr").open_group(path, mode="w")
-    group.create_array("volumes", data=np.zeros((8, 4, 4, 4), np.float32))
-    group.create_array("masks", data=np.zeros((8, 4, 4, 4), np.uint8))
-
-
 def faces(path: Path) -> None:
     values = [npz(image=np.zeros((4, 4), np.uint8), age=np.float32(i)) for i in ROWS]
     database(path, values, subdir=False)
@@ -85,8 +80,6 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "molecules.jsonl": molecules,
     "table.parquet": table,
     "cells.h5": cells,
-    "climate.nc": lambda path: netcdf(path, rows=8),
-    "volumes.zarr": volumes,
     "train.tfrecord": train,
     "faces.lmdb": faces,
     "shards.tar": shards,
@@ -125,3 +118,57 @@ def test_commands(
 def test_every_kind_is_documented() -> None:
     sources = {source.partition(":")[0] for source, *_ in COMMAND.findall(PAGE.read_text())}
     assert sources == MAKERS.keys()
+
+
+CLIMATE = re.search(r"```python\n(# climate\.py\n.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def years(place: Path, kind: str) -> None:
+    """Write two years of four days; t is packed as int16, as climate models write it."""
+    xarray = pytest.importorskip("xarray")
+    files = []
+    for year in range(2):
+        days = np.arange(4 * year, 4 * year + 4)
+        t = (("day", "lat"), np.ones((4, 2), np.float32) * days[:, None])
+        files.append(xarray.Dataset({"t": t, "p": ("day", days / 8)}, {"day": days}))
+    packing = {"t": {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -1}}
+    if kind == "zarr":
+        pytest.importorskip("zarr")
+        xarray.concat(files, "day").to_zarr(place / "climate.zarr", encoding=packing, zarr_format=2)
+        return
+    (place / "years").mkdir()
+    for year, file in enumerate(files):
+        file.to_netcdf(place / "years" / f"{year}.nc", encoding=packing)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["netcdf", "zarr"])
+def test_netcdf_and_zarr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    assert CLIMATE is not None
+    years(tmp_path, kind)
+    text = CLIMATE[1]
+    if kind == "zarr":
+        opened = re.search(r"xarray\.open_mfdataset\(.*?\)", text)
+        assert opened is not None
+        text = text.replace(opened[0], 'xarray.open_zarr("climate.zarr")')
+    else:
+        pytest.importorskip("dask", reason="joins files for open_mfdataset")
+    (tmp_path / "climate.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    pack_data("climate.py:samples", Path("climate.pack"))
+    pack = Pack(tmp_path / "climate.pack" / "train")
+    inputs, targets = (pack.read(name, np.arange(7)) for name in ("inputs", "targets"))
+    assert (inputs[:, 1] == targets * 8).all()
+    pack.close()
+    source, refusal = ("climate.zarr" if kind == "zarr" else "years"), "is NetCDF or Zarr: open it"
+    with pytest.raises(UserError, match=refusal):
+        pack_data(source, Path("other.pack"))
+
+
+def test_masked_values_are_refused(tmp_path: Path) -> None:
+    """NumPy hands on what lies under the mask."""
+    (tmp_path / "m.py").write_text(
+        "import numpy as np\nrows = [np.ma.array([1.0, 2.0], mask=[0, i]) for i in range(2)]\n"
+    )
+    with pytest.raises(UserError, match="sample 1, field 'inputs': it has values that are masked"):
+        pack_data(f"{tmp_path}/m.py:rows", tmp_path / "p")

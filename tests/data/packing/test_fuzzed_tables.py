@@ -1,7 +1,8 @@
 """Any table, in any format: what is packed is what other libraries read, or refused by name.
 
-Types × nulls × row groups × files × the order of their names, as Parquet, CSV, JSON lines, Arrow
-and Zarr. The oracle is the library of the format: pyarrow, `json`, zarr.
+Types × nulls × row groups × files × the order of their names, as Parquet, CSV, JSON lines and
+Arrow.
+The oracle is the library of the format: pyarrow, `json`.
 """
 
 import json
@@ -148,25 +149,6 @@ def as_rows_of_json(rows: list[list[Any]]) -> Rows:
     ]
 
 
-def write_zarr(place: Path, made: Made) -> tuple[Path, Rows]:
-    """The first column; 9 stands for a value that is missing, if any is."""
-    zarr = pytest.importorskip("zarr")
-    part = made.parts[0]
-    cells = as_rows(arrow_table(part, made.is_list).select(["x0"]))
-    array = np.array([[9 if v is None else v for v in row] for row in cells], part.kinds[0])
-    version = 2 + len(cells) % 2
-    group = zarr.open_group(place / "source.zarr", mode="w", zarr_format=version)
-    stored = group.create_array("x0", data=array, chunks=(1, array.shape[1]))
-    group.create_array("t", data=np.full(len(array), 0.5))
-    marks = [] if made.is_whole else [9]
-    if marks:
-        stored.attrs["_FillValue"] = marks[0]
-    read = zarr.open_group(place / "source.zarr", mode="r")["x0"][:]
-    return place / "source.zarr", [
-        [None if v in marks else v for v in row] for row in read.tolist()
-    ]
-
-
 def packed_rows(source: Path, num_columns: int) -> Rows:
     """Pack as the command does, and read all inputs."""
     inputs = tuple(f"x{i}" for i in range(num_columns))
@@ -208,13 +190,11 @@ def must_be_packed(made: Made, form: str) -> bool:
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None,
           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
-@given(tables(), st.sampled_from(["parquet", "csv", "json", "arrow", "zarr"]))
+@given(tables(), st.sampled_from(["parquet", "csv", "json", "arrow"]))
 def test_any_table_is_packed_as_it_is_read_or_refused(made: Made, form: str) -> None:
-    if form in ("csv", "arrow", "zarr"):
+    if form in ("csv", "arrow"):
         made = made._replace(parts=made.parts[:1])
-    if (form == "csv" and made.is_list) or (
-        form == "zarr" and made.parts[0].kinds[0] in ("text", "decimal", "bool")
-    ):
+    if form == "csv" and made.is_list:
         form = "parquet"
     with folder() as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -223,8 +203,8 @@ def test_any_table_is_packed_as_it_is_read_or_refused(made: Made, form: str) -> 
                 packed, rows = trained_rows(made)
             else:
                 write = {"parquet": write_parquet, "csv": write_csv, "json": write_json}
-                source, rows = write.get(form, write_zarr)(place, made)
-                packed = packed_rows(source, len(made.parts[0].columns) if form != "zarr" else 1)
+                source, rows = write[form](place, made)
+                packed = packed_rows(source, len(made.parts[0].columns))
         except UserError as error:
             assert not must_be_packed(made, form), error
             assert len(str(error).splitlines()) <= 2

@@ -1,7 +1,9 @@
 """Data sets of HDF5 files, block by block."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,3 +162,34 @@ def test_hdf5_that_cannot_be_meant(tmp_path: Path) -> None:
             find_origin(str(path), options)
     prices = find_origin(str(path), OriginOptions(target="prices", classes=0))
     assert (prices.classes, prices.fields[1].dtype) == ([], "float32")
+
+
+def test_several_inputs_of_hdf5(tmp_path: Path) -> None:
+    places, charges = RANDOM.random((9, 5, 3)), RANDOM.random((9, 5)).astype("f4")
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["group/places"], file["charges"] = places, charges
+        file["forces"] = -places
+    options = OriginOptions(inputs=("group/places", "charges"), target="forces")
+    with closing(find_origin(str(tmp_path / "t.h5"), options)) as origin:
+        rows: Any = origin.read(np.arange(9))
+        assert {field.name: field.dtype for field in origin.fields} == {
+            "group_places": "float64", "charges": "float32", "targets": "float64",
+        }  # fmt: skip
+    np.testing.assert_array_equal(rows["targets"], -rows["group_places"])
+    np.testing.assert_array_equal(rows["charges"], charges)
+
+
+def test_lost_chunks_and_values_that_are_missing(tmp_path: Path) -> None:
+    """A chunk that was lost is zeros, and nothing said so; -9999 was packed as a temperature."""
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file.create_dataset("inputs", (9, 2), "i4", chunks=(2, 1))[:3] = 1
+        file["targets"] = np.arange(9) % 2
+    with closing(find_origin(str(tmp_path / "t.h5"), OriginOptions())) as origin:
+        assert origin.notes == ["inputs: 6 of 10 chunks are not there, and are packed as 0"]
+    with h5py.File(tmp_path / "t.h5", "a") as file:
+        file["inputs"].attrs["_FillValue"] = 0
+    with (
+        pytest.raises(UserError, match="inputs row 3: it has no value, or one that means so"),
+        closing(find_origin(str(tmp_path / "t.h5"), OriginOptions(target="targets"))) as origin,
+    ):
+        everything(origin)

@@ -13,13 +13,11 @@ from phalanx.data.packing.hdf5_file import Hdf5File
 from phalanx.data.packing.image_folder import ImageFolder, has_images
 from phalanx.data.packing.json_lines import JsonLines
 from phalanx.data.packing.lmdb_file import LmdbFile
-from phalanx.data.packing.netcdf_files import NetcdfFiles
 from phalanx.data.packing.origin import Kind, Origin, OriginOptions, SkippedItems, reported
 from phalanx.data.packing.parquet_rows import read_parquet
 from phalanx.data.packing.tar_files import TarFiles
 from phalanx.data.packing.tar_records import TarRecords
 from phalanx.data.packing.tfrecord_files import TfRecords
-from phalanx.data.packing.zarr_store import ZarrStore
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular, readable
 
@@ -28,8 +26,6 @@ _KIND_OF_ENDING: dict[str, Kind] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), "jsonl"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".h5", ".hdf5", ".hdf"), "hdf5"),
-    **dict.fromkeys((".nc", ".nc4", ".netcdf", ".cdf"), "netcdf"),
-    **dict.fromkeys((".zarr", ".zarr.zip"), "zarr"),
     ".tar": "tar",
     **dict.fromkeys((".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz"), "tfrecord"),
     **dict.fromkeys((".lmdb", ".mdb"), "lmdb"),
@@ -37,23 +33,19 @@ _KIND_OF_ENDING: dict[str, Kind] = {
 _NUMBERED = re.compile(r"\.tfrecords?-\d+-of-\d+(\.gz)?$")
 """Ending of one of several TFRecord files."""
 
-_FOLDERS: dict[str, Kind] = {
-    **dict.fromkeys(("zarr.json", ".zgroup", ".zarray", ".zmetadata"), "zarr"),
-    "data.mdb": "lmdb",
-}
-"""Files by which a folder that is one thing is known."""
+_OF_XARRAY = re.compile(r".*\.(nc4?|netcdf|cdf|zarr|zarr\.zip)")
+"""Names of NetCDF files and Zarr stores."""
 
 _OF_FILES: dict[Kind, Callable[[Sequence[Path], OriginOptions], Origin]] = {
     "tar": lambda paths, given: (TarRecords if len(given.inputs) > 1 else TarFiles)(paths, given),
     "parquet": read_parquet,
     "tfrecord": TfRecords,
-    "netcdf": NetcdfFiles,
     "jsonl": JsonLines,
 }
 """Kinds of which a folder may hold several files."""
 
 WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "tar", "tfrecord", "lmdb", "function")
-WITH_PARTS: tuple[Kind, ...] = ("csv", "hdf5", "zarr", "lmdb", *_OF_FILES)
+WITH_PARTS: tuple[Kind, ...] = ("csv", "hdf5", "lmdb", *_OF_FILES)
 
 
 def find_origin(source: str, options: OriginOptions) -> Origin:
@@ -86,8 +78,6 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
             return read_csv(_file(path, kind), options)
         case "hdf5":
             return Hdf5File(_file(path, kind), options)
-        case "zarr":
-            return ZarrStore(path, options)
         case "lmdb":
             return LmdbFile(path, options)
         case _:
@@ -114,19 +104,28 @@ def _kind_of(path: Path) -> Kind:
     if path.is_file():
         kind = _kind_of_name(path.name)
     else:
-        kind = next((k for name, k in _FOLDERS.items() if (path / name).exists()), None)
-        if kind is None and idx_files(path):
-            kind = "idx"
+        kind = "lmdb" if (path / "data.mdb").exists() else "idx" if idx_files(path) else None
         kind = kind or next((k for k in _OF_FILES if _of_kind(path, k)), None)
         if kind is None and has_images(path):
             kind = "images"
+    if kind is None and any(map(_of_xarray, (path, *(path.iterdir() if path.is_dir() else ())))):
+        raise UserError(
+            f"{path} is NetCDF or Zarr: open it with xarray in a function that yields samples, and "
+            "pack that, my_data.py:samples\ndocs/data_packed.md has the lines"
+        )
     if kind is None:
         raise UserError(
             f"{path} is of no known kind: give folders of images, IDX files, CSV, JSON lines, "
-            "Parquet, HDF5, NetCDF, Zarr, TFRecord, LMDB or tar files, my_data.py:samples, or say "
-            "which it is with --kind"
+            "Parquet, HDF5, TFRecord, LMDB or tar files, my_data.py:samples, or say which it is "
+            "with --kind"
         )
     return kind
+
+
+def _of_xarray(path: Path) -> bool:
+    return _OF_XARRAY.fullmatch(path.name.lower()) is not None or path.name in (
+        *("zarr.json", ".zgroup", ".zarray", ".zmetadata"),
+    )
 
 
 def _kind_of_name(name: str) -> Kind | None:

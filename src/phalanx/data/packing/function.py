@@ -121,6 +121,8 @@ def _part(value: Any, where: str) -> Part:
         return value
     if hasattr(value, "detach"):  # a tensor, of a PyTorch that need not be here
         value = value.detach().cpu()
+    if np.ma.is_masked(value):
+        raise UserError(f"{where}: it has values that are masked\nfill them in, or leave it out")
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:

@@ -20,7 +20,7 @@ from phalanx.data.packing.rows_origin import (
     check_numbers,
     fields_of,
 )
-from phalanx.data.unpacked import check_packed, is_small
+from phalanx.data.unpacked import check_zlib, is_small
 from phalanx.errors import UserError
 
 _USUAL_INPUTS, _USUAL_TARGETS = ("inputs", "images", "data", "x", "X"), ("targets", "labels", "y")
@@ -102,18 +102,6 @@ def _first(usual: tuple[str, ...], file: Any) -> str | None:
     return next((name for name in usual if file.get(name, getlink=True) is not None), None)
 
 
-def refuse_other_files(path: Path, names: Iterable[str]) -> None:
-    """Raises: UserError for data sets that lie in another file, of a file that is HDF5 by its first
-    bytes; another is left alone."""
-    with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            return
-    with _opened(path) as content, _reading(path):
-        for name in names:
-            find_data_set(path, content, name)
-
-
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_LINKS = 32
 
 
@@ -135,7 +123,7 @@ def check_chunks(path: Path, name: str, item: Any) -> None:
     def check(info: Any) -> None:
         if not is_small(info.size):
             _, content = item.id.read_direct_chunk(info.chunk_offset)
-            check_packed("zlib", content, f"{path}: {name}, chunk at {info.chunk_offset}")
+            check_zlib(content, f"{path}: {name}, chunk at {info.chunk_offset}")
 
     item.id.chunk_iter(check)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +12,13 @@ from numpy.typing import NDArray
 from phalanx.errors import UserError
 
 MARKS = ("_FillValue", "missing_value")
-"""Attributes by which NetCDF, and xarray in Zarr, name values that stand for none."""
+"""Attributes by which NetCDF, which is HDF5 inside, names values that stand for none."""
 
 
 def absent_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the values that stand for none, of the attributes of an array of `dtype`."""
     marks = [attributes[name] for name in MARKS if attributes.get(name) is not None]
-    values = [_decoded(value) for mark in marks for value in np.atleast_1d(mark).tolist()]
+    values = [value for mark in marks for value in np.atleast_1d(mark).tolist()]
     found = np.array([value for value in values if isinstance(value, int | float)])
     return found.astype(dtype) if dtype.kind == "f" else found
 
@@ -43,17 +40,3 @@ def lost_chunks(name: str, found: int, expected: int, value: object) -> Iterable
             f"{name}: {expected - found:,} of {expected:,} chunks are not there, and are packed as "
             f"{value}"
         )
-
-
-def _decoded(value: object) -> object:
-    """Return a number; xarray writes floats in Zarr 3 as the Base64 of their eight bytes."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        pass
-    try:
-        return struct.unpack("<d", base64.b64decode(value, validate=True))[0]
-    except (binascii.Error, struct.error):
-        return None

@@ -19,8 +19,7 @@ from phalanx.records.configuration import check_at_least
 
 Numbers = NDArray[np.int64]
 Kind = Literal[
-    "images", "idx", "csv", "jsonl", "parquet", "hdf5", "netcdf", "zarr", "tar", "tfrecord", "lmdb",
-    "function",
+    "images", "idx", "csv", "jsonl", "parquet", "hdf5", "tar", "tfrecord", "lmdb", "function",
 ]  # fmt: skip
 
 

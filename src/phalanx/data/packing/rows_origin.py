@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.columns import listed
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows
 from phalanx.data.packing.origin import (
@@ -144,38 +143,6 @@ def fields_of(inputs: Sequence[str], target: str | None) -> dict[str, str]:
     which `/` becomes `_`; the target is `targets`."""
     fields = {INPUTS: inputs[0]} if len(inputs) == 1 else {n.replace("/", "_"): n for n in inputs}
     return fields if target is None else {**fields, TARGETS: target}
-
-
-def choose_fields(
-    path: Path,
-    rows: Mapping[str, Hashable],
-    coordinates: Collection[str],
-    options: OriginOptions,
-    *,
-    kind: str,
-) -> dict[str, str]:
-    """Return the array of each field. Without options each array is a field of its own name, except
-    coordinates.
-
-    rows: of each array, its first dimension: inputs that are not named have that of the target.
-    kind: the format's word for an array.
-    Raises: UserError when an array is named that does not exist, or the choice is not clear.
-    """
-    target = () if options.target is None else (options.target,)
-    for name in (*options.inputs, *target):
-        if name not in rows:
-            raise UserError(f"{path} has no {kind} {name!r}: it has {listed(rows)}")
-    data = [name for name in rows if name not in (*coordinates, *target)]
-    along = {rows[name] for name in target or data}
-    inputs = list(options.inputs) or [name for name in data if rows[name] in along]
-    if not inputs or len(along) > 1 or {*inputs} & {*target}:
-        raise UserError(
-            f"which {kind}s of {path} are wanted? name them with --inputs and --target: "
-            f"{listed(rows)}"
-        )
-    if options.inputs or target:
-        return fields_of(inputs, options.target)
-    return {name.replace("/", "_"): name for name in inputs}
 
 
 def check_numbers(path: Path, array: RowArray) -> RowArray:
