@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from phalanx.data import unpacked
+from phalanx.data.packing.column_files import read_parquet
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
-from phalanx.data.packing.parquet_table import ParquetTable
+from phalanx.data.packing.options import OriginOptions
 from phalanx.data.unpacked import check_unpacked, check_zlib
 from phalanx.errors import UserError
 from tests.data.packing.test_records import database
@@ -74,7 +74,7 @@ def test_words_of_a_dictionary_of_parquet(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"x": np.arange(2_000) / 2, "t": words}), tmp_path / "t.parquet")
     refused(tmp_path / "t.parquet", target="t")
     parquet.write_table(pa.table({"x": np.zeros(10**6), "t": [0, 1] * 500_000}), tmp_path / "t.pq")
-    table = ParquetTable([tmp_path / "t.pq"])
+    table = read_parquet([tmp_path / "t.pq"])
     with pytest.raises(UserError, match=r"row group 0, column 'x' unpacks from 0.0 MB to 8 MB"):
-        table.read(table.groups[0], "x")
+        table.read(["x"], np.arange(2))
     table.close()

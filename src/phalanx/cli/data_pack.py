@@ -29,7 +29,8 @@ from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.index_file import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import Kind, Origin, OriginOptions
+from phalanx.data.packing.options import Kind, OriginOptions
+from phalanx.data.packing.origin import Origin
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
@@ -69,8 +70,8 @@ def pack_data(
     ----------
     source
         A folder with a folder of images for each class, or of IDX files; CSV, JSON lines, Parquet,
-        HDF5, TFRecord, LMDB or tar, of most of them also a folder of files; FILE.py:NAME, a
-        function that yields samples; or digits, mnist, fashion, cifar10, text.
+        Arrow, HDF5, npz, TFRecord, LMDB or tar, of most of them also a folder of files;
+        FILE.py:NAME, a function that yields samples; or digits, mnist, fashion, cifar10, text.
     folder
         What is made: a folder with a folder for each split.
     kind

@@ -29,7 +29,7 @@ MAX_SHOWN_CHARS = 200
 EXTRA_OF = {
     **dict.fromkeys(("altair", "jinja2", "vl_convert", "sklearn"), "study"),
     **dict.fromkeys(("h5py", "PIL", "pyarrow"), "data"),
-    **dict.fromkeys(("google_crc32c", "lmdb"), "formats"),
+    **dict.fromkeys(("google", "google.protobuf", "google_crc32c", "lmdb"), "formats"),
 }
 """Packages that not everybody needs, and what installs them."""
 

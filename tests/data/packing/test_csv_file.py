@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import everything
 

@@ -14,7 +14,7 @@ import pytest
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 from tests.data.packed.made import folder

@@ -14,6 +14,7 @@ from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
 from tests.data.packing.read import png
+from tests.data.packing.test_column_tables import write as arrow_file
 from tests.data.packing.test_find_origin import write_idx
 from tests.data.packing.test_functions import PROGRAM
 from tests.data.packing.test_records import database, example, lines, npz
@@ -73,11 +74,21 @@ def train(path: Path) -> None:
     path.write_bytes(b"".join(example(image=image, label=b"ab"[i % 2 :]) for i in ROWS))
 
 
+def saved(path: Path) -> None:
+    content = pytest.importorskip("pyarrow").table(
+        {"tokens": [[i, 1] for i in ROWS], "label": [i % 2 for i in ROWS]}
+    )
+    path.mkdir()
+    arrow_file(path / "data-00000-of-00001.arrow", content, stream=True)
+
+
 MAKERS: dict[str, Callable[[Path], object]] = {
     "photos/": photos,
     "idx/": idx,
     "iris.csv": lambda path: path.write_text("size,species\n" + "1.5,a\n2.5,b\n" * 4),
     "molecules.jsonl": molecules,
+    "saved/": saved,
+    "arrays.npz": lambda path: np.savez(path, x=np.zeros((8, 3)), y=np.arange(8) % 2),
     "table.parquet": table,
     "cells.h5": cells,
     "train.tfrecord": train,

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything
 
@@ -64,7 +64,9 @@ def test_text_is_packed_by_name(tmp_path: Path) -> None:
 
 def test_options_of_other_sources(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="--size is of images in folders, Parquet and tar, not of"):
+    with pytest.raises(
+        UserError, match="--size is of images in folders, tables and records, not of"
+    ):
         find_origin(str(tmp_path / "t.csv"), OriginOptions(target="b", size=(2, 2)))
     with pytest.raises(UserError, match="--decode is of images"):
         find_origin("digits", OriginOptions(decode=True))

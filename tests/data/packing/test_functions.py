@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 from tests.data.packing.read import everything, packed, png
@@ -191,5 +191,6 @@ def test_programs_that_do_not_run(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text("x = 1\nimport no_such_library\n")
     with pytest.raises(UserError, match=r"ModuleNotFoundError: No .*\n.*wrong\.py, line 2"):
         find_origin(f"{tmp_path}/wrong.py:samples", OriginOptions())
+    (tmp_path / "right.py").write_text("rows = [1, 2]")
     with pytest.raises(UserError, match="--target y: function has no columns"):
-        find_origin("wrong.py:samples", OriginOptions(target="y"))
+        find_origin(f"{tmp_path}/right.py:rows", OriginOptions(target="y"))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from phalanx.cli.data_pack import pack_data
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.run import PackingOptions, pack, split
 from phalanx.errors import UserError
 from phalanx.run.samples import samples_of

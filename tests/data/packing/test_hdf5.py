@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything, packed
 
@@ -17,7 +17,7 @@ h5py = pytest.importorskip("h5py")
 
 
 def test_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.data.packing.rows_origin.CHUNK_BYTES", 100)
+    monkeypatch.setattr("phalanx.data.packing.hdf5_file.CHUNK_BYTES", 100)
     cubes = RANDOM.random((9, 2, 3, 2)).astype(">f4")
     with h5py.File(tmp_path / "cubes.h5", "w") as file:
         file["group/cubes"] = cubes
@@ -142,12 +142,15 @@ def test_hdf5_that_cannot_be_meant(tmp_path: Path) -> None:
         file.create_dataset("many", **huge)
         file.create_dataset("rows", **huge)
         file.create_dataset("wide", shape=(40, 2**40), chunks=(1, 2**20), dtype="u1")
-        file["none"] = np.zeros((0, 3))
+        file["none"], file["nil"] = np.zeros((0, 3)), np.zeros(0)
     with pytest.raises(UserError, match="the inputs of sample 17, counted from 0, are not all fin"):
         packed(find_origin(str(path), OriginOptions()), tmp_path / "p")
     assert not (tmp_path / "p").exists()
     for options, message in (
-        (OriginOptions(target="prices"), "prices: targets go up to 89,856\nsay --classes 89857 if"),
+        (
+            OriginOptions(target="prices"),
+            "data set 'prices': targets go up to 89,856\nsay --classes 89857 if",
+        ),
         (
             OriginOptions(inputs=("rows",), target="many"),
             "many has 1,099,511,627,776 rows: .* GB of mem",
@@ -156,7 +159,7 @@ def test_hdf5_that_cannot_be_meant(tmp_path: Path) -> None:
             OriginOptions(inputs=("wide",)),
             r"a row of wide is \(1099511627776,\): 4,398.0 GB of memory",
         ),
-        (OriginOptions(inputs=("none",), target="none"), "have no rows"),
+        (OriginOptions(inputs=("none",), target="nil"), "none has no rows"),
     ):
         with pytest.raises(UserError, match=message):
             find_origin(str(path), options)

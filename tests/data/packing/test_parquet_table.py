@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.cli.data_pack import pack_data
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import everything
 

@@ -17,7 +17,6 @@ import pytest
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.origin import Origin, OriginOptions
-from phalanx.data.packing.protobuf import WireError, varints
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 from tests.data.packing.read import everything, packed, png
@@ -104,7 +103,7 @@ def test_json_lines_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 def test_whole_numbers_of_json_that_are_rounded_are_said(tmp_path: Path) -> None:
     source = lines(tmp_path / "t.jsonl", [{"x": 2**24 + 1, "y": 0.5}, {"x": 0.5, "y": 2}])
-    for inputs, name in ((("x", "y"), "'x'"), (("x",), "inputs")):
+    for inputs, name in ((("x", "y"), "key 'x'"), (("x",), "key 'x'")):
         with closing(find_origin(source, OriginOptions(inputs=inputs))) as origin:
             origin.read(np.arange(2))
             assert origin.notes == [
@@ -118,7 +117,7 @@ def test_whole_numbers_of_json_that_are_rounded_are_said(tmp_path: Path) -> None
 
 
 def test_json_lines_that_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.data.packing.record_files.TEXT_BYTES", 2**20)
+    monkeypatch.setattr("phalanx.data.packing.records.TEXT_BYTES", 2**20)
     source = lines(tmp_path / "t.jsonl", [{"x": 1}, {"x": 2}])
     Path(source).write_bytes(Path(source).read_bytes()[:-3])
     with pytest.raises(UserError, match="line 3 is no JSON: Input data was truncated"):
@@ -218,19 +217,16 @@ def test_images_in_tfrecords(tmp_path: Path) -> None:
         find_origin(str(tmp_path / "u.tfrecord"), OriginOptions(target="name"))
 
 
-def test_numbers_of_protobuf() -> None:
-    encoded = bytearray()
-    for number in NUMBERS:
-        rest = number & (2**64 - 1)
-        while rest > 127:
-            encoded.append(rest & 127 | 128)
-            rest >>= 7
-        encoded.append(rest)
-    assert varints(bytes(encoded)).tolist() == NUMBERS
-    assert varints(b"").tolist() == []
-    for damaged in (bytes(encoded[:-1]), b"\xff" * 11 + b"\1"):
-        with pytest.raises(WireError):
-            varints(damaged)
+def test_numbers_of_tfrecord() -> None:
+    pytest.importorskip("google.protobuf")
+    from phalanx.data.packing.tfrecord_files import example_type, parse_example
+
+    message = example_type()()
+    message.features.feature["n"].int64_list.value.extend(NUMBERS)
+    content = message.SerializeToString()
+    assert parse_example(content, "it")["n"].tolist() == NUMBERS  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"it: the record is no tf\.train"):
+        parse_example(content[:-1], "it")
 
 
 def npz(**parts: Any) -> bytes:

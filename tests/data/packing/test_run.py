@@ -9,8 +9,10 @@ from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.shard_writers import Rows
 from phalanx.data.packed.writer import hidden_folder
 from phalanx.data.packing import run
-from phalanx.data.packing.origin import ArraysOrigin, Numbers
+from phalanx.data.packing.options import OriginOptions
+from phalanx.data.packing.origin import Origin
 from phalanx.data.packing.run import PackingOptions, pack
+from phalanx.data.packing.table import ArrayTable, Numbers
 from phalanx.errors import UserError
 
 NUM_SAMPLES = 100
@@ -18,13 +20,15 @@ CONTENT = np.arange(NUM_SAMPLES * 4, dtype=np.float32).reshape(NUM_SAMPLES, 4)
 SMALL_SHARDS = PackingOptions(shard_mb=0.0004, seed=3)
 
 
-class Interrupted(ArraysOrigin):
+class Interrupted(Origin):
     """Its reader is stopped after so many calls."""
 
     def __init__(self, num_reads: int, text: str = "numbers") -> None:
         targets = np.arange(NUM_SAMPLES) % 7
         classes = [str(i) for i in range(7)]
-        super().__init__(text, CONTENT, targets, classes=classes, fingerprint="1")
+        arrays = {"inputs": CONTENT, "targets": targets}
+        table = ArrayTable(text, arrays, classes=classes, fingerprint="1")
+        super().__init__(table, OriginOptions())
         self.num_reads = num_reads
 
     def read(self, numbers: Numbers) -> Rows:

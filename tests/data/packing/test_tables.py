@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything, packed, png
 
@@ -110,7 +110,7 @@ def test_several_inputs_of_parquet(tmp_path: Path) -> None:
     rows = origin.read(np.arange(5))
     origin.close()
     assert isinstance(rows, dict)
-    assert origin.text == f"{tmp_path / 't.parquet'}, places and charge and energy"
+    assert origin.text == f"{tmp_path / 't.parquet'}, target energy"
     np.testing.assert_array_equal(rows["places"], places.astype(np.float32))
     np.testing.assert_array_equal(rows["charge"], charges)
     assert (rows["targets"] == charges / 8).all()
@@ -130,9 +130,12 @@ def test_several_inputs_of_parquet(tmp_path: Path) -> None:
             {"a": [[1, 2], [3]], "t": [0, 1]},
             "column 'a' has lists of differing lengths: 2 in row 0, 1 in row 1",
         ),
-        ({"a": ["x", "y"], "t": [0, 1]}, "column 'a' holds text"),
-        ({"a": [[1], [2]], "b": [1, 2], "t": [0, 1]}, "holds lists beside other columns"),
-        ({"a": [b"GIF?", b""], "t": [0, 1]}, "the image of row 0 is not an image"),
+        (
+            {"a": ["x", "y"], "t": [0, 1]},
+            "row 0 of it, column 'a': the text 'x' is no array of num",
+        ),
+        ({"a": [b"GIF?", b"x"], "t": [0, 1]}, "row 0 of it, column 'a' is not an image"),
+        ({"a": [b"GIF?", b""], "t": [0, 1]}, "row group 0, column 'a', row 1: no image"),
     ],
 )
 def test_parquet_that_is_wrong(columns: dict[str, Any], message: str, tmp_path: Path) -> None:

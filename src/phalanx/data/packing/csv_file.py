@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,18 +13,69 @@ from numpy.typing import NDArray
 
 from phalanx.data.columns import LARGEST_EXACT, rounded_note
 from phalanx.data.gzip_file import read_unzipped
-from phalanx.data.packing.chosen_columns import chosen_columns, index_columns
-from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
-from phalanx.data.packing.targets import (
-    TargetLocations,
-    labelled,
-    parse_number,
-    parse_targets,
-)
+from phalanx.data.packing.options import OriginOptions
+from phalanx.data.packing.table import Numbers, SourceTable, Values, fingerprint_of, take
+from phalanx.data.packing.targets import TargetLocations, parse_number, parse_targets
 from phalanx.data.unpacked import TEXT_BYTES, unpacked_limit
 from phalanx.errors import UserError
 
 SEPARATORS = ",;\t"
+
+
+class CsvFile(SourceTable):
+    """A header, then a row a sample; separated by what stands between the names in the header: a
+    comma, a semicolon or a tab. Inputs are float32. The table is held in memory."""
+
+    part_word = "column"
+    needs_target = True
+    stacks_one = True
+    parses_words = False
+
+    def __init__(self, path: Path, options: OriginOptions) -> None:
+        """Raises: UserError where a row is none of a table."""
+        super().__init__()
+        self._path, self._options = path, options
+        self.text, self.fingerprint = str(path), fingerprint_of([path])
+        self.names, self._rows, self._lines = _table(path, options.separator)
+        self.blocks = [range(len(self._rows))]
+        self._columns: dict[str, Values] = {}
+
+    def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:
+        for name in names:
+            if name not in self._columns:
+                self._columns[name] = self._column(name)
+        return {name: take(self._columns[name], rows) for name in names}
+
+    def where(self, row: int, name: str) -> str:
+        return f"{self._path} row {self._lines[row]}, column {name!r}"
+
+    def _column(self, name: str) -> Values:
+        """Return a column: float32 or, of the target, numbers or words."""
+        position = list(self.names).index(name)
+        words = [row[position] for row in self._rows]
+        if name != self._options.target:
+            return self._numbers(name, words)
+        locations = TargetLocations(
+            f"{self._path}, column {name!r}", lambda row: self.where(row, name)
+        )
+        parsed = parse_targets(words, locations, self._options.decimal)
+        return parsed if parsed.dtype.kind != "U" else parsed.tolist()
+
+    def _numbers(self, name: str, words: Sequence[str]) -> NDArray[np.float32]:
+        decimal = self._options.decimal
+        numbers = [parse_number(word, decimal) for word in words]
+        for row, (word, number) in enumerate(zip(words, numbers, strict=True)):
+            if number is None:
+                raise UserError(
+                    f"{self.where(row, name)}: {_shortened(word)!r} is not a number\n"
+                    f"{_remedy(word, decimal)}"
+                )
+        values = np.array(numbers, np.float64)
+        if np.abs(values).max(initial=0) > np.finfo(np.float32).max:
+            raise UserError(f"{self._path}, column {name!r} has numbers too large for float32")
+        packed = values.astype(np.float32)
+        self.notes += _rounded(name, words, packed)
+        return packed
 
 
 class _Table(NamedTuple):
@@ -32,37 +83,6 @@ class _Table(NamedTuple):
     rows: list[list[str]]
     lines: list[int]
     """Of the file, from 1 on, where each row ends."""
-
-
-def read_csv(path: Path, options: OriginOptions) -> ArraysOrigin:
-    """A header, then a row a sample; separated by what stands between the names in the header: a
-    comma, a semicolon or a tab. Inputs are float32. The table is held in memory.
-
-    Raises: UserError naming row, column and value where something is no number.
-    """
-    names, rows, lines = _table(path, options.separator)
-    inputs, target = chosen_columns(path, names, options)
-    values, notes = np.empty((len(rows), len(inputs)), np.float32), []
-    for column, name in enumerate(inputs):
-        words = [row[names.index(name)] for row in rows]
-        values[:, column] = _numbers(path, name, words, lines, options.decimal)
-        notes += _rounded(name, words, values[:, column])
-    locations = TargetLocations(
-        f"{path}, column {target!r}", lambda i: f"{path} row {lines[i]}, column {target!r}"
-    )
-    words = [row[names.index(target)] for row in rows]
-    parsed = parse_targets(words, locations, options.decimal)
-    targets, classes = labelled(parsed, locations, options.classes)
-    origin = ArraysOrigin(
-        f"{path}, target {target}",
-        values,
-        targets,
-        classes=classes,
-        fingerprint=fingerprint_of([path]),
-    )
-    origin.notes = notes
-    origin.skipped = [] if options.inputs else index_columns(names, target)
-    return origin
 
 
 def _table(path: Path, separator: str | None) -> _Table:
@@ -137,23 +157,6 @@ def _text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8: byte {error.start} is no character") from error
-
-
-def _numbers(
-    path: Path, name: str, words: Sequence[str], lines: Sequence[int], decimal: str
-) -> NDArray[np.float32]:
-    numbers = [parse_number(word, decimal) for word in words]
-    for line, word, number in zip(lines, words, numbers, strict=True):
-        if number is None:
-            raise UserError(
-                f"{path} row {line}, column {name!r}: {_shortened(word)!r} is not a number\n"
-                f"{_remedy(word, decimal)}"
-            )
-    with np.errstate(over="ignore"):
-        packed = np.array(numbers, np.float64).astype(np.float32)
-    if not np.isfinite(packed).all():
-        raise UserError(f"{path}, column {name!r} has numbers too large for float32")
-    return packed
 
 
 def _remedy(word: str, decimal: str) -> str:

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from phalanx.data.packing.array_origins import NAMES, idx_files, read_idx_folder, read_known
-from phalanx.data.packing.csv_file import read_csv
-from phalanx.data.packing.function import FunctionSamples, is_function
+from phalanx.data.packing.array_tables import (
+    NAMES,
+    idx_files,
+    read_idx_folder,
+    read_known,
+    read_npy,
+)
+from phalanx.data.packing.column_files import read_arrow, read_parquet
+from phalanx.data.packing.column_table import (
+    ColumnTable,
+    class_names,
+    dataset_groups,
+    is_dataset,
+    table_groups,
+)
+from phalanx.data.packing.csv_file import CsvFile
+from phalanx.data.packing.function import FunctionSamples, data_of, is_function, samples_in
 from phalanx.data.packing.hdf5_file import Hdf5File
 from phalanx.data.packing.image_folder import ImageFolder, has_images
 from phalanx.data.packing.json_lines import JsonLines
 from phalanx.data.packing.lmdb_file import LmdbFile
-from phalanx.data.packing.origin import Kind, Origin, OriginOptions, SkippedItems, reported
-from phalanx.data.packing.parquet_rows import read_parquet
+from phalanx.data.packing.options import Kind, OriginOptions
+from phalanx.data.packing.origin import Origin
+from phalanx.data.packing.table import SkippedItems, SourceTable, reported
 from phalanx.data.packing.tar_files import TarFiles
-from phalanx.data.packing.tar_records import TarRecords
 from phalanx.data.packing.tfrecord_files import TfRecords
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular, readable
@@ -25,41 +40,44 @@ _KIND_OF_ENDING: dict[str, Kind] = {
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
     **dict.fromkeys((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), "jsonl"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
     **dict.fromkeys((".h5", ".hdf5", ".hdf"), "hdf5"),
+    **dict.fromkeys((".npy", ".npz"), "npy"),
     ".tar": "tar",
     **dict.fromkeys((".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz"), "tfrecord"),
     **dict.fromkeys((".lmdb", ".mdb"), "lmdb"),
 }
 _NUMBERED = re.compile(r"\.tfrecords?-\d+-of-\d+(\.gz)?$")
 """Ending of one of several TFRecord files."""
+_OF_XARRAY = re.compile(
+    r".*\.(nc4?|netcdf|cdf|zarr|zarr\.zip)|zarr\.json|\.z(group|array|metadata)"
+)
+"""Names of NetCDF files, and of Zarr stores and what is in them."""
 
-_OF_XARRAY = re.compile(r".*\.(nc4?|netcdf|cdf|zarr|zarr\.zip)")
-"""Names of NetCDF files and Zarr stores."""
-
-_OF_FILES: dict[Kind, Callable[[Sequence[Path], OriginOptions], Origin]] = {
-    "tar": lambda paths, given: (TarRecords if len(given.inputs) > 1 else TarFiles)(paths, given),
+_OF_FILES: dict[Kind, Callable[[list[Path]], SourceTable]] = {
+    "tar": TarFiles,
     "parquet": read_parquet,
+    "arrow": read_arrow,
     "tfrecord": TfRecords,
     "jsonl": JsonLines,
 }
 """Kinds of which a folder may hold several files."""
 
-WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "tar", "tfrecord", "lmdb", "function")
-WITH_PARTS: tuple[Kind, ...] = ("csv", "hdf5", "lmdb", *_OF_FILES)
+WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "arrow", "tar", "tfrecord", "lmdb")
+WITHOUT_PARTS: tuple[Kind, ...] = ("images", "idx")
 
 
 def find_origin(source: str, options: OriginOptions) -> Origin:
-    """source: the name of a known data set, a file or a folder.
+    """source: the name of a known data set, a file or a folder, or FILE.py:NAME.
 
     Raises: UserError when there is nothing, it is of no kind that is known, or is damaged.
     """
     path = Path(source)
     if options.kind == "function" or (options.kind is None and is_function(source)):
-        _refuse_unused("function", options)
-        return FunctionSamples(source, options)
+        return Origin(_table_of_program(source, options), options)
     if source in NAMES and options.kind is None and not path.exists():
-        _refuse_unused(source, options)
-        return read_known(source)
+        _refuse_unused(source, options, has_parts=False)
+        return Origin(read_known(source), options)
     if "\0" in source or not path.exists():
         raise UserError(
             f"there is no {source}: name a file, a folder, or one of {', '.join(NAMES)}"
@@ -68,34 +86,69 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
         with readable(path):
             check_regular(path)
     kind = options.kind or _kind_of(path)
-    _refuse_unused(kind, options)
+    _refuse_unused(
+        kind, options, has_parts=kind not in WITHOUT_PARTS, has_images=kind in WITH_IMAGES
+    )
+    return Origin(_table(path, kind, options), options)
+
+
+def _table(path: Path, kind: Kind, options: OriginOptions) -> SourceTable:
     match kind:
         case "images":
-            return ImageFolder(_folder(path, kind), options)
+            return ImageFolder(_folder(path, kind))
         case "idx":
-            return read_idx_folder(_folder(path, kind), options)
+            return read_idx_folder(_folder(path, kind))
         case "csv":
-            return read_csv(_file(path, kind), options)
+            return CsvFile(_file(path, kind), options)
         case "hdf5":
-            return Hdf5File(_file(path, kind), options)
+            return Hdf5File(_file(path, kind))
+        case "npy":
+            return read_npy(_file(path, kind))
         case "lmdb":
-            return LmdbFile(path, options)
+            return LmdbFile(path)
         case _:
-            return _named_rest(path, kind, _OF_FILES[kind](_files(path, kind), options))
+            table = _OF_FILES[kind](_files(path, kind))
+            table.skipped += _rest(path, kind)
+            return table
 
 
-def _refuse_unused(kind: str, options: OriginOptions) -> None:
+def _table_of_program(source: str, options: OriginOptions) -> SourceTable:
+    """Return what a function makes: a table of Arrow, a data set of Hugging Face, or samples."""
+    name, made = data_of(source)
+    is_table = is_dataset(made) or hasattr(made, "__arrow_c_stream__")
+    _refuse_unused("function", options, has_parts=is_table, has_images=True)
+    if is_dataset(made):
+        groups, schema = dataset_groups(made, source), made.features.arrow_schema
+        fingerprint = str(made._fingerprint)
+    elif hasattr(made, "__arrow_c_stream__"):
+        table = _arrow(made)
+        groups, schema = table_groups(table, source), table.schema
+        fingerprint = f"{table.num_rows} rows of {table.nbytes} bytes"
+    else:
+        return FunctionSamples(source, samples_in(made, name))
+    return ColumnTable(source, groups, fingerprint=fingerprint, class_names=class_names(schema))
+
+
+def _arrow(data: Any) -> Any:
+    import pyarrow as pa  # optional dependency
+
+    return pa.table(data)
+
+
+def _refuse_unused(
+    kind: str, options: OriginOptions, *, has_parts: bool, has_images: bool = False
+) -> None:
     """Raises: UserError for what was asked for and would not be done."""
-    if kind not in WITH_IMAGES and (options.size or options.decode):
+    if not has_images and (options.size or options.decode):
         option = "--size" if options.size else "--decode"
-        raise UserError(f"{option} is of images in folders, Parquet and tar, not of {kind}")
+        raise UserError(f"{option} is of images in folders, tables and records, not of {kind}")
     if kind != "csv" and (options.separator is not None or options.decimal != "."):
         option = "--decimal" if options.separator is None else "--separator"
         raise UserError(f"{option} is of CSV, not of {kind}")
-    if kind not in (*WITH_PARTS, "idx") and options.classes is not None:
+    if options.classes is not None and not has_parts and kind != "idx":
         why = "are known" if kind != "function" else "are what its targets say"
         raise UserError(f"--classes {options.classes}: the classes of {kind} {why}")
-    if kind not in WITH_PARTS and (options.inputs or options.target):
+    if not has_parts and (options.inputs or options.target):
         option = f"--inputs {options.inputs[0]}" if options.inputs else f"--target {options.target}"
         raise UserError(f"{option}: {kind} has no columns or parts to choose from")
 
@@ -108,23 +161,18 @@ def _kind_of(path: Path) -> Kind:
         kind = kind or next((k for k in _OF_FILES if _of_kind(path, k)), None)
         if kind is None and has_images(path):
             kind = "images"
-    if kind is None and any(map(_of_xarray, (path, *(path.iterdir() if path.is_dir() else ())))):
+    if kind is not None:
+        return kind
+    names = [path.name, *(inner.name for inner in (path.iterdir() if path.is_dir() else ()))]
+    if any(_OF_XARRAY.fullmatch(name.lower()) for name in names):
         raise UserError(
             f"{path} is NetCDF or Zarr: open it with xarray in a function that yields samples, and "
             "pack that, my_data.py:samples\ndocs/data_packed.md has the lines"
         )
-    if kind is None:
-        raise UserError(
-            f"{path} is of no known kind: give folders of images, IDX files, CSV, JSON lines, "
-            "Parquet, HDF5, TFRecord, LMDB or tar files, my_data.py:samples, or say which it is "
-            "with --kind"
-        )
-    return kind
-
-
-def _of_xarray(path: Path) -> bool:
-    return _OF_XARRAY.fullmatch(path.name.lower()) is not None or path.name in (
-        *("zarr.json", ".zgroup", ".zarray", ".zmetadata"),
+    raise UserError(
+        f"{path} is of no known kind: give folders of images, IDX files, CSV, JSON lines, Parquet, "
+        "Arrow, HDF5, npy, TFRecord, LMDB or tar files, my_data.py:samples, or say which it is "
+        "with --kind"
     )
 
 
@@ -165,15 +213,14 @@ def _content(folder: Path, kind: Kind) -> Iterator[Path]:
             yield path
 
 
-def _named_rest(path: Path, kind: Kind, origin: Origin) -> Origin:
-    """Add to `origin.skipped` what else lies in the folder it was found in."""
+def _rest(path: Path, kind: Kind) -> list[SkippedItems]:
+    """Return what else lies in a folder of files."""
     rest = SkippedItems(f"hidden or of another ending than .{kind}")
     if path.is_dir():
         for other in _content(path, kind):
             if not _is_of(other, kind):
                 rest.add(other)
-    origin.skipped += reported([rest])
-    return origin
+    return reported([rest])
 
 
 def _file(path: Path, kind: Kind) -> Path:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.data.packing.origin import OriginOptions
-from phalanx.data.packing.record_origin import INPUTS, TARGETS, Part, RecordOrigin
+from phalanx.data.packing.records import RecordTable
 from phalanx.data.packing.spool import SampleSpool
+from phalanx.data.packing.table import INPUTS, TARGETS, Part
 from phalanx.errors import UserError
 from phalanx.models.user_function import FunctionName, load_any, users_code
 
@@ -21,25 +21,21 @@ def is_function(source: str) -> bool:
     return place.endswith(".py") and name.isidentifier()
 
 
-class FunctionSamples(RecordOrigin):
+class FunctionSamples(RecordTable):
     """Samples of a generator, or of whatever can be iterated: dictionaries, whose keys name the
     fields, pairs of inputs and targets, or inputs alone. Kept on disk until they are packed."""
 
-    keeps_numbers = True
+    keeps_targets = True
 
-    def __init__(self, source: str, options: OriginOptions) -> None:
-        """Calls the function and takes all its samples.
-
-        Raises: UserError naming the file, the function, and the sample and field at fault.
-        """
+    def __init__(self, text: str, samples: Iterable[Any]) -> None:
+        """Takes all samples. Raises: UserError naming the sample and field at fault."""
         super().__init__()
-        self.text = source
-        name = FunctionName.parse("data pack", source)
+        self.text = text
         self._spool = SampleSpool()
         try:
-            self._take(made_by(name))
+            self._take(samples)
             self.fingerprint = self._spool.digest
-            self._scan(len(self._spool), options)
+            self._set_rows(len(self._spool))
         except BaseException:
             self._spool.close()
             raise
@@ -47,7 +43,7 @@ class FunctionSamples(RecordOrigin):
     def record(self, number: int) -> Mapping[str, Part]:
         return self._spool.read(number)
 
-    def where(self, number: int) -> str:
+    def place(self, number: int) -> str:
         return f"{self.text}, sample {number}"
 
     def close(self) -> None:
@@ -56,21 +52,28 @@ class FunctionSamples(RecordOrigin):
     def _take(self, samples: Iterable[Any]) -> None:
         first: dict[str, Part] = {}
         for number, sample in enumerate(samples):
-            parts = _parts(sample, self.where(number))
+            parts = _parts(sample, self.place(number))
             first = first or parts
-            _check_alike(parts, first, self.where(number))
+            _check_alike(parts, first, self.place(number))
             self._spool.add(parts)
 
 
-def made_by(name: FunctionName) -> Iterator[Any]:
-    """Yield the samples of what a function returns, called without arguments, or of what else has
-    the name.
+def data_of(source: str) -> tuple[FunctionName, Any]:
+    """Return what a function returns, called without arguments, or what else has the name.
 
     Raises: UserError naming file and line, when there is no such name, or it fails.
     """
+    name = FunctionName.parse("data pack", source)
     made = load_any(name)
     with users_code(name):
-        made = made() if callable(made) else made
+        return name, made() if callable(made) else made
+
+
+def samples_in(made: Any, name: FunctionName) -> Iterator[Any]:
+    """Yield the samples of whatever can be iterated, or has a length and items by number.
+
+    Raises: UserError naming file and line, when it has none, or fails.
+    """
     samples: Iterator[Any] | None
     if isinstance(made, str | bytes | Mapping):
         samples = None

@@ -3,75 +3,142 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from phalanx.data.columns import listed
-from phalanx.data.packing.missing_values import absent_values, check_present, lost_chunks
-from phalanx.data.packing.origin import OriginOptions
-from phalanx.data.packing.rows_origin import (
-    RowArray,
-    RowFile,
-    RowsOrigin,
-    check_numbers,
-    fields_of,
-)
+from phalanx.data.packing.options import OriginOptions
+from phalanx.data.packing.table import BlockTable, Known, Values, fingerprint_of
 from phalanx.data.unpacked import check_zlib, is_small
 from phalanx.errors import UserError
+from phalanx.launch.cores import check_fits
 
-_USUAL_INPUTS, _USUAL_TARGETS = ("inputs", "images", "data", "x", "X"), ("targets", "labels", "y")
 
+class Hdf5File(BlockTable):
+    """Data sets of equally many rows, read some 64 MB at a time."""
 
-class Hdf5File(RowsOrigin):
-    """Data sets of equally many rows: inputs and a target."""
+    part_word = "data set"
+    usual_inputs = ("inputs", "images", "data", "x", "X")
+    usual_targets = ("targets", "labels", "y")
+    needs_target = True
 
-    def __init__(self, path: Path, options: OriginOptions) -> None:
-        """Raises: UserError when a data set is missing, lies in another file, is not numbers, or
-        they do not fit each other or the memory."""
+    def __init__(self, path: Path) -> None:
+        """Raises: UserError when the file is damaged."""
         super().__init__()
         self._path, self._file = path, _opened(path)
+        self.text, self.fingerprint = str(path), fingerprint_of([path])
+        self._sets: dict[str, Any] = {}
+        names: list[str] = []
         with _reading(path):
-            names = fields_of(*self._names(options))
-            arrays = {field: self._array(name) for field, name in names.items()}
-            for name in {*names.values()}:
-                self.notes += _lost_chunks(name, find_data_set(path, self._file, name))
-            self._arrange([RowFile(path, arrays)], options)
+            self._file.visititems(lambda name, item: names.append(name) if _is_set(item) else None)
+        self.names = names
+
+    def has(self, name: str) -> bool:
+        with _reading(self._path):
+            return self._file.get(name, getlink=True) is not None and self._find(name) is not None
+
+    def choose(self, options: OriginOptions) -> tuple[list[str], str | None]:
+        """Raises: UserError when data sets lie in another file, are not numbers, or do not fit each
+        other or the memory."""
+        inputs, target = super().choose(options)
+        chosen = [*inputs, *([target] if target else [])]
+        with _reading(self._path):
+            sets = {name: self._find(name) for name in chosen}
+            for name, item in sets.items():
+                self._check(name, item, sets[chosen[0]], chosen[0])
+                self.notes += _lost_chunks(name, item)
+        rows = sets[chosen[0]].shape[0]
+        check_fits(rows * _BYTES_OF_A_ROW, f"{self._path}: {target} has {rows:,} rows")
+        step = _step([item for name, item in sets.items() if name != target or item.ndim > 2])
+        self.blocks = [range(start, min(start + step, rows)) for start in range(0, rows, step)]
+        return inputs, target
+
+    def known(self, name: str) -> Known:
+        item = self._find(name)
+        return Known(item.dtype.newbyteorder("="), item.shape[1:])
+
+    def read_block(self, block: int, names: Sequence[str]) -> Mapping[str, Values]:
+        rows, values = self.blocks[block], dict[str, Values]()
+        for name in names:
+            item = self._find(name)
+            with _reading(self._path, f"rows {rows.start} to {rows.stop - 1}: "):
+                found = item[rows.start : rows.stop]
+            missing = np.isin(found, absent_values(dict(item.attrs), item.dtype))
+            if missing.any():
+                row = int(np.argmax(missing.reshape(len(rows), -1).any(axis=1)))
+                raise UserError(
+                    f"{self.where(rows.start + row, name)}: it has no value, or one that means so\n"
+                    "fill it in first, or pack what a function yields, my_data.py:samples"
+                )
+            values[name] = np.ascontiguousarray(found, item.dtype.newbyteorder("="))
+        return values
+
+    def where(self, row: int, name: str) -> str:
+        return f"{self._path}, {name} row {row}"
 
     def close(self) -> None:
         self._file.close()
 
-    def _names(self, options: OriginOptions) -> tuple[Sequence[str], str]:
-        there: list[str] = []
-        self._file.visititems(lambda name, item: there.append(name) if _is_set(item) else None)
-        usual = _first(_USUAL_INPUTS, self._file)
-        inputs = options.inputs or (() if usual is None else (usual,))
-        target = options.target or _first(_USUAL_TARGETS, self._file)
-        if not inputs or target is None:
+    def _find(self, name: str) -> Any:
+        if name not in self._sets:
+            self._sets[name] = find_data_set(self._path, self._file, name)
+        return self._sets[name]
+
+    def _check(self, name: str, item: Any, first: Any, of_first: str) -> None:
+        """Raises: UserError when a data set has no rows of numbers, other rows than the first, or
+        rows that do not fit into memory."""
+        if item.dtype.kind not in "biuf" or not item.shape:
             raise UserError(
-                f"which data sets of {self._path} are wanted? name them with --inputs and "
-                f"--target: {listed(there)}"
+                f"{self._path}: {name} is {item.dtype} of {item.shape}, not rows of numbers"
             )
-        return inputs, target
+        if item.shape[0] != first.shape[0]:
+            raise UserError(
+                f"{self._path}: {of_first} has {first.shape[0]} rows, {name} {item.shape[0]}"
+            )
+        if not item.shape[0]:
+            raise UserError(f"{self._path}: {name} has no rows")
+        check_fits(4 * _row_bytes(item), f"{self._path}: a row of {name} is {item.shape[1:]}")
+        rows = min(item.shape[0], _rows_together(item))
+        check_fits(2 * rows * _row_bytes(item), f"{self._path}: a chunk of {name}, {rows:,} rows")
 
-    def _array(self, name: str) -> RowArray:
-        item = find_data_set(self._path, self._file, name)
-        if item is None:
-            raise UserError(f"{self._path} has no data set {name!r}")
 
-        absent = absent_values(dict(item.attrs), item.dtype)
+CHUNK_BYTES = 64 * 2**20
+MAX_CHUNKS = 8
+"""Of `CHUNK_BYTES`, that rows which the file stores together may take at once."""
+_BYTES_OF_A_ROW = 40
+"""Bytes of memory per row while packing: its target, and its position in the order."""
 
-        def read(start: int, stop: int) -> Any:
-            with _reading(self._path, f"rows {start} to {stop - 1}: "):
-                values = item[start:stop]
-            check_present(self._path, name, start, np.isin(values, absent))
-            return values
 
-        rows = item.chunks[0] if item.chunks else 1
-        return check_numbers(self._path, RowArray(name, item.shape, item.dtype, read, rows))
+def _step(items: Sequence[Any]) -> int:
+    """Return how many rows are read together: whole chunks of the file where that can be."""
+    row_bytes = max(1, sum(map(_row_bytes, items)))
+    step = max(1, CHUNK_BYTES // row_bytes)
+    together = max(map(_rows_together, items), default=1)
+    if step > together:
+        return step - step % together
+    # A part of a chunk costs as much as all.
+    return together if together * row_bytes <= MAX_CHUNKS * CHUNK_BYTES else step
+
+
+def _rows_together(item: Any) -> int:
+    return int(item.chunks[0]) if item.chunks else 1
+
+
+def _row_bytes(item: Any) -> int:
+    return int(np.prod(item.shape[1:], dtype=object)) * int(item.dtype.itemsize)
+
+
+def absent_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the values that stand for none, by the attributes of a data set of `dtype` that NetCDF
+    (HDF5 inside) names them in."""
+    marks = [attributes.get(name) for name in ("_FillValue", "missing_value")]
+    values = [v for mark in marks if mark is not None for v in np.atleast_1d(mark).tolist()]
+    found = np.array([value for value in values if isinstance(value, int | float)])
+    return found.astype(dtype) if dtype.kind == "f" else found
 
 
 def _opened(path: Path) -> Any:
@@ -96,10 +163,6 @@ def _reading(path: Path, where: str = "") -> Iterator[None]:
 
 def _is_set(item: Any) -> bool:
     return hasattr(item, "dtype") and hasattr(item, "shape")
-
-
-def _first(usual: tuple[str, ...], file: Any) -> str | None:
-    return next((name for name in usual if file.get(name, getlink=True) is not None), None)
 
 
 MAX_LINKS = 32
@@ -128,12 +191,18 @@ def check_chunks(path: Path, name: str, item: Any) -> None:
     item.id.chunk_iter(check)
 
 
-def _lost_chunks(name: str, item: Any) -> Iterable[str]:
+def _lost_chunks(name: str, item: Any) -> list[str]:
+    """Return the sentence about chunks that are not in the file, if any."""
     if item.chunks is None:
-        return ()
+        return []
     pairs = zip(item.shape, item.chunks, strict=True)
-    expected = math.prod(-(-length // step) for length, step in pairs)
-    return lost_chunks(name, item.id.get_num_chunks(), expected, item.fillvalue)
+    expected, found = math.prod(-(-n // step) for n, step in pairs), item.id.get_num_chunks()
+    if found >= expected:
+        return []
+    return [
+        f"{name}: {expected - found:,} of {expected:,} chunks are not there, and are packed as "
+        f"{item.fillvalue}"
+    ]
 
 
 def _checked(path: Path, file: Any, name: str, depth: int) -> Any:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phalanx.data.packed.shard_writers import Sample
-from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
-from phalanx.data.packing.origin import (
+from phalanx.data.packing.table import (
+    INPUTS,
+    TARGETS,
     Numbers,
-    Origin,
-    OriginOptions,
     SkippedItems,
+    SourceTable,
+    Values,
     fingerprint_of,
     reported,
-    targets_field,
 )
 from phalanx.errors import UserError
-from phalanx.launch.cores import usable_cores
 from phalanx.records.regular_file import readable
 
 ENDINGS = (
@@ -170,15 +166,15 @@ def _walk(folder: Path, groups: _Groups, holders: frozenset[tuple[int, int]]) ->
             yield path
 
 
-class ImageFolder(Origin):
+class ImageFolder(SourceTable):
     """FOLDER/CLASS/…/image, or FOLDER/train/CLASS/image beside FOLDER/val/CLASS/image. Classes are
-    in the order of the alphabet. Reads with as many threads as there are processors."""
+    in the order of the alphabet."""
 
-    def __init__(self, folder: Path, options: OriginOptions) -> None:
-        """Opens every image to see its size.
+    names = (INPUTS, TARGETS)
+    usual_inputs, usual_targets = (INPUTS,), (TARGETS,)
 
-        Raises: UserError when there is none, or one is no image.
-        """
+    def __init__(self, folder: Path) -> None:
+        """Raises: UserError when there are no images."""
         super().__init__()
         train, held_out, self.classes, self.skipped = find_images(folder)
         files = train + held_out
@@ -186,28 +182,14 @@ class ImageFolder(Origin):
         self._targets = np.array([self.classes.index(name) for _, name in files], np.int64)
         self.text = f"images in {folder}"
         self.fingerprint = fingerprint_of(self._paths)
-        self.chunks = [range(len(files))]
+        self.blocks = [range(len(files))]
         self.validation = np.arange(len(train), len(files)) if held_out else None
-        self._pool = ThreadPoolExecutor(usable_cores())
-        self._form: ImageForm = choose_form(self._pool.map(_peek_file, self._paths), options)
-        self.notes = self._form.notes
-        self.fields = [self._form.field, targets_field(self._targets)]
 
-    def read(self, numbers: Numbers) -> list[Sample]:
-        paths = [self._paths[number] for number in numbers.tolist()]
-        images = self._pool.map(self._packed, paths)
-        targets = self._targets[numbers]
-        return [{"inputs": image, "targets": targets[i, ...]} for i, image in enumerate(images)]
+    def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:
+        values: dict[str, Values] = {TARGETS: self._targets[rows]}
+        if INPUTS in names:
+            values[INPUTS] = [self._paths[row] for row in rows.tolist()]
+        return values
 
-    def close(self) -> None:
-        self._pool.shutdown()
-
-    def _packed(self, path: Path) -> NDArray[np.uint8] | bytes:
-        with readable(path):
-            content = path.read_bytes()
-        return self._form.packed(content, str(path))
-
-
-def _peek_file(path: Path) -> Peek:
-    with readable(path), path.open("rb") as file:
-        return peek(file, str(path))
+    def where(self, row: int, name: str) -> str:  # noqa: ARG002
+        return str(self._paths[row])

@@ -6,7 +6,8 @@ import dataclasses
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,10 @@ from phalanx.data.packed.decode import (
     pillow,
 )
 from phalanx.data.packed.index import Encoding, Field
-from phalanx.data.packing.origin import OriginOptions, SkippedItems, reported
+from phalanx.data.packing.options import OriginOptions
+from phalanx.data.packing.table import SkippedItems, reported
 from phalanx.errors import UserError
+from phalanx.records.regular_file import readable
 
 KEPT = ("PNG", "JPEG")
 """Formats whose files are packed as they are; others become PNG."""
@@ -53,11 +56,12 @@ class ImageForm:
     notes: list[str] = dataclasses.field(default_factory=list)
     """What becomes of images that are not packed as they are."""
 
-    def packed(self, content: bytes, where: str) -> bytes | NDArray[np.uint8]:
+    def packed(self, image: bytes | Path, where: str) -> bytes | NDArray[np.uint8]:
         """Return the packed form of an image's file. Decodes every image, so packs are readable.
 
         Raises: UserError naming `where` when it is no image.
         """
+        content = image if isinstance(image, bytes) else _content(image)
         channels = self.field.shape[0] if self.field.shape else None
         if self.size is not None:
             content = _resized(content, where, self.size)
@@ -113,16 +117,25 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
     return ImageForm(field=described, notes=notes)
 
 
-def peek(content: bytes | Any, where: str) -> Peek:
-    """content: the file's bytes, or a file open for reading.
-
-    Raises: UserError naming `where` when it is no image.
-    """
-    file = io.BytesIO(content) if isinstance(content, bytes) else content
-    with opened_image(file, where) as image:
+def peek(content: bytes | Path, where: str) -> Peek:
+    """Read the header of an image's file. Raises: UserError naming `where` when it is no image."""
+    with (
+        io.BytesIO(content) if isinstance(content, bytes) else _opened(content) as file,
+        opened_image(file, where) as image,
+    ):
         frames = image.n_frames if image.format in _WITH_FRAMES else 1
         size = channels_of(image), image.height, image.width
         return Peek(where, str(image.format), *size, has_16_bits(image), frames)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with readable(path):
+        return path.open("rb")
+
+
+def _content(path: Path) -> bytes:
+    with _opened(path) as file, readable(path):
+        return file.read()
 
 
 def _field(encoding: Encoding, shape: list[int] | None) -> Field:

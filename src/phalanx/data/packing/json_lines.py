@@ -10,15 +10,15 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from phalanx.data.packing.record_files import RecordFiles, RecordPlace
-from phalanx.data.packing.record_origin import Part
+from phalanx.data.packing.records import RecordFiles, RecordPlace
+from phalanx.data.packing.table import Part
 from phalanx.errors import UserError
 
 
 class JsonLines(RecordFiles):
     """Whole numbers are packed as int64, others as float32. Empty lines are passed over."""
 
-    position_word = "line"
+    position_word, part_word = "line", "key"
 
     def find(self, path: Path, file: IO[bytes]) -> Iterator[RecordPlace]:  # noqa: ARG002
         mark = len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0

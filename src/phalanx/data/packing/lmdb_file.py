@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,23 +10,22 @@ import msgspec
 import numpy as np
 
 from phalanx.data.packing.json_lines import parse_object, part_of_json
-from phalanx.data.packing.npy_content import parse_npy
-from phalanx.data.packing.origin import OriginOptions, SkippedItems, fingerprint_of, reported
-from phalanx.data.packing.record_origin import INPUTS, Part, RecordOrigin
+from phalanx.data.packing.npy_content import named_npy, parse_npz
+from phalanx.data.packing.records import RecordTable
+from phalanx.data.packing.table import INPUTS, Part, SkippedItems, fingerprint_of, reported
 from phalanx.data.packing.tfrecord_files import IMAGES, image_or_text
-from phalanx.data.unpacked import check_unpacked
 from phalanx.errors import UserError
 
 _COUNTS = (b"__len__", b"__keys__", b"length", b"len", b"num-samples", b"num_samples")
 """Keys whose values count or list the others."""
 
 
-class LmdbFile(RecordOrigin):
+class LmdbFile(RecordTable):
     """Values are `.npz` or `.npy` files, objects of JSON or MessagePack, or images."""
 
-    def __init__(self, path: Path, options: OriginOptions) -> None:
-        """Raises: UserError when the database is damaged, or a value is pickled or of no known
-        form."""
+    def __init__(self, path: Path) -> None:
+        """Raises: UserError when the database is damaged, or the first value is pickled or of no
+        known form."""
         super().__init__()
         self.text, self._path = str(path), path
         file = path / "data.mdb" if path.is_dir() else path
@@ -46,20 +41,20 @@ class LmdbFile(RecordOrigin):
                 else:
                     self._keys.append(key)
             self.skipped = reported([counts])
-            self._scan(len(self._keys), options)
+            self._set_rows(len(self._keys))
         except BaseException:
             self.close()
             raise
 
     def record(self, number: int) -> Mapping[str, Any]:
-        return parse_value(self._transaction.get(self._keys[number]), self.where(number))
+        return parse_value(self._transaction.get(self._keys[number]), self.place(number))
 
     def part(self, value: Any, where: str) -> Part:
         if isinstance(value, bytes):
             return image_or_text(value, where)
         return value if isinstance(value, np.ndarray) else part_of_json(value, where)
 
-    def where(self, number: int) -> str:
+    def place(self, number: int) -> str:
         return f"{self._path}, key {self._keys[number].decode(errors='backslashreplace')!r}"
 
     def close(self) -> None:
@@ -91,9 +86,9 @@ def parse_value(content: bytes, where: str) -> Mapping[str, Any]:
     if content.startswith(IMAGES):
         return {INPUTS: content}
     if content.startswith(b"PK\3\4"):
-        return _parse_npz(content, where)
+        return parse_npz(content, where)
     if content.startswith(b"\x93NUMPY"):
-        return {INPUTS: _parse_npy(content, where)}
+        return {INPUTS: named_npy(content, where)}
     if first == b"{":
         return parse_object(content, where)
     if first == b"\x80" and content[1:2] in (b"\2", b"\3", b"\4", b"\5"):
@@ -107,32 +102,3 @@ def parse_value(content: bytes, where: str) -> Mapping[str, Any]:
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise UserError(f"{where} is no object of MessagePack: {error}") from error
     raise UserError(f"{where} holds {content[:40]!r}: no .npz, JSON, MessagePack or image")
-
-
-def _parse_npy(content: bytes, where: str) -> Any:
-    try:
-        return parse_npy(content)
-    except ValueError as error:
-        raise UserError(f"{where} is no array: {error}") from error
-
-
-_ZIP_ERRORS = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, MemoryError),
-    *(NotImplementedError, struct.error, OverflowError),
-)
-
-
-def _parse_npz(content: bytes, where: str) -> Mapping[str, Any]:
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            check_unpacked(
-                sum(member.file_size for member in archive.infolist()), len(content), where
-            )
-            return {
-                name.removesuffix(".npy"): _parse_npy(archive.read(name), f"{where}, {name}")
-                for name in archive.namelist()
-            }
-    except UserError:
-        raise
-    except _ZIP_ERRORS as error:
-        raise UserError(f"{where} is no .npz: {error}") from error

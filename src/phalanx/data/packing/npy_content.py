@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import io
 import math
+import struct
+import zipfile
+import zlib
+from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+
+from phalanx.data.unpacked import check_unpacked
+from phalanx.errors import UserError
 
 _READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -37,3 +44,46 @@ def parse_npy(content: bytes) -> NDArray[Any]:
         )
     flat: NDArray[Any] = np.frombuffer(content, dtype, offset=file.tell())
     return flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def named_npy(content: bytes, where: str) -> NDArray[Any]:
+    """Return the array. Raises: UserError that begins with `where`."""
+    try:
+        return parse_npy(content)
+    except ValueError as error:
+        raise UserError(f"{where} is no array: {error}") from error
+
+
+_ZIP_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, MemoryError),
+    *(NotImplementedError, struct.error, OverflowError),
+)
+
+
+def parse_npz(content: bytes, where: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file `.npz` by name. Raises: UserError that begins with `where`."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            check_unpacked(
+                sum(member.file_size for member in archive.infolist()), len(content), where
+            )
+            return {
+                name.removesuffix(".npy"): named_npy(archive.read(name), f"{where}, {name}")
+                for name in archive.namelist()
+            }
+    except UserError:
+        raise
+    except _ZIP_ERRORS as error:
+        raise UserError(f"{where} is no .npz: {error}") from error
+
+
+def map_npy(path: Path) -> NDArray[Any]:
+    """Return the array of a file, mapped into memory, read-only.
+
+    Raises: UserError when it is damaged or holds objects.
+    """
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError, SyntaxError, TokenError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is no array: {error}") from error
+    return array

@@ -1,200 +1,273 @@
-"""Sources of samples to pack, in the formats of others."""
+"""Samples to pack, of any table: which parts are fields, of which dtype and shape."""
 
 from __future__ import annotations
 
-import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.index import Field
+from phalanx.data.columns import check_rounded
+from phalanx.data.packed.index import Field, sample_bytes
 from phalanx.data.packed.shard_writers import Rows, Sample
+from phalanx.data.packing.field_scan import FieldScan
+from phalanx.data.packing.image_form import ImageForm, choose_form
+from phalanx.data.packing.options import OriginOptions
+from phalanx.data.packing.table import INPUTS, TARGETS, Known, Numbers, SourceTable, Values
+from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError
-from phalanx.records.configuration import check_at_least
+from phalanx.launch.cores import check_fits, usable_cores
 
-Numbers = NDArray[np.int64]
-Kind = Literal[
-    "images", "idx", "csv", "jsonl", "parquet", "hdf5", "tar", "tfrecord", "lmdb", "function",
-]  # fmt: skip
+BYTES_OF_A_ROW = 40
+"""Bytes of memory per row while packing: its target, and its position in the order."""
+
+ROWS_OF_A_SCAN = 256
 
 
-class Origin(ABC):
-    """Samples to pack, by number."""
+class Origin:
+    """Samples to pack, by number. Images are decoded by as many threads as there are processors."""
 
-    text: str
-    """What it is and where, for people."""
-    fingerprint: str
-    """Differs when the data does, as far as names, sizes and times tell."""
-    fields: list[Field]
-    classes: list[str]
-    chunks: list[range]
-    """Samples that are best read together; one where any sample is as good as the next."""
-    validation: Numbers | None = None
-    """The samples that the data itself sets aside; None where it says nothing."""
-    skipped: list[SkippedItems]
-    """What is in the source and is not packed."""
-    max_sample_bytes: int = 0
-    """Of the largest sample, where samples differ in size; 0: not known."""
-    notes: list[str]
-    """What is packed otherwise than it was, a line each."""
+    def __init__(self, table: SourceTable, options: OriginOptions) -> None:
+        """Reads the targets, and the other parts of which dtype and shape are not known.
 
-    def __init__(self) -> None:
-        self.skipped, self.notes = [], []
+        Raises: UserError naming what does not fit each other or the memory, or is of no kind that
+                can be packed. The table is then closed.
+        """
+        self._table = table
+        self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode")
+        self._targets: NDArray[Any] | None = None
+        self._forms: dict[str, ImageForm] = {}
+        self._are_numbers = False
+        """Inputs are single numbers, side by side."""
+        self.classes: list[str] = []
+        self.notes = table.notes
+        """What is packed otherwise than it was, a line each."""
+        try:
+            inputs, target = table.choose(options)
+            self.chunks = table.blocks
+            """Samples that are best read together."""
+            self.num_samples = table.blocks[-1].stop if table.blocks else 0
+            if not self.num_samples:
+                raise UserError(f"{table.text} has no samples")
+            check_fits(
+                self.num_samples * BYTES_OF_A_ROW, f"{table.text} has {self.num_samples:,} rows"
+            )
+            self._sources = self._fields_of(inputs, target)
+            scans = self._scan()
+            self.max_sample_bytes = sum(scan.max_bytes for scan in scans.values())
+            """Of the largest sample, where samples differ in size; 0: not known."""
+            self.fields = [self._field(scan, options) for scan in scans.values()]
+        except BaseException:
+            self.close()
+            raise
+        self.validation, self.skipped = table.validation, table.skipped
+        self.fingerprint = table.fingerprint
+        self.text = table.text
+        if table.needs_target and target is not None:
+            self.text += f", target {target}"
 
-    @abstractmethod
     def read(self, numbers: Numbers) -> Rows | list[Sample]:
-        """Samples by number, of one chunk wherever possible.
+        """Return samples by number, of one chunk wherever possible.
 
         Raises: UserError naming the file, and the sample, row or column that cannot be read.
         """
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class OriginOptions:
-    """Options for reading an origin. Parts are columns of a table, data sets of an HDF5 file,
-    features of a record, endings of a tar's members."""
-
-    kind: Kind | None = None
-    """None: by looking at the files."""
-    inputs: tuple[str, ...] = ()
-    """Parts that are inputs; none: all but the target."""
-    target: str | None = None
-    decode: bool = False
-    """Images become arrays; else their files are kept as they are."""
-    size: tuple[int, int] | None = None
-    """(height, width) that images are brought to, which decodes them."""
-    classes: int | None = None
-    """How many the target has; 0: none, it is a quantity; None: as many as there are."""
-    separator: str | None = None
-    """Of the values in a row of a CSV; None: what gives its header most names."""
-    decimal: Literal[".", ","] = "."
-    """Sets off the decimals of numbers in a CSV."""
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 0, "classes")
-        if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
-            raise UserError(
-                f"--separator takes one character, or \\t for a tab, not {self.separator!r}"
-            )
-
-
-class ArraysOrigin(Origin):
-    """Samples that are in memory."""
-
-    def __init__(
-        self,
-        text: str,
-        inputs: NDArray[Any],
-        targets: NDArray[Any],
-        *,
-        classes: Sequence[str],
-        fingerprint: str,
-        num_train: int | None = None,
-    ) -> None:
-        """inputs, targets: (n, …). num_train: the rest of the samples is for validation."""
-        super().__init__()
-        self.text, self.classes, self.fingerprint = text, list(classes), fingerprint
-        self._rows = {"inputs": inputs, "targets": targets}
-        self.fields = [
-            Field(name=name, dtype=part.dtype.name, shape=list(part.shape[1:]))
-            for name, part in self._rows.items()
-        ]
-        self.chunks = [range(len(inputs))]
-        self.validation = None if num_train is None else np.arange(num_train, len(inputs))
-
-    def read(self, numbers: Numbers) -> Rows:
-        return {name: part[numbers] for name, part in self._rows.items()}
+        parts = [self._read(rows) for rows in _runs(self.chunks, numbers)]
+        if all(sample_bytes(field) is not None for field in self.fields):
+            if len(parts) == 1:
+                return {name: np.asarray(values) for name, values in parts[0].items()}
+            return {f.name: np.concatenate([p[f.name] for p in parts]) for f in self.fields}
+        return [
+            {name: values[row, ...] if isinstance(values, np.ndarray) else values[row]
+             for name, values in part.items()}
+            for part in parts
+            for row in range(len(next(iter(part.values()))))
+        ]  # fmt: skip
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close all files."""
+        self._pool.shutdown(cancel_futures=True)
+        self._table.close()
 
+    def _fields_of(self, inputs: list[str], target: str | None) -> dict[str, tuple[str, ...]]:
+        """Return the parts of each field."""
+        if not inputs and target is None:
+            return {self._table.field_name(name): (name,) for name in self._table.names}
+        fields: dict[str, tuple[str, ...]] = {
+            self._table.field_name(name): (name,) for name in inputs
+        }
+        self._are_numbers = all(map(self._is_number, inputs)) and (
+            len(inputs) > 1 or self._table.stacks_one
+        )
+        if len(inputs) == 1 or self._are_numbers:
+            fields = {INPUTS: tuple(inputs)}
+        return fields if target is None else {**fields, TARGETS: (target,)}
 
-def targets_field(targets: NDArray[Any]) -> Field:
-    return Field(name="targets", dtype=targets.dtype.name, shape=list(targets.shape[1:]))
+    def _is_number(self, name: str) -> bool:
+        """Return whether a part is a single number, in the first row."""
+        known = self._table.known(name)
+        if known is not None:
+            return known.shape == ()
+        (value,) = self._table.read([name], np.zeros(1, np.int64))[name]
+        return _is_number(value, self._table.squeezes)
 
-
-def fingerprint_of(files: Iterable[Path]) -> str:
-    """Return a hash of names, sizes and modification times; content is not read."""
-    digest = hashlib.sha256()
-    for file in files:
-        state = file.stat()
-        digest.update(f"{file.name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
-
-
-MAX_NAMED = 10
-
-
-@dataclass
-class SkippedItems:
-    """Files or members that are not packed, for one reason."""
-
-    reason: str
-    names: list[str] = field(default_factory=list)
-    """The first ones."""
-    count: int = 0
-
-    def add(self, name: object) -> None:
-        self.count += 1
-        if len(self.names) < MAX_NAMED:
-            self.names.append(str(name))
-
-    def __str__(self) -> str:
-        more = f" and {self.count - len(self.names):,} more" if self.count > len(self.names) else ""
-        return f"{self.count:,} {self.reason}: {', '.join(self.names)}{more}"
-
-
-def reported(groups: Iterable[SkippedItems]) -> list[SkippedItems]:
-    """Return the groups that hold anything."""
-    return [group for group in groups if group.count]
-
-
-def runs_by_chunk(chunks: Sequence[range], numbers: Numbers) -> list[tuple[int, Numbers]]:
-    """Return consecutive samples of one chunk, each run with the number of the chunk."""
-    of = np.searchsorted([chunk.start for chunk in chunks], numbers, side="right") - 1
-    runs = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(of)) + 1)
-    return [(int(of[run[0]]), numbers[run]) for run in runs]
-
-
-class ChunkedOrigin(Origin):
-    """Origin with targets in memory, and inputs from the cached chunk."""
-
-    targets: NDArray[Any]
-
-    _kept: tuple[int, Any] = (-1, None)
-
-    def read(self, numbers: Numbers) -> Rows | list[Sample]:
-        parts = [self._inputs(*run) for run in runs_by_chunk(self.chunks, numbers)]
-        targets = self.targets[numbers]
-        if parts and isinstance(parts[0], np.ndarray):
-            return {"inputs": np.concatenate(parts), "targets": targets}
-        inputs = [item for part in parts for item in part]
-        return [{"inputs": item, "targets": targets[i, ...]} for i, item in enumerate(inputs)]
-
-    @abstractmethod
-    def read_chunk(self, chunk: int) -> NDArray[Any] | Sequence[Any]:
-        """Inputs (n, …) of all its samples, or an object for each, for `pack_item`."""
-
-    def pack_item(self, item: Any, number: int) -> NDArray[Any] | bytes:
-        """Convert an object of `read_chunk` to its packed form. number: of the sample."""
-        raise NotImplementedError(f"{type(self).__name__} reads arrays")
-
-    def _inputs(self, chunk: int, numbers: Numbers) -> Any:
-        if self._kept[0] != chunk:
-            self._kept = (-1, None)  # not two of them at once
-            self._kept = (chunk, self.read_chunk(chunk))
-        content, rows = self._kept[1], numbers - self.chunks[chunk].start
-        if isinstance(content, np.ndarray):
-            return content[rows]
-        return [
-            self.pack_item(content[row], number)
-            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
+    def _scan(self) -> dict[str, FieldScan]:
+        """Find out about all fields; read what must be read for it, in the order of the rows."""
+        scans = {field: FieldScan(field, self._known(field)) for field in self._sources}
+        read = [
+            field
+            for field, scan in scans.items()
+            if scan.dtype is None or (field == TARGETS and len(scan.shape or ()) < 2)
         ]
+        names = [name for field in read for name in self._sources[field]]
+        for rows in _steps(self.chunks) if names else ():
+            values = self._table.read(names, rows)
+            for field in read:
+                scans[field].add(self._together(field, values, rows), self._locate(field, rows))
+        return scans
+
+    def _known(self, field: str) -> Known | None:
+        known = [self._table.known(name) for name in self._sources[field]]
+        found = [part for part in known if part is not None]
+        if len(found) < len(known):
+            return None
+        is_stacked = field == INPUTS and self._are_numbers
+        shape = (len(found),) if is_stacked else found[0].shape
+        return Known(np.result_type(*(part.dtype for part in found)), shape)
+
+    def _locate(self, field: str, rows: Numbers) -> Callable[[int], str]:
+        return lambda position: self._table.where(int(rows[position]), self._sources[field][0])
+
+    def _field(self, scan: FieldScan, options: OriginOptions) -> Field:
+        name, table = scan.name, self._table
+        if table.squeezes and scan.shape == (1,):
+            scan.shape = ()
+            scan.numbers = [numbers.reshape(-1) for numbers in scan.numbers]
+        is_label = scan.numbers and scan.shape is not None and not table.keeps_targets
+        if name == TARGETS and (scan.words or is_label):
+            self._label(scan, options)
+            assert self._targets is not None
+            shape = list(self._targets.shape[1:])
+            return Field(name=name, dtype=self._targets.dtype.name, shape=shape)
+        if scan.peeks:
+            form = self._forms[name] = choose_form(scan.peeks, options)
+            self.notes += form.notes
+            return Field(
+                name=name, dtype="uint8", shape=form.field.shape, encoding=form.field.encoding
+            )
+        assert scan.dtype is not None, "there is a row"
+        dtype = table.packed_dtype(scan.dtype).newbyteorder("=")
+        return Field(
+            name=name, dtype=dtype.name, shape=None if scan.shape is None else list(scan.shape)
+        )
+
+    def _label(self, scan: FieldScan, options: OriginOptions) -> None:
+        table, (name,) = self._table, self._sources[TARGETS]
+        locations = TargetLocations(
+            f"{table.text}, {table.part_word} {name!r}", lambda row: table.where(row, name)
+        )
+        if scan.words:
+            parse = table.parses_words
+            values = parse_targets(scan.words, locations) if parse else np.array(scan.words)
+        else:
+            values = np.concatenate(scan.numbers)
+        if table.classes is None:
+            self._targets, self.classes = labelled(values, locations, options.classes)
+        else:
+            self._targets, self.classes = values.astype(np.int64), table.classes
+
+    def _read(self, rows: Numbers) -> dict[str, Any]:
+        """Return the fields of rows of one chunk: (n, …), or a list of n."""
+        is_held = {TARGETS} if self._targets is not None else set()
+        names = [n for field, parts in self._sources.items() if field not in is_held for n in parts]
+        values = self._table.read(names, rows) if names else {}
+        read: dict[str, Any] = {}
+        for field in self.fields:
+            if field.name in is_held:
+                assert self._targets is not None
+                read[field.name] = self._targets[rows]
+            elif field.name in self._forms:
+                read[field.name] = self._images(field, values[self._sources[field.name][0]], rows)
+            else:
+                read[field.name] = self._numbers(field, values, rows)
+        return read
+
+    def _images(self, field: Field, images: Values, rows: Numbers) -> Any:
+        form, locate = self._forms[field.name], self._locate(field.name, rows)
+        places = map(locate, range(len(rows)))
+        packed = list(self._pool.map(form.packed, images, places))
+        return np.stack(packed) if sample_bytes(field) is not None else packed
+
+    def _numbers(self, field: Field, values: Mapping[str, Values], rows: Numbers) -> Any:
+        dtype, name = np.dtype(field.dtype), self._sources[field.name][0]
+        together, locate = (
+            self._together(field.name, values, rows, dtype),
+            self._locate(field.name, rows),
+        )
+        if not isinstance(together, np.ndarray):
+            arrays = [self._checked(name, np.asarray(value), dtype) for value in together]
+            if field.shape is None:
+                return [np.asarray(array, order="C") for array in arrays]
+            together = np.stack(arrays)
+        if self._table.squeezes and not field.shape:
+            together = together.reshape(len(rows))
+        shape = tuple(field.shape or ())
+        if together.shape[1:] != shape:
+            raise UserError(f"{locate(0)}: its shape is {together.shape[1:]}, and {shape} before")
+        return np.ascontiguousarray(self._checked(name, together, dtype), dtype)
+
+    def _together(
+        self,
+        field: str,
+        values: Mapping[str, Values],
+        rows: Numbers,
+        dtype: np.dtype[Any] | None = None,
+    ) -> Values:
+        """Return the values of a field, its parts side by side where there are several.
+
+        dtype: of the result; None: the one that holds all.
+        """
+        names = self._sources[field]
+        if field != INPUTS or not self._are_numbers:
+            return values[names[0]]
+        columns = [self._column(name, values[name], rows, dtype) for name in names]
+        dtype = dtype or self._table.packed_dtype(np.result_type(*columns))
+        out = np.empty((len(rows), len(names)), dtype)
+        for place, (name, column) in enumerate(zip(names, columns, strict=True)):
+            out[:, place] = self._checked(name, column, dtype)
+        return out
+
+    def _column(
+        self, name: str, values: Values, rows: Numbers, dtype: np.dtype[Any] | None
+    ) -> NDArray[Any]:
+        """Return single numbers, (n,). Raises: UserError naming the row that has none."""
+        if isinstance(values, np.ndarray) and values.ndim == 1:
+            return values
+        for row, value in zip(rows.tolist(), values, strict=True):
+            if not _is_number(value, self._table.squeezes):
+                where = self._table.where(row, name)
+                raise UserError(f"{where}: it is no single number, as it was before")
+        arrays = [np.asarray(value).reshape(()) for value in values]
+        if dtype is None:
+            return np.array(arrays, np.result_type(*{array.dtype for array in arrays}))
+        return np.array([self._checked(name, array, dtype) for array in arrays])
+
+    def _checked(self, name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return check_rounded(f"{self._table.part_word} {name!r}", values, dtype, self.notes)
+
+
+def _is_number(value: Any, squeezes: bool) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.size == 1 and value.ndim <= squeezes
+
+
+def _steps(chunks: Sequence[range]) -> Iterator[Numbers]:
+    for chunk in chunks:
+        for start in range(chunk.start, chunk.stop, ROWS_OF_A_SCAN):
+            yield np.arange(start, min(start + ROWS_OF_A_SCAN, chunk.stop))
+
+
+def _runs(chunks: Sequence[range], numbers: Numbers) -> list[Numbers]:
+    """Return consecutive samples of one chunk."""
+    of = np.searchsorted([chunk.start for chunk in chunks], numbers, side="right") - 1
+    return [run for run in np.split(numbers, np.flatnonzero(np.diff(of)) + 1) if len(run)]

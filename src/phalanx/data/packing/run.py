@@ -25,7 +25,8 @@ from phalanx.data.packed.writer import (
     refuse_taken,
     sync_folder,
 )
-from phalanx.data.packing.origin import Numbers, Origin
+from phalanx.data.packing.origin import Origin
+from phalanx.data.packing.table import Numbers
 from phalanx.errors import UserError
 from phalanx.records.configuration import check_positive
 from phalanx.records.files import DECODE_ERRORS, write_atomically

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 import tempfile
 from array import array
 from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 import numpy as np
 
-from phalanx.data.packing.npy_content import parse_npy
-from phalanx.data.packing.record_origin import Part
+from phalanx.data.packing.table import Part
 from phalanx.errors import UserError
 
 
 class SampleSpool:
-    """Samples of the same parts, in a file in the folder for temporary files ($TMPDIR)."""
+    """Samples in a file in the folder for temporary files ($TMPDIR)."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._digest = hashlib.sha256()
-        self._kinds: dict[str, type] = {}
         self._ends = array("q", [0])
 
     def __len__(self) -> int:
-        return (len(self._ends) - 1) // max(1, len(self._kinds))
+        return len(self._ends) - 1
 
     @property
     def digest(self) -> str:
@@ -35,50 +34,41 @@ class SampleSpool:
         return self._digest.hexdigest()[:16]
 
     def add(self, parts: Mapping[str, Part]) -> None:
-        """Append a sample; all have the parts of the first, of the same kinds.
-
-        Raises: UserError when the disk is full.
-        """
-        self._kinds = self._kinds or {name: type(part) for name, part in parts.items()}
-        for name in self._kinds:
-            content = _encoded(parts[name])
-            self._digest.update(content)
-            self._ends.append(self._ends[-1] + len(content))
-            try:
-                self._file.write(content)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                raise UserError(
-                    f"{tempfile.gettempdir()} is full: samples are kept there until they are "
-                    "packed; name a folder on another disk by TMPDIR=…"
-                ) from error
+        """Append a sample. Raises: UserError when the disk is full."""
+        content = msgspec.msgpack.encode({name: _encoded(part) for name, part in parts.items()})
+        self._digest.update(content)
+        self._ends.append(self._ends[-1] + len(content))
+        try:
+            self._file.write(content)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(
+                f"{tempfile.gettempdir()} is full: samples are kept there until they are packed; "
+                "name a folder on another disk by TMPDIR=…"
+            ) from error
 
     def read(self, number: int) -> dict[str, Part]:
         """Return a sample, by its number."""
         self._file.flush()
-        first = number * len(self._kinds)
-        parts: dict[str, Part] = {}
-        for position, (name, kind) in enumerate(self._kinds.items(), first):
-            start, end = self._ends[position], self._ends[position + 1]
-            content = os.pread(self._file.fileno(), end - start, start)
-            parts[name] = _decoded(content, kind)
-        return parts
+        start, end = self._ends[number : number + 2]
+        content = os.pread(self._file.fileno(), end - start, start)
+        return {name: _decoded(part) for name, part in msgspec.msgpack.decode(content).items()}
 
     def close(self) -> None:
         """Remove the file."""
         self._file.close()
 
 
-def _encoded(part: Part) -> bytes:
+def _encoded(part: Part) -> Any:
     if isinstance(part, np.ndarray):
-        file = io.BytesIO()
-        np.lib.format.write_array(file, part, version=(1, 0), allow_pickle=False)
-        return file.getvalue()
-    return part if isinstance(part, bytes) else part.encode()
+        return part.dtype.str, part.shape, np.ascontiguousarray(part).tobytes()
+    return part
 
 
-def _decoded(content: bytes, kind: type) -> Part:
-    if kind is bytes:
-        return content
-    return content.decode() if kind is str else parse_npy(content)
+def _decoded(part: Any) -> Part:
+    if isinstance(part, list):
+        dtype, shape, content = part
+        return np.frombuffer(content, dtype).reshape(shape)
+    decoded: Part = part
+    return decoded

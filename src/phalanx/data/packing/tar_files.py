@@ -1,136 +1,123 @@
-"""Tar files in the manner of WebDataset: the members of a sample in a row, KEY.ENDING each."""
+"""Tar files in the manner of WebDataset: the members of a sample in a row, KEY.ENDING each.
+
+Members are read where they lie; nothing is unpacked to disk, nothing unpickled. Archives are read
+to their true end: Python's `tarfile` stops without a word at a bad header.
+
+Source: POSIX.1-2017, `pax`, section "ustar Interchange Format"; CPython issue 120740.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import dataclasses
+import os
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phalanx.data.packed.index import Field
-from phalanx.data.packing.image_form import ImageForm, choose_form, peek
-from phalanx.data.packing.origin import (
-    ChunkedOrigin,
-    OriginOptions,
-    SkippedItems,
-    fingerprint_of,
-    targets_field,
-)
-from phalanx.data.packing.tar_archives import TarArchives
-from phalanx.data.packing.tar_members import Member
-from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
+from phalanx.data.packed.shard_writers import BLOCK_BYTES
+from phalanx.data.packing.image_folder import ENDINGS
+from phalanx.data.packing.npy_content import parse_npy
+from phalanx.data.packing.options import OriginOptions
+from phalanx.data.packing.records import RecordTable
+from phalanx.data.packing.table import Part, SkippedItems, fingerprint_of, reported, text_of
 from phalanx.errors import UserError
+from phalanx.records.regular_file import readable
 
-_USUAL_INPUTS = ("inputs.npy", "inputs.png", "inputs.jpg", "png", "jpg", "jpeg", "webp", "npy")
-_USUAL_TARGETS = ("targets.npy", "cls", "label", "txt")
+_CHUNK_BYTES = 2**20
+
+MAX_TEXT_BYTES = 2**16
+"""Of a target that is text."""
 
 
-MAX_TARGET_BYTES = 2**16
-"""Of one that is text."""
+class Member(NamedTuple):
+    file: int
+    name: str
+    offset: int
+    size: int
 
 
-class TarFiles(ChunkedOrigin):
-    """Members are read where they lie; nothing is unpacked to disk, nothing unpickled."""
+class TarFiles(RecordTable):
+    """Members are arrays (`.npy`), images or text."""
 
-    def __init__(self, paths: Sequence[Path], options: OriginOptions) -> None:
-        """Reads all headers and targets, and the sizes of images.
+    part_word = "member"
+    usual_inputs = ("inputs.npy", "inputs.png", "inputs.jpg", "png", "jpg", "jpeg", "webp", "npy")
+    usual_targets = ("targets.npy", "cls", "label", "txt")
 
-        Raises: UserError for a damaged archive, an unsafe member, or a sample without its parts.
-        """
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Reads all headers. Raises: UserError for a damaged archive or an unsafe member."""
         super().__init__()
-        self._paths, self._archives = list(paths), TarArchives(paths)
-        samples = self._archives.samples()
-        inputs, target = self._endings(samples[0], options)
-        for sample in samples:
-            for ending in (inputs, target):
-                if ending not in sample:
-                    member = next(iter(sample.values()))
-                    raise UserError(
-                        f"{self._archives.where(member)}: its sample has no member .{ending}, only "
-                        f"{', '.join(sorted(sample))}"
-                    )
-        self._members = [sample[inputs] for sample in samples]
-        self.skipped = [*self._archives.skipped, *_unused(samples, (inputs, target))]
-        members = [sample[target] for sample in samples]
-        locations = TargetLocations(str(paths[0]), lambda i: self._archives.where(members[i]))
-        values = self._target_values(members, locations)
-        self.targets, self.classes = labelled(values, locations, options.classes)
-        self._form, field = self._input_form(inputs, options)
-        self.notes = self._form.notes if self._form else []
-        self.fields = [field, targets_field(self.targets)]
-        self.text = f"{paths[0] if len(paths) == 1 else paths[0].parent}, .{inputs} and .{target}"
-        self.fingerprint = fingerprint_of(paths)
-        self.chunks = [range(len(samples))]
+        self._paths = list(paths)
+        self.text, self.fingerprint = text_of(paths), fingerprint_of(paths)
+        of_macos = SkippedItems("members ._…, attributes that macOS keeps")
+        self._samples = [
+            sample for i, path in enumerate(paths) for sample in read_samples(i, path, of_macos)
+        ]
+        self.skipped = reported([of_macos])
+        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
+        self._set_rows(len(self._samples))
 
-    def read_chunk(self, chunk: int) -> Sequence[Member]:  # noqa: ARG002
-        return self._members
+    def choose(self, options: OriginOptions) -> tuple[list[str], str | None]:
+        target = None if options.target is None else _ending(options.target)
+        named = dataclasses.replace(
+            options, inputs=tuple(map(_ending, options.inputs)), target=target
+        )
+        inputs, target = super().choose(named)
+        self.skipped += _unused(self._samples, (*inputs, target))
+        return inputs, target
+
+    def record(self, number: int) -> Mapping[str, Member]:
+        return self._samples[number]
+
+    def place(self, number: int) -> str:
+        return self._at(next(iter(self._samples[number].values())))
+
+    def where(self, row: int, name: str) -> str:
+        return self._at(self._samples[row][name])
+
+    def part(self, value: Member, where: str) -> Part:
+        kind = PurePosixPath(value.name).suffix.lower()
+        if kind != ".npy" and kind not in ENDINGS and value.size > MAX_TEXT_BYTES:
+            raise UserError(f"{where} is no target: it has {value.size:,} bytes")
+        content = os.pread(self._files[value.file], value.size, value.offset)
+        if len(content) < value.size:
+            raise UserError(f"{where} is cut off: the archive is truncated")
+        if kind in ENDINGS:
+            return content
+        try:
+            return content.decode() if kind != ".npy" else _array(content)
+        except UnicodeDecodeError:
+            raise UserError(f"{where} is neither text nor an array") from None
+        except ValueError as error:
+            raise UserError(f"{where} is no array: {error}") from error
+
+    def field_name(self, part: str) -> str:
+        return PurePosixPath(part).stem.replace(".", "_")
 
     def close(self) -> None:
-        self._archives.close()
+        while self._files:
+            os.close(self._files.pop())
 
-    def pack_item(self, item: Member, number: int) -> NDArray[Any] | bytes:  # noqa: ARG002
-        if self._form is not None:
-            return self._form.packed(self._archives.content(item), self._archives.where(item))
-        return self._archives.array(item)
-
-    def _target_values(self, members: Sequence[Member], locations: TargetLocations) -> NDArray[Any]:
-        if not members[0].name.lower().endswith(".npy"):
-            return parse_targets([self._text(member) for member in members], locations)
-        first = self._archives.array(members[0])
-        arrays = []
-        for member in members:
-            array = self._archives.array(member)
-            if (array.dtype, array.shape) != (first.dtype, first.shape):
-                raise UserError(
-                    f"{self._archives.where(member)} is {array.dtype} of {array.shape}, the first "
-                    f"target {first.dtype} of {first.shape}"
-                )
-            arrays.append(array)
-        return np.stack(arrays)
-
-    def _text(self, member: Member) -> str:
-        if member.size > MAX_TARGET_BYTES:
-            raise UserError(
-                f"{self._archives.where(member)} is no target: it has {member.size:,} bytes"
-            )
-        try:
-            return self._archives.content(member).decode()
-        except UnicodeDecodeError:
-            raise UserError(
-                f"{self._archives.where(member)} is neither text nor an array"
-            ) from None
-
-    def _input_form(self, ending: str, options: OriginOptions) -> tuple[ImageForm | None, Field]:
-        if not ending.endswith("npy"):
-            peeks = (
-                peek(self._archives.content(m), self._archives.where(m)) for m in self._members
-            )
-            form = choose_form(peeks, options)
-            return form, form.field
-        arrays = (self._archives.array(member) for member in self._members)
-        kinds = {(array.dtype.newbyteorder("=").name, array.shape) for array in arrays}
-        dtypes, shapes = {dtype for dtype, _ in kinds}, {shape for _, shape in kinds}
-        if len(dtypes) > 1:
-            raise UserError(f"{self._paths[0]}: arrays .{ending} of {', '.join(sorted(dtypes))}")
-        shape = list(shapes.pop()) if len(shapes) == 1 else None
-        return None, Field(name="inputs", dtype=dtypes.pop(), shape=shape)
-
-    def _endings(self, sample: dict[str, Member], options: OriginOptions) -> tuple[str, str]:
-        """Return the endings of the members that are inputs and target."""
-        inputs = options.inputs[0] if options.inputs else _first(_USUAL_INPUTS, sample)
-        target = options.target or _first(_USUAL_TARGETS, sample)
-        if inputs is None or target is None:
-            raise UserError(
-                f"which members of {self._paths[0]} are wanted? name one ending each with --inputs "
-                f"and --target: {', '.join(sorted(sample))}"
-            )
-        return inputs.lstrip(".").lower(), target.lstrip(".").lower()
+    def _at(self, member: Member) -> str:
+        return f"{self._paths[member.file]}: {member.name} at byte {member.offset}"
 
 
-def _unused(samples: Sequence[Mapping[str, Member]], used: Sequence[str]) -> list[SkippedItems]:
-    """Members that are neither inputs nor targets, by ending."""
+def _array(content: bytes) -> Part:
+    array = parse_npy(content)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return np.ascontiguousarray(native).reshape(array.shape)
+
+
+def _ending(name: str) -> str:
+    return name.lstrip(".").lower()
+
+
+def _unused(
+    samples: Sequence[Mapping[str, Member]], used: Sequence[str | None]
+) -> list[SkippedItems]:
+    """Return members that are neither inputs nor targets, by ending."""
     groups: dict[str, SkippedItems] = {}
     for sample in samples:
         for ending, member in sample.items():
@@ -140,5 +127,83 @@ def _unused(samples: Sequence[Mapping[str, Member]], used: Sequence[str]) -> lis
     return list(groups.values())
 
 
-def _first(usual: tuple[str, ...], sample: dict[str, Member]) -> str | None:
-    return next((ending for ending in usual if ending in sample), None)
+def read_samples(number: int, path: Path, of_macos: SkippedItems) -> Iterator[dict[str, Member]]:
+    """Yield the members of one sample after the other, by ending.
+
+    Archives that were joined are read on. number: of the file, for `Member`. of_macos: gets the
+    members `._…`, in which macOS keeps attributes of the files beside them.
+
+    Raises: UserError for a damaged or truncated archive, a member that is no file or leaves its
+            folder, or a second member of one ending in a sample.
+    """
+    key, sample = "", dict[str, Member]()
+    try:
+        with readable(path), path.open("rb") as file:
+            for info in _read_infos(path, file):
+                if info.isdir():
+                    continue
+                _check(path, info)
+                if PurePosixPath(info.name).name.startswith("._"):
+                    of_macos.add(info.name)
+                    continue
+                stem, _, ending = PurePosixPath(info.name).name.partition(".")
+                full_key = str(PurePosixPath(info.name).parent / stem)
+                if sample and full_key != key:
+                    yield sample
+                    sample = {}
+                key, ending = full_key, ending.lower()
+                if ending in sample:
+                    raise UserError(
+                        f"{path}: {info.name!r} at byte {info.offset_data} is a second .{ending} "
+                        f"of its sample, after byte {sample[ending].offset}\n"
+                        "members of a sample stand in a row, and differ in their endings"
+                    )
+                sample[ending] = Member(number, info.name, info.offset_data, info.size)
+    except (tarfile.TarError, EOFError) as error:
+        raise UserError(f"{path} is not a tar, or damaged: {error}") from error
+    if sample:
+        yield sample
+
+
+def _read_infos(path: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    start: int | None = 0
+    while start is not None:
+        file.seek(start)
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            yield from archive
+            end = archive.offset
+        start = _next_archive(path, file, end)
+
+
+def _next_archive(path: Path, file: IO[bytes], end: int) -> int | None:
+    """Return where one begins behind the archive whose last member ends at `end`; None: nowhere.
+
+    Raises: UserError when that archive does not end there, which is where reading stopped.
+    """
+    file.seek(end)
+    block = file.read(BLOCK_BYTES)
+    if len(block) < BLOCK_BYTES:
+        raise UserError(
+            f"{path} is cut off: it ends at byte {end + len(block)} without the block that ends an "
+            "archive\ncopy it again, or write it again whole"
+        )
+    if any(block):
+        raise UserError(
+            f"{path} is damaged: at byte {end} there is neither a member nor the archive's end\n"
+            "copy it again, or write it again whole"
+        )
+    start = end + BLOCK_BYTES
+    while chunk := file.read(_CHUNK_BYTES):
+        rest = chunk.lstrip(b"\0")
+        if rest:
+            return start + (len(chunk) - len(rest)) // BLOCK_BYTES * BLOCK_BYTES
+        start += len(chunk)
+    return None
+
+
+def _check(path: Path, info: tarfile.TarInfo) -> None:
+    name = PurePosixPath(info.name)
+    if name.is_absolute() or ".." in name.parts:
+        raise UserError(f"{path} is refused: its member {info.name!r} leaves the folder")
+    if not info.isreg() or info.issparse():
+        raise UserError(f"{path} is refused: its member {info.name!r} is a link or no plain file")

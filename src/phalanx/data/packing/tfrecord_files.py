@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packing.protobuf import WireError, fields_of_message, varints
-from phalanx.data.packing.record_files import RecordFiles, RecordPlace
-from phalanx.data.packing.record_origin import Part
+from phalanx.data.packing.records import RecordFiles, RecordPlace
+from phalanx.data.packing.table import Part
 from phalanx.errors import UserError
 
 _HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
@@ -26,6 +26,7 @@ class TfRecords(RecordFiles):
     compared."""
 
     squeezes = True
+    part_word = "feature"
 
     def find(self, path: Path, file: IO[bytes]) -> Iterator[RecordPlace]:
         total = file.seek(0, 2)
@@ -47,10 +48,7 @@ class TfRecords(RecordFiles):
         payload, (checksum,) = content[: -_FOOTER.size], _FOOTER.unpack(content[-_FOOTER.size :])
         if masked_crc(payload) != checksum:
             raise UserError(f"{where}: the record is damaged: its checksum is another")
-        try:
-            features = parse_example(payload)
-        except WireError as error:
-            raise UserError(f"{where}: the record is no tf.train.Example: {error}") from error
+        features = parse_example(payload, where)
         if not features:
             raise UserError(f"{where}: the record is no tf.train.Example, or has no features")
         return features
@@ -71,48 +69,71 @@ def masked_crc(content: bytes) -> int:
     return ((checksum >> 15 | checksum << 17) + _MASK) & 0xFFFFFFFF
 
 
-def parse_example(content: bytes) -> dict[str, Feature]:
+def parse_example(content: bytes, where: str) -> dict[str, Feature]:
     """Return the features of a `tf.train.Example` by name.
 
-    Raises: WireError when it is none.
+    Raises: UserError that begins with `where`, when it is none.
     """
-    found: dict[str, Feature] = {}
-    for _, features in fields_of_message(content, {1: bytes}):
-        for _, entry in fields_of_message(features, {1: bytes}):
-            parts = dict(fields_of_message(entry, {1: bytes, 2: bytes}))
-            try:
-                name = parts.get(1, b"").decode()
-            except UnicodeDecodeError as error:
-                raise WireError("a name is not UTF-8") from error
-            found[name] = _feature(parts.get(2, b""))
-    return found
+    from google.protobuf.message import DecodeError
+
+    try:
+        features = example_type().FromString(content).features.feature
+    except DecodeError as error:
+        raise UserError(f"{where}: the record is no tf.train.Example: {error}") from error
+    return {name: _feature(features[name]) for name in sorted(features)}
 
 
-def _feature(content: bytes) -> Feature:
-    for kind, values in fields_of_message(content, {1: bytes, 2: bytes, 3: bytes}):
-        match kind:
-            case 1:
-                return [item for _, item in fields_of_message(values, {1: bytes})]
-            case 2:
-                return _numbers(values, np.dtype("<f4"))
-            case 3:
-                return _numbers(values, None)
+def _feature(feature: Any) -> Feature:
+    match feature.WhichOneof("kind"):
+        case "bytes_list":
+            return list(feature.bytes_list.value)
+        case "float_list":
+            return np.array(feature.float_list.value, np.float32)
+        case "int64_list":
+            return np.array(feature.int64_list.value, np.int64)
     return np.empty(0, np.float32)
 
 
-def _numbers(content: bytes, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-    """Numbers of a list, packed or one by one. dtype: of their bytes; None: varints."""
-    parts = [np.empty(0, dtype or np.int64)]
-    for _, item in fields_of_message(content, {1: object}):
-        if isinstance(item, int):
-            parts.append(np.array([item], np.uint64).view(np.int64))
-        elif dtype is None:
-            parts.append(varints(item))
-        elif len(item) % dtype.itemsize:
-            raise WireError("a list of numbers is cut off")
-        else:
-            parts.append(np.frombuffer(item, dtype))
-    return np.concatenate(parts)
+@cache
+def example_type() -> Any:
+    """Return the class of messages `tf.train.Example`, made of its published description.
+
+    Source: tensorflow/core/example/example.proto and feature.proto.
+    """
+    from google.protobuf import (  # optional dependency
+        descriptor_pb2,
+        descriptor_pool,
+        message_factory,
+    )
+
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+
+    def add(message: Any, number: int, name: str, kind: int, of: str | None = None) -> Any:
+        return message.field.add(
+            number=number, name=name, type=kind, type_name=of, label=kinds.LABEL_OPTIONAL
+        )
+
+    def add_list(message: Any, name: str, kind: int, of: str | None = None) -> None:
+        add(message, 1, name, kind, of).label = kinds.LABEL_REPEATED
+
+    lists = {"bytes_list": kinds.TYPE_BYTES, "float_list": kinds.TYPE_FLOAT}
+    feature = descriptor_pb2.DescriptorProto(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate({**lists, "int64_list": kinds.TYPE_INT64}.items(), 1):
+        add_list(file.message_type.add(name=name), "value", kind)
+        add(feature, number, name, kinds.TYPE_MESSAGE, f".tf.{name}").oneof_index = 0
+    file.message_type.append(feature)
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry", options={"map_entry": True})
+    add(entry, 1, "key", kinds.TYPE_STRING)
+    add(entry, 2, "value", kinds.TYPE_MESSAGE, ".tf.Feature")
+    add_list(features, "feature", kinds.TYPE_MESSAGE, ".tf.Features.FeatureEntry")
+    example = file.message_type.add(name="Example")
+    add(example, 1, "features", kinds.TYPE_MESSAGE, ".tf.Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tf.Example"))
 
 
 IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")

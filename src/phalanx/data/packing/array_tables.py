@@ -13,8 +13,8 @@ from phalanx.data.datasets.catalog import Name, resolve
 from phalanx.data.datasets.idx import read_idx
 from phalanx.data.datasets.images import read_images
 from phalanx.data.datasets.text import read_text
-from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
-from phalanx.data.packing.targets import TargetLocations, labelled
+from phalanx.data.packing.npy_content import map_npy, parse_npz
+from phalanx.data.packing.table import INPUTS, TARGETS, ArrayTable, fingerprint_of
 from phalanx.errors import UserError
 
 _NAME = re.compile(r"(?P<split>.*?)-?(?P<part>images|labels)[-.]idx(?P<dims>\d)-ubyte(\.gz)?")
@@ -25,7 +25,7 @@ def idx_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
-def read_idx_folder(folder: Path, options: OriginOptions) -> ArraysOrigin:
+def read_idx_folder(folder: Path) -> ArrayTable:
     """All pairs of a folder; those named t10k, test or validation are for validation.
 
     Raises: UserError when a file has no partner, or does not fit it, or is damaged.
@@ -34,18 +34,13 @@ def read_idx_folder(folder: Path, options: OriginOptions) -> ArraysOrigin:
     train = [split for split in pairs if not split.endswith(_FOR_VALIDATION)]
     held_out = [split for split in pairs if split not in train]
     loaded = [_load(pairs[split]) for split in (*train, *held_out)]
-    images = np.concatenate([images for images, _ in loaded])
-    locations = TargetLocations(
-        f"IDX labels in {folder}", lambda i: f"label {i} of all in {folder}"
-    )
-    labels = np.concatenate([labels for _, labels in loaded])
-    targets, classes = labelled(labels, locations, options.classes)
     num_train = sum(len(labels) for _, labels in loaded[: len(train)])
-    return ArraysOrigin(
+    return ArrayTable(
         f"IDX files in {folder}",
-        images,
-        targets,
-        classes=classes,
+        {
+            INPUTS: np.concatenate([images for images, _ in loaded]),
+            TARGETS: np.concatenate([labels for _, labels in loaded]),
+        },
         fingerprint=fingerprint_of(idx_files(folder)),
         num_train=num_train if train and held_out else None,
     )
@@ -79,7 +74,7 @@ def _load(parts: dict[str, Path]) -> tuple[NDArray[Any], NDArray[Any]]:
 NAMES: tuple[str, ...] = get_args(Name)
 
 
-def read_known(name: str, data_root: Path | None = None) -> ArraysOrigin:
+def read_known(name: str, data_root: Path | None = None) -> ArrayTable:
     """Images (channels, height, width) and their classes; of text tokens and those that follow.
 
     Raises: UserError when files are asked for and missing, or damaged.
@@ -89,11 +84,24 @@ def read_known(name: str, data_root: Path | None = None) -> ArraysOrigin:
     train_inputs, train_targets, validation_inputs, validation_targets = arrays
     inputs = np.concatenate([train_inputs, validation_inputs])
     targets = np.concatenate([train_targets, validation_targets]).astype(np.int64)
-    return ArraysOrigin(
+    return ArrayTable(
         choice.name if choice.folder is None else f"{choice.name} in {choice.folder}",
-        inputs.reshape(len(inputs), *choice.shape.inputs),
-        targets,
+        {INPUTS: inputs.reshape(len(inputs), *choice.shape.inputs), TARGETS: targets},
         classes=[str(i) for i in range(choice.shape.num_classes)],
         fingerprint=f"{len(inputs)} samples",
         num_train=len(train_inputs),
     )
+
+
+def read_npy(path: Path) -> ArrayTable:
+    """Return the array of a file `.npy`, mapped, or those of a file `.npz`, in memory.
+
+    Raises: UserError when they are damaged, of objects, or not of equally many rows.
+    """
+    is_zip = path.suffix.lower() == ".npz"
+    arrays = parse_npz(path.read_bytes(), str(path)) if is_zip else {INPUTS: map_npy(path)}
+    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len({*lengths.values()}) != 1 or not all(lengths.values()):
+        listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise UserError(f"{path}: arrays of equally many rows are wanted, and it has {listed}")
+    return ArrayTable(str(path), arrays, fingerprint=fingerprint_of([path]))

@@ -1,0 +1,237 @@
+"""Columns of Arrow: of Parquet and Arrow files, of tables and data sets of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from phalanx.data.columns import TEXT, column_array, column_dtype, common_dtype, listed
+from phalanx.data.packing.options import OriginOptions
+from phalanx.data.packing.table import BlockTable, Known, Values
+from phalanx.data.unpacked import check_unpacked
+from phalanx.errors import UserError
+
+ARROW_ERRORS = (
+    *(OSError, ValueError, KeyError, NotImplementedError, TypeError, MemoryError),
+    *(IndexError, OverflowError),
+)
+"""What pyarrow's errors derive from."""
+
+ROWS_OF_A_BLOCK = 4096
+"""Of tables in memory."""
+
+
+class RowGroup(NamedTuple):
+    """Rows that are read together."""
+
+    source: str
+    """The file."""
+    title: str
+    """The place in it, for people."""
+    types: Mapping[str, Any]
+    """Arrow's type of each column."""
+    num_rows: int
+    read: Callable[[str], Any]
+    """Return a column as Arrow's. Raises UserError, or one of `ARROW_ERRORS`."""
+
+
+class ColumnTable(BlockTable):
+    """Columns of numbers, of lists of equal length, of text, or of images (their bytes, or a struct
+    with the field `bytes`), each of the type that holds the values of all files."""
+
+    part_word = "column"
+    needs_target = True
+    stacks_one = True
+    parses_words = False
+
+    def __init__(
+        self,
+        text: str,
+        groups: Iterable[RowGroup],
+        *,
+        fingerprint: str,
+        class_names: Mapping[str, Sequence[str]] | None = None,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """class_names: by column, where the source names classes.
+
+        Raises: UserError when there are no rows.
+        """
+        super().__init__()
+        self.text, self.fingerprint = text, fingerprint
+        self._class_names, self._close = class_names or {}, close
+        self._groups = [group for group in groups if group.num_rows]
+        if not self._groups:
+            raise UserError(f"{text} has no rows")
+        self.names = [*self._groups[0].types]
+        self.blocks, start = [], 0
+        for group in self._groups:
+            self.blocks.append(range(start, start + group.num_rows))
+            start += group.num_rows
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+
+    def packed_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        return np.dtype(np.float32) if dtype == np.float64 else dtype
+
+    def choose(self, options: OriginOptions) -> tuple[list[str], str | None]:
+        inputs, target = super().choose(options)
+        if not options.inputs:
+            self._check_names()
+        if options.classes is None and target is not None and target in self._class_names:
+            self.classes = [*self._class_names[target]]
+        return inputs, target
+
+    def known(self, name: str) -> Known | None:
+        from pyarrow import types
+
+        kind, dtype = self._type(self._groups[0], name), self._dtype(name)
+        if dtype is None or dtype == TEXT:
+            return None
+        if types.is_primitive(kind) or types.is_decimal(kind):
+            return Known(dtype, ())
+        values = self.read_block(0, [name])[name]
+        assert isinstance(values, np.ndarray)
+        return Known(dtype, values.shape[1:])
+
+    def read_block(self, block: int, names: Sequence[str]) -> Mapping[str, Values]:
+        return {name: self._values(self._groups[block], name) for name in names}
+
+    def where(self, row: int, name: str) -> str:
+        block = next(number for number, rows in enumerate(self.blocks) if row in rows)
+        title = self._groups[block].title
+        return f"{title}, row {row - self.blocks[block].start} of it, column {name!r}"
+
+    def close(self) -> None:
+        self._close()
+
+    def _check_names(self) -> None:
+        for group in self._groups:
+            more = [name for name in group.types if name not in self.names]
+            if more:
+                first = self._groups[0].source.rpartition("/")[-1]
+                raise UserError(
+                    f"{group.source} has a column {more[0]!r}, which {first} has not\nsay which "
+                    "are wanted with --inputs"
+                )
+
+    def _type(self, group: RowGroup, name: str) -> Any:
+        if name not in group.types:
+            raise UserError(f"{group.source} has no column {name!r}: it has {listed(group.types)}")
+        return group.types[name]
+
+    def _dtype(self, name: str) -> np.dtype[Any] | None:
+        """Return the dtype that holds a column of all files; None of images.
+
+        Raises: UserError naming two files when there is none, or the file that lacks the column.
+        """
+        if name not in self._dtypes:
+            types = {group.source: self._type(group, name) for group in self._groups}
+            if any(map(holds_bytes, types.values())):
+                return None
+            self._dtypes[name] = common_dtype(
+                {
+                    source: column_dtype(kind, f"{source}, column {name!r}")
+                    for source, kind in types.items()
+                },
+                f"column {name!r}",
+            )
+        return self._dtypes[name]
+
+    def _values(self, group: RowGroup, name: str) -> Values:
+        title = f"{group.title}, column {name!r}"
+        dtype = self._dtype(name)
+        try:
+            column = group.read(name)
+            if dtype is None:
+                return _images(column, title)
+            values = column_array(column, title)
+        except UserError:
+            raise
+        except ARROW_ERRORS as error:
+            raise UserError(f"{group.title} cannot be read: {error}") from error
+        return values.tolist() if dtype == TEXT else values.astype(dtype, copy=False)
+
+
+def table_groups(table: Any, title: str) -> list[RowGroup]:
+    """Return the rows of a table of Arrow in groups."""
+    types = {field.name: field.type for field in table.schema}
+    starts = range(0, table.num_rows, ROWS_OF_A_BLOCK)
+    parts = [table.slice(start, ROWS_OF_A_BLOCK) for start in starts]
+    return [
+        RowGroup(title, f"{title} from row {start} on", types, part.num_rows, part.column)
+        for start, part in zip(starts, parts, strict=True)
+    ]
+
+
+def dataset_groups(dataset: Any, title: str) -> list[RowGroup]:
+    """Return the rows of a `datasets.Dataset` of Hugging Face in groups, which are read by need."""
+    rows = dataset.with_format("arrow")
+    types = {field.name: field.type for field in dataset.features.arrow_schema}
+
+    def group(start: int) -> RowGroup:
+        chosen = range(start, min(start + ROWS_OF_A_BLOCK, len(dataset)))
+
+        def read(name: str) -> Any:
+            return rows.select_columns([name])[chosen.start : chosen.stop].column(name)
+
+        return RowGroup(title, f"{title} from row {start} on", types, len(chosen), read)
+
+    return [group(start) for start in range(0, len(dataset), ROWS_OF_A_BLOCK)]
+
+
+def is_dataset(data: object) -> bool:
+    """Return whether `data` is a `datasets.Dataset` of Hugging Face, without importing that."""
+    is_theirs = type(data).__module__.startswith("datasets.")
+    return is_theirs and all(hasattr(data, name) for name in ("with_format", "features", "__len__"))
+
+
+def class_names(schema: Any) -> dict[str, list[str]]:
+    """Return the names of classes by column, where Hugging Face wrote them into a schema."""
+    content = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        features = msgspec.json.decode(content, type=_Metadata).info.features
+    except msgspec.DecodeError:
+        return {}
+    named = {name: it.get("names") for name, it in features.items() if isinstance(it, dict)}
+    return {name: [*map(str, names)] for name, names in named.items() if isinstance(names, list)}
+
+
+class _Info(msgspec.Struct):
+    features: dict[str, Any] = {}
+
+
+class _Metadata(msgspec.Struct):
+    info: _Info = msgspec.field(default_factory=_Info)
+
+
+def check_words(column: Any, title: str) -> None:
+    """Raises: UserError for a dictionary of which few long words stand in many rows."""
+    from pyarrow import compute, types
+
+    chunks = column.chunks if hasattr(column, "chunks") else [column]
+    for chunk in chunks:
+        if types.is_dictionary(chunk.type) and not types.is_primitive(chunk.type.value_type):
+            sizes = compute.binary_length(chunk.dictionary).take(chunk.indices)
+            check_unpacked(compute.sum(sizes).as_py() or 0, chunk.nbytes, title)
+
+
+def holds_bytes(kind: Any) -> bool:
+    """Return whether a column of this type may hold images."""
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return any(field.name == "bytes" for field in kind)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _images(column: Any, title: str) -> Values:
+    if not holds_bytes(column.type):
+        raise UserError(f"{title} holds {column.type}, and images elsewhere")
+    images = [v["bytes"] if isinstance(v, dict) else v for v in column.to_pylist()]
+    for row, image in enumerate(images):
+        if not image:
+            raise UserError(f"{title}, row {row}: no image")
+    return images

@@ -1,0 +1,110 @@
+"""Tables of records, each read by itself: JSON lines, TFRecord."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from phalanx.data.gzip_file import open_unzipped
+from phalanx.data.packing.table import Numbers, Part, SourceTable, Values, fingerprint_of, text_of
+from phalanx.data.unpacked import TEXT_BYTES, unpacked_limit
+from phalanx.errors import UserError
+
+
+class RecordTable(SourceTable):
+    """Table whose rows are read one at a time, in any order."""
+
+    @abstractmethod
+    def record(self, number: int) -> Mapping[str, Any]:
+        """Return a row, its parts as they are stored.
+
+        Raises: UserError that begins with `place`.
+        """
+
+    @abstractmethod
+    def place(self, number: int) -> str:
+        """Return the location of a row, for error messages."""
+
+    def part(self, value: Any, where: str) -> Part:  # noqa: ARG002
+        """Convert a part of a record.
+
+        Raises: UserError that begins with `where`, the location of the part.
+        """
+        return value  # type: ignore[no-any-return]
+
+    def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:
+        values: dict[str, list[Part]] = {name: [] for name in names}
+        for row in rows.tolist():
+            record = self.record(row)
+            for name in names:
+                if name not in record:
+                    raise UserError(
+                        f"{self.place(row)}: it has no {name!r}, only {', '.join(record)}"
+                    )
+                values[name].append(self.part(record[name], self.where(row, name)))
+        return dict(values)
+
+    def where(self, row: int, name: str) -> str:
+        return f"{self.place(row)}, {name!r}"
+
+    def _set_rows(self, number: int) -> None:
+        """Set names and blocks of so many rows."""
+        self.blocks = [range(number)] if number else []
+        self.names = [*self.record(0)] if number else []
+
+
+class RecordPlace(NamedTuple):
+    offset: int
+    size: int
+    """Bytes."""
+    position: int
+    """Number of the line or byte, for error messages."""
+
+
+class RecordFiles(RecordTable):
+    """Records of one file, or of several one after the other, gzipped or not; read where they lie.
+    Where they lie is kept in memory, 32 bytes a record."""
+
+    position_word = "at byte"
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Raises: UserError naming the record that is damaged."""
+        super().__init__()
+        self._paths, self._files = list(paths), list[IO[bytes]]()
+        self._places = array("q")  # four numbers each: the file, and a RecordPlace
+        self.text, self.fingerprint = text_of(paths), fingerprint_of(paths)
+        try:
+            for number, path in enumerate(paths):
+                limit = unpacked_limit(path.stat().st_size, TEXT_BYTES)
+                self._files.append(open_unzipped(path, limit_bytes=limit))
+                for place in self.find(path, self._files[number]):
+                    self._places.extend((number, *place))
+            self._set_rows(len(self._places) // 4)
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def find(self, path: Path, file: IO[bytes]) -> Iterator[RecordPlace]:
+        """Yield the location of every record of a file."""
+
+    @abstractmethod
+    def parse(self, content: bytes, where: str) -> Mapping[str, Any]:
+        """Return the parts of a record. Raises: UserError that begins with `where`."""
+
+    def record(self, number: int) -> Mapping[str, Any]:
+        file, offset, size, _ = self._places[4 * number : 4 * number + 4]
+        content = os.pread(self._files[file].fileno(), size, offset)
+        return self.parse(content, self.place(number))
+
+    def place(self, number: int) -> str:
+        file, position = self._places[4 * number], self._places[4 * number + 3]
+        return f"{self._paths[file]} {self.position_word} {position}"
+
+    def close(self) -> None:
+        while self._files:
+            self._files.pop().close()
