@@ -54,7 +54,7 @@ batches_of_this_rank = [data]
 rows = np.ones((5, 3), np.float32)
 converged, steps, folder = True, 10, Path("runs")
 digits = [Field(name="inputs", dtype="float32", shape=(3,))]
-with phalanx.PackWriter(Path("digits.pack/train"), layout="npy", fields=digits) as pack_writer:
+with phalanx.PackWriter(Path("digits.pack/train"), fields=digits) as pack_writer:
     for row in np.ones((9, 3), np.float32):
         pack_writer.add({"inputs": row})
 """

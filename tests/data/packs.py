@@ -1,7 +1,6 @@
 """Small packs for tests, whose samples tell their numbers."""
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -19,7 +18,6 @@ def make_pack(
     shape: tuple[int, ...] = (1, 4, 4),
     dtype: str = "float64",
     shard_samples: int = 10,
-    layout: Literal["npy", "tar"] = "npy",
 ) -> Path:
     """Inputs whose first value is the sample's number (÷ 1000 of floats); the rest is random."""
     for split, number in (("train", samples), ("validation", validation)):
@@ -30,7 +28,6 @@ def make_pack(
         ]
         with PackWriter(
             folder / split,
-            layout=layout,
             fields=fields,
             shard_bytes=shard_samples * (inputs[0].nbytes + 8),
             classes=[str(number) for number in range(CLASSES)],

@@ -21,10 +21,10 @@ def table(path: Path, num_rows: int) -> str:
 
 def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
     source, folder = table(tmp_path / "t.csv", 40), str(tmp_path / "t.pack")
-    answer = phalanx("data", "pack", source, folder, "--target", "kind", "--layout", "tar")
+    answer = phalanx("data", "pack", source, folder, "--target", "kind")
     assert answer.returncode == 0, answer.stderr
     lines = answer.stdout.splitlines()
-    assert lines[0].split() == ["split", "samples", "shards", "MB", "layout", "fields"]
+    assert lines[0].split() == ["split", "samples", "shards", "MB", "fields"]
     assert lines[1].split()[:3] == ["train", "36", "1"]
     assert lines[2].split()[:3] == ["validation", "4", "1"]
     assert lines[3] == "2 classes: a, b"
@@ -33,17 +33,17 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("samples: train 36, validation 4\n")
     assert answer.stdout.endswith("all as they were written\n")
-    shard = tmp_path / "t.pack" / "train" / "shard-00000.tar"
+    shard = tmp_path / "t.pack" / "train" / "shard-00000.inputs.npy"
     content = bytearray(shard.read_bytes())
-    content[3 * 2048 + 512 + 128] ^= 1  # inputs of sample 3
+    content[128 + 3 * 8] ^= 1  # inputs of sample 3
     shard.write_bytes(content)
     answer = phalanx("data", "verify", folder)
     assert answer.returncode == 1
     assert answer.stdout.splitlines() == [
         f"{shard} is not what was written",
-        "  sample 3, shard-00000.tar byte 6784: is not what was packed",
+        "  sample 3, shard-00000.inputs.npy byte 152: is not what was packed",
     ]
-    assert answer.stderr.endswith(f"phalanx: 1 of 4 files of {folder} are damaged\n")
+    assert answer.stderr.endswith(f"phalanx: 1 of 6 files of {folder} are damaged\n")
     shard.with_name("index.json").unlink()
     answer = phalanx("data", "verify", folder)
     assert answer.returncode == 1
@@ -78,7 +78,7 @@ def test_bad_words_end_with_a_line_and_code_2(
 
 def test_stopped_by_the_keyboard_and_gone_on_with(tmp_path: Path) -> None:
     words = ["data", "pack", table(tmp_path / "t.csv", 6_000), str(tmp_path / "t.pack")]
-    words += ["--target", "kind", "--layout", "tar", "--shard-mb", "1"]
+    words += ["--target", "kind", "--shard-mb", "0.002"]
     with subprocess.Popen(
         [sys.executable, "-m", "phalanx", *words], stderr=subprocess.PIPE, text=True
     ) as process:

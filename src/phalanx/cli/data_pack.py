@@ -217,7 +217,7 @@ def _show_damage(folder: Path, faulty: list[FileState]) -> None:
 
 
 def _show(indices: Mapping[str, PackIndex], origin: Origin) -> None:
-    print(f"{'split':12}{'samples':>11}{'shards':>8}{'MB':>11}  {'layout':7} fields")
+    print(f"{'split':12}{'samples':>11}{'shards':>8}{'MB':>11}  fields")
     for split, index in indices.items():
         fields = ", ".join(
             f"{field.name} {field.dtype} {_shape(field.shape)}".rstrip()
@@ -226,8 +226,7 @@ def _show(indices: Mapping[str, PackIndex], origin: Origin) -> None:
         )
         megabytes = size_bytes(index) / 1e6
         print(
-            f"{split:12}{index.num_samples:11,}{len(index.shards):8,}{megabytes:11,.1f}  "
-            f"{index.layout:7} {fields}"
+            f"{split:12}{index.num_samples:11,}{len(index.shards):8,}{megabytes:11,.1f}  {fields}"
         )
     classes = next(iter(indices.values())).classes
     if classes:

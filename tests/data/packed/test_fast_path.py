@@ -11,7 +11,7 @@ import pytest
 
 from phalanx.data.packed.checked_reads import compiled
 from phalanx.data.packed.damage import DamagedError
-from phalanx.data.packed.index import Field, Layout
+from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.part_reader import PartReader
 from phalanx.data.packed.writer import PackWriter
@@ -26,10 +26,9 @@ NUM = 40
 ALL = np.arange(NUM)
 
 
-@pytest.fixture(params=["tar", "npy"])
-def packed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    layout: Layout = request.param
-    with PackWriter(tmp_path / "p", layout=layout, fields=FIELDS, shard_bytes=700) as writer:
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    with PackWriter(tmp_path / "p", fields=FIELDS, shard_bytes=700) as writer:
         writer.add_rows(rows(FIELDS, NUM))
     return tmp_path / "p"
 
@@ -120,7 +119,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (0, np.array([0, -1])),
         (1, files[:, :2].copy()),
         (2, np.zeros(2, np.int64)),
-        (2, headers[:0]),  # then entries are of 24 bytes
+        (2, headers[:0]),
         (3, entries[:1]),
         (4, 2),
         (5, 1),

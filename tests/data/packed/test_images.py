@@ -23,7 +23,7 @@ def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
 
 def write(path: Path, images: list[bytes], shape: list[int] | None) -> None:
     field = Field(name="inputs", dtype="uint8", shape=shape, encoding="png")
-    with PackWriter(path, layout="tar", fields=[field], shard_bytes=4000) as writer:
+    with PackWriter(path, fields=[field], shard_bytes=4000) as writer:
         for image in images:
             writer.add({"inputs": image})
 

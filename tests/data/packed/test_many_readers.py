@@ -26,7 +26,7 @@ def test_threads_read_at_once_from_more_shards_than_may_be_open(
     monkeypatch.setattr(part_reader, "OPEN_FILES", 5)
     content = rows([FIELD], 60)
     with folder() as path:
-        with PackWriter(path / "p", layout="npy", fields=[FIELD], shard_bytes=16) as writer:
+        with PackWriter(path / "p", fields=[FIELD], shard_bytes=16) as writer:
             writer.add_rows(content)
         pack = Pack(path / "p")
         assert len(pack.shards) == 30
@@ -81,9 +81,9 @@ def test_every_way_of_reading(
     monkeypatch.setattr(part_reader, "MAPPED_BYTES", mapped_bytes)
     if kernels == "arrays":
         monkeypatch.setattr("phalanx.data.packed.checked_reads.compiled", lambda: None)
-    for layout in ("tar", "npy"):
+    for kind in ("png", "raw"):
         with folder() as path:
-            content = make(path / "p", layout)  # type: ignore[arg-type]
+            content = make(path / "p", kind)  # type: ignore[arg-type]
             sample = 7
             pack = Pack(path / "p", damaged="skip")
             order = np.random.default_rng(1).permutation(30)
@@ -102,7 +102,7 @@ def test_the_smallest_files_are_mapped() -> None:
         return Shard(num_samples=1, files=[File(name="", bytes=b, sha256="") for b in sizes])
 
     shards = [shard(5, 900, 10), shard(5, 300, 20)]
-    index = PackIndex(layout="npy", fields=[], shards=shards, num_samples=2)
+    index = PackIndex(fields=[], shards=shards, num_samples=2)
     assert mapped_files(index, 29) == {(0, 2)}
     assert mapped_files(index, 30) == {(0, 2), (1, 2)}
     assert mapped_files(index, 1230) == {(0, 1), (0, 2), (1, 1), (1, 2)}

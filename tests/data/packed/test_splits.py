@@ -21,8 +21,8 @@ from tests.data.packed.made import make
 
 @pytest.fixture
 def pack(tmp_path: Path) -> Path:
-    make(tmp_path / "p" / "train", "tar")
-    make(tmp_path / "p" / "validation", "npy", num_samples=8)
+    make(tmp_path / "p" / "train", "png")
+    make(tmp_path / "p" / "validation", "raw", num_samples=8)
     write_splits(tmp_path / "p", {"train": 30, "validation": 8})
     return tmp_path / "p"
 
@@ -42,7 +42,7 @@ def test_what_is_whole(pack: Path) -> None:
 def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
     (pack / "train" / INDEX).unlink()
     (pack / "train" / INDEX).symlink_to("nowhere")
-    num_shards = len(list((pack / "train").glob("shard-*.tar")))
+    num_shards = len(list((pack / "train").glob("shard-*.bin")))
     line = (
         f"{pack / 'train'} has {num_shards} shards and no index.json: it is damaged, or not whole"
     )
@@ -55,7 +55,7 @@ def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
     assert find_splits(pack).faults == [
         f"{pack / 'train'} is missing: the pack has train, validation"
     ]
-    make(pack / "train", "npy", num_samples=5)
+    make(pack / "train", "raw", num_samples=5)
     assert find_splits(pack).faults == [
         f"{pack / 'train'} has 5 samples, and 30 by splits.json: it is of another pack"
     ]
@@ -73,7 +73,7 @@ def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_regular_file(pack: Path) -> None:
     """Whoever opens a FIFO waits, and /dev/zero never ends."""
-    table, shard = pack / "train" / "shard-00001.npy", pack / "train" / "shard-00002.tar"
+    table, shard = pack / "train" / "shard-00001.npy", pack / "train" / "shard-00002.inputs.bin"
     table.unlink()
     os.mkfifo(table)
     shard.unlink()
@@ -94,9 +94,9 @@ def test_what_is_no_regular_file(pack: Path) -> None:
 
 @pytest.mark.parametrize("num_bytes", [0, 100, -5])
 def test_cut_tables_are_named_as_what_is_damaged(num_bytes: int, tmp_path: Path) -> None:
-    for layout in ("tar", "npy"):
-        pack = tmp_path / layout
-        make(pack, layout)
+    for kind in ("png", "raw"):
+        pack = tmp_path / kind
+        make(pack, kind)
         table = pack / "shard-00001.npy"
         table.write_bytes(table.read_bytes()[:num_bytes])
         lost = damaged_samples(pack, verify(pack, num_threads=1))
@@ -126,8 +126,8 @@ def not_mine() -> Iterator[Path]:
 
 
 def test_what_must_not_be_read(not_mine: Path) -> None:
-    make(not_mine / "p" / "train", "npy")
-    make(not_mine / "p" / "validation", "npy")
+    make(not_mine / "p" / "train", "raw")
+    make(not_mine / "p" / "validation", "raw")
     (not_mine / "p" / "train").chmod(0)
     message = "cannot be read: Permission denied"
     assert message in find_splits(not_mine / "p").faults[0]

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.packed.index import Field, Layout
+from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.writer import PackWriter, hidden_folder
 from phalanx.errors import UserError
-from tests.data.packed.made import IMAGES, files_of, folder, make, rows
+from tests.data.packed.made import IMAGES, Kind, fields_of, files_of, folder, make, rows, sample_of
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).parent / "programs" / "pack_slowly.py"
-layouts = pytest.mark.parametrize("layout", ["tar", "npy"])
+kinds = pytest.mark.parametrize("kind", ["png", "raw"])
 
 
 class StoppedError(Exception):
@@ -29,23 +29,23 @@ class StoppedError(Exception):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    st.sampled_from(["tar", "npy"]),
+    st.sampled_from(["png", "raw"]),
     st.integers(1, 5_000),
     st.integers(1, 40),
     st.lists(st.integers(0, 39), max_size=3),
 )
 def test_going_on_gives_the_same_bytes(
-    layout: Layout, shard_bytes: int, num_samples: int, stops: list[int]
+    kind: Kind, shard_bytes: int, num_samples: int, stops: list[int]
 ) -> None:
     content = rows(IMAGES, num_samples)
 
     def pack_until(path: Path, stop: int | None) -> None:
-        with PackWriter(path, layout=layout, fields=IMAGES, shard_bytes=shard_bytes) as writer:
+        with PackWriter(path, fields=fields_of(kind), shard_bytes=shard_bytes) as writer:
             while writer.num_samples < num_samples:
                 if stop is not None and writer.num_samples >= stop:
                     raise StoppedError
                 i = writer.num_samples
-                writer.add({name: part[i, ...] for name, part in content.items()})
+                writer.add(sample_of(content, i, kind))
 
     with folder() as path:
         for stop in stops:
@@ -60,9 +60,9 @@ def test_going_on_gives_the_same_bytes(
 
 
 def test_a_killed_process_goes_on(tmp_path: Path) -> None:
-    layout: Layout = "tar"
+    kind: Kind = "png"
     for killed_at in (40, 97):
-        with start(tmp_path / "killed", layout) as process:
+        with start(tmp_path / "killed", kind) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 if int(line) >= killed_at:
@@ -70,16 +70,16 @@ def test_a_killed_process_goes_on(tmp_path: Path) -> None:
                     break
         assert not (tmp_path / "killed").exists()
     for name in ("killed", "whole"):
-        with start(tmp_path / name, layout) as process:
+        with start(tmp_path / name, kind) as process:
             first = int(process.communicate(timeout=60)[0].split()[0])
         assert process.returncode == 0
         assert first > 80 if name == "killed" else first == 1, "whole shards are not packed again"
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
 
 
-def start(path: Path, layout: Layout) -> subprocess.Popen[str]:
+def start(path: Path, kind: Kind) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(path), layout],
+        [sys.executable, str(PROGRAM), str(path), kind],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -102,27 +102,29 @@ def small_disk() -> Iterator[Path]:
         place.rmdir()
 
 
-@layouts
-def test_a_full_disk_leaves_what_was_there(layout: Layout, small_disk: Path) -> None:
-    make(small_disk / "before", layout, num_samples=10)
+@kinds
+def test_a_full_disk_leaves_what_was_there(kind: Kind, small_disk: Path) -> None:
+    make(small_disk / "before", kind, num_samples=10)
     before = files_of(small_disk / "before")
     filler = small_disk / "filler"
     filler.write_bytes(bytes(60_000))
     content = rows(IMAGES, 4000)
 
     def writer() -> PackWriter:
-        return PackWriter(small_disk / "p", layout=layout, fields=IMAGES, shard_bytes=10_000)
+        return PackWriter(small_disk / "p", fields=fields_of(kind), shard_bytes=10_000)
 
     full = pytest.raises(UserError, match=r"No space left on device.*kept in .*\nmake room")
     with full, writer() as first:
-        first.add_rows(content)
+        for number in range(4000):
+            first.add(sample_of(content, number, kind))
     assert files_of(small_disk / "before") == before
     assert not (small_disk / "p").exists()
     filler.unlink()
     second = writer()
     kept = second.num_samples
     assert kept > 0, "whole shards are kept"
-    second.add_rows({name: part[kept : kept + 5] for name, part in content.items()})
+    for number in range(kept, kept + 5):
+        second.add(sample_of(content, number, kind))
     second.finish()
     pack = Pack(small_disk / "p")
     got = pack.read("inputs", np.arange(kept + 5))
@@ -131,36 +133,36 @@ def test_a_full_disk_leaves_what_was_there(layout: Layout, small_disk: Path) -> 
 
 
 def test_other_arguments_are_refused(tmp_path: Path) -> None:
-    first = PackWriter(tmp_path / "p", layout="npy", fields=IMAGES, source="cats")
+    first = PackWriter(tmp_path / "p", fields=IMAGES, source="cats")
     with pytest.raises(StoppedError), first:
         raise StoppedError
     with pytest.raises(UserError, match="part of a pack of cats, or with other options"):
-        PackWriter(tmp_path / "p", layout="npy", fields=IMAGES, source="dogs")
-    make(tmp_path / "q", "npy")
+        PackWriter(tmp_path / "p", fields=IMAGES, source="dogs")
+    make(tmp_path / "q", "raw")
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with pytest.raises(StoppedError), PackWriter(tmp_path / "p", layout="npy", fields=IMAGES):
+    with pytest.raises(StoppedError), PackWriter(tmp_path / "p", fields=IMAGES):
         with pytest.raises(UserError, match="being packed by another process"):
-            PackWriter(tmp_path / "p", layout="npy", fields=IMAGES)
+            PackWriter(tmp_path / "p", fields=IMAGES)
         raise StoppedError
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:
-    make(tmp_path / "pack", "npy")
+    make(tmp_path / "pack", "raw")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="is a pack already"):
-        PackWriter(tmp_path / "pack", layout="npy", fields=IMAGES)
+        PackWriter(tmp_path / "pack", fields=IMAGES)
     with pytest.raises(UserError, match="is there and no pack"):
-        PackWriter(tmp_path / "other", layout="npy", fields=IMAGES)
-    make(tmp_path / "empty", "npy")
+        PackWriter(tmp_path / "other", fields=IMAGES)
+    make(tmp_path / "empty", "raw")
 
 
 def test_no_samples_are_no_pack(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no samples to pack"):
-        PackWriter(tmp_path / "p", layout="npy", fields=IMAGES).finish()
+        PackWriter(tmp_path / "p", fields=IMAGES).finish()
     assert not (tmp_path / "p").exists()
 
 
@@ -174,13 +176,11 @@ def test_no_samples_are_no_pack(tmp_path: Path) -> None:
         (Field(name="a", dtype="uint8", shape=[-1]), "none of a sample"),
         (Field(name="a", dtype="int64", shape=[1, 2, 2], encoding="png"), "png holds uint8"),
         (Field(name="a", dtype="uint8", shape=[2, 2], encoding="png"), "png holds"),
-        (Field(name="a", dtype="uint8", shape=None), "differ in shape: layout npy"),
-        (Field(name="a", dtype="uint8", shape=None, encoding="jpeg"), "are encoded: layout npy"),
     ],
 )
 def test_fields_that_cannot_be(field: Field, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        PackWriter(tmp_path / "p", layout="npy", fields=[field])
+        PackWriter(tmp_path / "p", fields=[field])
     assert not list(tmp_path.iterdir())
 
 
@@ -192,7 +192,7 @@ def test_samples_that_do_not_fit(tmp_path: Path) -> None:
         r"takes uint8 of \(1, 4, 4\), not int64": {**good, "inputs": good["inputs"].astype(int)},
         r"not int64 of \(1,\)": {**good, "targets": good["targets"][:, None]},
     }
-    with PackWriter(tmp_path / "p", layout="npy", fields=IMAGES) as writer:
+    with PackWriter(tmp_path / "p", fields=IMAGES) as writer:
         for message, wrong in cases.items():
             with pytest.raises(ValueError, match=message):
                 writer.add_rows(wrong)
@@ -217,7 +217,7 @@ def test_mean_and_deviation(tmp_path: Path) -> None:
         "tokens": random.integers(0, 9, (50, 6)),
     }
     with PackWriter(
-        tmp_path / "p", layout="tar", fields=fields, measure=["image", "features", "tokens"]
+        tmp_path / "p", fields=fields, measure=["image", "features", "tokens"]
     ) as writer:
         writer.add_rows(content)
     pack = Pack(tmp_path / "p")
@@ -226,9 +226,3 @@ def test_mean_and_deviation(tmp_path: Path) -> None:
         np.testing.assert_allclose(pack.fields[name].mean, np.atleast_1d(values.mean(axes)))
         np.testing.assert_allclose(pack.fields[name].deviation, np.atleast_1d(values.std(axes)))
     pack.close()
-
-
-def test_a_layout_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
-    """It was found by whoever read the pack, and called damage."""
-    with pytest.raises(UserError, match="layout='fixed' is none of tar, npy"):
-        PackWriter(tmp_path / "a.pack", layout="fixed", fields=IMAGES)  # type: ignore[arg-type]

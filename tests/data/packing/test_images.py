@@ -36,7 +36,6 @@ def test_folders_of_images(tmp_path: Path) -> None:
     assert targets.tolist() == [0, 0, 0, 1, 1, 1]
     assert origin.classes == ["cat", "dog"]
     train, validation = packed(origin, tmp_path / "p")
-    assert train.index.layout == "tar"
     assert train.fields["inputs"].shape == [3, 6, 5]
     got = np.concatenate(
         [train.read("inputs", np.arange(4)), validation.read("inputs", np.arange(2))]

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.packed.pack import Pack
 from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.options import OriginOptions
-from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything, png
 
@@ -67,20 +65,6 @@ def test_attributes_of_macos_are_no_samples(tmp_path: Path) -> None:
     assert everything(origin)[1].tolist() == [0]
     skipped = "2 members ._…, attributes that macOS keeps: a/._0.png, a/._0.cls"
     assert [str(group) for group in origin.skipped] == [skipped]
-
-
-def test_what_we_packed_is_read_as_a_tar(tmp_path: Path) -> None:
-    """Ours are read like those of others."""
-    (tmp_path / "t.csv").write_text("a,b,t\n" + "".join(f"{i},{-i},{i % 3}\n" for i in range(20)))
-    first = find_origin(str(tmp_path / "t.csv"), OriginOptions(target="t"))
-    pack(first, tmp_path / "p", PackingOptions(layout="tar", validation=0, shard_mb=0.01))
-    again = find_origin(str(tmp_path / "p" / "train"), OriginOptions(kind="tar"))
-    inputs, targets = everything(again)
-    (train,) = (Pack(tmp_path / "p" / "train"),)
-    np.testing.assert_array_equal(np.array(inputs), train.read("inputs", np.arange(20)))
-    np.testing.assert_array_equal(targets, train.read("targets", np.arange(20)))
-    assert len(train.shards) > 1
-    train.close()
 
 
 def link(name: str, kind: bytes, target: str) -> tarfile.TarInfo:

@@ -21,7 +21,7 @@ NUM, BATCH = 24, 8
 
 
 def reader_of(folder: Path, inputs: np.ndarray) -> SplitReader:
-    with PackWriter(folder, layout="npy", fields=FIELDS, shard_bytes=2**20) as writer:
+    with PackWriter(folder, fields=FIELDS, shard_bytes=2**20) as writer:
         writer.add_rows({"inputs": inputs, "targets": np.arange(NUM)})
     preparation = Preparation(
         shape=SHAPE,

@@ -1,4 +1,4 @@
-"""Packed data as a source: the same samples for any readers, ranks and layout."""
+"""Packed data as a source: the same samples for any readers and ranks."""
 
 import itertools
 from pathlib import Path
@@ -65,9 +65,9 @@ def together(batches: list[list[LoadedBatch]]) -> tuple[torch.Tensor, torch.Tens
     return torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])
 
 
-@pytest.fixture(scope="module", params=["npy", "tar"])
-def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_pack(tmp_path_factory.mktemp("pack") / "numbers", layout=request.param)
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pack(tmp_path_factory.mktemp("pack") / "numbers")
 
 
 def test_an_epoch_holds_what_was_packed(pack: Path) -> None:
@@ -184,7 +184,7 @@ def write(folder: Path, inputs: np.ndarray, targets: np.ndarray, **others: Any) 
         for name, array in (("inputs", inputs), ("targets", targets))
     ]
     for split in ("train", "validation"):
-        with PackWriter(folder / split, layout="npy", fields=fields, **others) as writer:
+        with PackWriter(folder / split, fields=fields, **others) as writer:
             writer.add_rows({"inputs": inputs, "targets": targets})
     return folder
 
@@ -259,7 +259,7 @@ def test_memory_is_bounded_however_large_the_data(tmp_path: Path, kind: str) -> 
         Field(name="targets", dtype="int64", shape=[]),
     ]
     for split, count in (("train", number), ("validation", 100)):
-        with PackWriter(tmp_path / split, layout="npy", fields=fields, classes=["a"]) as writer:
+        with PackWriter(tmp_path / split, fields=fields, classes=["a"]) as writer:
             for start in range(0, count, 100):
                 pixels[:] = start // 100
                 writer.add_rows({"inputs": pixels, "targets": np.zeros(100, np.int64)})

@@ -42,7 +42,7 @@ def make_pack(folder: Path) -> None:
             "targets": random.integers(3, size=number),
         }
         with phalanx.PackWriter(
-            folder / split, layout="npy", fields=fields, shard_bytes=2000, classes=["a", "b", "c"]
+            folder / split, fields=fields, shard_bytes=2000, classes=["a", "b", "c"]
         ) as writer:
             writer.add_rows(rows)
 

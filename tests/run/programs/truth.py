@@ -405,7 +405,7 @@ def packed() -> nn.Module:
     optimizer = SGD(model.parameters(), lr=0.05)
     with TemporaryDirectory() as folder:
         for split in ("train", "validation"):
-            with PackWriter(Path(folder, split), layout="npy", fields=fields) as writer:
+            with PackWriter(Path(folder, split), fields=fields) as writer:
                 writer.add_rows(rows)
         run = phalanx.start(
             model, optimizer, folder, batch_size=BATCH, epochs=13, steps=STEPS,

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.index import Field, Layout, PackIndex, Shard, file_names, sample_bytes
+from phalanx.data.packed.index import Field, PackIndex, Shard, file_names, sample_bytes, table_dtype
 from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.errors import UserError
 
@@ -31,24 +31,10 @@ def check_fields(fields: Sequence[Field]) -> None:
             raise UserError(f"field {field.name!r} cannot be packed: {fault}")
 
 
-def check_layout(layout: Layout, fields: Sequence[Field]) -> None:
-    """Raises: UserError where the layout is unknown, or cannot hold a field."""
-    if layout not in get_args(Layout):
-        raise UserError(f"layout={layout!r} is none of {', '.join(get_args(Layout))}")
-    for field in fields:
-        if layout == "npy" and sample_bytes(field) is None:
-            how = "are encoded" if field.encoding != "raw" else "differ in shape"
-            raise UserError(
-                f"the samples of {field.name!r} {how}: layout npy holds arrays of one shape; "
-                "take layout tar"
-            )
-
-
 def check_index(index: PackIndex, path: Path) -> None:
     """Raises: UserError, naming `path` and the numbers that do not fit each other."""
     try:
         check_fields(index.fields)
-        check_layout(index.layout, index.fields)
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}") from None
     fault = next(filter(None, _faults(index)), None)
@@ -94,7 +80,7 @@ def _fault_of_field(field: Field) -> str:
 
 
 def _fault_of_shard(index: PackIndex, number: int, shard: Shard) -> str:
-    expected = file_names(index.layout, index.fields, number)
+    expected = file_names(index.fields, number)
     names = [file.name for file in shard.files]
     if names != expected:
         return f"shard {number} has the files {names}, expected {expected}"
@@ -112,11 +98,8 @@ def _fault_of_shard(index: PackIndex, number: int, shard: Shard) -> str:
 
 def _expected_bytes(index: PackIndex, shard: Shard) -> list[int | None]:
     """Return the bytes of each file without its header; None where the index does not decide it."""
-    num_parts = shard.num_samples * len(index.fields)
-    if index.layout == "tar":
-        return [24 * num_parts, None]
-    sizes = [sample_bytes(field) for field in index.fields]
-    return [4 * num_parts, *(None if size is None else shard.num_samples * size for size in sizes)]
+    sizes = [table_dtype(index.fields).itemsize, *map(sample_bytes, index.fields)]
+    return [None if size is None else shard.num_samples * size for size in sizes]
 
 
 def check_sample(fields: Sequence[Field], sample: Sample) -> None:
@@ -143,7 +126,7 @@ def check_rows(fields: Sequence[Field], rows: Rows) -> int:
     if len(set(counts.values())) != 1:
         raise ValueError(f"fields have different numbers of rows: {counts}")
     for field in fields:
-        if field.encoding != "raw" or field.shape is None:
+        if sample_bytes(field) is None:
             raise ValueError(f"the samples of {field.name!r} differ in size: add them one by one")
         _check_array(field, rows[field.name], rows[field.name].shape[1:])
     return next(iter(counts.values()))

@@ -3,10 +3,10 @@
 A pack is a folder with one folder a split (`train`, `validation`), each with an index and shards:
 
     flowers/train/index.json
-    flowers/train/shard-00000.tar       layout "tar": WebDataset's: NAME.FIELD, samples in a row
-    flowers/train/shard-00000.npy       (n, fields, 3) int64: offset, size, CRC-32 of every part
-    flowers/train/shard-00000.inputs.npy, shard-00000.targets.npy         layout "npy"
-    flowers/train/shard-00000.npy       (n, fields) uint32: CRC-32 of every part
+    flowers/train/shard-00000.npy           (n,) of `table_dtype`: CRC-32, and end, of every part
+    flowers/train/shard-00000.targets.npy   (n, …): a field whose samples have one size
+    flowers/train/shard-00000.inputs.bin    a field of images, or of arrays that differ in shape: a
+                                            file of PNG, JPEG or NumPy's each, one after the other
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 INDEX = "index.json"
 
-Layout = Literal["tar", "npy"]
 Encoding = Literal["raw", "png", "jpeg"]
 
 
@@ -52,7 +51,6 @@ class PackIndex(msgspec.Struct, frozen=True, kw_only=True):
     """`index.json`: written last, so that a pack without one is not complete."""
 
     schema: int = SCHEMA_VERSION
-    layout: Layout
     fields: list[Field]
     shards: list[Shard]
     num_samples: int
@@ -61,18 +59,26 @@ class PackIndex(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str = ""  # of this very index without it
 
 
-ENDINGS = {"raw": "npy", "png": "png", "jpeg": "jpg"}
-"""Of a member of a tar, by which WebDataset knows how to decode it."""
-
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGNMENT = 64
 
 
-def file_names(layout: Layout, fields: Sequence[Field], number: int) -> list[str]:
-    """Return the file names of one shard: checksums first, then the tar or one file per field."""
+def file_names(fields: Sequence[Field], number: int) -> list[str]:
+    """Return the file names of one shard: the table of checksums first, then a file per field."""
     stem = f"shard-{number:05d}"
-    data = ["tar"] if layout == "tar" else [f"{field.name}.npy" for field in fields]
-    return [f"{stem}.npy", *(f"{stem}.{name}" for name in data)]
+    endings = {field.name: "bin" if sample_bytes(field) is None else "npy" for field in fields}
+    return [f"{stem}.npy", *(f"{stem}.{name}.{ending}" for name, ending in endings.items())]
+
+
+def table_dtype(fields: Sequence[Field]) -> np.dtype[Any]:
+    """Return the dtype of a shard's table: of each field the CRC-32 of a sample, and where samples
+    differ in size the byte of the field's file at which the sample ends."""
+    columns: list[tuple[str, str]] = []
+    for field in fields:
+        columns.append((f"{field.name}.crc", "<u4"))
+        if sample_bytes(field) is None:
+            columns.append((f"{field.name}.end", "<i8"))
+    return np.dtype(columns)
 
 
 def element(field: Field) -> np.dtype[Any]:
@@ -96,7 +102,8 @@ def npy_header(
     Source: NumPy Enhancement Proposal 1.
     """
     sizes = "".join(f"{size}, " for size in shape).strip()
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({sizes}), }}"
+    kind = np.lib.format.dtype_to_descr(dtype)
+    text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': ({sizes}), }}"
     if num_bytes is None:
         num_bytes = -(-(len(_MAGIC) + 2 + len(text) + 1) // _ALIGNMENT) * _ALIGNMENT
     content = text.encode().ljust(num_bytes - len(_MAGIC) - 3) + b"\n"

@@ -31,9 +31,10 @@ def read_index(folder: Path) -> PackIndex:
             raise UserError(f"{folder} is no pack: it has no {INDEX}{_hint(folder)}") from None
     try:
         schema = msgspec.json.decode(content, type=_Schema).schema
-        if schema > SCHEMA_VERSION:
+        if schema != SCHEMA_VERSION:
+            how = "update it" if schema > SCHEMA_VERSION else "pack the data again"
             raise UserError(
-                f"{path} has schema {schema}; this Phalanx reads up to {SCHEMA_VERSION}: update it"
+                f"{path} has schema {schema}, and this Phalanx reads {SCHEMA_VERSION}: {how}"
             )
         index = msgspec.json.decode(content, type=PackIndex)
     except DECODE_ERRORS as error:

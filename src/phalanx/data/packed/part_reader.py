@@ -79,16 +79,14 @@ class PartReader:
 
     def _cut_off(self, path: Path, shard: int, number: int, found: int) -> DamagedError:
         samples = np.arange(self.first_samples[shard], self.first_samples[shard + 1])
-        is_tar = self._index.layout == "tar"
-        fields = range(len(self._index.fields)) if is_tar else [number - 1]
-        parts = [self.locate(field, samples).parts for field in fields]
-        first = int(np.argmax(np.max([p.offsets + p.sizes for p in parts], axis=0) > found))
+        parts = self.locate(number - 1, samples).parts
+        first = int(np.argmax(parts.offsets + parts.sizes > found))
         return DamagedError(
             f"lies beyond its end: it has {found} bytes, not "
             f"{self._index.shards[shard].files[number].bytes}",
             file=path,
             sample=int(samples[first]),
-            offset_bytes=min(int(part.offsets[first]) for part in parts),
+            offset_bytes=int(parts.offsets[first]),
         )
 
     def locate(self, field: int, indices: Indices) -> LocatedParts:
@@ -103,7 +101,7 @@ class PartReader:
             raise IndexError(f"there is no sample {wrong}: the pack has {num_samples}")
         shards = np.searchsorted(self.first_samples, samples, side="right") - 1
         parts = self._table.parts(field, samples, shards)
-        return LocatedParts(self._file_of(field), samples, shards, parts)
+        return LocatedParts(1 + field, samples, shards, parts)
 
     def read_fast(self, field: int, indices: Indices, out: NDArray[np.uint8]) -> bool:
         """Try to read all samples into `out`, (bytes,), in one call to C (csrc/rows.c); True when
@@ -116,7 +114,7 @@ class PartReader:
         module, size, table = compiled(), self._sizes[field], self._table
         if module is None or not size or not self._stay_open:
             return False
-        shards = self._files.open_shards(self._file_of(field), len(self._index.shards))
+        shards = self._files.open_shards(1 + field, len(self._index.shards))
         return bool(
             module.read_samples(
                 table.first_samples,
@@ -154,9 +152,6 @@ class PartReader:
     def close(self) -> None:
         """Close all files; reads in flight finish first."""
         self._files.close()
-
-    def _file_of(self, field: int) -> int:
-        return 1 if self._index.layout == "tar" else 1 + field
 
     def _fetch(
         self, located: LocatedParts, rows: slice, destinations: Indices, out: NDArray[np.uint8]

@@ -6,13 +6,13 @@ import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.damage import WHAT_TO_DO
-from phalanx.data.packed.index import PackIndex, Shard, sample_bytes
+from phalanx.data.packed.index import PackIndex, Shard, sample_bytes, table_dtype
 from phalanx.errors import UserError
 from phalanx.records.regular_file import read_regular, readable
 
@@ -31,7 +31,7 @@ class PartSpans(NamedTuple):
 class SpanTable:
     """Table of a split; each shard's rows are read at first use.
 
-    Memory: 24 bytes a part in a tar, 4 bytes in `.npy` files, of the shards used so far.
+    Memory: 4 bytes a part, and 8 more where samples differ in size, of the shards used so far.
     """
 
     def __init__(
@@ -50,15 +50,12 @@ class SpanTable:
         self._file_bytes = np.array(
             [[f.bytes for f in s.files[1:]] for s in index.shards], np.int64
         )
-        if index.layout == "npy":  # bytes before the first sample
-            sample_sizes = [sample_bytes(field) or 0 for field in index.fields]
-            self._headers = self._file_bytes - np.outer(counts, sample_sizes)
-            self.headers = list(np.ascontiguousarray(self._headers.T))
-        else:
-            self.headers = [np.empty(0, np.int64)] * len(index.fields)
-        row = (len(index.fields), 3) if index.layout == "tar" else (len(index.fields),)
-        kind = np.dtype("<i8") if index.layout == "tar" else np.dtype("<u4")
-        self._rows = np.zeros((index.num_samples, *row), kind)  # untouched pages cost nothing
+        self._sizes = [sample_bytes(field) for field in index.fields]
+        self._headers = self._file_bytes - np.outer(counts, [size or 0 for size in self._sizes])
+        self.headers = list(np.ascontiguousarray(self._headers.T))
+        """Of each field, the bytes before the first sample of each shard, (shards,)."""
+        # Untouched pages cost nothing.
+        self._rows = np.zeros(index.num_samples, table_dtype(index.fields))
 
     def parts(self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]) -> PartSpans:
         """Return the location of one field of `samples`, which lie in `shards`, (n,) both.
@@ -68,16 +65,26 @@ class SpanTable:
         if not self._is_read[shards].all():
             for shard in np.unique(shards[~self._is_read[shards]]).tolist():
                 self._read(shard)
-        if self._index.layout == "tar":
-            return self._parts_of_tar(field, samples, shards)
-        return self._parts_of_npy(field, samples, shards)
+        size, name = self._sizes[field], self._index.fields[field].name
+        crcs, rows = self._rows[f"{name}.crc"][samples], samples - self.first_samples[shards]
+        if size is not None:
+            offsets = self._headers[shards, field] + rows * size
+            return PartSpans(offsets, np.full(len(samples), size, np.int64), crcs)
+        ends = self._rows[f"{name}.end"]
+        starts = np.where(rows > 0, ends[samples - 1], 0)
+        sizes = ends[samples] - starts
+        makes_sense = (starts >= 0) & (sizes > 0) & (sizes <= self._file_bytes[shards, field])
+        return PartSpans(
+            np.where(makes_sense, starts, NOWHERE), np.where(makes_sense, sizes, 1), crcs
+        )
 
-    def entries(self, field: int) -> tuple[NDArray[Any], int, int]:
-        """Return the entries of all samples, their stride in bytes, and the byte offset of the
-        field's first entry: a checksum (4 bytes), in a tar offset, size and checksum (8 each).
-        Zeros where a shard's table was not read yet."""
-        sample = self._rows[:1].nbytes
-        return self._rows, sample, field * (sample // len(self._index.fields))
+    def entries(self, field: int) -> tuple[NDArray[np.uint8], int, int]:
+        """Return the bytes of the table, those of a sample, and the offset of the field's checksum
+        in them. Zeros where a shard's table was not read yet."""
+        dtype = self._rows.dtype
+        assert dtype.fields is not None
+        offset = dtype.fields[f"{self._index.fields[field].name}.crc"][1]
+        return self._rows.view(np.uint8), dtype.itemsize, offset
 
     def altered_entry(self, sample: int, shard: int) -> int | None:
         """Return the byte offset of a sample's entry in its shard's table if the table was altered,
@@ -88,28 +95,6 @@ class SpanTable:
         row_bytes = self._rows[:1].nbytes
         header_bytes = self._index.shards[shard].files[0].bytes - (end - first) * row_bytes
         return int(header_bytes + (sample - first) * row_bytes)
-
-    def _parts_of_npy(
-        self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]
-    ) -> PartSpans:
-        size = sample_bytes(self._index.fields[field]) or 0
-        rows = samples - self.first_samples[shards]
-        return PartSpans(
-            self._headers[shards, field] + rows * size,
-            np.full(len(samples), size, np.int64),
-            self._rows[samples, field],
-        )
-
-    def _parts_of_tar(
-        self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]
-    ) -> PartSpans:
-        offsets, sizes, crcs = self._rows[samples, field].T.copy()
-        file_bytes = self._file_bytes[shards, 0]
-        expected = sample_bytes(self._index.fields[field])
-        makes_sense = (offsets >= 0) & (sizes <= file_bytes) & (crcs >> 32 == 0)
-        makes_sense &= (sizes > 0) if expected is None else (sizes == expected)
-        sizes = np.where(makes_sense, sizes, 1 if expected is None else expected)
-        return PartSpans(np.where(makes_sense, offsets, NOWHERE), sizes, crcs.astype(np.uint32))
 
     def _read(self, number: int) -> None:
         with self._lock:

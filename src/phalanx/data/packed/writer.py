@@ -14,11 +14,11 @@ from typing import IO, TypeVar
 import msgspec
 
 from phalanx.data.file_lock import try_lock
-from phalanx.data.packed.check_index import check_fields, check_layout, check_rows, check_sample
+from phalanx.data.packed.check_index import check_fields, check_rows, check_sample
 from phalanx.data.packed.field_statistics import measure_fields
-from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, Shard
+from phalanx.data.packed.index import INDEX, Field, PackIndex, Shard
 from phalanx.data.packed.index_file import encode_index, read_index
-from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter, shard_writer
+from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 from phalanx.records.regular_file import open_lock
@@ -29,7 +29,6 @@ PROGRESS = ".progress.jsonl"
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """Two packs with the same arguments, of the same data, are the same bytes."""
 
-    layout: Layout
     fields: list[Field]
     shard_bytes: int
     source: str
@@ -76,7 +75,7 @@ class PackWriter:
     error it calls `finish`; after one, complete shards are kept to resume from.
 
         fields = [Field(name="inputs", dtype="float32", shape=(3,))]
-        with phalanx.PackWriter(Path("new.pack"), layout="npy", fields=fields) as writer:
+        with phalanx.PackWriter(Path("new.pack"), fields=fields) as writer:
             for row in rows:
                 writer.add({"inputs": row})
 
@@ -90,7 +89,6 @@ class PackWriter:
         self,
         folder: Path,
         *,
-        layout: Layout,
         fields: Sequence[Field],
         shard_bytes: int = 256 * 2**20,
         source: str = "",
@@ -99,9 +97,7 @@ class PackWriter:
     ) -> None:
         """measure: fields whose mean and deviation are written to the index."""
         check_fields(fields)
-        check_layout(layout, fields)
         self._arguments = Arguments(
-            layout=layout,
             fields=list(fields),
             shard_bytes=shard_bytes,
             source=source,
@@ -176,12 +172,10 @@ class PackWriter:
 
     def _open_shard(self) -> ShardWriter:
         if self._shard is None:
-            self._shard = shard_writer(
-                self._arguments.layout,
+            self._shard = ShardWriter(
                 self._hidden,
                 self._arguments.fields,
                 number=len(self._shards),
-                first_sample=self.num_samples,
                 shard_bytes=self._arguments.shard_bytes,
             )
         return self._shard
@@ -198,7 +192,6 @@ class PackWriter:
         if not self._shards:
             raise UserError(f"there are no samples to pack into {self._folder}")
         index = PackIndex(
-            layout=self._arguments.layout,
             fields=self._arguments.fields,
             shards=self._shards,
             num_samples=self.num_samples,

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.check_index import check_fields, check_layout
-from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, sample_bytes
+from phalanx.data.packed.check_index import check_fields
+from phalanx.data.packed.index import INDEX, Field, PackIndex, sample_bytes
 from phalanx.data.packed.index_file import read_index, splits_of, write_splits
 from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.data.packed.writer import (
@@ -44,9 +44,6 @@ OnProgress = Callable[[str, int, int], None]
 class PackingOptions:
     """Options for packing."""
 
-    layout: Layout | None = None
-    """tar: WebDataset's, for samples of any size; npy: memory-mappable arrays, for samples of one
-    shape. Default: npy where it can be."""
     shard_mb: float = 256.0
     """Megabytes of a shard."""
     validation: float = 0.1
@@ -105,14 +102,8 @@ def pack(
 
 
 def _request(origin: Origin, options: PackingOptions) -> PackRequest:
-    layout = options.layout
-    if layout is None:
-        are_equal = all(sample_bytes(field) is not None for field in origin.fields)
-        layout = "npy" if are_equal else "tar"
     check_fields(origin.fields)
-    check_layout(layout, origin.fields)
     arguments = Arguments(
-        layout=layout,
         fields=origin.fields,
         shard_bytes=int(options.shard_mb * 1e6),
         source=f"{origin.text}; seed {options.seed}",

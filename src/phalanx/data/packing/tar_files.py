@@ -17,7 +17,6 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from phalanx.data.packed.shard_writers import BLOCK_BYTES
 from phalanx.data.packing.image_folder import ENDINGS
 from phalanx.data.packing.npy_content import parse_npy
 from phalanx.data.packing.options import OriginOptions
@@ -27,6 +26,7 @@ from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
 
 _CHUNK_BYTES = 2**20
+BLOCK_BYTES = 512
 
 MAX_TEXT_BYTES = 2**16
 """Of a target that is text."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import numpy as np
 from phalanx.bench.io.formats.hdf5 import Hdf5Store, write_hdf5
 from phalanx.bench.io.formats.parquet import ParquetStore, write_parquet
 from phalanx.bench.io.formats.store import Indices, Open, Rows, Shape, Write
-from phalanx.data.packed.index import Field, Layout
+from phalanx.bench.io.formats.tar import TarStore, write_tars
+from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.writer import PackWriter
 from phalanx.errors import UserError
@@ -21,10 +21,10 @@ from phalanx.records.io import Format
 FIELD = "inputs"
 
 
-def write_packed(layout: Layout, folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
+def write_packed(folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
     field = Field(name=FIELD, dtype="uint8", shape=[shape.sample_bytes])
     shard_bytes = shape.shard_samples * shape.sample_bytes
-    with PackWriter(folder, layout=layout, fields=[field], shard_bytes=shard_bytes) as writer:
+    with PackWriter(folder, fields=[field], shard_bytes=shard_bytes) as writer:
         for block in blocks:
             writer.add_rows({FIELD: block})
 
@@ -80,14 +80,14 @@ class FileStore:
 
 WRITE: Mapping[Format, Write] = {
     "files": write_files,
-    "tar": partial(write_packed, "tar"),
-    "npy": partial(write_packed, "npy"),
+    "tar": write_tars,
+    "npy": write_packed,
     "hdf5": write_hdf5,
     "parquet": write_parquet,
 }
 OPEN: Mapping[Format, Open] = {
     "files": FileStore,
-    "tar": PackedStore,
+    "tar": TarStore,
     "npy": PackedStore,
     "hdf5": Hdf5Store,
     "parquet": ParquetStore,

@@ -53,20 +53,19 @@ static int table_fits(const sample_table *t, const Py_buffer *first_samples, con
                       const Py_buffer *headers, const Py_buffer *entries, Py_ssize_t entry_offset,
                       size_t n, const Py_buffer *out)
 {
-    size_t entry_bytes = t->headers ? 4 : 24;
     if ((size_t)first_samples->len != (t->num_shards + 1) * 8 || !t->num_shards ||
         (size_t)files->len != t->num_shards * sizeof(shard_file) ||
-        (t->headers && (size_t)headers->len != t->num_shards * 8))
+        (size_t)headers->len != t->num_shards * 8)
         return 0;
     int64_t num_samples = t->first_samples[t->num_shards];
     return num_samples >= 0 && entry_offset >= 0 &&
-           (size_t)entry_offset + entry_bytes <= t->entry_stride &&
+           (size_t)entry_offset + sizeof(uint32_t) <= t->entry_stride &&
            (size_t)entries->len == (size_t)num_samples * t->entry_stride && t->sample_bytes > 0 &&
            n == (size_t)(out->len / t->sample_bytes) && out->len % t->sample_bytes == 0;
 }
 
 /* read_samples(first_samples, files, headers, entries, entry_stride, entry_offset, sample_bytes,
- * samples, out) -> True if all are intact. headers: empty where entries hold offsets. */
+ * samples, out) -> True if all are intact */
 static PyObject *py_read_samples(PyObject *module, PyObject *args)
 {
     enum { FIRST_SAMPLES, FILES, HEADERS, ENTRIES, SAMPLES, OUT, NUM };
@@ -82,7 +81,7 @@ static PyObject *py_read_samples(PyObject *module, PyObject *args)
     sample_table t = {num_shards,
                       b[FIRST_SAMPLES].buf,
                        b[FILES].buf,
-                       b[HEADERS].len ? b[HEADERS].buf : NULL,
+                       b[HEADERS].buf,
                        (const char *)b[ENTRIES].buf + offset,
                        (size_t)stride,
                        sample_bytes};

@@ -181,24 +181,15 @@ typedef struct {
     uint32_t crc;
 } sample_location;
 
-/* Return 1 if the sample's entry is valid and its file is open. */
+/* Return 1 if there is such a sample and its file is open. */
 static int locate_sample(const sample_table *t, int64_t sample, sample_location *found)
 {
     if (sample < 0 || sample >= t->first_samples[t->num_shards])
         return 0;
     size_t shard = shard_of(t, sample);
     const char *entry = t->entries + (size_t)sample * t->entry_stride;
-    if (t->headers) {
-        found->offset = t->headers[shard] + (sample - t->first_samples[shard]) * t->sample_bytes;
-        memcpy(&found->crc, entry, sizeof found->crc);
-    } else {
-        int64_t entry_words[3];
-        memcpy(entry_words, entry, sizeof entry_words);
-        if (entry_words[1] != t->sample_bytes || entry_words[2] >> 32)
-            return 0;
-        found->offset = entry_words[0];
-        found->crc = (uint32_t)entry_words[2];
-    }
+    found->offset = t->headers[shard] + (sample - t->first_samples[shard]) * t->sample_bytes;
+    memcpy(&found->crc, entry, sizeof found->crc);
     found->file = t->files[shard];
     return found->file.descriptor >= 0 && found->offset >= 0 &&
            found->offset <= INT64_MAX - t->sample_bytes;

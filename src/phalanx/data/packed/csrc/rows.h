@@ -28,8 +28,8 @@ typedef struct {
     size_t num_shards;
     const int64_t *first_samples; /* of each shard, then the number of samples */
     const shard_file *files;      /* of each shard */
-    const int64_t *headers;       /* bytes before each shard's first sample; NULL: see entries */
-    const char *entries;          /* of each sample: its CRC-32, or its offset, size and CRC-32 */
+    const int64_t *headers;       /* bytes before each shard's first sample */
+    const char *entries;          /* of each sample: its CRC-32, at the stride */
     size_t entry_stride;
     int64_t sample_bytes;
 } sample_table;
