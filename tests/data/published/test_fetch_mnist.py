@@ -65,7 +65,7 @@ def test_files_come_verified_and_are_not_asked_for_again(folder: Path) -> None:
         check_complete(folder)
         again = fetch(folder, mirror.url)
         assert again.lines == [f"{name} is there already, verified" for name in GOOD]
-        assert len(mirror.ranges) == 2
+        assert len(mirror.asked) == 2
 
 
 @pytest.mark.parametrize("manner", ["error", "silent", "cut"])
@@ -75,8 +75,6 @@ def test_a_mirror_that_fails_is_named_and_the_next_is_asked(folder: Path, manner
         check_complete(folder)
         assert [line.split(": ")[0] for line in notes.lines] == [bad.url + name for name in GOOD]
         assert "\n" not in "".join(notes.lines)
-        half = len(STORED["one.gz"]) // 2
-        assert good.ranges[0] == (f"bytes={half}-" if manner == "cut" else None)
 
 
 def test_wrong_bytes_are_refused_and_removed(folder: Path) -> None:
@@ -92,8 +90,7 @@ def test_after_wrong_bytes_the_next_mirror_is_asked(folder: Path) -> None:
     with serve(WRONG) as bad, serve(GOOD) as good:
         notes = fetch(folder, bad.url, good.url)
     check_complete(folder)
-    assert "served a file with a wrong checksum, which was removed" in notes.lines[0]
-    assert good.ranges == [None, None]
+    assert "served a file with a wrong checksum" in notes.lines[0]
 
 
 def test_an_error_page_is_not_a_file(folder: Path) -> None:
@@ -103,36 +100,15 @@ def test_an_error_page_is_not_a_file(folder: Path) -> None:
     assert visible(folder) == set()
 
 
-def test_what_came_is_kept_for_the_next_call(folder: Path) -> None:
-    with serve(STORED, "cut") as mirror:
+def test_files_that_came_are_kept_for_the_next_call(folder: Path) -> None:
+    with serve({"one.gz": GOOD["one.gz"]}) as mirror:
         with pytest.raises(UserError, match="run it again to go on from here") as caught:
             fetch(folder, mirror.url)
         assert len(str(caught.value).splitlines()) == 2
-        assert visible(folder) == {"one.gz.part"}
-        mirror.manner = "ranges"
-        fetch(folder, mirror.url)
-        assert mirror.ranges[1] == f"bytes={len(STORED['one.gz']) // 2}-"
-    check_complete(folder)
-
-
-def test_halves_of_two_mirrors_that_do_not_fit_are_not_glued(folder: Path) -> None:
-    """The same content, compressed differently: the second mirror is asked from the start."""
-    with (
-        serve(STORED, "cut") as first,
-        serve({**STORED, "one.gz": gzip.compress(CONTENTS["one"], 1)}) as second,
-    ):
-        notes = fetch(folder, first.url, second.url)
-    check_complete(folder)
-    assert len(notes.lines) == 2
-    assert len(second.ranges) == 3
-
-
-def test_a_part_from_elsewhere_is_replaced(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    (folder / "one.gz.part").write_bytes(b"?" * 700)
-    with serve(GOOD) as mirror:
-        fetch(folder, mirror.url)
-        assert mirror.ranges[:2] == ["bytes=700-", None]
+        assert visible(folder) == {"one.gz"}
+        mirror.files = GOOD
+        notes = fetch(folder, mirror.url)
+        assert notes.lines == ["one.gz is there already, verified"]
     check_complete(folder)
 
 

@@ -1,21 +1,25 @@
-"""Download of MNIST, trying one mirror after another; files are verified before renaming."""
+"""Download of MNIST, trying one mirror after another; files are verified before they get names.
+
+The standard library does it: files of a few megabytes ask for no more than urllib gives, and
+mirrors compress differently, so that the known checksum is that of the unzipped bytes.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-from collections.abc import Sequence
+import http.client
+import io
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from phalanx.data.file_lock import exclusive
-from phalanx.data.gzip_file import read_unzipped
-from phalanx.data.published.download import (
-    DownloadError,
-    OnBytes,
-    TooLongError,
-    download,
-)
 from phalanx.data.published.file_sets import (
     MNIST_FILES,
     MNIST_MIRRORS,
@@ -23,9 +27,15 @@ from phalanx.data.published.file_sets import (
     is_verified,
 )
 from phalanx.errors import UserError
+from phalanx.records.files import write_atomically
 
 TIMEOUT_S = 30.0
+MIN_BYTES_PER_S = 1024
+_CHUNK_BYTES = 1 << 16
 _GZIP_OVERHEAD_BYTES = 1 << 16  # more than gzip adds to bytes that it cannot compress
+
+OnBytes = Callable[[int, int | None], None]
+"""Called with the bytes received so far and the total, None where the server does not say."""
 
 
 class DownloadListener(Protocol):
@@ -38,8 +48,8 @@ class DownloadListener(Protocol):
         """So many bytes of `file` are here; the total is None where the server does not say."""
 
 
-class _WrongBytesError(DownloadError):
-    """The received bytes are not the published file."""
+class DownloadError(Exception):
+    """Why the server did not deliver: a few words for the user."""
 
 
 def fetch_mnist(
@@ -54,7 +64,7 @@ def fetch_mnist(
 
     mirrors: web folders, asked in turn. timeout_s: the longest wait for a mirror.
     Raises: UserError when no mirror serves a file, `folder` cannot be written, or another process
-            is fetching into it. What was received is kept, and the next call goes on from there.
+            is fetching into it. Files that came are kept, and the next call goes on with the rest.
     """
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://")):
@@ -80,15 +90,21 @@ def _fetch_file(
     mirrors: Sequence[str],
     timeout_s: float,
 ) -> None:
-    part = folder / f"{file.gz_name}.part"
     for mirror in mirrors:
         url = f"{mirror.rstrip('/')}/{file.gz_name}"
+        limit = file.num_bytes + _GZIP_OVERHEAD_BYTES
         try:
-            _fetch_from(url, part, file, timeout_s, partial(listener.progress, file.gz_name))
+            content = download(
+                url,
+                timeout_s=timeout_s,
+                limit_bytes=limit,
+                on_bytes=partial(listener.progress, file.gz_name),
+            )
+            _check(content, file)
         except DownloadError as error:
             listener.note(f"{url}: {error}")
             continue
-        part.replace(folder / file.gz_name)
+        write_atomically(folder / file.gz_name, content)
         (folder / file.name).unlink(missing_ok=True)  # a damaged copy, which would be read first
         return
     raise UserError(
@@ -97,40 +113,64 @@ def _fetch_file(
     )
 
 
-def _fetch_from(
-    url: str, part: Path, file: PublishedFile, timeout_s: float, on_bytes: OnBytes
-) -> None:
-    """Leave in `part` the published file as this mirror compressed it.
-
-    A part that was begun elsewhere may not fit what this mirror sends: then it begins anew.
-    """
-    has_begun = part.exists()
-    while True:
-        try:
-            download(
-                url,
-                part,
-                timeout_s=timeout_s,
-                limit_bytes=file.num_bytes + _GZIP_OVERHEAD_BYTES,
-                on_bytes=on_bytes,
-            )
-            return _check(part, file)
-        except (_WrongBytesError, TooLongError):
-            part.unlink(missing_ok=True)
-            if not has_begun:
-                raise
-            has_begun = False
-
-
-def _check(part: Path, file: PublishedFile) -> None:
+def _check(content: bytes, file: PublishedFile) -> None:
     try:
-        content = read_unzipped(part, limit_bytes=file.num_bytes + 1)
-    except UserError as error:
-        raise _WrongBytesError("served a damaged file, which was removed") from error
-    found = hashlib.sha256(content).hexdigest()
+        with gzip.open(io.BytesIO(content)) as unzipped:
+            found = hashlib.sha256(unzipped.read(file.num_bytes + 1)).hexdigest()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DownloadError("served a damaged file") from error
     assert file.sha256 is not None, "what is fetched is known"
     if found != file.sha256:
-        raise _WrongBytesError(
-            f"served a file with a wrong checksum, which was removed: expected SHA-256 "
-            f"{file.sha256[:16]}…, found {found[:16]}…"
+        raise DownloadError(
+            f"served a file with a wrong checksum: expected SHA-256 {file.sha256[:16]}…, found "
+            f"{found[:16]}…"
         )
+
+
+def download(url: str, *, timeout_s: float, limit_bytes: int, on_bytes: OnBytes) -> bytes:
+    """Return the content of `url`, which is held in memory.
+
+    timeout_s: the longest silence, and the time in which MIN_BYTES_PER_S must come on average.
+    limit_bytes: give up when more comes.
+    Raises: DownloadError when the server fails.
+    """
+    request, content = urllib.request.Request(url, headers={"User-Agent": "phalanx"}), bytearray()
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            length = response.headers.get("Content-Length", "")
+            total = int(length) if length.isdecimal() else None
+            for chunk in _chunks(response, timeout_s):
+                content += chunk
+                if len(content) > limit_bytes:
+                    raise DownloadError(f"more than {limit_bytes} bytes came")
+                on_bytes(len(content), total)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise DownloadError(f"{error.code} {error.reason}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise DownloadError(_in_words(error, timeout_s)) from error
+    if total is not None and len(content) != total:
+        raise DownloadError(f"the connection ended after {len(content)} of {total} bytes")
+    return bytes(content)
+
+
+def _chunks(response: http.client.HTTPResponse, timeout_s: float) -> Iterator[bytes]:
+    """Yield the bytes as they come, until the end or until too few come."""
+    window_start, window_bytes = time.monotonic(), 0
+    while chunk := response.read1(_CHUNK_BYTES):
+        yield chunk
+        window_bytes += len(chunk)
+        elapsed_s = time.monotonic() - window_start
+        if elapsed_s >= timeout_s:
+            if window_bytes < MIN_BYTES_PER_S * elapsed_s:
+                raise DownloadError(f"only {window_bytes} bytes came in {elapsed_s:.0f} s")
+            window_start, window_bytes = time.monotonic(), 0
+
+
+def _in_words(error: Exception, timeout_s: float) -> str:
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, TimeoutError):
+        return f"silent for {timeout_s:g} s"
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror
+    return str(reason) or type(reason).__name__
