@@ -19,11 +19,11 @@ from torch.utils.data import (
 )
 
 import phalanx
+from phalanx.data.samples import TensorSamples
 from phalanx.run.batch import MicroBatch
 from phalanx.run.data_loader import order_of
 from phalanx.run.feed import IndexedFeed
 from phalanx.run.order import DrawnOrder
-from phalanx.run.samples import TensorSamples
 
 NUMBERS = torch.arange(23.0)
 DATA = TensorDataset(NUMBERS)

@@ -13,9 +13,9 @@ from torch.optim import SGD
 import phalanx
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.writer import PackWriter
+from phalanx.data.samples import as_tensor
 from phalanx.errors import UserError
 from phalanx.run.batch import MicroBatch
-from phalanx.run.pack_samples import as_tensor
 from phalanx.run.samples import samples_of
 from tests.data.packs import alter, make_pack, number_of, rows
 
@@ -104,6 +104,27 @@ def test_arrow_tables_are_judged_as_parquet_is() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_data_sets_of_hugging_face(workers: int) -> None:
+    """Lists came transposed, as a list of tensors by position, and bare numbers as int64 alone."""
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_dict({"x": INPUTS.tolist(), "label": TARGETS % 2})
+    made = made.cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
+    batch = first_batch(made, num_workers=workers)
+    assert torch.equal(batch["x"], torch.from_numpy(INPUTS)[CHOSEN])
+    assert batch["label"].tolist() == [0, 0, 1]
+    chosen = made.shuffle(seed=0).select(range(3))
+    (batch,) = samples_of(chosen, {}).batches([torch.arange(3)])
+    assert batch["x"].tolist() == chosen["x"][:]
+    assert first_batch(made.with_format("torch"))["x"].shape == (3, 4), "as the program has it"
+    assert first_batch(made, collate_fn=len) == 3
+    words = made.add_column("text", ["a"] * 6)
+    with pytest.raises(UserError, match="column 'text' of the data set holds text, not numbers"):
+        samples_of(words, {})
+    with pytest.raises(UserError, match="'x' of the data set has no value in row 1"):
+        first_batch(datasets.Dataset.from_dict({"x": [None, 2, 3, 4, 5, 6]}))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_packs(tmp_path: Path, workers: int) -> None:
     folder = make_pack(tmp_path / "p")
     samples = samples_of(str(folder), {"num_workers": workers})
@@ -140,7 +161,7 @@ def test_samples_that_differ_in_shape_are_collated_by_the_program(tmp_path: Path
         Field(name="places", dtype="float32", shape=None),
         Field(name="targets", dtype="float32", shape=[]),
     ]
-    with PackWriter(tmp_path / "p", layout="tar", fields=fields) as writer:
+    with PackWriter(tmp_path / "p", fields=fields) as writer:
         for number in range(6):
             places = np.full((number + 1, 3), number, np.float32)
             writer.add({"places": places, "targets": np.float32(number)[...]})

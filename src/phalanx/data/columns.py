@@ -26,6 +26,12 @@ def is_index(name: str) -> bool:
     return not name.strip() or name.startswith(("Unnamed: ", "__index_level_"))
 
 
+def is_dataset(data: object) -> bool:
+    """Return whether `data` is a `datasets.Dataset` of Hugging Face, without importing that."""
+    is_theirs = type(data).__module__.startswith("datasets.")
+    return is_theirs and all(hasattr(data, name) for name in ("with_format", "features", "__len__"))
+
+
 def column_dtype(kind: Any, title: str) -> np.dtype[Any]:
     """Return the dtype of a column of this Arrow type, or of the numbers in its lists.
 

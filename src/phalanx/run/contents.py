@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.run.pack_samples import NamedTensorSamples
+from phalanx.data.samples import TensorSamples
 from phalanx.run.randomness import generators_kept, seed_generators
-from phalanx.run.samples import DatasetSamples, TensorSamples
+from phalanx.run.samples import DatasetSamples
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
@@ -28,7 +28,7 @@ def layers_of(model: nn.Module) -> str:
 def ends_of(source: object) -> str:
     """Return a digest of the first and the last sample; empty where that says nothing: data that
     are read in their own order, made by a function, or that differ when they are read again."""
-    if isinstance(source, (TensorSamples, NamedTensorSamples)):
+    if isinstance(source, TensorSamples):
         rows = [torch.tensor([n], device="cpu") for n in (0, len(source) - 1)]
         return _digest(list(source.batches(rows)))
     if not isinstance(source, DatasetSamples) or source.reads_in_processes:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from phalanx.data.samples import Samples
 from phalanx.errors import UserError
 from phalanx.run.batch import MicroBatch
 from phalanx.run.feed import Feed
-from phalanx.run.samples import IndexedSamples
 
 CPU = torch.device("cpu")
 
@@ -95,7 +95,7 @@ class FeedOnDevice:
 class SamplesOnDevice:
     """Samples whose batches are on a device."""
 
-    def __init__(self, samples: IndexedSamples, device: torch.device) -> None:
+    def __init__(self, samples: Samples, device: torch.device) -> None:
         self._samples, self._device = samples, device
         self.skips_damaged = getattr(samples, "skips_damaged", False)
 

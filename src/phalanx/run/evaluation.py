@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.data.sampler import evaluation_shard
+from phalanx.data.samples import PartialBatch, Samples
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
@@ -20,13 +21,7 @@ from phalanx.run.data_loader import reading_options, takes_all
 from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.run.order import DrawnOrder
 from phalanx.run.randomness import generators_kept, seed_generators
-from phalanx.run.samples import (
-    ChosenSamples,
-    IndexedSamples,
-    PartialBatch,
-    samples_of,
-    samples_of_dataset,
-)
+from phalanx.run.samples import ChosenSamples, samples_of, samples_of_dataset
 
 Reduction = Literal["mean", "sum"]
 Evaluated = Tensor | float | Mapping[str, Tensor | float]
@@ -35,7 +30,7 @@ Evaluated = Tensor | float | Mapping[str, Tensor | float]
 def evaluate(
     strategy: Strategy,
     function: Callable[[nn.Module, Any], Evaluated],
-    samples: IndexedSamples,
+    samples: Samples,
     *,
     batch_size: int,
     reduction: Reduction,
@@ -120,7 +115,7 @@ def _indices_of(
 
 def samples_to_evaluate(
     data: object, loading: dict[str, Any], *, seed: int, group: RunGroup
-) -> IndexedSamples:
+) -> Samples:
     """Return the samples of an evaluation: of a `DataLoader` those that its sampler gives, each as
     often. Collective.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
+from phalanx.data.samples import PartialBatch, Samples
 from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import (
     MicroBatchSlice,
@@ -20,7 +21,7 @@ from phalanx.run.micro_batches import (
     micro_batches_of_rank,
 )
 from phalanx.run.order import SampleOrder
-from phalanx.run.samples import IndexedSamples, PartialBatch, seeded_samples
+from phalanx.run.samples import seeded_samples
 
 OF_SAMPLES = 0x736D706C
 """Makes random numbers of samples others than those of the computation."""
@@ -111,7 +112,7 @@ class IndexedFeed:
 
     def __init__(
         self,
-        samples: IndexedSamples,
+        samples: Samples,
         order: SampleOrder,
         *,
         micro_batches: int,

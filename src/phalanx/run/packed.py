@@ -15,6 +15,7 @@ from torch import Tensor
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import INPUTS, Preparation
+from phalanx.data.samples import PartialBatch
 from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription, describe
 from phalanx.data.sources.pack_source import PackSource, ReaderOptions
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
@@ -25,7 +26,6 @@ from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.order import EpochOrder, ShuffledOrder
-from phalanx.run.samples import PartialBatch
 
 MEASURED_SAMPLES = 1000
 """Of which mean and deviation are taken where the pack does not name them."""

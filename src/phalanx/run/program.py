@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from phalanx.comm.errors import PeerDepartedError
 from phalanx.comm.recovery import Recovery
+from phalanx.data.samples import Samples
 from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.step import StepResult
@@ -37,7 +38,7 @@ from phalanx.run.loop import LoopOptions, TrainingLoop
 from phalanx.run.packed import Packed, PackedSamples
 from phalanx.run.program_loss import LossOf, WeightOf, detached
 from phalanx.run.records import ProgramRecords
-from phalanx.run.samples import IndexedSamples, seeded_samples
+from phalanx.run.samples import seeded_samples
 from phalanx.run.source import Source
 from phalanx.run.spares import SparePlaces
 from phalanx.run.stop import Stopped
@@ -401,7 +402,7 @@ class ProgramRun:
         self._departure.agree()
         options = self._options
         if isinstance(data, Packed):
-            samples: IndexedSamples = self._packed(data).validation()
+            samples: Samples = self._packed(data).validation()
         else:
             samples = samples_to_evaluate(
                 data, options.loading, seed=options.seed, group=self._group

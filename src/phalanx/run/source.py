@@ -11,18 +11,13 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from phalanx.data.samples import PackSamples, Samples, TensorSamples
 from phalanx.errors import UserError
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.feed import Feed, IndexedFeed
 from phalanx.run.order import SampleOrder
-from phalanx.run.pack_samples import NamedTensorSamples, PackSamples
 from phalanx.run.packed import Packed, PackedSamples
-from phalanx.run.samples import (
-    IndexedSamples,
-    TensorSamples,
-    samples_of,
-    samples_of_dataset,
-)
+from phalanx.run.samples import samples_of, samples_of_dataset
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
 
 
@@ -49,7 +44,7 @@ class OwnBatches:
     batches: Iterable[Any]
 
 
-Source = IndexedSamples | SampleStream | GeneratedBatches | OwnBatches
+Source = Samples | SampleStream | GeneratedBatches | OwnBatches
 
 
 def source_of(
@@ -119,7 +114,7 @@ def check_loading(loading: object, source: Source) -> None:
             )
         if name not in known:
             raise UserError(f"loading: {name!r} is no argument of PyTorch's DataLoader")
-    if isinstance(source, (TensorSamples, NamedTensorSamples)):
+    if isinstance(source, TensorSamples):
         raise UserError(f"loading={loading!r} is for a Dataset, and data are tensors: leave it out")
 
 

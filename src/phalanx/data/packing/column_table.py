@@ -182,12 +182,6 @@ def dataset_groups(dataset: Any, title: str) -> list[RowGroup]:
     return [group(start) for start in range(0, len(dataset), ROWS_OF_A_BLOCK)]
 
 
-def is_dataset(data: object) -> bool:
-    """Return whether `data` is a `datasets.Dataset` of Hugging Face, without importing that."""
-    is_theirs = type(data).__module__.startswith("datasets.")
-    return is_theirs and all(hasattr(data, name) for name in ("with_format", "features", "__len__"))
-
-
 def class_names(schema: Any) -> dict[str, list[str]]:
     """Return the names of classes by column, where Hugging Face wrote them into a schema."""
     content = (schema.metadata or {}).get(b"huggingface", b"{}")

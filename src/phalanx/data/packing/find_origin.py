@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from phalanx.data.columns import is_dataset
 from phalanx.data.packing.array_tables import (
     NAMES,
     idx_files,
@@ -19,7 +20,6 @@ from phalanx.data.packing.column_table import (
     ColumnTable,
     class_names,
     dataset_groups,
-    is_dataset,
     table_groups,
 )
 from phalanx.data.packing.csv_file import CsvFile
