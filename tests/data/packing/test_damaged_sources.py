@@ -19,7 +19,9 @@ from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 from tests.data.packed.made import folder
 from tests.data.packing.read import png
+from tests.data.packing.test_column_tables import write as write_arrow
 from tests.data.packing.test_find_origin import write_idx
+from tests.data.packing.test_records import lines
 
 h5py = pytest.importorskip("h5py")
 pyarrow = pytest.importorskip("pyarrow")
@@ -97,9 +99,25 @@ def idx_files(place: Path) -> OriginOptions:
     return OriginOptions()
 
 
+def arrow_file(place: Path) -> OriginOptions:
+    columns = {"a": np.arange(SAMPLES) / 7, "b": IMAGES[..., 0].reshape(SAMPLES, -1).tolist()}
+    write_arrow(place / "t.arrow", pyarrow.table({**columns, "t": LABELS}), stream=True)
+    return OriginOptions(target="t", inputs=("b",))
+
+
+def npz_file(place: Path) -> OriginOptions:
+    np.savez_compressed(place / "t.npz", x=IMAGES, y=LABELS)
+    return OriginOptions(target="y", inputs=("x",))
+
+
+def json_file(place: Path) -> OriginOptions:
+    lines(place / "t.jsonl", [{"x": [i, i / 7], "y": int(LABELS[i])} for i in range(SAMPLES)])
+    return OriginOptions(target="y", inputs=("x",))
+
+
 MAKERS: list[Callable[[Path], OriginOptions]] = [
     *(tar_of_images, tar_of_arrays, csv_table, zipped_csv, parquet_table, hdf5_file),
-    *(image_folder, idx_files),
+    *(image_folder, idx_files, arrow_file, npz_file, json_file),
 ]
 
 
@@ -144,7 +162,7 @@ def attempt(maker: Callable[[Path], OriginOptions], seed: int) -> str:
             for field in found.fields:
                 num_samples += len(found.read_each(field, np.arange(found.num_samples)))
             found.close()
-        if maker in (tar_of_images, tar_of_arrays, image_folder, idx_files, hdf5_file):
+        if maker in (tar_of_images, tar_of_arrays, image_folder, idx_files, hdf5_file, npz_file):
             assert num_samples == 2 * SAMPLES, "samples lost in silence"
         return "packed"
 
@@ -162,7 +180,7 @@ def attempts(count: int) -> None:
 
 
 def test_damaged_sources() -> None:
-    attempts(40)
+    attempts(55)
 
 
 @pytest.mark.long

@@ -74,7 +74,7 @@ def parse_npz(content: bytes, where: str) -> dict[str, NDArray[Any]]:
     except UserError:
         raise
     except _ZIP_ERRORS as error:
-        raise UserError(f"{where} is no .npz: {error}") from error
+        raise UserError(f"{where} is no .npz: {str(error)[:200]}") from error
 
 
 def map_npy(path: Path) -> NDArray[Any]:
