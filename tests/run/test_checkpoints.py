@@ -46,7 +46,12 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], tolerance: flo
 
 def saving(folder: Path, case: str, **options: Any) -> tuple[str, dict[str, Any]]:
     """The run that is broken off at step 30, of which a checkpoint of step 27 is left."""
-    options = {"steps": 30, "checkpoint_dir": str(folder / case), "checkpoint_steps": 3, **options}
+    options = {
+        "steps": 30,
+        "checkpoint_dir": str(folder / case),
+        "every_steps": 3,
+        **options,
+    }
     return case, options
 
 
@@ -57,7 +62,7 @@ def test_one_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
         within = sorted(path.name for path in (tmp_path / case).glob("*-samples-*"))
         assert within == [WITHIN, "epoch-0007-samples-00000032"]
         again = {"resume": str(tmp_path / case / WITHIN)}
-        if case == "averaged":  # from the last, not made by checkpoint_steps
+        if case == "averaged":  # from the last, not made within an epoch
             again = {**options, "steps": STEPS, "resume": True}
         assert_close(results(case, **again), results(case), 0.0)
 
@@ -94,7 +99,7 @@ def test_what_ranks_keep_for_themselves_goes_on(
 ) -> None:
     """Residuals of a compressor, and the state of ranks that train alone."""
     strategies: dict[str, dict[str, Any]] = {
-        "topk": {"strategy": "mpi", "compress": "topk"},
+        "topk": {"strategy": "mpi", "strategy_options": {"compress": "topk"}},
         "local": {"strategy": "local", "strategy_options": {"local_steps": 2}},
     }
     runs: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -105,7 +110,7 @@ def test_what_ranks_keep_for_themselves_goes_on(
         resume = str(tmp_path / name / "averaged" / WITHIN)
         runs[f"{name} again"] = ("averaged", {**options, "resume": resume})
         runs[f"{name} again"][1].update(
-            checkpoint_dir=str(tmp_path / f"{name} again"), checkpoints=Checkpoints(every_steps=3)
+            checkpoint_dir=str(tmp_path / f"{name} again"), every_steps=3
         )
     output = ranks.mpi(2, programs("checkpoints.py"), str(tmp_path), json.dumps(runs))
     assert "is forgotten" not in output
@@ -362,7 +367,11 @@ def test_a_kill_while_it_saves_leaves_the_last_one_whole(
     tmp_path: Path, programs: Callable[[str], Path]
 ) -> None:
     folder = tmp_path / "averaged"
-    options = {"checkpoint_dir": str(folder), "checkpoint_steps": 1, "resume": True}
+    options = {
+        "checkpoint_dir": str(folder),
+        "every_steps": 1,
+        "resume": True,
+    }
     words = (
         str(programs("checkpoints.py")),
         str(tmp_path),

@@ -33,7 +33,10 @@ def test_new_tensors_of_the_program_may_be_made_elsewhere(tmp_path: Path) -> Non
     truth = train(epochs=2)
     for number, options in enumerate(({"micro_batches": 4}, {"clip_norm": 9.0}, {})):
         with torch.device("meta"):
-            kept = {"checkpoint_dir": tmp_path / str(number), "checkpoint_steps": 1}
+            kept = {
+                "checkpoint_dir": tmp_path / str(number),
+                "checkpoints": phalanx.Checkpoints(every_steps=1),
+            }
             train(epochs=1, **kept, **options)
             found = train(epochs=2, resume=True, **kept, **options)
         for one, other in zip(found, truth, strict=True):

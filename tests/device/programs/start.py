@@ -142,7 +142,11 @@ def checkpoints(strategy: str) -> str:
             ((DEVICE, "cpu"), ("cpu", DEVICE), (DEVICE, DEVICE))
         ):
             place = folder / str(number)
-            common = {"checkpoint_dir": place, "checkpoint_steps": 2, "strategy": strategy}
+            common = {
+                "checkpoint_dir": place,
+                "checkpoints": phalanx.Checkpoints(every_steps=2),
+                "strategy": strategy,
+            }
             train(device=first, epochs=1, **common)
             model = train(device=then, resume=True, **common)
             worst = max(worst, difference(model, alone()))

@@ -169,7 +169,7 @@ def drawing() -> Mapping[str, Any]:
     """Streams, functions, their collation, the body of the loop and what is evaluated draw."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        saved = {"checkpoint_dir": folder, "checkpoint_steps": 2}
+        saved = {"checkpoint_dir": folder, "checkpoints": phalanx.Checkpoints(every_steps=2)}
         for data, options in (
             (Drawing(), {"steps": 2, "loading": {"collate_fn": collated}, **saved}),
             (Drawing(), {"steps": 6, "loading": {"collate_fn": collated}, **saved}),

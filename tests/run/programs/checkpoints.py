@@ -101,6 +101,9 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def results(case: str, **options: Any) -> dict[str, Any]:
+    """every_steps: after which a checkpoint is written; others: as of `phalanx.start`."""
+    if "every_steps" in options:
+        options["checkpoints"] = phalanx.Checkpoints(every_steps=options.pop("every_steps"))
     torch.manual_seed(1)
     torch.set_default_dtype(torch.float64)
     try:
