@@ -53,6 +53,17 @@ data = validation_data = (torch.randn(40, 4), torch.randint(2, (40,)))
 batches_of_this_rank = [data]
 rows = np.ones((5, 3), np.float32)
 converged, steps, folder = True, 10, Path("runs")
+network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
+its_optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+fields = [
+    Field(name="inputs", dtype="uint8", shape=(3, 8, 8)),
+    Field(name="targets", dtype="int64", shape=()),
+]
+for split in ("train", "validation"):
+    with phalanx.PackWriter(Path("images.pack") / split, fields=fields, classes=["a", "b"]) as made:
+        made.add_rows(
+            {"inputs": np.ones((9, 3, 8, 8), np.uint8), "targets": np.arange(9, dtype=np.int64) % 2}
+        )
 digits = [Field(name="inputs", dtype="float32", shape=(3,))]
 with phalanx.PackWriter(Path("digits.pack/train"), fields=digits) as pack_writer:
     for row in np.ones((9, 3), np.float32):

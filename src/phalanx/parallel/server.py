@@ -207,18 +207,21 @@ class Server(Strategy):
 
     def finish_epoch(self) -> None:
         """Exchange the servers' weights, and gather their states on rank 0, which saves them."""
+        with self.group.uncounted():
+            self._gather_state()
+        if self.role == "server" and self._peers is not None:
+            parts = [self._weights[shard.start : shard.stop] for shard in self._shards]
+            buffers = [Buffer.of(part.numpy()) for part in parts]
+            self._peers.all_gather(buffers, buffers[self._number])
+
+    def _gather_state(self) -> None:
         group = self._world.group
         if self.rank == 0:
             whole = [torch.empty_like(self._weights) for _ in STATE_NAMES[self._rule.kind]]
             steps = receive_states(group, whole, self._sources)
             export_optimizer_state(self._rule, whole, steps, self._parameters, self.optimizer)
-        if self.role == "worker":
-            return
-        send_state(group, self._shard.state(), self._shard.steps, dest=0)
-        if self._peers is not None:
-            parts = [self._weights[shard.start : shard.stop] for shard in self._shards]
-            buffers = [Buffer.of(part.numpy()) for part in parts]
-            self._peers.all_gather(buffers, buffers[self._number])
+        if self.role == "server":
+            send_state(group, self._shard.state(), self._shard.steps, dest=0)
 
     @property
     def _sources(self) -> dict[int, range]:

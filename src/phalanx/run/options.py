@@ -15,9 +15,14 @@ Metrics = Callable[[int, dict[str, float]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """When checkpoints are written beside those after each epoch, and which stay.
+    """Times of checkpoints beside those after each epoch, and the number of those that stay.
 
-        phalanx.start(…, checkpoint_dir="saved", checkpoints=phalanx.Checkpoints(every_steps=500))
+        often = phalanx.Checkpoints(every_steps=500, keep=3)
+        run = phalanx.start(
+            model, optimizer, data, batch_size=4, checkpoint_dir="saved", checkpoints=often
+        )
+        for batch in run:
+            run.backward(criterion(run.model(batch.inputs), batch.targets))
 
     Raises:
         UserError: For a value that is none of its option's.
@@ -53,9 +58,14 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """What is recorded beside steps, epochs and metrics, and who is told.
+    """Records beside those of steps, epochs and metrics, and a function that is told of metrics.
 
-        phalanx.start(…, run_dir="runs/first", records=phalanx.Records(trace=True))
+        more = phalanx.Records(trace=True)
+        run = phalanx.start(
+            model, optimizer, data, batch_size=4, run_dir="runs/first", records=more
+        )
+        for batch in run:
+            run.backward(criterion(run.model(batch.inputs), batch.targets))
 
     Raises:
         UserError: For a value that is none of its option's.

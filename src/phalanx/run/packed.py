@@ -36,9 +36,11 @@ class Packed:
     """A folder of `phalanx data pack` whose samples are prepared for training: images decoded and
     normalised, tokens and classes int64.
 
-        data = phalanx.Packed("digits.pack", readers=4, cache_mb=200, augment=True)
-        run = phalanx.start(model, optimizer, data, batch_size=256, epochs=10)
-        run.evaluate(accuracy, data)  # its samples for validation
+        images = phalanx.Packed("images.pack", readers=4, cache_mb=200, augment=True)
+        run = phalanx.start(network, its_optimizer, images, batch_size=256, epochs=1)
+        for batch in run:
+            run.backward(criterion(run.model(batch.inputs), batch.targets))
+        run.evaluate(lambda model, batch: criterion(model(batch[0]), batch[1]), images)
 
     Raises:
         UserError: For a value that is none of its option's.

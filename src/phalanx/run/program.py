@@ -289,7 +289,7 @@ class ProgramRun:
 
     def _current(self, call: str) -> MicroBatch:
         if self._loop.current is None:
-            raise UserError(f"{call} is called once for each micro-batch of the run's loop")
+            raise UserError(f"{call} is for the micro-batches of the run's loop, once for each")
         return self._loop.current
 
     @contextmanager

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import torch.distributed as dist
 
+from phalanx.comm.faults import is_fault_tolerant
 from phalanx.errors import UserError
 from phalanx.parallel.make import (
     JobRanks,
@@ -341,6 +342,11 @@ def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) 
         raise UserError(
             f'strategy="{name}" does not sum the gradients of micro-batches in a fixed order, as '
             'bitwise=True and --survive do: take strategy="mpi"'
+        )
+    if name == "pipeline" and is_fault_tolerant():
+        raise UserError(
+            'strategy="pipeline" keeps the parameters of a stage on one rank, with which they '
+            'would be lost, so that it cannot --survive: take strategy="mpi"'
         )
     if is_on_gpu:
         raise UserError("bitwise=True is for the CPU: leave device= out")

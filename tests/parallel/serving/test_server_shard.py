@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.serving.server_shard import ServerShard
+from phalanx.parallel.serving.server_shard import ServerShard, export_optimizer_state
 from phalanx.parallel.vector import flatten_parameters, views_of
 
 RULES = {
@@ -61,7 +61,8 @@ def test_a_share_goes_on_from_a_state_and_gives_it_back(rule: OptimizerConfig) -
             shard.update(span, rule.learning_rate / (step + 1))
     assert torch.allclose(vector, expected, rtol=0, atol=1e-14)
     by_quantity = zip(*(shard.state() for shard in shards), strict=True)
-    shards[0].export_optimizer_state([torch.cat(parts) for parts in by_quantity], mine, begun)
+    whole_state = [torch.cat(parts) for parts in by_quantity]
+    export_optimizer_state(rule, whole_state, shards[0].steps, mine, begun)
     for parameter, other in zip(mine, truth, strict=True):
         assert begun.state[parameter].keys() == {
             k for k, v in whole.state[other].items() if v is not None

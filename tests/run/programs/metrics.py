@@ -26,14 +26,8 @@ def to_tensorboard(step: int, metrics: dict[str, float]) -> None:
         writer().add_scalar(name, value, step)
 
 
-run = phalanx.start(
-    model,
-    optimizer,
-    data,
-    batch_size=16,
-    epochs=2,
-    records=phalanx.Records(on_metrics=to_tensorboard),
-)
+told = phalanx.Records(on_metrics=to_tensorboard)
+run = phalanx.start(model, optimizer, data, batch_size=16, epochs=2, records=told)
 for batch in run:
     loss = torch.nn.functional.mse_loss(run.model(batch.inputs), batch.targets)
     run.backward(loss)
