@@ -62,12 +62,17 @@ def sample_of(content: dict[str, NDArray[Any]], number: int, kind: Kind) -> dict
 
 
 def make(
-    path: Path, kind: Kind, *, num_samples: int = 30, shard_bytes: int = 240
+    path: Path,
+    kind: Kind,
+    *,
+    num_samples: int = 30,
+    shard_bytes: int = 240,
+    splits: dict[str, int] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Small images and labels; several shards."""
     content = rows(IMAGES, num_samples)
     shard_bytes = shard_bytes if kind == "raw" else 4 * shard_bytes
-    with PackWriter(path, fields=fields_of(kind), shard_bytes=shard_bytes) as writer:
+    with PackWriter(path, fields=fields_of(kind), shard_bytes=shard_bytes, splits=splits) as writer:
         if kind == "raw":
             writer.add_rows(content)
         else:

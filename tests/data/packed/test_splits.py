@@ -11,7 +11,7 @@ import pytest
 
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.packed.index import INDEX
-from phalanx.data.packed.index_file import SPLITS, find_splits, read_index, write_splits
+from phalanx.data.packed.index_file import find_splits, read_index
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.verify import damaged_samples, verify
 from phalanx.data.sources.pack_description import describe
@@ -21,9 +21,9 @@ from tests.data.packed.made import make
 
 @pytest.fixture
 def pack(tmp_path: Path) -> Path:
-    make(tmp_path / "p" / "train", "png")
-    make(tmp_path / "p" / "validation", "raw", num_samples=8)
-    write_splits(tmp_path / "p", {"train": 30, "validation": 8})
+    splits = {"train": 30, "validation": 8}
+    make(tmp_path / "p" / "train", "png", splits=splits)
+    make(tmp_path / "p" / "validation", "raw", num_samples=8, splits=splits)
     return tmp_path / "p"
 
 
@@ -35,8 +35,6 @@ def test_what_is_whole(pack: Path) -> None:
     }
     assert found.faults == []
     assert list(find_splits(pack / "train").indices) == [pack / "train"]
-    (pack / SPLITS).unlink()
-    assert find_splits(pack).faults == [], "packs of earlier versions have no list"
 
 
 def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
@@ -48,27 +46,24 @@ def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
     )
     assert find_splits(pack).faults == [line]
     assert find_splits(pack / "train").faults == [line]
-    (pack / SPLITS).unlink()
-    assert find_splits(pack).faults == [line], "no list is needed for that"
-    write_splits(pack, {"train": 30, "validation": 8})
     shutil.rmtree(pack / "train")
     assert find_splits(pack).faults == [
         f"{pack / 'train'} is missing: the pack has train, validation"
     ]
     make(pack / "train", "raw", num_samples=5)
     assert find_splits(pack).faults == [
-        f"{pack / 'train'} has 5 samples, and 30 by splits.json: it is of another pack"
+        f"{pack / 'train'} has 5 samples, and 30 by {pack / 'validation' / INDEX}: it is "
+        "of another pack"
     ]
     (pack / "train" / INDEX).write_bytes(b'{"schema": "\xff')
     assert f"{pack / 'train' / INDEX} is damaged" in find_splits(pack).faults[0]
-    (pack / SPLITS).write_bytes(b"{")
-    assert f"{pack / SPLITS} is damaged" in find_splits(pack).faults[0]
-    write_splits(pack, {"../other": 3})
-    assert f"{pack / SPLITS} is damaged: Expected `str` matching" in find_splits(pack).faults[0]
+    with pytest.raises(UserError, match="Expected `str` matching regex"):
+        make(tmp_path / "q", "raw", splits={"../other": 3})
+        read_index(tmp_path / "q")
     with pytest.raises(UserError, match="is no pack"):
         find_splits(tmp_path / "nowhere")
     with pytest.raises(UserError, match="is no pack"):
-        find_splits(tmp_path / "p" / SPLITS)
+        find_splits(tmp_path / "p" / INDEX)
 
 
 def test_what_is_no_regular_file(pack: Path) -> None:

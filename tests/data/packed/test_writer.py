@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phalanx.data.packed.hidden_folder import hidden_folder
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.writer import PackWriter, hidden_folder
+from phalanx.data.packed.writer import PackWriter
 from phalanx.errors import UserError
 from tests.data.packed.made import IMAGES, Kind, fields_of, files_of, folder, make, rows, sample_of
 
@@ -136,7 +137,9 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
     first = PackWriter(tmp_path / "p", fields=IMAGES, source="cats")
     with pytest.raises(StoppedError), first:
         raise StoppedError
-    with pytest.raises(UserError, match="part of a pack of cats, or with other options"):
+    with pytest.raises(
+        UserError, match="part of a pack of cats, which has changed or was"
+    ):
         PackWriter(tmp_path / "p", fields=IMAGES, source="dogs")
     make(tmp_path / "q", "raw")
 

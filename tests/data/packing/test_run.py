@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phalanx.data.packed.hidden_folder import hidden_folder
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.shard_writers import Rows
-from phalanx.data.packed.writer import hidden_folder
 from phalanx.data.packing import run
 from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.origin import Origin
@@ -94,7 +94,7 @@ def test_what_was_begun_and_cannot_be_read_is_begun_anew(tmp_path: Path) -> None
     """One byte that is no UTF-8 stopped `data pack` for ever."""
     with pytest.raises(KeyboardInterrupt):
         pack(Interrupted(4), tmp_path / "p", SMALL_SHARDS)
-    path = hidden_folder(tmp_path / "p") / "request.json"
+    path = hidden_folder(tmp_path / "p") / ".arguments.json"
     path.write_bytes(path.read_bytes().replace(b"numbers", b"number\xff"))
     pack(Interrupted(99), tmp_path / "whole", SMALL_SHARDS)
     pack(Interrupted(99), tmp_path / "p", SMALL_SHARDS)

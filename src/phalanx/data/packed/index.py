@@ -18,6 +18,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from phalanx.records.regular_file import FileName
+
 SCHEMA_VERSION = 2
 INDEX = "index.json"
 
@@ -56,6 +58,7 @@ class PackIndex(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int
     classes: list[str] = []  # names of the targets, where they are classes
     source: str = ""  # what it was packed from, for people
+    splits: dict[FileName, int] = {}  # samples of each split of its pack; none: it is alone
     sha256: str = ""  # of this very index without it
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,10 +12,8 @@ import msgspec
 from phalanx.data.packed.check_index import check_index
 from phalanx.data.packed.index import INDEX, SCHEMA_VERSION, PackIndex
 from phalanx.errors import UserError
-from phalanx.records.files import DECODE_ERRORS, write_atomically
-from phalanx.records.regular_file import FileName, read_regular, readable
-
-SPLITS = "splits.json"
+from phalanx.records.files import DECODE_ERRORS
+from phalanx.records.regular_file import read_regular, readable
 
 
 def read_index(folder: Path) -> PackIndex:
@@ -76,21 +74,11 @@ def _hint(folder: Path) -> str:
     return f"; name a split of it, {folder / splits[0]}" if splits else ""
 
 
-class SplitList(msgspec.Struct, frozen=True, kw_only=True):
-    """`splits.json`: the samples of each split, so that one that is gone is missed."""
-
-    splits: dict[FileName, int]
-
-
 class FoundSplits(NamedTuple):
     indices: dict[Path, PackIndex]
     """By folder, of those that can be read."""
     faults: list[str]
     """What is wrong with the others, or between them."""
-
-
-def write_splits(folder: Path, num_samples: Mapping[str, int]) -> None:
-    write_atomically(folder / SPLITS, msgspec.json.encode(SplitList(splits=dict(num_samples))))
 
 
 def find_splits(folder: Path) -> FoundSplits:
@@ -103,42 +91,32 @@ def find_splits(folder: Path) -> FoundSplits:
     if folder.is_dir() and _num_shards(folder):
         return FoundSplits({}, [f"{folder} {_fault(folder)}"])
     found = FoundSplits({}, [])
-    expected = _expected(folder, found.faults)
     for child in _folders(folder):
         try:
             if has_index(child):
                 found.indices[child] = read_index(child)
-            elif child.name in ("train", "validation", *expected) or _num_shards(child):
+            elif child.name in ("train", "validation") or _num_shards(child):
                 found.faults.append(f"{child} {_fault(child)}")
         except (UserError, OSError) as error:
             found.faults.append(str(error))
-    for name, num_samples in expected.items():
-        index = found.indices.get(folder / name)
-        if not (folder / name).exists():
-            found.faults.append(f"{folder / name} is missing: the pack has {', '.join(expected)}")
-        elif index is not None and index.num_samples != num_samples:
-            found.faults.append(
-                f"{folder / name} has {index.num_samples:,} samples, and {num_samples:,} by "
-                f"{SPLITS}: it is of another pack"
-            )
+    found.faults.extend(_misfits(folder, found.indices))
     if not found.indices and not found.faults:
         read_index(folder)  # says what is missing
     return found
 
 
-def _expected(folder: Path, faults: list[str]) -> Mapping[str, int]:
-    """Read `splits.json`; empty for packs without one."""
-    path = folder / SPLITS
-    try:
-        with readable(path):
-            if not path.exists():
-                return {}
-            return msgspec.json.decode(read_regular(path), type=SplitList).splits
-    except UserError as error:
-        faults.append(str(error))
-    except DECODE_ERRORS as error:
-        faults.append(f"{path} is damaged: {error}")
-    return {}
+def _misfits(folder: Path, indices: Mapping[Path, PackIndex]) -> Iterator[str]:
+    """Yield which splits are missing or of another pack, by what the indices of others say."""
+    expected = {name: (n, path) for path, it in indices.items() for name, n in it.splits.items()}
+    for name, (num_samples, path) in expected.items():
+        index = indices.get(folder / name)
+        if not (folder / name).exists():
+            yield f"{folder / name} is missing: the pack has {', '.join(expected)}"
+        elif index is not None and index.num_samples != num_samples:
+            yield (
+                f"{folder / name} has {index.num_samples:,} samples, and {num_samples:,} by "
+                f"{path / INDEX}: it is of another pack"
+            )
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from phalanx.data.file_lock import try_lock
 from phalanx.data.packed.check_index import check_fields, check_rows, check_sample
 from phalanx.data.packed.field_statistics import measure_fields
+from phalanx.data.packed.hidden_folder import HiddenFolder, writing
 from phalanx.data.packed.index import INDEX, Field, PackIndex, Shard
 from phalanx.data.packed.index_file import encode_index, read_index
 from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
-from phalanx.records.regular_file import open_lock
+from phalanx.records.regular_file import FileName
 
 PROGRESS = ".progress.jsonl"
 
@@ -33,37 +31,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     shard_bytes: int
     source: str
     classes: list[str]
-
-
-def read_progress(folder: Path) -> tuple[Arguments, list[Shard]] | None:
-    """Return arguments and complete shards, or None; ignore a truncated last line."""
-    try:
-        lines = (folder / PROGRESS).read_bytes().split(b"\n")[:-1]
-        if not lines:
-            return None
-        arguments = msgspec.json.decode(lines[0], type=Arguments)
-        return arguments, [msgspec.json.decode(line, type=Shard) for line in lines[1:]]
-    except (FileNotFoundError, *DECODE_ERRORS):
-        return None
-
-
-def rewrite_progress(folder: Path, arguments: Arguments, shards: Sequence[Shard]) -> None:
-    """Write the file again, without a truncated last line."""
-    lines = [msgspec.json.encode(line) for line in (arguments, *shards)]
-    write_atomically(folder / PROGRESS, b"\n".join([*lines, b""]))
-
-
-def add_progress(folder: Path, shard: Shard) -> None:
-    """Append and fsync the line of a shard whose files are already on disk."""
-    with (folder / PROGRESS).open("ab") as file:
-        file.write(msgspec.json.encode(shard) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    splits: dict[FileName, int] = {}
 
 
 Result = TypeVar("Result")
-
-LOCK = ".lock"
 
 
 class PackWriter:
@@ -94,21 +65,23 @@ class PackWriter:
         source: str = "",
         classes: Sequence[str] = (),
         measure: Sequence[str] = (),
+        splits: Mapping[str, int] | None = None,
     ) -> None:
-        """measure: fields whose mean and deviation are written to the index."""
+        """measure: fields whose mean and deviation are written to the index. splits: samples of
+        each split of the pack of which this is one."""
         check_fields(fields)
         self._arguments = Arguments(
             fields=list(fields),
             shard_bytes=shard_bytes,
             source=source,
             classes=list(classes),
+            splits=dict(splits or {}),
         )
         self._measure = frozenset(measure)
         self._folder = folder
-        self._hidden = hidden_folder(folder)
         self._shard: ShardWriter | None = None
         self._shards: list[Shard] = []
-        self._lock: IO[bytes] | None = None
+        self._hidden: HiddenFolder[Arguments] | None = None
         self._guard(self._go_on)
         self.num_samples = sum(shard.num_samples for shard in self._shards)
 
@@ -145,18 +118,11 @@ class PackWriter:
             self._abandon()
 
     def _go_on(self) -> None:
-        self._lock = _take(self._folder, self._hidden)
-        begun = read_progress(self._hidden)
-        if begun is None:
-            begun = self._arguments, []
-        arguments, shards = begun
-        if arguments != self._arguments:
-            raise UserError(
-                f"{self._hidden} holds part of a pack of {arguments.source or 'other data'}, or "
-                "with other options\ndo the same as then to go on, or remove that folder"
-            )
-        self._shards = _whole(self._hidden, shards)
-        rewrite_progress(self._hidden, self._arguments, self._shards)
+        self._hidden = HiddenFolder(self._folder, self._arguments, source=self._arguments.source)
+        self._path = self._hidden.path
+        self._shards = _whole_shards(self._path)
+        lines = [msgspec.json.encode(shard) + b"\n" for shard in self._shards]
+        write_atomically(self._path / PROGRESS, b"".join(lines))  # without a truncated last line
 
     def _add(self, sample: Sample) -> None:
         while not self._open_shard().add(sample):
@@ -173,7 +139,7 @@ class PackWriter:
     def _open_shard(self) -> ShardWriter:
         if self._shard is None:
             self._shard = ShardWriter(
-                self._hidden,
+                self._path,
                 self._arguments.fields,
                 number=len(self._shards),
                 shard_bytes=self._arguments.shard_bytes,
@@ -184,7 +150,7 @@ class PackWriter:
         if self._shard is not None:
             shard = self._shard.finish()
             self._shard = None
-            add_progress(self._hidden, shard)
+            self._add_progress(shard)
             self._shards.append(shard)
 
     def _publish(self) -> PackIndex:
@@ -197,94 +163,57 @@ class PackWriter:
             num_samples=self.num_samples,
             classes=self._arguments.classes,
             source=self._arguments.source,
+            splits=self._arguments.splits,
         )
-        path = self._hidden / INDEX
+        path = self._path / INDEX
         write_atomically(path, encode_index(index))
         if self._measure:
-            index = msgspec.structs.replace(
-                index, fields=measure_fields(self._hidden, self._measure)
-            )
+            index = msgspec.structs.replace(index, fields=measure_fields(self._path, self._measure))
             write_atomically(path, encode_index(index))
-        sync_folder(self._hidden)
-        self._hidden.rename(self._folder)
-        for name in (PROGRESS, LOCK):
-            (self._folder / name).unlink(missing_ok=True)
-        sync_folder(self._folder.absolute().parent)
+        (self._path / PROGRESS).unlink()
+        assert self._hidden is not None, "it is open"
+        self._hidden.publish()
         self._abandon()
         return read_index(self._folder)
+
+    def _add_progress(self, shard: Shard) -> None:
+        """Append and fsync the line of a shard whose files are already on disk."""
+        with (self._path / PROGRESS).open("ab") as file:
+            file.write(msgspec.json.encode(shard) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _abandon(self) -> None:
         """Drop the unfinished shard and the lock."""
         if self._shard is not None:
             self._shard.abandon()
             self._shard = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._hidden is not None:
+            self._hidden.close()
+            self._hidden = None
 
     def _guard(self, effect: Callable[[], Result]) -> Result:
         """Run `effect`; after any error the writer is closed.
 
         Raises: UserError for an OSError.
         """
+        kept = sum(shard.num_samples for shard in self._shards)
         try:
-            return effect()
-        except OSError as error:
-            self._abandon()
-            raise UserError(self._refusal(error)) from error
+            with writing(self._folder, f"; {kept:,} samples are kept in {self._folder.parent}"):
+                return effect()
         except BaseException:
             self._abandon()
             raise
 
-    def _refusal(self, error: OSError) -> str:
-        kept = sum(shard.num_samples for shard in self._shards)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return (
-                f"{self._folder}: {error.strerror} while packing; {kept:,} samples are kept in "
-                f"{self._hidden}\nmake room and run it again to go on, or remove that folder"
-            )
-        return f"{error.filename or self._folder} cannot be written: {error.strerror}"
 
-
-def hidden_folder(folder: Path) -> Path:
-    """Return the folder beside `folder` in which it is written."""
-    return folder.absolute().parent / f".{folder.absolute().name}.packing"
-
-
-def refuse_taken(folder: Path, *, is_pack: bool, remedy: str) -> None:
-    """Raises: UserError when a pack or something else is in `folder`."""
-    if is_pack:
-        raise UserError(f"{folder} is a pack already: name another folder, or {remedy}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there and no pack: name another folder")
-
-
-def sync_folder(folder: Path) -> None:
-    """Fsync a folder, where the file system can."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _take(folder: Path, hidden: Path) -> IO[bytes]:
-    """Create and lock the hidden folder.
-
-    Raises: UserError when `folder` exists or another process is writing it.
-    """
-    refuse_taken(folder, is_pack=(folder / INDEX).exists(), remedy="remove it")
-    hidden.mkdir(parents=True, exist_ok=True)
-    lock = open_lock(hidden / LOCK)
-    if not try_lock(lock):
-        lock.close()
-        raise UserError(f"{folder} is being packed by another process: wait for it")
-    return lock
-
-
-def _whole(folder: Path, shards: Sequence[Shard]) -> list[Shard]:
-    """Return the shards before the first one whose files are not all there."""
+def _whole_shards(folder: Path) -> list[Shard]:
+    """Return the shards of an interrupted writer, before the first one whose files are not all
+    there; a truncated last line is ignored."""
+    try:
+        lines = (folder / PROGRESS).read_bytes().split(b"\n")[:-1]
+        shards = [msgspec.json.decode(line, type=Shard) for line in lines]
+    except (FileNotFoundError, *DECODE_ERRORS):
+        return []
     return list(
         takewhile(
             lambda shard: all(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,23 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.check_index import check_fields
+from phalanx.data.packed.hidden_folder import HiddenFolder, hidden_folder, writing
 from phalanx.data.packed.index import INDEX, Field, PackIndex, sample_bytes
-from phalanx.data.packed.index_file import read_index, splits_of, write_splits
+from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.shard_writers import Rows, Sample
-from phalanx.data.packed.writer import (
-    Arguments,
-    PackWriter,
-    hidden_folder,
-    refuse_taken,
-    sync_folder,
-)
+from phalanx.data.packed.writer import Arguments, PackWriter
 from phalanx.data.packing.origin import Origin
 from phalanx.data.packing.table import Numbers
 from phalanx.errors import UserError
 from phalanx.records.configuration import check_positive
-from phalanx.records.files import DECODE_ERRORS, write_atomically
 
-REQUEST = "request.json"
 READ_BYTES = 16 * 2**20
 MAX_READ_SAMPLES = 4096
 _SAMPLES_OF_UNKNOWN_SIZE = 256
@@ -68,6 +59,10 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
     validation: float
     arguments: Arguments  # of the writer of each split
 
+    @property
+    def source(self) -> str:
+        return self.arguments.source
+
 
 def pack(
     origin: Origin, target: Path, options: PackingOptions, on_progress: OnProgress = lambda *_: None
@@ -78,36 +73,33 @@ def pack(
     Raises: UserError when `target` is taken, the disk is full, or a sample cannot be read. What was
             there before stays; whole shards are kept in a hidden folder beside `target`.
     """
-    request = _request(origin, options)
-    with _refusals(target):
-        _check_target(target, options.overwrite)
-        hidden = hidden_folder(target)
-        _check_hidden(hidden, request, options.overwrite)
-        _check_room(hidden, origin)
-        write_atomically(hidden / REQUEST, msgspec.json.encode(request))
-        parts = split(
-            origin.chunks,
-            seed=options.seed,
-            share=options.validation,
-            validation=origin.validation,
-        )
-        indices = {
-            name: _pack_split(origin, numbers, hidden / name, request, on_progress)
-            for name, numbers in parts._asdict().items()
-            if len(numbers)
-        }
-        write_splits(hidden, {name: index.num_samples for name, index in indices.items()})
-        _publish(hidden, target)
+    parts = split(
+        origin.chunks, seed=options.seed, share=options.validation, validation=origin.validation
+    )
+    chosen = {name: numbers for name, numbers in parts._asdict().items() if len(numbers)}
+    request = _request(origin, options, {name: len(numbers) for name, numbers in chosen.items()})
+    with writing(target):
+        _check_room(hidden_folder(target), origin)
+        hidden = HiddenFolder(target, request, source=request.source, overwrite=options.overwrite)
+        try:
+            indices = {
+                name: _pack_split(origin, numbers, hidden.path / name, request, on_progress)
+                for name, numbers in chosen.items()
+            }
+            hidden.publish()
+        finally:
+            hidden.close()
     return indices
 
 
-def _request(origin: Origin, options: PackingOptions) -> PackRequest:
+def _request(origin: Origin, options: PackingOptions, splits: Mapping[str, int]) -> PackRequest:
     check_fields(origin.fields)
     arguments = Arguments(
         fields=origin.fields,
         shard_bytes=int(options.shard_mb * 1e6),
         source=f"{origin.text}; seed {options.seed}",
         classes=origin.classes,
+        splits=dict(splits),
     )
     return PackRequest(
         fingerprint=origin.fingerprint, validation=options.validation, arguments=arguments
@@ -153,35 +145,6 @@ def _pieces(numbers: Numbers, origin: Origin) -> Iterator[Numbers]:
         yield numbers[start : start + step]
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
-    if not target.exists():
-        return
-    is_pack = target.is_dir() and bool(splits_of(target))
-    if not (is_pack and overwrite):
-        refuse_taken(target, is_pack=is_pack, remedy="replace it with --overwrite")
-    if target.is_mount():
-        raise UserError(f"{target} is a mount point: name a folder in it")
-
-
-def _check_hidden(hidden: Path, request: PackRequest, overwrite: bool) -> None:
-    """Go on with an unfinished pack, or put it away."""
-    if not hidden.exists():
-        return
-    try:
-        begun = msgspec.json.decode((hidden / REQUEST).read_bytes(), type=PackRequest)
-    except (FileNotFoundError, *DECODE_ERRORS):
-        begun = None
-    if begun == request:
-        return
-    if begun is not None and not overwrite:
-        raise UserError(
-            f"{hidden} holds part of a pack of {begun.arguments.source}, which has changed or was "
-            "packed with other options\n"
-            "repeat that command to go on, or begin anew with --overwrite"
-        )
-    shutil.rmtree(hidden)
-
-
 def _check_room(hidden: Path, origin: Origin) -> None:
     """Raises: UserError when the disk has too little room, as far as that can be told before."""
     sizes = [sample_bytes(field) for field in origin.fields]
@@ -195,31 +158,6 @@ def _check_room(hidden: Path, origin: Origin) -> None:
             f"{place} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed: "
             "name a folder on another disk"
         )
-
-
-def _publish(hidden: Path, target: Path) -> None:
-    """The pack takes its name; the one that had it goes."""
-    replaced = target.parent / f".{target.name}.replaced"
-    shutil.rmtree(replaced, ignore_errors=True)
-    if target.exists():
-        target.rename(replaced)
-    sync_folder(hidden)
-    hidden.rename(target)
-    sync_folder(target.absolute().parent)
-    (target / REQUEST).unlink(missing_ok=True)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-@contextmanager
-def _refusals(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"the disk of {target} is full: make room, and run it again") from error
-        raise UserError(
-            f"{error.filename or target} cannot be written: {error.strerror}"
-        ) from error
 
 
 class Splits(NamedTuple):
