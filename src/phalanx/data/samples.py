@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -39,8 +39,9 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
-        """Yield the samples of each of `indices`, (n,) int64, put together as a batch."""
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Any]:
+        """Yield the samples of each of `indices`, (n,) int64, put together as a batch. Indices are
+        taken as far ahead as samples are read."""
 
 
 class PartialBatch(NamedTuple):
@@ -71,7 +72,7 @@ class TensorSamples:
     def __len__(self) -> int:
         return len(self._tensors[0])
 
-    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         """Yield the samples of each of `indices`."""
         for chosen in indices:
             # Not `tensor[chosen]`: that takes more than twice as long for the same bytes.
@@ -115,7 +116,7 @@ class ReadSamples(ABC):
     def read(self, indices: NDArray[np.int64]) -> Any:
         """Return samples as a batch. indices: (n,)."""
 
-    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         """Yield the samples of each of `indices`."""
         rows = (chosen.numpy() for chosen in indices)
         return prefetched(self.read, rows, readers=self._num_workers, depth=max(1, self._depth))

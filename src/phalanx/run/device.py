@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -102,7 +102,7 @@ class SamplesOnDevice:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         """Yield the samples of each of `indices`."""
         for batch in self._samples.batches(indices):
             yield copy_to(self._device, batch)

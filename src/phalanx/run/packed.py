@@ -181,8 +181,7 @@ class PackedSamples:
         """Yield the samples of each of `indices`, of an epoch. seen: its samples, over all ranks,
         before those."""
         assert self._source is not None, "opened"
-        rows = [chosen.numpy() for chosen in indices]
-        loaded = self._source.read(self._split, rows, epoch)
+        loaded = self._source.read(self._split, indices, epoch)
         for before, (inputs, targets, number, _, num_damaged) in zip(seen, loaded, strict=True):
             if self._split == TRAIN:
                 self._source.position = epoch, before

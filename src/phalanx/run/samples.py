@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class DatasetSamples:
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
-    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         options = in_processes(self._loading)
         chosen, dataset = [rows.tolist() for rows in indices], self.dataset
         if self._seed is not None:
@@ -84,8 +84,8 @@ class ChosenSamples:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
-        return self.samples.batches([self.numbers[chosen] for chosen in indices])
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Any]:
+        return self.samples.batches(self.numbers[chosen] for chosen in indices)
 
 
 def samples_of_dataset(dataset: Any, loading: dict[str, Any]) -> Samples:

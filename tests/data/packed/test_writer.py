@@ -137,9 +137,7 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
     first = PackWriter(tmp_path / "p", fields=IMAGES, source="cats")
     with pytest.raises(StoppedError), first:
         raise StoppedError
-    with pytest.raises(
-        UserError, match="part of a pack of cats, which has changed or was"
-    ):
+    with pytest.raises(UserError, match="part of a pack of cats, which has changed or was"):
         PackWriter(tmp_path / "p", fields=IMAGES, source="dogs")
     make(tmp_path / "q", "raw")
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.data.datasets.dataset import Dataset
-from phalanx.data.sources.in_memory import InMemorySource, evaluation_slices
-from phalanx.data.sources.source import IGNORED
+from phalanx.data.sources.in_memory import InMemorySource
+from phalanx.data.sources.source import IGNORED, evaluation_slices
 
 
 def source(samples: int = 23, validation: int = 11) -> InMemorySource:

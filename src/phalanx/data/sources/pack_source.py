@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.data.packed.pack import Pack
@@ -22,10 +20,9 @@ from phalanx.data.reading.pack_reader import (
     SplitReader,
 )
 from phalanx.data.reading.prefetch import ReaderKind, Readers, make_readers, trace_reads
-from phalanx.data.sampler import EpochPlace, GlobalBatches
-from phalanx.data.sources.in_memory import evaluation_slices
+from phalanx.data.samples import Samples
 from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription
-from phalanx.data.sources.source import IGNORED, LoadedBatch
+from phalanx.data.sources.source import LoadedBatch, Source
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.data.staging.staged_view import StagedView
 from phalanx.data.staging.stager import Stager
@@ -52,8 +49,41 @@ class ReaderOptions:
     timeout_s: float = 300.0
 
 
-class PackSource:
-    """A `Source` of packed data."""
+class PreparedSamples:
+    """`Samples` of one split of a pack as a model takes them: pairs of inputs and targets, without
+    those that are damaged."""
+
+    def __init__(
+        self,
+        split: str,
+        num_samples: int,
+        read: Callable[[Iterator[ReadRequest]], Iterator[ReadResult]],
+        epoch: int = 0,
+    ) -> None:
+        """read: reads ahead. epoch: by which samples are augmented."""
+        self._split, self._num_samples, self._read, self._epoch = split, num_samples, read, epoch
+        self.damaged: set[int] = set()
+        """Numbers of the damaged samples found so far."""
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def at(self, epoch: int) -> PreparedSamples:
+        """Return the samples as they are in an epoch."""
+        samples = PreparedSamples(self._split, self._num_samples, self._read, epoch)
+        samples.damaged = self.damaged
+        return samples
+
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the samples of each of `indices` that are not damaged."""
+        work = (ReadRequest(self._split, chosen.numpy(), self._epoch) for chosen in indices)
+        for result in self._read(work):
+            self.damaged.update(result.damaged.tolist())
+            yield torch.from_numpy(result.inputs), torch.from_numpy(result.targets)
+
+
+class PackSource(Source):
+    """A `Source` of packed data, prefetched in bounded memory."""
 
     def __init__(
         self,
@@ -71,22 +101,17 @@ class PackSource:
 
         Raises: UserError when a shard is missing or cut short, or there are fewer samples.
         """
-        self.name, self.reason, self.shape = description.name, description.reason, description.shape
-        self.skips_damaged = options.damaged == "skip"
-        self._options, self._preparation = options, preparation
+        self._options = options
         self._packs = {
             split: Pack(description.folder / split, damaged=options.damaged)
             for split in (TRAIN, VALIDATION)
         }
-        self.num_train = _checked_count("--train-samples", train_samples, description.num_train)
-        self.num_validation = _checked_count(
-            "--validation-samples", validation_samples, description.num_validation
-        )
-        self.order = f"{self.num_train} samples of {self.name} {description.fingerprint} " + (
-            "at random"
-            if options.shuffle_shards is None
-            else f"in windows of {options.shuffle_shards} shards"
-        )
+        numbers = {
+            TRAIN: _checked_count("--train-samples", train_samples, description.num_train),
+            VALIDATION: _checked_count(
+                "--validation-samples", validation_samples, description.num_validation
+            ),
+        }
         splits = {
             split: SplitReader(
                 pack,
@@ -102,64 +127,47 @@ class PackSource:
         self._readers: Readers[ReadRequest, ReadResult] = make_readers(
             fetch, options.readers, options.kind
         )
-        self.position = (0, 0)
-        """Epoch, and the number of its samples loaded so far, over all ranks."""
+        self._samples = {s: PreparedSamples(s, n, self._read) for s, n in numbers.items()}
+        super().__init__(
+            self._samples[TRAIN],
+            self._samples[VALIDATION],
+            name=description.name,
+            reason=description.reason,
+            shape=description.shape,
+        )
+        self.skips_damaged = options.damaged == "skip"
+        self.order = f"{self.num_train} samples of {self.name} {description.fingerprint} " + (
+            "at random"
+            if options.shuffle_shards is None
+            else f"in windows of {options.shuffle_shards} shards"
+        )
         self.stager: Stager | None = None
         """Stager of this node, if this rank runs it; closed with the source."""
         self.copies = ExitStack()
         """Copies of the pack on nodes that lack it; removed with the source, collectively."""
         self.opening_notice = ""
-        self._damaged_samples: dict[str, set[int]] = {TRAIN: set(), VALIDATION: set()}
         self._num_reported: dict[str, int] = {TRAIN: 0, VALIDATION: 0}
 
-    def train_batches(self, **place: Unpack[EpochPlace]) -> Iterator[LoadedBatch]:
-        epoch, order = place["epoch"], self._windowed_order(place["seed"], place["epoch"])
-        batches = GlobalBatches(num_samples=self.num_train, order=order, **place)
-        sizes: list[int] = []
-
-        def work() -> Iterator[ReadRequest]:
-            for batch in batches:
-                sizes.append(batch.global_size)
-                yield ReadRequest(TRAIN, batch.indices.numpy(), epoch)
-
-        self.position = epoch, place.get("first_sample", 0)
-        for result in self._read(work()):
-            size = sizes.pop(0)
-            yield self._load_batch(TRAIN, result, size)
-            self.position = epoch, self.position[1] + size
-
-    def validation_batches(
-        self, *, rank: int, num_ranks: int, batch_size: int
-    ) -> Iterator[LoadedBatch]:
-        work = (
-            ReadRequest(VALIDATION, np.arange(part.start, part.stop))
-            for part in evaluation_slices(self.num_validation, rank, num_ranks, batch_size)
-        )
-        for result in self._read(work):
-            yield self._load_batch(VALIDATION, result, len(result.targets))
-
-    def read(
-        self, split: str, samples: Iterable[NDArray[np.int64]], epoch: int
-    ) -> Iterator[LoadedBatch]:
-        """Yield batches of the samples of a split that have these numbers. epoch: of which images
-        are augmented."""
-        work = (ReadRequest(split, chosen, epoch) for chosen in samples)
-        for result in self._read(work):
-            yield self._load_batch(split, result, len(result.targets))
+    def read(self, split: str, indices: Sequence[Tensor], epoch: int) -> Iterator[LoadedBatch]:
+        """Yield the samples of each of `indices`, of an epoch, and a padding one where all of them
+        are damaged."""
+        batches = self._samples[split].at(epoch).batches(indices)
+        for chosen, (inputs, targets) in zip(indices, batches, strict=True):
+            yield self._load(inputs, targets, len(chosen), len(targets))
 
     def notices(self) -> list[str]:
         """Return notices of staging and of damaged samples found since the last call."""
         notices = self.stager.notices() if self.stager is not None else []
         notices += filter(None, [self.opening_notice])
         self.opening_notice = ""
-        for split, samples in self._damaged_samples.items():
-            if len(samples) > self._num_reported[split]:
-                self._num_reported[split] = len(samples)
-                listed = ", ".join(map(str, sorted(samples)[:MAX_LISTED]))
-                more = ", …" if len(samples) > MAX_LISTED else ""
+        for split, samples in self._samples.items():
+            if len(samples.damaged) > self._num_reported[split]:
+                self._num_reported[split] = len(samples.damaged)
+                listed = ", ".join(map(str, sorted(samples.damaged)[:MAX_LISTED]))
+                more = ", …" if len(samples.damaged) > MAX_LISTED else ""
                 notices.append(
-                    f"{self._packs[split].folder}: {len(samples)} damaged so far, and left out: "
-                    f"sample {listed}{more}"
+                    f"{self._packs[split].folder}: {len(samples.damaged)} damaged so far, and left "
+                    f"out: sample {listed}{more}"
                 )
         return notices
 
@@ -175,7 +183,10 @@ class PackSource:
         options = self._options
         return self._readers.results(work, depth=options.depth, timeout_s=options.timeout_s)
 
-    def _windowed_order(self, seed: int, epoch: int) -> Tensor | None:
+    def _train_samples(self, epoch: int) -> Samples:
+        return self._samples[TRAIN].at(epoch)
+
+    def _epoch_order(self, seed: int, epoch: int) -> Tensor | None:
         window = self._options.shuffle_shards
         if window is None:
             return None
@@ -195,18 +206,6 @@ class PackSource:
             for split, pack in self._packs.items()
             for shard in pack.shards[: len(self.first_samples(split)) - 1]
         ]
-
-    def _load_batch(self, split: str, result: ReadResult, global_size: int) -> LoadedBatch:
-        num_samples = len(result.targets)
-        self._damaged_samples[split].update(result.damaged.tolist())
-        if num_samples:
-            inputs, targets = torch.from_numpy(result.inputs), torch.from_numpy(result.targets)
-        else:
-            dtype = getattr(torch, self._preparation.dtype)
-            inputs = torch.zeros(1, *self.shape.inputs, dtype=dtype)
-            like = result.targets
-            targets = torch.from_numpy(np.full((1, *like.shape[1:]), IGNORED, like.dtype))
-        return LoadedBatch(inputs, targets, num_samples, global_size, len(result.damaged))
 
 
 def _checked_count(option: str, wanted: int | None, there: int) -> int:
