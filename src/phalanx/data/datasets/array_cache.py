@@ -1,4 +1,4 @@
-"""File cache for arrays that are costly to make, verified by checksum when read."""
+"""Arrays of images, and a file cache for arrays that are costly to make, verified when read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,15 @@ from phalanx.records.files import write_atomically
 Bytes = NDArray[np.uint8]
 
 LOCK_TIMEOUT_S = 60.0
+
+
+class Arrays(NamedTuple):
+    """Images (n, 28, 28), or (n, 3, 32, 32) of colours; labels (n,) from 0 to 9."""
+
+    train_images: Bytes
+    train_labels: Bytes
+    validation_images: Bytes
+    validation_labels: Bytes
 
 
 def cached(path: Path, make: Callable[[], Bytes]) -> Bytes:

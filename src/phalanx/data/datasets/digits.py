@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from phalanx.data.datasets.array_cache import Bytes
+from phalanx.data.datasets.array_cache import Arrays, Bytes
 from phalanx.data.datasets.catalog import (
     NEEDS_SCIKIT_LEARN,
     NUM_TRAIN_SAMPLES,
     NUM_VALIDATION_SAMPLES,
 )
-from phalanx.data.datasets.images import Arrays
 from phalanx.errors import UserError
 
 Labels = NDArray[np.int64]

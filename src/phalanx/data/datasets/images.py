@@ -9,10 +9,10 @@ tiny images" (CIFAR-10).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from phalanx.data.datasets.array_cache import Arrays as Arrays
 from phalanx.data.datasets.array_cache import Bytes, cached
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, DatasetChoice, Name, digits_file
 from phalanx.data.datasets.idx import parse_idx
@@ -29,15 +29,6 @@ from phalanx.errors import UserError
 
 NUM_CLASSES = 10
 GREY, COLOURS = (28, 28), (3, 32, 32)
-
-
-class Arrays(NamedTuple):
-    """Images (n, 28, 28), or (n, 3, 32, 32) of colours; labels (n,) from 0 to 9."""
-
-    train_images: Bytes
-    train_labels: Bytes
-    validation_images: Bytes
-    validation_labels: Bytes
 
 
 def read_images(choice: DatasetChoice) -> Arrays:
