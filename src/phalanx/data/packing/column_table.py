@@ -72,6 +72,7 @@ class ColumnTable(BlockTable):
             self.blocks.append(range(start, start + group.num_rows))
             start += group.num_rows
         self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     def packed_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         return np.dtype(np.float32) if dtype == np.float64 else dtype
@@ -92,9 +93,9 @@ class ColumnTable(BlockTable):
             return None
         if types.is_primitive(kind) or types.is_decimal(kind):
             return Known(dtype, ())
-        values = self.read_block(0, [name])[name]
-        assert isinstance(values, np.ndarray)
-        return Known(dtype, values.shape[1:])
+        if name not in self._shapes:
+            self._shapes[name] = np.shape(self.read_block(0, [name])[name])[1:]
+        return Known(dtype, self._shapes[name])
 
     def read_block(self, block: int, names: Sequence[str]) -> Mapping[str, Values]:
         return {name: self._values(self._groups[block], name) for name in names}
