@@ -94,7 +94,7 @@ class ColumnTable(BlockTable):
         if types.is_primitive(kind) or types.is_decimal(kind):
             return Known(dtype, ())
         if name not in self._shapes:
-            self._shapes[name] = np.shape(self.read_block(0, [name])[name])[1:]
+            self._shapes[name] = np.asarray(self._values(self._groups[0], name)).shape[1:]
         return Known(dtype, self._shapes[name])
 
     def read_block(self, block: int, names: Sequence[str]) -> Mapping[str, Values]:
