@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,9 +171,10 @@ class PackedSamples:
         other._split, other._source = VALIDATION, self._source
         return other
 
-    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         """Yield the samples of each of `indices`."""
-        return self.batches_of(indices, 0, [0] * len(indices))
+        asked = list(indices)
+        return self.batches_of(asked, 0, [0] * len(asked))
 
     def batches_of(
         self, indices: Sequence[Tensor], epoch: int, seen: Sequence[int]
