@@ -7,29 +7,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig
+from phalanx.bench.ranks import run_ranks
 from phalanx.errors import RunFailedError
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
-from phalanx.jobs.runtime import RankJob, run_ranks
 from phalanx.launch.allocation import allocation, check_ranks, max_local_ranks
 from phalanx.launch.command import Command
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
-from phalanx.records.collectives import Bench, BenchSetting, MeasuredEvent, ProgressEvent
+from phalanx.records.collectives import Bench, BenchSetting, ProgressEvent
 from phalanx.records.events import Event
 from phalanx.records.schema import Outcome
 from phalanx.report.format import size
 
 CROWD_LOG = "crowd.log"
-RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench")
 BUSY_PROGRAM = (sys.executable, "-I", "-S", "-c", "while True: pass")
 
 
@@ -39,12 +39,7 @@ def new_folder(config: CollectivesConfig) -> Path:
 
 
 def run_bench(
-    config: CollectivesConfig,
-    folder: Path,
-    *,
-    command: Sequence[str],
-    console: Console,
-    program: Sequence[str] = RANK_PROGRAM,
+    config: CollectivesConfig, folder: Path, *, command: Sequence[str], console: Console
 ) -> None:
     """Run the benchmark, with records in `folder`.
 
@@ -61,31 +56,30 @@ def run_bench(
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
     nodes = allocation(os.environ)
     local_ranks = max_local_ranks(config.ranks, nodes.slots)
-    job = RankJob(
-        folder=folder,
-        ranks=config.ranks,
-        program=[*program, str(folder)],
-        mpi=mpi,
-        threads=None if nodes.has_others else max(1, usable_cores() // local_ranks),
-        silent_s=2 * config.timeout_s + config.seconds,
-        last_event=MeasuredEvent,
-    )
 
     def measure() -> Outcome:
         with crowd(config.crowd, folder / CROWD_LOG), LiveLine(console) as line:
-            return run_ranks(job, lambda events: show_last(line, events))
+            run_ranks(
+                "phalanx.bench",
+                config.as_record(),
+                folder,
+                ranks=config.ranks,
+                threads=None if nodes.has_others else max(1, usable_cores() // local_ranks),
+                mpi=mpi,
+                show=partial(show_progress, line),
+            )
+        return Outcome(status="completed")
 
     run_recorded(folder, Bench, measure)
 
 
-def show_last(line: LiveLine, events: Iterable[Event]) -> None:
-    """Show the last case that rank 0 has announced in `events`."""
-    steps = [event for event in events if isinstance(event, ProgressEvent)]
-    if steps:
-        what, _, number = steps[-1].doing.rpartition(" ")
+def show_progress(line: LiveLine, event: Event) -> None:
+    """Show the case that rank 0 announces."""
+    if isinstance(event, ProgressEvent):
+        what, _, number = event.doing.rpartition(" ")
         sized = number.isdecimal() and int(number)
-        doing = f"{what} {size(int(number))}" if sized else steps[-1].doing.removesuffix(" 0")
-        line.show_phase("", doing, steps[-1].done / steps[-1].total)
+        doing = f"{what} {size(int(number))}" if sized else event.doing.removesuffix(" 0")
+        line.show_phase("", doing, event.done / event.total)
 
 
 def setting_of(config: CollectivesConfig) -> BenchSetting:

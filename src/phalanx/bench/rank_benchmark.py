@@ -29,15 +29,14 @@ from phalanx.records.collectives import (
     TrafficEvent,
 )
 from phalanx.records.environment import process_age_s
-from phalanx.records.files import EventWriter, rank_file, read_bench
+from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.processor_time import peak_memory_bytes
 
 KERNELS: tuple[Kernel, ...] = ("copy", "add")
 
 
-def measure_on_rank(folder: Path, launched: Launched | None) -> None:
-    """Measure with the options recorded in `folder`."""
-    config = CollectivesConfig.from_record(read_bench(folder).config)
+def measure_on_rank(config: CollectivesConfig, folder: Path, launched: Launched | None) -> None:
+    """Measure, with records in `folder`."""
     world = join_world(
         timeout_s=config.timeout_s,
         num_started=launched.world_size if launched else None,

@@ -6,8 +6,7 @@ This process imports neither torch nor MPI, so it survives crashes of the ranks.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,21 +27,18 @@ from phalanx.bench.io.generate import (
     storage_of,
 )
 from phalanx.bench.io.page_cache import can_drop_names
-from phalanx.bench.io.rank_benchmark import data_location, ranks_folder
+from phalanx.bench.io.rank_benchmark import data_location
+from phalanx.bench.ranks import run_ranks
 from phalanx.errors import UserError
 from phalanx.jobs.live_line import LiveLine
-from phalanx.jobs.outcome import raise_failure
 from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
-from phalanx.jobs.runtime import RankJob, run_ranks
 from phalanx.launch.allocation import check_ranks
 from phalanx.launch.installation import find_mpi
 from phalanx.records.events import Event
 from phalanx.records.files import read_io, write_record
-from phalanx.records.io import Format, IoBench, IoEndEvent, IoProgressEvent, IoSetting
+from phalanx.records.io import Format, IoBench, IoProgressEvent, IoSetting
 from phalanx.records.schema import Outcome
 from phalanx.report.format import amount
-
-RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench.io")
 
 
 def new_folder(config: IoConfig) -> Path:
@@ -94,7 +90,6 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
 def _measure(
     config: IoConfig, folder: Path, location: DataLocation, formats: list[Format], line: LiveLine
 ) -> None:
-    workload = config.workload
     written = generate(
         location,
         formats,
@@ -103,26 +98,26 @@ def _measure(
     )
     write_record(folder, msgspec.structs.replace(read_io(folder), generated=written))
     for ranks in config.ranks:
-        records = ranks_folder(folder, ranks)
-        records.mkdir()
-        job = RankJob(
-            folder=records,
+        run_ranks(
+            "phalanx.bench.io",
+            {
+                "config": config.as_record() | {"data_dir": str(location.root)},
+                "ranks": ranks,
+                "formats": formats,
+            },
+            folder / f"ranks-{ranks}",
             ranks=ranks,
-            program=[*RANK_PROGRAM, str(folder), str(ranks)],
-            mpi=find_mpi(os.environ) if ranks > 1 else None,
             threads=1,
-            silent_s=2 * config.timeout_s + workload.steps * workload.compute_s,
-            last_event=IoEndEvent,
+            mpi=find_mpi(os.environ) if ranks > 1 else None,
+            show=partial(_show_progress, line, ranks),
         )
-        raise_failure(records, run_ranks(job, partial(_show_last, line, ranks)))
 
 
-def _show_last(line: LiveLine, ranks: int, events: Iterable[Event]) -> None:
-    """Show the last cell that rank 0 has announced in `events`."""
-    steps = [event for event in events if isinstance(event, IoProgressEvent)]
-    if steps:
+def _show_progress(line: LiveLine, ranks: int, event: Event) -> None:
+    """Show the cell that rank 0 announces."""
+    if isinstance(event, IoProgressEvent):
         on = "" if ranks == 1 else f"{ranks} ranks: "
-        line.show_phase(f"ranks {ranks}", on + steps[-1].doing, steps[-1].done / steps[-1].total)
+        line.show_phase(f"ranks {ranks}", on + event.doing, event.done / event.total)
 
 
 def _print_plan(

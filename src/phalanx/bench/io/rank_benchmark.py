@@ -3,55 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from phalanx.bench.io.cells import cells, compute_times
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import DataLocation, shape_of
 from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.plan import turns
-from phalanx.records.files import EventWriter, rank_file, read_io
+from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.io import Format, IoCell, IoEndEvent, IoEpochEvent, IoProgressEvent
 from phalanx.records.processor_time import peak_memory_bytes
 
 
 def data_location(config: IoConfig, folder: Path) -> DataLocation:
-    """Return the location of the data of a benchmark."""
+    """Return the location of the data of a benchmark with records in `folder`."""
     shape = shape_of(config.workload, config.training_profile.samples_per_file)
     return DataLocation(root=(config.data_dir or folder / "data").absolute(), shape=shape)
 
 
-def measure_on_rank(folder: Path, ranks: int) -> None:
-    """Measure with the options recorded in `folder`; a single rank needs no MPI."""
-    bench = read_io(folder)
-    formats: list[Format] = [f for f in bench.setting.formats if f not in bench.left_out]
-    config = IoConfig.from_record(bench.config)
+def measure_on_rank(options: Mapping[str, Any], folder: Path) -> None:
+    """Measure, with records in `folder`; a single rank needs no MPI.
+
+    options: `config`, which names the folder of the data, `ranks` and `formats`.
+    """
+    config, ranks = IoConfig.from_record(options["config"]), options["ranks"]
+    location = data_location(config, folder)
     if ranks == 1:
-        measure_cells(config, folder, formats, rank=0, ranks=1, barrier=lambda: None)
+        measure_cells(config, folder, location, options["formats"], 0, 1, barrier=lambda: None)
         return
     from phalanx.comm.join_world import join_world
 
     world = join_world(timeout_s=config.timeout_s, num_started=ranks, launcher="the launcher")
-    measure_cells(config, folder, formats, rank=world.rank, ranks=ranks, barrier=world.barrier)
+    measure_cells(
+        config, folder, location, options["formats"], world.rank, ranks, barrier=world.barrier
+    )
     world.close()
 
 
 def measure_cells(
     config: IoConfig,
     folder: Path,
-    formats: list[Format],
-    *,
+    location: DataLocation,
+    formats: Sequence[Format],
     rank: int,
     ranks: int,
+    *,
     barrier: Callable[[], None],
 ) -> None:
-    """Measure all cells for `ranks`, with records in `folder`/ranks-<n>."""
+    """Measure all cells for `ranks`, with records in `folder`."""
     began = time.monotonic()
-    writer = EventWriter(rank_file(ranks_folder(folder, ranks), rank))
+    writer = EventWriter(rank_file(folder, rank))
     workload = config.workload
     measurement = LoaderBenchmark(
-        data_location(config, folder),
+        location,
         workload,
         part=rank,
         barrier=barrier,
@@ -78,10 +84,6 @@ def measure_cells(
     end = IoEndEvent(at_s=time.monotonic() - began, peak_memory_bytes=peak_memory_bytes())
     writer.add(end)
     writer.close()
-
-
-def ranks_folder(folder: Path, ranks: int) -> Path:
-    return folder / f"ranks-{ranks}"
 
 
 def describe_cell(cell: IoCell, compute_s: float) -> str:
