@@ -20,6 +20,7 @@ from network import Result
 
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.jobs import record
+from phalanx.launch import relayed
 from phalanx.launch.binding import pool_threads
 from phalanx.launch.cores import usable_cores
 from phalanx.records import events, files, schema, totals
@@ -63,8 +64,9 @@ class RunRecords:
             if world.rank == 0:
                 record.begin_record(self.folder, self._run(self.folder, nodes, choice.name))
             world.barrier("the folder of the records")
-            if self.folder.is_dir():  # on this node, too
-                self.writer = files.EventWriter(files.rank_file(self.folder, world.rank))
+            # A node that lacks it has one in its place, whose files the launcher brings home.
+            here = relayed.local_folder(self.folder) or self.folder
+            self.writer = files.EventWriter(files.rank_file(here, world.rank))
         if world.rank == 0:
             print(f"{choice.reason}\n{title(options, choice.name, world.size)}\n{HEADER}")
         self.add(self._started())

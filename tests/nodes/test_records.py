@@ -17,6 +17,7 @@ LOCAL = "/mnt/scratch"
 """A folder that each node has for itself."""
 PHALANX = [sys.executable, "-m", "phalanx"]
 HOSTS = ["--hosts", "n0:1,n1:1"]
+SCRATCH = Path(__file__).parents[2] / "examples" / "scratch" / "train.py"
 
 
 def on_n0(nodes: Nodes, *words: str) -> tuple[int, str]:
@@ -88,3 +89,27 @@ def test_ranks_of_the_users_own_launcher_gather_their_records(
     assert nodes.run("n1", ["cat", f"{folder}/rank-1.jsonl"]).stdout == gathered
     events = [json.loads(line)["event"] for line in gathered.splitlines()]
     assert (events[0], events[-1]) == ("started", "finished")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bench collectives --ranks 2 --sizes 4 --paths phalanx,mpi --repeats 4 --output",
+        f"launch -n 2 --log-dir {{}} {SCRATCH} --dataset digits --train-samples 300 --epochs 1",
+    ],
+)
+def test_records_of_other_ranks_come_home(nodes: Nodes, words: str) -> None:
+    """A measurement's, and those of a program without PyTorch."""
+    folder = f"{LOCAL}/{words.split()[0]}"
+    named = words.format(folder) if "{}" in words else f"{words} {folder}"
+    command, *options = named.split()
+    code, said = on_n0(nodes, *PHALANX, command, *place_hosts(command, options))
+    assert code == 0, said
+    assert files_in(nodes, folder) >= {"rank-0.jsonl", "rank-1.jsonl"}
+    last = on_n0(nodes, "tail", "-n", "1", f"{folder}/rank-1.jsonl")[1]
+    assert json.loads(last)["event"] in ("measured", "finished")
+
+
+def place_hosts(command: str, options: list[str]) -> list[str]:
+    """Options of `launch` stand before its program, of a group of commands after its name."""
+    return [*HOSTS, *options] if command == "launch" else [options[0], *HOSTS, *options[1:]]

@@ -50,7 +50,7 @@ class BenchPaths:
             return self._torch.path(name, self._world.local_rank)
         if name == "mpi":
             label = vendor_of(self._world.library)
-            return MpiLibraryPath(self._world.node, label, self._params)
+            return MpiLibraryPath(self._world.communicator, label, self._params)
         group, params = self._world.group, self._params
         if name == "window" and group.shm is not None:
             return EnginePath(name, "phalanx window", group, params, allocate=group.shm.allocate)
