@@ -8,14 +8,10 @@
 The nodes are virtual (tests/nodes/cluster.py): own network, memory and processes on one machine,
 whose cores carry all of them; the link of each is limited, both ways, by `tc tbf`. First the link
 is measured: a plain TCP stream each way at the same time. Then each layout, nodes x ranks on each,
-is one job in which the engines take turns at every size:
+is measured by `phalanx bench collectives`, a job for each size, on its paths phalanx (ours, as they
+choose their route), mpi (the library's own) and gloo.
 
-    phalanx   our collectives, as they choose their route (`lanes`, `direct`)
-    library   MPI's own: Allreduce, Reduce_scatter_block, Allgather
-    gloo      torch.distributed with backend gloo
-
-All ranks sleep until an agreed moment; a call lasts from the last one's beginning to the last one's
-end. Per node an all-reduce of n bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter
+Per node an all-reduce of n bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter
 or an all-gather n(N-1)/N. Of these 128 KB pass at once, the limit's token bucket; the rest takes at
 least as long as the link's measured bandwidth says. The table shows medians in ms, the share of the
 wire's limit that they reach (-: no limit), and how many times as long as Phalanx the others take.
@@ -37,40 +33,33 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import phalanx
 from harness import save
-from phalanx.comm.buffer import Buffer
-from phalanx.comm.layout import share_of
-from phalanx.comm.wait import WaitPolicy
-from phalanx.comm.world import World
 from phalanx.launch.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
+from phalanx.report.collectives.folder import read_benches
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
 LAYOUTS = ("2x1", "2x2", "2x4", "3x1", "3x2", "3x4")  # nodes x ranks on each
 SIZES = (65_536, 262_144, 1_048_576, 10_485_760, 104_857_600)
-ENGINES = ("phalanx", "library", "gloo")
+ENGINES = ("phalanx", "mpi", "gloo")
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-STREAM_S, PORT, GLOO_PORT = 2.0, 5201, 29571
+STREAM_S, PORT = 2.0, 5201
 LAYOUT_TIMEOUT_S = 900
 BURST_BYTES = 128 * 1024  # of the limit's token bucket
 UNITS = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}  # of `tc`, in bytes per second
-START_IN_S = 3e-3
 
 Seconds = dict[str, dict[str, dict[str, list[float]]]]  # by collective, bytes, engine
-Calls = dict[str, Callable[[], None]]
 
 
 def repeats_of(num_bytes: int, calls: int) -> int:
-    """Calls that are measured, `calls` of short vectors; one more before them is not."""
+    """Calls that are measured, `calls` of short vectors."""
     return max(3, min(calls, 50_000_000 // num_bytes))
 
 
@@ -84,114 +73,6 @@ def wire_bytes(collective: str, num_bytes: int, num_nodes: int) -> float:
     """Bytes that a node must send at least, and receive."""
     once = num_bytes * (num_nodes - 1) / num_nodes
     return 2 * once if collective == "all_reduce" else once
-
-
-class Vectors:
-    """The memory of one size, and the calls of each engine on it."""
-
-    def __init__(self, world: World, num_bytes: int, engines: list[str]) -> None:
-        self.rank, self.size, self.engines = world.rank, world.size, engines
-        self.count = num_bytes // 4 // world.size * world.size
-        self.whole = np.empty(self.count, np.float32)
-        self.share = np.empty(self.count // world.size, np.float32)
-        self._world = world
-
-    def calls(self, collective: str) -> Calls:
-        makers = {"phalanx": self._phalanx, "library": self._library, "gloo": self._gloo}
-        return {name: makers[name](collective) for name in self.engines}
-
-    def fill(self) -> None:
-        """Whole numbers, whose sums are exact in every order."""
-        self.whole.fill(self.rank + 1)
-        self.share.fill(self.rank + 1)
-
-    def check(self, collective: str, engine: str) -> None:
-        total = self.size * (self.size + 1) / 2
-        if collective == "all_gather":
-            right = np.array_equal(self.whole[:: self.share.size], np.arange(1, self.size + 1))
-        else:
-            found = self.whole if collective == "all_reduce" else self.share
-            right = bool((found == total).all())
-        assert right, f"{collective} of {engine} is wrong on rank {self.rank}"
-
-    def _phalanx(self, collective: str) -> Callable[[], None]:
-        group, whole, own = self._world.group, Buffer.of(self.whole), Buffer.of(self.share)
-        cuts = [share_of(rank, self.size, self.count) for rank in range(self.size)]
-        parts = [whole.part(cut.start, cut.stop) for cut in cuts]
-        if collective == "all_reduce":
-            return lambda: group.all_reduce(whole)
-        if collective == "reduce_scatter":
-            return lambda: group.reduce_scatter(own, parts)
-        return lambda: group.all_gather(parts, own)
-
-    def _library(self, collective: str) -> Callable[[], None]:
-        from mpi4py import MPI
-
-        world, whole, share = MPI.COMM_WORLD, self.whole, self.share
-        if collective == "all_reduce":
-            return lambda: world.Allreduce(MPI.IN_PLACE, whole)
-        if collective == "reduce_scatter":
-            return lambda: world.Reduce_scatter_block(whole, share)
-        return lambda: world.Allgather(share, whole)
-
-    def _gloo(self, collective: str) -> Callable[[], None]:
-        import torch
-        import torch.distributed as dist
-
-        whole, share = torch.from_numpy(self.whole), torch.from_numpy(self.share)
-        if collective == "all_reduce":
-            return lambda: dist.all_reduce(whole)
-        if collective == "reduce_scatter":
-            return lambda: dist.reduce_scatter_tensor(share, whole)
-        return lambda: dist.all_gather_into_tensor(whole, share)
-
-
-def join_gloo(world: World, address: str) -> None:
-    import torch.distributed as dist
-
-    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
-    place = f"tcp://{address}:{GLOO_PORT}"
-    dist.init_process_group("gloo", init_method=place, rank=world.rank, world_size=world.size)
-
-
-def timed(world: World, call: Callable[[], None]) -> float:
-    """Seconds from the last rank's beginning to the last one's end."""
-    world.barrier()
-    start = np.array([time.perf_counter() + START_IN_S])  # one clock: all nodes are one machine
-    world.broadcast(start)
-    time.sleep(max(0.0, start[0] - time.perf_counter()))
-    began = time.perf_counter()
-    call()
-    ended = time.perf_counter()
-    times = world.gather(np.array([began, ended]))
-    return 0.0 if times is None else float(times[:, 1].max() - times[:, 0].max())
-
-
-def rank_main(out: Path, address: str, sizes: list[int], engines: list[str], calls: int) -> None:
-    world = World.create(timeout_s=120)
-    if world.size > usable_cores():  # those of the machine, which a node takes for its own
-        world.group.set_wait_policy(WaitPolicy.for_node(world.size, usable_cores()))
-    if "gloo" in engines:
-        join_gloo(world, address)
-    seconds: Seconds = {}
-    for num_bytes in sizes:
-        vectors = Vectors(world, num_bytes, engines)
-        for collective in COLLECTIVES:
-            by_engine = list(vectors.calls(collective).items())
-            times: dict[str, list[float]] = {engine: [] for engine in engines}
-            for repeat in range(1 + repeats_of(num_bytes, calls)):
-                by_engine = by_engine[1:] + by_engine[:1]  # none is always behind the same
-                for engine, call in by_engine:
-                    vectors.fill()
-                    took_s = timed(world, call)
-                    if repeat:
-                        times[engine].append(took_s)
-                    else:
-                        vectors.check(collective, engine)
-            seconds.setdefault(collective, {})[str(num_bytes)] = times
-    if world.rank == 0:
-        out.write_text(json.dumps(seconds))
-    world.close()
 
 
 def stream_main(server: str | None) -> None:
@@ -275,17 +156,29 @@ def run_ranks(
 
 
 def run_layout(cluster: Any, layout: str, args: argparse.Namespace) -> Seconds:
+    """Run `phalanx bench collectives` on the nodes of a layout, once for each size."""
     num_nodes, local_ranks = (int(word) for word in layout.split("x"))
     hosts = ",".join(f"{name}:{local_ranks}" for name in cluster.nodes[:num_nodes])
-    environ = {**os.environ, "PHALANX_HOSTS": hosts, "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     if num_nodes * local_ranks > usable_cores():
         for name, value in (OPEN_MPI_YIELDS | INTEL_MPI_YIELDS).items():
             environ.setdefault(name, value)  # a node does not see the others
-    out = cluster.shared / f"{layout}.json"
-    program = [sys.executable, __file__, "rank", str(out), cluster.address("n0")]
-    program += [",".join(map(str, args.sizes)), ",".join(args.engines), str(args.calls)]
-    found: Seconds = run_ranks(cluster, layout, program, environ, out, LAYOUT_TIMEOUT_S)
-    return found
+    seconds: Seconds = {name: {} for name in COLLECTIVES}
+    for num_bytes in args.sizes:
+        folder = cluster.shared / f"{layout}-{num_bytes}"
+        words = [sys.executable, "-m", "phalanx", "bench", "collectives", "--no-preflight"]
+        words += ["--hosts", hosts, "--ranks", str(num_nodes * local_ranks), "--loop", "1"]
+        words += ["--collectives", *COLLECTIVES, "--paths", *args.engines]
+        words += ["--sizes", str(num_bytes), "--repeats", str(repeats_of(num_bytes, args.calls))]
+        words += ["--output", str(folder)]
+        done = cluster.run("n0", words, environment=environ, timeout_s=LAYOUT_TIMEOUT_S)
+        if done.returncode:
+            sys.exit(f"{layout} failed:\n{done.stdout}")
+        (measure,) = read_benches(folder)
+        for point in measure.points:
+            by_size = seconds[point.collective].setdefault(str(num_bytes), {})
+            by_size[point.path] = list(point.times_s)
+    return seconds
 
 
 def summary(layout: str, bandwidth: float, seconds: Seconds) -> list[dict[str, Any]]:
@@ -377,11 +270,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        out, address, sizes, engines, calls = sys.argv[2:]
-        num_bytes = [int(n) for n in sizes.split(",")]
-        rank_main(Path(out), address, num_bytes, engines.split(","), int(calls))
-    elif sys.argv[1:2] == ["stream"]:
+    if sys.argv[1:2] == ["stream"]:
         stream_main(sys.argv[2] if sys.argv[2:] else None)
     else:
         main(parse(sys.argv[1:]))
