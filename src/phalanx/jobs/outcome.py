@@ -79,14 +79,9 @@ class JobExit(NamedTuple):
     nodes: RankNodes = ONE_NODE
 
 
-def determine_outcome(
-    folder: Path, ranks: int, ending: JobExit, *, last: type[Event] = FinishedEvent
-) -> Outcome:
-    """Return how the run ended, and what its ranks did last where that differs.
-
-    last: the event with which a rank says that it came to its end.
-    """
-    records = _Records(folder, last)
+def determine_outcome(folder: Path, ranks: int, ending: JobExit) -> Outcome:
+    """Return how the run ended, and what its ranks did last where that differs."""
+    records = _Records(folder)
     steps = {rank: step for rank in range(ranks) if (step := records.stopped_at(rank)) is not None}
     unstopped = [rank for rank in range(ranks) if rank not in steps]
     if steps and _lost_ranks(records, ranks, unstopped) is not None:
@@ -154,10 +149,9 @@ class _RankRecords:
         self.stopped_at: int | None = None
         self.lost: set[int] = set()
 
-    def add(self, event: Event, last: type[Event]) -> None:
-        """last: the event with which a rank says that it came to its end."""
+    def add(self, event: Event) -> None:
         self.first = self.first or event
-        self.has_finished = self.has_finished or isinstance(event, last)
+        self.has_finished = self.has_finished or isinstance(event, FinishedEvent)
         if isinstance(event, StoppedEvent):
             self.stopped_at = event.step
         elif isinstance(event, RecoveredEvent):
@@ -167,10 +161,9 @@ class _RankRecords:
 class _Records:
     """Records of one run, as far as they can be read."""
 
-    def __init__(self, folder: Path, last: type[Event]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.failure = _failure(folder)
-        self._last = last
         self._ranks: dict[int, _RankRecords] = {}
 
     def first(self, rank: int) -> Event | None:
@@ -194,7 +187,7 @@ class _Records:
             found = self._ranks[rank] = _RankRecords()
             with contextlib.suppress(OSError, ValueError):
                 for event in read_events(rank_file(self.folder, rank)):
-                    found.add(event, self._last)
+                    found.add(event)
         return self._ranks[rank]
 
 

@@ -1,35 +1,16 @@
-"""One rank from start to end: any error in it ends all ranks, and is reported once."""
+"""The failure of one rank, which ends all ranks and is reported once."""
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
-from phalanx.launch.detect import Launched
-from phalanx.launch.orphan import end_with_parent
-from phalanx.launch.stray_daemon import end_frozen_daemons
 from phalanx.records.failures import EXIT_FAILED, failure_of, report_failure
 from phalanx.records.schema import Outcome
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
-
-
-def run_rank(folder: Path, launched: Launched | None, work: Callable[[], None]) -> None:
-    """Do the work of a rank that Phalanx started; any error ends all ranks and this process.
-
-    folder: of the records of the ranks.
-    """
-    end_with_parent()
-    end_frozen_daemons()
-    signal.signal(signal.SIGTERM, _end)
-    try:
-        work()
-    except BaseException as error:  # noqa: BLE001  # whatever it is, the peers must not hang
-        fail(error, launched.rank if launched else 0, folder)
 
 
 def fail(
@@ -55,7 +36,3 @@ def fail(
         from phalanx.comm.abort import abort  # a single process needs nothing else of comm
 
         abort(exit_code)
-
-
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    os._exit(EXIT_TERMINATED)  # not through MPI_Finalize, which would wait for the peers

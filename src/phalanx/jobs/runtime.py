@@ -36,7 +36,7 @@ from phalanx.launch.job import Job
 from phalanx.launch.rank_log import read_failures
 from phalanx.launch.state_clock import StateClock
 from phalanx.launch.stray_daemon import FROZEN_S
-from phalanx.records.events import Event, FinishedEvent
+from phalanx.records.events import Event
 from phalanx.records.schema import Outcome
 from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
 
@@ -62,7 +62,6 @@ class RankJob:
     threads: int | None  # of each rank; None: by the cores of its node, which is not this one
     silent_s: float  # timeout without records of rank 0, once the ranks have started
     environment: Mapping[str, str] = field(default_factory=dict)  # added to that of the ranks
-    last_event: type[Event] = FinishedEvent  # a rank that wrote it came to its end
     survive: bool = False  # the others go on when a rank dies
     patience_s: float | None = None  # a rank that keeps others waiting for longer is killed
     check: Callable[[], None] = lambda: None  # called while they run; what it raises ends them
@@ -140,12 +139,12 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
     )
     if job.survive:
         ending = ended_by_rank(job.folder, ending)
-    outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
+    outcome = determine_outcome(job.folder, job.ranks, ending)
     if outcome.status == "completed":
         return read_incomplete(outcome, job.folder, job.ranks)
     if collector is not None:
         ending = ending._replace(nodes=rank_nodes(job, collector, processes))
-        outcome = determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
+        outcome = determine_outcome(job.folder, job.ranks, ending)
     error = error_of(job.folder, outcome)
     if isinstance(error, JobLostError) and (stopped := processes.cut_short(error)) is not None:
         raise stopped
