@@ -134,8 +134,8 @@ def test_backend_and_training_on_a_pack_import_no_extra(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [
-        (["report"], "vl_convert", "study"),
-        (["study", "scaling"], "vl_convert", "study"),
+        (["report"], "scipy", "study"),
+        (["study", "scaling"], "this needs", "study"),
         (["train"], "sklearn", "study"),
         (["data", "pack", "t.h5", "t.pack"], "h5py", "data"),
     ],

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.files import read_run
-from phalanx.report.folder import read_folder
-from phalanx.report.scaling.network import link_table
 from tests.conftest import PATIENCE
 from tests.nodes.conftest import MakeNodes
 from tests.nodes.mpi_nodes import INSTALLED, Nodes
 from tests.nodes.slurm import Slurm
+from tests.report.made_view import read, rows_of, table_of
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(600)]
 
@@ -32,10 +31,11 @@ def study_words(folder: Path, program: Path, words: str, *options: str) -> list[
 def check_page(folder: Path) -> None:
     """The same ranks on one node and on two are two configurations, and what went between the nodes
     was counted: of 66,561 gradients of 4 bytes each rank sends its own to the other node."""
-    measures = read_folder(folder)
-    assert sorted(cell.layout.nodes for cell in measures.cells) == [1, 2]
-    table = link_table(measures.cells)
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    _, (view,) = read(folder)
+    assert sorted(row["nodes"] for row in view.frame("cells")) == [1, 2]
+    table = table_of(view, "Links")
+    assert table is not None
+    rows = rows_of(table)
     assert [row["nodes"] for row in rows] == ["1", "2"]
     assert rows[1]["sent between nodes"] == "264 KB"
     assert [row["between nodes"] == "0.0 % (one run)" for row in rows] == [True, False]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from phalanx.report.comparison import (
-    Cell,
+    TrainingCell,
     compare,
     layout_of,
     main_batch,
@@ -40,7 +40,7 @@ def measured(job: Job, epoch_s: float, accuracy: float = 0.9) -> RunMeasure:
     )
 
 
-def cells(*runs: tuple[Job, float]) -> list[Cell]:
+def cells(*runs: tuple[Job, float]) -> list[TrainingCell]:
     """Each run three times, with seeds of its own, half a percent apart."""
     return list(
         compare(

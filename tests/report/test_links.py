@@ -7,15 +7,14 @@ import msgspec
 import pytest
 
 from phalanx.records.events import EpochEvent, StepEvent
-from phalanx.report.cell_links import link_share, over_nodes
-from phalanx.report.charts.network import link_rows
-from phalanx.report.comparison import Cell, compare
 from phalanx.report.links import LinkShares
 from phalanx.report.measures import RunMeasure, measure_run
+from phalanx.report.nodes import MoreNodes
 from phalanx.report.rank_measures import RankMeasure, measure_rank
-from phalanx.report.scaling.network import link_table, network_cost
+from phalanx.report.training_frames import link_shares
+from phalanx.report.values import View
 from tests.report.made_study import Job, run_of
-from tests.report.test_comparison import measured
+from tests.report.made_view import measured, on_nodes, rows_of, table_of, texts, view_of
 
 COMPUTING_S = 0.6
 Times = tuple[float, float | None, float | None]
@@ -122,19 +121,21 @@ def test_sums_of_some_values_do_not_make_it_a_formula(formula: int, is_formula: 
     assert found.is_formula == is_formula
 
 
-def cells_over_nodes(*layouts: tuple[int, int, LinkShares | None]) -> list[Cell]:
+def over_nodes(*layouts: tuple[int, int, LinkShares | None]) -> list[RunMeasure]:
     """layouts: ranks, nodes, shares; each with three seeds, one percent apart."""
     runs: list[RunMeasure] = []
     for ranks, nodes, shares in layouts:
         for seed, factor in enumerate((0.99, 1.0, 1.01)):
             run = measured(Job("mlp", "mpi", ranks=ranks, seed=seed), nodes * factor)
-            assert run.run is not None
-            setting = msgspec.structs.replace(run.run.setting, nodes=nodes)
-            known = run.run and msgspec.structs.replace(run.run, setting=setting)
             if shares is not None and shares.network is not None:
                 shares = replace(shares, network=shares.network * factor)
-            runs.append(replace(run, run=known, links=shares))
-    return list(compare(runs))
+            runs.append(on_nodes(replace(run, links=shares), nodes))
+    return runs
+
+
+def links_of(view: View) -> list[dict[str, str]]:
+    table = table_of(view, "Links")
+    return rows_of(table) if table else []
 
 
 ONE_NODE = LinkShares(step_s=0.1, node=0.1, network=0.0, untold=None, waiting=0.05)
@@ -144,60 +145,51 @@ TWO_NODES = LinkShares(
 
 
 def test_shares_have_intervals_in_sentence_table_and_chart() -> None:
-    found = cells_over_nodes((2, 1, ONE_NODE), (2, 2, TWO_NODES))
-    share = link_share(found[1], "network")
-    assert share is not None and share.interval is not None
-    assert 0.38 < share.interval.low < share.estimate < share.interval.high < 0.42
-    text = network_cost(found)
-    assert text is not None
-    assert text.startswith("MPI on 2 ranks over 2 nodes costs time against 1 node (0.50")
-    assert f"exchange between nodes takes {share.text} of a step" in text
-    table = link_table(found)
-    row = dict(zip(table.columns, table.rows[1], strict=True))
-    assert row["between nodes"] == share.text
+    view = view_of(over_nodes((2, 1, ONE_NODE), (2, 2, TWO_NODES)))
+    (text,) = texts(view, MoreNodes)
+    assert text.startswith("MPI on 2 ranks over 2 nodes: 2.00× slower than MPI on 2 ranks (95 % CI")
+    _, row = links_of(view)
+    share = row["between nodes"]
+    assert share.startswith("39.7 % (39.4 to ")
+    assert f"exchange between nodes takes {share} of a step" in text
     assert (row["nodes"], row["step (ms)"]) == ("2", "200")
     assert row["sent between nodes"] == "1.00 MB"
-    assert "link not measured" not in table.columns
-    rows = link_rows(found)
+    assert "link not measured" not in row
+    rows = view.frame("links")
     assert [row["link"] for row in rows] == 2 * [
         "in the node", "between nodes", "waiting for others",
     ]  # fmt: skip
-    assert rows[4]["share_low"] == share.low
+    assert 0.38 < rows[4]["share_low"] < rows[4]["share"] < rows[4]["share_high"] < 0.42
 
 
 @pytest.mark.parametrize("local_ranks", [1, 2])
 def test_the_worth_of_a_second_node_with_its_own_ranks(local_ranks: int) -> None:
     """With one rank a node the study never said it: no run has the same ranks on fewer nodes."""
     layouts = (local_ranks, 1, ONE_NODE), (2 * local_ranks, 2, TWO_NODES)
-    text = network_cost(cells_over_nodes(*layouts))
+    (text,) = texts(view_of(over_nodes(*layouts)), MoreNodes)
     ranks = f"{local_ranks} rank{'s' * (local_ranks > 1)}"
-    assert text is not None
-    assert text.startswith(
-        f"1 more node with as many ranks: MPI on {2 * local_ranks} ranks over 2 nodes against MPI "
-        f"on {ranks} (0.50"
-    )
-    assert "as fast, exchange between nodes takes" in text
+    assert text.startswith(f"MPI on {2 * local_ranks} ranks over 2 nodes: 2.00× slower than MPI on")
+    assert f"MPI on {ranks} (95 % CI" in text
+    assert "; exchange between nodes takes" in text
 
 
 def test_ranks_that_fit_on_no_single_node_are_not_compared() -> None:
-    text = network_cost(cells_over_nodes((3, 1, ONE_NODE), (4, 2, TWO_NODES)))
-    assert text is not None
-    assert text.startswith("MPI on 4 ranks over 2 nodes was not run on fewer nodes (")
+    view = view_of(over_nodes((3, 1, ONE_NODE), (4, 2, TWO_NODES)))
+    (text,) = texts(view, MoreNodes)
+    assert text.startswith("MPI on 4 ranks over 2 nodes was not run on fewer nodes: exchange")
 
 
 def test_of_one_node_nothing_is_shown() -> None:
-    found = cells_over_nodes((2, 1, ONE_NODE))
-    assert over_nodes(found) == []
-    assert link_rows(found) == []
-    assert link_table(found).rows == ()
-    assert network_cost(found) is None
+    view = view_of(over_nodes((2, 1, ONE_NODE)))
+    assert view.frame("links") == []
+    assert links_of(view) == []
+    assert texts(view, MoreNodes) == []
 
 
 def test_a_run_without_a_measure_hides_the_share_of_its_cell() -> None:
-    found = cells_over_nodes((2, 2, TWO_NODES))
-    (cell,) = found
-    runs = (replace(cell.runs[0], links=replace(TWO_NODES, network=None)), *cell.runs[1:])
-    assert link_share(replace(cell, runs=runs), "network") is None
-    alone = link_share(replace(cell, runs=cell.runs[:1]), "network")
-    assert alone is not None and alone.interval is None
-    assert alone.text.endswith("(one run)")
+    first, *others = over_nodes((2, 2, TWO_NODES))
+    unknown = replace(first, links=replace(TWO_NODES, network=None))
+    (cell,) = view_of([unknown, *others]).frame("cells")
+    assert link_shares(cell, "network") == []
+    (row,) = links_of(view_of([first]))
+    assert row["between nodes"].endswith("(one run)")

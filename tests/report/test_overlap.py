@@ -7,15 +7,16 @@ import pytest
 from msgspec.structs import replace as changed
 
 from phalanx.records.events import Event, StepEvent
-from phalanx.report.charts.chart_rows import overlap_rows
-from phalanx.report.charts.scaling import HIDDEN_AND_EXPOSED
+from phalanx.report.build import page_content
+from phalanx.report.conditions import conditions
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 from phalanx.report.page import render
-from phalanx.report.scaling.findings import findings
-from phalanx.report.scaling.page import scaling_content
+from phalanx.report.pages.scaling import SCALING
+from phalanx.report.training import training_rows
 from tests.report import made_study
 from tests.report.made_study import Job, make_study
+from tests.report.made_view import view_of
 from tests.report.trace.made_trace import make_trace
 
 HIDDEN_S, LAST_S = 0.002, 0.001
@@ -71,23 +72,22 @@ def write_with_overlap(path: Path, events: list[Event]) -> None:
 
 
 def test_bars_of_a_run_by_itself_are_its_epochs(study: StudyMeasures) -> None:
-    rows = overlap_rows([run for run in study.runs if run.overlap])
+    rows = view_of(study.runs).frame("overlap")
     assert [row["bar"] for row in rows[::2]] == ["epoch 1", "epoch 2", "epoch 3"]
     assert rows[0]["time_ms"] == pytest.approx(1e3 * HIDDEN_S)
     assert rows[1]["start_ms"] == rows[0]["end_ms"]
-    assert HIDDEN_AND_EXPOSED([study.runs[0]], "overlap-1") is None
+    assert view_of(study.runs[:1]).frame("overlap") == []
 
 
 def test_it_is_on_the_page(study: StudyMeasures) -> None:
-    page = render(scaling_content(study))
+    page = render(page_content(SCALING, training_rows(study)))
     assert "Hidden and exposed communication" in page
     assert "hideable_ms" in page
 
 
 def test_a_run_that_is_traced_says_where_to_look(tmp_path: Path) -> None:
     study = read_folder(make_trace(tmp_path / "run"))
-    topic = next(topic for topic in findings(study) if topic.title == "Trace")
-    assert "trace.json" in topic.sentences[0].text
-    assert "https://ui.perfetto.dev" in topic.sentences[0].text
+    (text,) = (text for _, text in conditions(training_rows(study)) if "trace.json" in text)
+    assert "https://ui.perfetto.dev" in text
     silent = replace(study, runs=tuple(replace(run, is_traced=False) for run in study.runs))
-    assert not [topic for topic in findings(silent) if topic.title == "Trace"]
+    assert not [text for _, text in conditions(training_rows(silent)) if "trace.json" in text]

@@ -1,10 +1,13 @@
 """Published values beside a study: shown with their source, and nothing made of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from phalanx.report.folder import read_folder
-from phalanx.report.published.beside import MNIST_SAMPLES, beside_published, published
-from phalanx.report.scaling.page import scaling_content
+import msgspec
+
+from phalanx.report.published.beside import MNIST_SAMPLES, published
+from tests.report.made_study import Job
+from tests.report.made_view import measured, read, table_of, view_of
 
 
 def test_every_published_value_has_a_source_and_says_what_differs() -> None:
@@ -15,15 +18,19 @@ def test_every_published_value_has_a_source_and_says_what_differs() -> None:
 
 
 def test_a_study_of_images_stands_beside_them(full: Path) -> None:
-    measures = read_folder(full)
-    table = beside_published(measures.cells)
+    _, (view,) = read(full)
+    table = table_of(view, "Beside published studies")
+    assert table is not None
     own = [row for row in table.rows if row[0] == "this study"]
-    assert len(own) == len(measures.cells)
+    cells = view.frame("cells")
+    assert len(own) == len(cells)
     assert len(table.rows) == len(own) + len(published())
-    cell = measures.cells[0]
-    assert float(own[0][3]) == round(MNIST_SAMPLES / cell.images_per_s, 2)
-    assert table.title in [made.title for made in scaling_content(measures).tables]
+    assert float(own[0][3]) == round(MNIST_SAMPLES / cells[0]["rate"], 2)
 
 
-def test_other_data_is_not_compared_with_them(full: Path) -> None:
-    assert beside_published(()).rows == ()
+def test_other_data_is_not_compared_with_them() -> None:
+    run = measured(Job("mlp", "sequential"), 1.0)
+    assert run.run is not None
+    setting = msgspec.structs.replace(run.run.setting, dataset="text")
+    view = view_of([replace(run, run=msgspec.structs.replace(run.run, setting=setting))])
+    assert table_of(view, "Beside published studies") is None

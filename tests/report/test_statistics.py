@@ -18,7 +18,6 @@ from phalanx.report.statistics import (
     mean_interval,
     paired_difference,
     ratio_of_times,
-    student_t,
 )
 
 TIME = st.floats(0.01, 100.0)
@@ -33,23 +32,6 @@ def made(noise: random.Random, mean: float, *, runs: int, between: float = 0.03)
         tuple(mean * math.exp(level + noise.gauss(0, 0.01)) for _ in range(5))
         for level in [noise.gauss(0, between) for _ in range(runs)]
     )
-
-
-@pytest.mark.parametrize(
-    ("probability", "freedom", "expected"),
-    [
-        (0.975, 1, 12.7062),
-        (0.975, 2, 4.30265),
-        (0.975, 3, 3.18245),
-        (0.975, 4, 2.77645),
-        (0.995, 7, 3.49948),
-        (0.95, 30, 1.69726),
-    ],
-)
-def test_quantiles_of_student_t_are_those_of_the_tables(
-    probability: float, freedom: int, expected: float
-) -> None:
-    assert student_t(probability, freedom) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("runs", [2, 3, 5])

@@ -27,7 +27,7 @@ EXIT_INTERRUPTED = 130
 MAX_SHOWN_CHARS = 200
 
 EXTRA_OF = {
-    **dict.fromkeys(("altair", "jinja2", "vl_convert", "sklearn"), "study"),
+    **dict.fromkeys(("altair", "jinja2", "scipy", "sklearn", "vl_convert"), "study"),
     **dict.fromkeys(("h5py", "PIL", "pyarrow"), "data"),
     **dict.fromkeys(("google", "google.protobuf", "google_crc32c", "lmdb"), "formats"),
 }

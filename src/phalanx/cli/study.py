@@ -27,11 +27,11 @@ from phalanx.records.files import read_bench, read_record
 from phalanx.records.schema import JobRecord
 from phalanx.report.compression.study_data import KIND as COMPRESSION
 from phalanx.report.compression.summary import print_summary as compression_summary
+from phalanx.report.kinds import summarize
 from phalanx.report.large_batch.study_data import KIND as LARGE_BATCH
 from phalanx.report.large_batch.summary import print_summary as large_batch_summary
 from phalanx.report.parallelism.study_data import ALGORITHMS
 from phalanx.report.parallelism.summary import print_summary as parallelism_summary
-from phalanx.report.scaling.summary import show_summary
 from phalanx.report.survival.study_data import KIND as SURVIVAL
 from phalanx.report.survival.summary import print_summary as survival_summary
 from phalanx.study import compression as compression_study
@@ -108,7 +108,7 @@ def scaling(
     choice = resolve(config.dataset, config.data_root)
 
     def print_all(folder: Path, console: Console) -> None:
-        show_summary(folder, console)
+        summarize(folder, console)
         console.print(scaling_study.larger_study_hint(config, usable_cores()), markup=False)
 
     run_study(
@@ -138,7 +138,7 @@ def study_of_program(
         study_folder(config, "scaling", "program", found=[program, str(epoch_pattern)]),
         plan_program(config, program, epoch_pattern, usable_cores()),
         console,
-        show_summary,
+        summarize,
         kind="scaling",
         data=[file_state(program)],
         preflight=preflight,

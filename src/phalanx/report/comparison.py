@@ -106,7 +106,7 @@ class SeedSpread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TrainingCell:
     """The completed runs of one workload in one layout, one for each seed."""
 
     workload: TrainingWorkload
@@ -154,7 +154,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def compare(runs: Iterable[RunMeasure]) -> tuple[Cell, ...]:
+def compare(runs: Iterable[RunMeasure]) -> tuple[TrainingCell, ...]:
     """Group the completed runs, in their order, and give every cell its speed-up."""
     groups: dict[tuple[TrainingWorkload, ParallelLayout], list[RunMeasure]] = {}
     for measure in runs:
@@ -202,7 +202,7 @@ def layout_of(run: Run) -> ParallelLayout:
     )
 
 
-def on_fewest_nodes(cells: Sequence[Cell]) -> list[Cell]:
+def on_fewest_nodes(cells: Sequence[TrainingCell]) -> list[TrainingCell]:
     """Return the cells without those that spread the same ranks over more nodes than others do."""
     fewest: dict[ParallelLayout, int] = {}
     for layout in (cell.layout for cell in cells):
@@ -211,7 +211,7 @@ def on_fewest_nodes(cells: Sequence[Cell]) -> list[Cell]:
     return [c for c in cells if c.layout.nodes == fewest[replace(c.layout, nodes=1)]]
 
 
-def sequential_reference(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
+def sequential_reference(cell: TrainingCell, cells: Iterable[TrainingCell]) -> TrainingCell | None:
     """The sequential program with one thread, same workload and batch: the T(1) of `cell`."""
     for other in cells:
         layout = other.layout
@@ -251,13 +251,15 @@ def workload_labels(workloads: Iterable[TrainingWorkload]) -> dict[TrainingWorkl
     }
 
 
-def main_batch(cells: Sequence[Cell]) -> int:
+def main_batch(cells: Sequence[TrainingCell]) -> int:
     """The batch size that most cells have (the smallest of these): scaling is drawn at it."""
     sizes = [cell.layout.batch_size for cell in cells]
     return min(sizes, key=lambda size: (-sizes.count(size), size))
 
 
-def _cell(workload: TrainingWorkload, layout: ParallelLayout, runs: Sequence[RunMeasure]) -> Cell:
+def _cell(
+    workload: TrainingWorkload, layout: ParallelLayout, runs: Sequence[RunMeasure]
+) -> TrainingCell:
     times_s = tuple(
         epoch.epoch_s
         for measure in runs
@@ -266,7 +268,7 @@ def _cell(workload: TrainingWorkload, layout: ParallelLayout, runs: Sequence[Run
     )
     shares = [r.communication_share for r in runs if r.communication_share is not None]
     samples = runs[0].trained[-1].samples
-    return Cell(
+    return TrainingCell(
         workload=workload,
         layout=layout,
         runs=tuple(runs),
@@ -326,7 +328,7 @@ def runs_of(cells: Iterable[HasRuns]) -> list[str]:
     return [run.name for cell in cells for run in cell.runs]
 
 
-def _with_speed_up(cell: Cell, cells: Sequence[Cell]) -> Cell:
+def _with_speed_up(cell: TrainingCell, cells: Sequence[TrainingCell]) -> TrainingCell:
     reference = sequential_reference(cell, cells)
     if reference is None:
         return cell
@@ -337,12 +339,14 @@ def _with_speed_up(cell: Cell, cells: Sequence[Cell]) -> Cell:
     )
 
 
-def speed_up(reference: Cell, cell: Cell, *, comparisons: int = 1) -> Interval | None:
+def speed_up(
+    reference: TrainingCell, cell: TrainingCell, *, comparisons: int = 1
+) -> Interval | None:
     """Return the interval of `cell`'s speed-up over `reference`, or None with too few epochs."""
     return ratio_of_times(reference.times, cell.times, comparisons=comparisons)
 
 
-def undecided(best: Cell, cells: Sequence[Cell]) -> list[Cell]:
+def undecided(best: TrainingCell, cells: Sequence[TrainingCell]) -> list[TrainingCell]:
     """Return the cells that are not significantly slower than `best`, the fastest one."""
     others = [cell for cell in cells if cell is not best]
     return not_told_apart(others, lambda cell: speed_up(cell, best, comparisons=len(others)))

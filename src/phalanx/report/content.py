@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from phalanx.report.charts.figure import Figure
-from phalanx.report.findings import AccuracyDifference, Fastest, Finding, Speed, finding_text
+from phalanx.report.findings import AccuracyDifference, FastestFinding, Finding, Speed, finding_text
 from phalanx.report.format import UNKNOWN, sentence, span
 from phalanx.report.statistics import Interval
 
@@ -41,22 +41,27 @@ class Topic:
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """A column of a table over items: the value of a cell, and its format where it is known."""
+    """A column of a table over items: the value of a cell, and its format where it is known.
+
+    value: of an item, or the name of a column of a row.
+    """
 
     title: str
-    value: Callable[[T], Any]
+    value: Callable[[T], Any] | str
     form: Callable[[Any], str] = str
     numeric: bool = True
     short: str | None = None  # title on the terminal; None where there is no room for it
+    only: str = ""
+    """When it is shown: always, `varied` (values differ), `known` (some are), `wide` (terminal)."""
 
     def cell(self, item: T) -> str:
-        value = self.value(item)
+        value = self.value(item) if callable(self.value) else item.get(self.value)  # type: ignore[attr-defined]
         return UNKNOWN if value is None else self.form(value)
 
 
-def words(title: str, value: Callable[[T], Any], *, short: str | None = None) -> Column[T]:
+def words(title: str, value: Callable[[T], Any] | str, **more: Any) -> Column[T]:
     """Return a column that is set to the left."""
-    return Column(title, value, numeric=False, short=short)
+    return Column(title, value, numeric=False, **more)
 
 
 def by_place(titles: str) -> list[Column[tuple[Any, ...]]]:
@@ -146,12 +151,22 @@ class Content:
     command: str
     environment: Table
     num_panels: int
+    notice: str = ""
+    """Disturbance of the machine."""
+    claims: Sequence[tuple[str, str]] = ()
+    """Label and sentence; a page shows SHOWN_CLAIMS of them at first."""
+    notes: Sequence[str] = ()
+    """Rules by which the claims are made."""
+    conditions: Sequence[tuple[str, str]] = ()
 
     @property
     def panels(self) -> list[Panel]:
         """All charts, from the top."""
         rows = [row for part in self.sections for row in part.rows]
         return [panel for row in [self.leading, *rows] if row for panel in row.panels]
+
+
+SHOWN_CLAIMS = 6
 
 
 Drawn = tuple[str, Figure | None]
@@ -182,7 +197,9 @@ def sections(*planned: tuple[str, str, Iterable[Row | None]]) -> tuple[Section, 
     return tuple(section for section in found if section.rows)
 
 
-Found = Finding | list[Finding] | list[Speed] | list[AccuracyDifference] | list[Fastest] | None
+Found = (
+    Finding | list[Finding] | list[Speed] | list[AccuracyDifference] | list[FastestFinding] | None
+)
 
 
 def make_topic(title: str, rule: str, sentences: Iterable[tuple[str, Found]]) -> Topic:

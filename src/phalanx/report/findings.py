@@ -30,7 +30,7 @@ from phalanx.report.statistics import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fastest:
+class FastestFinding:
     """The fastest of several candidates, and its rivals if there is no clear winner."""
 
     subject: str
@@ -141,14 +141,14 @@ def accuracy_difference(
     )
 
 
-Finding = Fastest | Speed | AccuracyDifference | Agreement | FastestBySize | TimeShare | str
+Finding = FastestFinding | Speed | AccuracyDifference | Agreement | FastestBySize | TimeShare | str
 """A string is a condition of the measurement, which nothing is computed from."""
 
 
 def finding_text(finding: Finding) -> str:
     """Return the finding as a clause, without a capital and a full stop."""
     match finding:
-        case Fastest():
+        case FastestFinding():
             return _fastest(finding)
         case Speed():
             return _speed(finding)
@@ -170,7 +170,7 @@ def headline_text(finding: Finding) -> str:
     return sentence(finding_text(finding)).rstrip(".")
 
 
-def _fastest(finding: Fastest) -> str:
+def _fastest(finding: FastestFinding) -> str:
     where = f"{finding.where} " if finding.where else ""
     if not finding.rivals:
         facts = f": {finding.facts}" if finding.facts else ""

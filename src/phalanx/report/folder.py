@@ -11,7 +11,7 @@ from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events, read_run, read_study
 from phalanx.records.owner import has_died
 from phalanx.records.schema import Run, Study
-from phalanx.report.comparison import Cell, compare
+from phalanx.report.comparison import TrainingCell, compare
 from phalanx.report.completeness import DIED
 from phalanx.report.measures import RunMeasure, measure_run
 from phalanx.report.rank_measures import RankMeasure, measure_rank
@@ -28,11 +28,11 @@ class StudyMeasures:
     folder: Path
     study: Study
     runs: tuple[RunMeasure, ...]  # in the order of the plan
-    cells: tuple[Cell, ...]  # completed runs, grouped over seeds
+    cells: tuple[TrainingCell, ...]  # completed runs, grouped over seeds
 
 
-def read_folder(folder: Path) -> StudyMeasures:
-    """Read and measure a result folder.
+def read_folder(folder: Path, *, keeps_steps: bool = False) -> StudyMeasures:
+    """Read and measure a result folder. keeps_steps: single steps, too.
 
     A run of a study that is missing, failed or damaged is an entry with its status and error.
     Raises UserError when `folder` holds no records, or its study.json (or the run.json of a single
@@ -42,7 +42,7 @@ def read_folder(folder: Path) -> StudyMeasures:
         raise UserError(f"{folder} is not a folder; give the folder of a study or of a run")
     if (folder / "study.json").exists():
         study = _readable_study(folder)
-        keeps_steps = study.kind in KINDS_WITH_STEPS
+        keeps_steps = keeps_steps or study.kind in KINDS_WITH_STEPS
         runs = tuple(_run_of_study(folder / name, keeps_steps=keeps_steps) for name in study.runs)
     elif (folder / "run.json").exists():
         runs = (_single_run(folder),)
@@ -83,6 +83,14 @@ def newest_folder(root: Path) -> Path:
         )
     newest = max(documents, key=lambda path: path.stat().st_mtime)
     return newest.parents[1] if newest in together else newest.parent
+
+
+def study_of(folder: Path) -> Study | None:
+    """Return the plan of a study; None for a folder of other records.
+
+    Raises: UserError when study.json cannot be read.
+    """
+    return _readable_study(folder) if (folder / "study.json").exists() else None
 
 
 def _readable_study(folder: Path) -> Study:

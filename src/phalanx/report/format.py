@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from phalanx.report.statistics import Interval
+if TYPE_CHECKING:  # what measures formats its sizes here, and needs no interval
+    from phalanx.report.statistics import Interval
 
 MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "\N{EN DASH}"
@@ -87,6 +89,11 @@ def first_few(names: Sequence[str]) -> str:
     """a, b, c and 2 more."""
     rest = len(names) - NAMED
     return joined([*names[:NAMED], *([f"{rest} more"] if rest > 0 else [])])
+
+
+def counted(number: int, noun: str) -> str:
+    """1 rank, 2 ranks."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def sentence(text: str) -> str:

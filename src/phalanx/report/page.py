@@ -15,18 +15,18 @@ from markupsafe import Markup
 
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
+from phalanx.report import kinds
 from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.theme import CONFIG
 from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.collectives.page import collectives_content
 from phalanx.report.compression.page import compression_content
-from phalanx.report.content import Content
+from phalanx.report.content import SHOWN_CLAIMS, Content
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.io.folder import holds_io
 from phalanx.report.io.page import io_content, io_study_content
 from phalanx.report.large_batch.page import large_batch_content
 from phalanx.report.parallelism.page import parallelism_content
-from phalanx.report.scaling.page import scaling_content
 from phalanx.report.survival.page import survival_content
 from phalanx.report.tables import sources
 from phalanx.report.trace.write import write_missing_trace
@@ -66,12 +66,14 @@ def content_of(folder: Path) -> Content:
     """
     if (folder / "study.json").exists():
         measures = read_folder(folder)
-        return CONTENTS.get(measures.study.kind, scaling_content)(measures)
+        if measures.study.kind in CONTENTS:
+            return CONTENTS[measures.study.kind](measures)
+        return kinds.content_of(folder)
     if holds_io(folder):
         return io_content(folder)
     if holds_benches(folder):
         return collectives_content(folder)
-    return scaling_content(read_folder(folder))
+    return kinds.content_of(folder)
 
 
 def render(content: Content) -> str:
@@ -82,6 +84,7 @@ def render(content: Content) -> str:
         .get_template("report.html")
         .render(
             content=content,
+            shown_claims=SHOWN_CLAIMS,
             sources=sources((panel.label, panel.figure) for panel in panels),
             data=page_data([panel.figure for panel in panels]),
             **_inlined(),

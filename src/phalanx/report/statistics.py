@@ -21,6 +21,8 @@ from functools import lru_cache
 from statistics import NormalDist, fmean, median
 from typing import Literal, TypeVar
 
+from scipy.special import stdtrit
+
 LEVEL = 0.95
 RESAMPLES = 1_000
 BLOCKS = 20
@@ -201,37 +203,7 @@ def _expanded(
     usual = (1 - LEVEL) / 2
     first, last = (ordered[round(q * (len(ordered) - 1))] for q in (usual, 1 - usual))
     number = min(numbers)
-    factor = student_t(1 - tail, freedom) / NormalDist().inv_cdf(1 - usual)
+    factor = float(stdtrit(freedom, 1 - tail)) / NormalDist().inv_cdf(1 - usual)
     factor *= math.sqrt(number / (number - 1))
     low, high = min(first, estimate), max(last, estimate)
     return estimate - factor * (estimate - low), estimate + factor * (high - estimate)
-
-
-@lru_cache(maxsize=256)
-def student_t(probability: float, freedom: int) -> float:
-    """The quantile of Student's t distribution, for a probability of 1/2 or more."""
-    return _bisected(lambda t: _t_within(t, freedom) / 2 + 0.5 - probability)
-
-
-def _t_within(t: float, freedom: int) -> float:
-    """Probability of a value between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term = cosine if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(3 if odd else 2, freedom - 1, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
-
-
-def _bisected(function: Callable[[float], float]) -> float:
-    """Return the root of an increasing function that is negative at 0."""
-    low, high = 0.0, 1.0
-    while function(high) < 0:
-        low, high = high, high * 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) < 0 else (low, middle)
-    return high

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean
 from typing import TypeVar
 
 from phalanx.records.divergence import loss_text
 from phalanx.records.schema import Environment
 from phalanx.report.charts.figure import Figure
 from phalanx.report.comparison import (
-    Cell,
     ParallelLayout,
-    SeedSpread,
     final_accuracy,
     final_loss,
     layout_of,
-    workload_labels,
 )
 from phalanx.report.content import Column, Table, by_place, make_table, words
 from phalanx.report.format import (
-    UNKNOWN,
     fixed,
     grouped,
     joined,
     one_decimal,
-    percent,
-    span,
     two_decimals,
 )
 from phalanx.report.measures import RunMeasure
@@ -61,63 +54,6 @@ def processor_columns(times_of: Callable[[T], tuple[float, float] | None]) -> li
         Column("user (s)", lambda one: (times := times_of(one)) and times[0], fixed),
         Column("system (s)", lambda one: (times := times_of(one)) and times[1], fixed),
     ]
-
-
-LAYOUT: list[Column[Cell]] = layout_columns(lambda cell: cell.layout)
-NODES = Column[Cell]("nodes", lambda cell: cell.layout.nodes)
-EPOCH = Column[Cell]("epoch (s)", lambda cell: cell.epoch_s, fixed)
-RATE = Column[Cell]("samples/s", lambda cell: cell.images_per_s, grouped)
-SPEED_UP = Column[Cell]("speed-up", lambda cell: speed_up_words(cell))
-EFFICIENCY = Column[Cell]("efficiency", lambda cell: cell.efficiency, one_decimal)
-ACCURACY = Column[Cell]("accuracy", lambda cell: cell.accuracy and cell.accuracy.mean, two_decimals)
-MEASURES: tuple[Column[Cell], ...] = (
-    EPOCH,
-    Column(
-        "range (s)",
-        lambda cell: " \N{EN DASH} ".join(fixed(end(cell.epoch_times_s)) for end in (min, max)),
-    ),
-    *processor_columns(lambda cell: _mean_processor(cell)),
-    RATE,
-    SPEED_UP,
-    EFFICIENCY,
-    Column("comm.", lambda cell: cell.communication_share, one_decimal),
-    ACCURACY,
-    Column("over seeds", lambda cell: cell.accuracy, lambda accuracy: _seeds(accuracy)),
-)
-
-
-def _model(cells: Sequence[Cell]) -> Column[Cell]:
-    labels = workload_labels(cell.workload for cell in cells)
-    return words("model", lambda cell: labels[cell.workload])
-
-
-def _nodes(cells: Sequence[Cell]) -> list[Column[Cell]]:
-    """Return the column of nodes, where any run has several."""
-    return [NODES] if any(cell.layout.nodes > 1 for cell in cells) else []
-
-
-def baselines(cells: Sequence[Cell]) -> Table:
-    """The sequential program with different numbers of threads."""
-    _, _, threads, batch = LAYOUT
-    return make_table(
-        "Sequential baselines",
-        "One process, no communication. One thread is the T(1) of every speed-up.",
-        [_model(cells), batch, threads, EPOCH, RATE, SPEED_UP, EFFICIENCY, ACCURACY],
-        [cell for cell in _by_batch(cells) if cell.layout.strategy == "sequential"],
-    )
-
-
-def configurations(cells: Sequence[Cell]) -> Table:
-    """Return a table of every configuration over its seeds."""
-    return make_table(
-        "Configurations",
-        "Completed runs that differ only in their seed, together. Times are medians over epochs "
-        "and seeds, with the fastest and the slowest epoch; a speed-up has its interval of 95 %; "
-        "accuracy is the mean over seeds, "
-        "with the worst and the best.",
-        [_model(cells), *LAYOUT, *_nodes(cells), *MEASURES],
-        _by_batch(cells),
-    )
 
 
 RUN_LAYOUT: tuple[Column[RunMeasure], ...] = (
@@ -190,27 +126,6 @@ def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
     )
 
 
-def _mean_processor(cell: Cell) -> tuple[float, float] | None:
-    known = [run.processor_s for run in cell.runs if run.processor_s is not None]
-    if not known:
-        return None
-    return fmean(user for user, _ in known), fmean(system for _, system in known)
-
-
-def _seeds(accuracy: SeedSpread) -> str:
-    if accuracy.seeds == 1:
-        return "1 seed"
-    span = f"{accuracy.low * 100:.2f} {UNKNOWN} {percent(accuracy.high, 2)}"
-    return f"{span}, {accuracy.seeds} seeds"
-
-
-def _by_batch(cells: Sequence[Cell]) -> list[Cell]:
-    """Workload after workload, in each batch after batch, in these the order of the plan."""
-    workloads = list(dict.fromkeys(cell.workload for cell in cells))
-    key = {workload: number for number, workload in enumerate(workloads)}
-    return sorted(cells, key=lambda cell: (key[cell.workload], cell.layout.batch_size))
-
-
 def _facts(environment: Environment) -> list[tuple[str, str]]:
     memory = environment.memory_bytes
     packages = sorted(environment.packages.items())
@@ -228,11 +143,3 @@ def _facts(environment: Environment) -> list[tuple[str, str]]:
         ("commit", environment.commit),
     ]
     return [(what, value) for what, value in facts if value is not None]
-
-
-def speed_up_words(cell: Cell) -> str | None:
-    """Format the speed-up, with its interval where there are enough epochs."""
-    if cell.speed_up is None:
-        return None
-    interval = cell.speed_up_interval
-    return f"{cell.speed_up:.2f}" + ("" if interval is None else f" ({span(interval)})")

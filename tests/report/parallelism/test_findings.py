@@ -8,8 +8,8 @@ from phalanx.records.schema import Outcome
 from phalanx.report.findings import (
     AccuracyDifference,
     Agreement,
-    Fastest,
     FastestBySize,
+    FastestFinding,
     Finding,
     Speed,
 )
@@ -41,7 +41,7 @@ def test_the_headline_is_the_largest_speed_up(made: ParallelismStudyData) -> Non
 
 def test_who_wins_where(made: ParallelismStudyData) -> None:
     two, four = found(made, "Which scheme wins", "MLP")
-    assert isinstance(two, Fastest) and isinstance(four, Fastest)
+    assert isinstance(two, FastestFinding) and isinstance(four, FastestFinding)
     assert (two.where, four.where) == ("on 2 ranks", "on 4 ranks")
     for finding in (two, four):
         assert (finding.subject, finding.n, finding.rivals) == ("the ring all-reduce", 3, ())
@@ -75,7 +75,7 @@ def test_who_makes_the_same_update_ends_with_the_same_loss(made: ParallelismStud
 
 def test_from_scratch_up_to_many_workers(made: ParallelismStudyData) -> None:
     best, most, *_ = found(made, "From scratch, up to many workers", "ring")
-    assert isinstance(best, Fastest) and isinstance(most, Speed)
+    assert isinstance(best, FastestFinding) and isinstance(most, Speed)
     assert (best.where, best.subject, best.rivals) == ("with 64 hidden units", "one process", ())
     assert most.interval is not None
     assert "128 workers" in most.subject and most.verdict == "lower"
@@ -105,7 +105,7 @@ def test_without_a_sequential_run_there_is_no_speed_up(tmp_path: Path) -> None:
     runs = [run for run in schemes() if run.strategy != "sequential"]
     data = read_study_data(make(tmp_path / "s", runs))
     best = found(data, "Which scheme wins", "MLP")[0]
-    assert isinstance(best, Fastest)
+    assert isinstance(best, FastestFinding)
     assert "sequential" not in best.facts
     assert "ways of splitting a training" in headline(data)
 
@@ -137,6 +137,6 @@ def test_schemes_of_one_speed_are_not_ranked(tmp_path: Path) -> None:
     ]
     data = read_study_data(make(tmp_path / "s", runs))
     (finding,) = found(data, "Which scheme wins", "MLP")
-    assert isinstance(finding, Fastest)
+    assert isinstance(finding, FastestFinding)
     assert (finding.where, finding.n, len(finding.rivals)) == ("on 2 ranks", 3, 2)
     assert "is significantly faster than one" in headline(data)

@@ -44,6 +44,54 @@ DASHES = ([1, 0], [6, 3], [2, 2], [10, 3, 2, 3], [1, 4], [12, 4])
 FADED = 0.12
 LOG_FROM_RATIO = 16  # wider ranges than this are drawn on a logarithmic axis
 
+LOOKS: dict[str, Look] = {
+    **STRATEGIES,
+    "sequential program": ("--sequential", "circle"),
+    "summed gradients": ("--mpi", "square"),
+    "servers, local steps": ("--rank-3", "diamond"),
+    "sharded state": ("--rank-2", "triangle-up"),
+    "split layers, pipelines": ("--gloo", "cross"),
+    "in the node": ("--rank-0", "circle"),
+    "between nodes": ("--rank-1", "square"),
+    "link not measured": ("--rank-4", "cross"),
+    "waiting for others": ("--data", "triangle-up"),
+    "plain": ("--sequential", "circle"),
+    "linear": ("--gloo", "triangle-up"),
+    "linear, warm-up": ("--mpi", "square"),
+    "square root": ("--rank-4", "stroke"),
+    "square root, warm-up": ("--rank-3", "cross"),
+    "LARS": ("--rank-2", "diamond"),
+    "LAMB": ("--shared", "triangle-down"),
+    "undisturbed": ("--sequential", "circle"),
+    "survived in place": ("--mpi", "square"),
+    "stopped ranks": ("--shared", "diamond"),
+    "restarted": ("--gloo", "triangle-up"),
+    "preempted": ("--path-mpi", "cross"),
+    "Phalanx": ("--mpi", "square"),
+    "DataLoader": ("--gloo", "triangle-up"),
+    "DataLoader, whole batches": ("--rank-3", "diamond"),
+    "plain read": ("--sequential", "circle"),
+    "plain read, kept": ("--rank-5", "stroke"),
+    "many small files": ("--rank-1", "triangle-up"),
+    "tar shards": ("--rank-0", "circle"),
+    "memory maps": ("--rank-2", "square"),
+    "HDF5": ("--rank-3", "diamond"),
+    "Parquet": ("--rank-4", "cross"),
+    "copying": ("--rank-3", "circle"),
+    "adding": ("--rank-5", "square"),
+    "window": ("--path-window", "circle"),
+    "phalanx": ("--path-phalanx", "square"),
+    "torch": ("--path-torch", "diamond"),
+    "mpi library": ("--path-mpi", "triangle-up"),
+    "nccl": ("--path-nccl", "cross"),
+    "ring": ("--path-ring", "triangle-right"),
+    "tree": ("--path-tree", "triangle-left"),
+    "halving": ("--path-halving", "stroke"),
+    "naive": ("--path-naive", "cross"),
+    "direct": ("--path-direct", "circle"),
+}
+"""Colour and shape of what has the same on every page."""
+
 CONFIG: dict[str, Any] = {
     "background": "transparent",
     "font": FONT,
@@ -146,6 +194,29 @@ def _free(offered: Sequence[str], taken: Sequence[str], number: int) -> list[str
     """Return unused values from those offered, cycling when they run out."""
     free = [one for one in offered if one not in taken] or list(offered)
     return [free[i % len(free)] for i in range(number)]
+
+
+def series_of(
+    field: str, rows: Sequence[Row], look: str = "", title: str = "", *, has_legend: bool = True
+) -> Series:
+    """Return the names that occur in a column, with their colours and shapes.
+
+    look: column of the names that colours are found by. Numbers are in an order; names that have no
+    look of their own take one in turn.
+    """
+    names = {row[field]: row[look or field] for row in rows if row[field] is not None}
+    if all(isinstance(name, int | float) for name in names):
+        return numbered_series(field, sorted(names), title or field)
+    looks = {name: LOOKS[key] for name, key in names.items() if key in LOOKS}
+    looks = dict(sorted(looks.items(), key=lambda item: list(LOOKS).index(str(names[item[0]]))))
+    others, taken = [name for name in names if name not in looks], list(looks.values())
+    colours = _free(OTHER_COLOURS, [colour for colour, _ in taken], len(others))
+    shapes = _free(OTHER_SHAPES, [shape for _, shape in taken], len(others))
+    looks.update(zip(others, zip(colours, shapes, strict=True), strict=True))
+    columns = 2 if others or len(looks) > 4 else None
+    return Series(
+        field=field, looks=looks, title=title or None, columns=columns, has_legend=has_legend
+    )
 
 
 def width_dash(rows: Iterable[Row]) -> alt.StrokeDash:

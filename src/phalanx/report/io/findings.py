@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from phalanx.records.io import Cache
 from phalanx.report.content import Topic, make_topic, told
-from phalanx.report.findings import Agreement, Fastest, Finding, Speed
+from phalanx.report.findings import Agreement, FastestFinding, Finding, Speed
 from phalanx.report.format import amount, duration, joined, percent, ratio, sentence, three_digits
 from phalanx.report.io.comparison import (
     LOADERS,
@@ -184,7 +184,7 @@ def bound(measure: IoMeasure, cache: Cache) -> str | None:
     )
 
 
-def fastest_format(measure: IoMeasure, cache: Cache) -> Fastest | None:
+def fastest_format(measure: IoMeasure, cache: Cache) -> FastestFinding | None:
     """Return the fastest format, or that it cannot be told from others."""
     points = best_of_each_format(measure.flat, cache, fewest_ranks(measure))
     best = fastest(points)
@@ -195,7 +195,7 @@ def fastest_format(measure: IoMeasure, cache: Cache) -> Fastest | None:
     near = not_told_apart(
         others, lambda other: compare_loaders(best, other), neutral=1 + SAME_WITHIN
     )
-    return Fastest(
+    return FastestFinding(
         subject=PHRASES[best.cell.format],
         rivals=tuple(PHRASES[point.cell.format] for point in near),
         n=len(points),

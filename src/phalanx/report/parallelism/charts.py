@@ -8,7 +8,6 @@ from functools import partial
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Chart, Row, distinct, numbers, table
-from phalanx.report.charts.scaling import EPOCH_SOURCE
 from phalanx.report.charts.shapes import bars_height, dashed, lines, names_axis
 from phalanx.report.charts.theme import (
     counts_axis,
@@ -25,6 +24,7 @@ from phalanx.report.charts.theme import (
 from phalanx.report.comparison import runs_of
 from phalanx.report.parallelism.chart_rows import loss_rows, scratch_rows, time_rows
 from phalanx.report.parallelism.study_data import ParallelCell, largest
+from phalanx.report.training_page import EPOCH_SOURCE
 
 SCHEME_PIXELS = 24
 TALL_PIXELS = 300

@@ -15,7 +15,7 @@ from phalanx.report.comparison import counted, speed_up, undecided
 from phalanx.report.content import Topic, make_topic, told
 from phalanx.report.findings import (
     Agreement,
-    Fastest,
+    FastestFinding,
     Finding,
     Speed,
     accuracy_difference,
@@ -130,7 +130,7 @@ def fastest(model: ModelData) -> list[Finding]:
         gain = first.speed_up_interval
         facts = f"{seconds(first.epoch_s)} per epoch"
         found.append(
-            Fastest(
+            FastestFinding(
                 subject=scheme_phrase(first.layout.strategy),
                 rivals=tuple(scheme_phrase(cell.layout.strategy) for cell in rivals),
                 n=len(cells),
@@ -270,7 +270,7 @@ def by_workers(cells: Sequence[ParallelCell]) -> list[Finding]:
         rivals = undecided(best.cell, [cell.cell for cell in of_width])
         where = f"with {hidden} hidden units"
         found.append(
-            Fastest(
+            FastestFinding(
                 subject=_workers(best),
                 rivals=tuple(_workers(cell) for cell in of_width if cell.cell in rivals),
                 n=len(of_width),

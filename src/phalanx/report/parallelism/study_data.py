@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.report.collectives.comparison import CollectiveResults, collective_results
 from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
-from phalanx.report.comparison import Cell, TrainingWorkload, workload_labels
+from phalanx.report.comparison import TrainingCell, TrainingWorkload, workload_labels
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.format import capitals
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
@@ -25,7 +25,7 @@ ALGORITHMS = "algorithms"
 class ParallelCell:
     """A scheme on a number of ranks: the completed runs, and what the first of them recorded."""
 
-    cell: Cell
+    cell: TrainingCell
 
     @property
     def detail(self) -> RunDetail:
@@ -140,7 +140,7 @@ def _labels(found: Sequence[TrainingWorkload]) -> dict[TrainingWorkload, str]:
     return {s: label for group in by_model.values() for s, label in workload_labels(group).items()}
 
 
-def is_scratch(cell: Cell) -> bool:
+def is_scratch(cell: TrainingCell) -> bool:
     """Return whether the cell is the network from scratch, which runs without PyTorch."""
     return cell.workload.model == SCRATCH_MODEL
 

@@ -6,17 +6,18 @@ file holds what a source says, with the source; what has none is not in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from phalanx.report.comparison import Cell
-from phalanx.report.content import Table, by_place, make_table
+from phalanx.report.cells import Row
+from phalanx.report.content import Column, words
 from phalanx.report.format import fixed
-from phalanx.report.tables import speed_up_words
+from phalanx.report.training_tables import with_ends
+from phalanx.report.values import TableSpec, View
 
+KIND = "scaling"
 MNIST_SAMPLES = 60_000
 DATASETS = ("mnist", "digits")
 """Of images of the same size: an epoch of as many takes as long."""
@@ -39,38 +40,44 @@ def published() -> tuple[Published, ...]:
     return msgspec.json.decode(path.read_bytes(), type=tuple[Published, ...])
 
 
-def beside_published(cells: Sequence[Cell]) -> Table:
-    """Return a table of the study's configurations on such images, and of published results."""
-    known = [(cell, cell.images_per_s) for cell in cells if cell.workload.dataset in DATASETS]
-    own = [(cell, rate) for cell, rate in known if rate is not None]
-    rows: list[tuple[str | None, ...]] = [
-        (
-            "this study",
-            cell.workload.model,
-            cell.layout.phrase,
-            fixed(MNIST_SAMPLES / rate),
-            speed_up_words(cell),
-            "",
-        )
-        for cell, rate in own
+def published_rows(view: View) -> list[Row]:
+    """Return a row a configuration of a scaling study on such images, and a published result."""
+    cells = view.frame("cells") if view.data.study.kind == KIND else []
+    own = [row for row in cells if row["dataset"] in DATASETS and row["rate"] is not None]
+    rows: list[Row] = [
+        {
+            "study": "this study",
+            "model": row["panel"],
+            "split": row["phrase"],
+            "epoch": fixed(MNIST_SAMPLES / row["rate"]),
+            "speed_up": with_ends("speed_up")(row),
+            "differs": "",
+        }
+        for row in own
     ]
-    rows += [
-        (
-            entry.study,
-            entry.model,
-            entry.split,
-            entry.epoch_words,
-            None if entry.speed_up is None else f"{entry.speed_up:.2f}",
-            f"{entry.differs} Source: {entry.source}.",
-        )
+    return rows + [
+        {
+            "study": entry.study,
+            "model": entry.model,
+            "split": entry.split,
+            "epoch": entry.epoch_words,
+            "speed_up": None if entry.speed_up is None else f"{entry.speed_up:.2f}",
+            "differs": f"{entry.differs} Source: {entry.source}.",
+        }
         for entry in published()
         if own
     ]
-    return make_table(
-        "Beside published studies",
-        "Seconds of an epoch of 60,000 images of 28 \N{MULTIPLICATION SIGN} 28: of this study from "
-        "its images/s, of others as they say. Machines, models, batches and years differ, so these "
-        "say what to expect, not who is faster.",
-        by_place("study|model|split|epoch of 60,000 (s)#|speed-up#|what differs"),
-        rows,
-    )
+
+
+BESIDE_PUBLISHED = TableSpec(
+    title="Beside published studies",
+    note="Seconds of an epoch of 60,000 images of 28 \N{MULTIPLICATION SIGN} 28: of this study "
+    "from its images/s, of others as they say. Machines, models, batches and years differ, so "
+    "these say what to expect, not who is faster.",
+    frame="published",
+    columns=(
+        *(words("study", "study"), words("model", "model"), words("split", "split")),
+        *(Column("epoch of 60,000 (s)", "epoch"), Column("speed-up", "speed_up")),
+        words("what differs", "differs"),
+    ),
+)

@@ -1,0 +1,211 @@
+"""Tidy rows, the cells that they form, and what is measured of a cell, with its interval. Pure.
+
+A row is one run, or one thing measured in it: a value for each column, or a tuple of values where a
+run has several (its timed epochs). Rows that differ in their seed alone form a cell. Cells of one
+panel are compared with each other, and with a baseline where the panel has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median
+from typing import Any, Literal, Protocol
+
+from phalanx.report.statistics import (
+    Interval,
+    Times,
+    mean_interval,
+    paired_difference,
+    ratio_of_times,
+)
+
+Row = Mapping[str, Any]
+Baseline = Callable[["Cell", Sequence["Cell"]], "Cell | None"]
+"""Choice of the cell that another one is compared with."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Rows that differ in their seed alone; what they have in common is read off the first."""
+
+    rows: tuple[Row, ...]
+
+    def __getitem__(self, column: str) -> Any:
+        return self.rows[0].get(column)
+
+    def times(self, column: str) -> Times:
+        """Return the values of a column, row by row, of the rows that have some."""
+        found = (row.get(column) for row in self.rows)
+        runs = (value if isinstance(value, tuple) else (value,) for value in found)
+        return tuple(run for run in runs if run and run[0] is not None)
+
+    def values(self, column: str) -> list[float]:
+        """Return all values of a column."""
+        return [value for run in self.times(column) for value in run]
+
+    def by_seed(self, column: str) -> dict[int, float]:
+        """Return a value by seed; of several rows of one seed the last."""
+        return {row["seed"]: row[column] for row in self.rows if row.get(column) is not None}
+
+    def matches(self, where: Mapping[str, object]) -> bool:
+        """Return whether the cell has these values."""
+        return all(self[column] == value for column, value in where.items())
+
+    @property
+    def num_seeds(self) -> int:
+        return len({row.get("seed") for row in self.rows})
+
+
+def make_cells(rows: Iterable[Row], columns: Sequence[str]) -> tuple[Cell, ...]:
+    """Group rows that agree in `columns`, in the order of the first of each."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(column) for column in columns), []).append(row)
+    return tuple(Cell(tuple(group)) for group in groups.values())
+
+
+@dataclass(frozen=True)
+class CellPanel:
+    """Cells that are compared with each other: of one model, one link, one collective."""
+
+    label: str
+    cells: tuple[Cell, ...]
+    baseline: Baseline | None = None
+
+    def base_of(self, cell: Cell) -> Cell | None:
+        """Return the cell that `cell` is compared with, which may be itself."""
+        return self.baseline(cell, self.cells) if self.baseline else None
+
+    @cached_property
+    def pairs(self) -> list[tuple[Cell, Cell]]:
+        """Return each cell that has a baseline, with that."""
+        found = ((cell, self.base_of(cell)) for cell in self.cells)
+        return [(cell, base) for cell, base in found if base is not None and base is not cell]
+
+    def where(self, is_wanted: Callable[[Cell], bool]) -> CellPanel:
+        """Return the panel of some of the cells."""
+        return CellPanel(self.label, tuple(filter(is_wanted, self.cells)), self.baseline)
+
+
+def baseline(same: Sequence[str] = (), **where: object) -> Baseline:
+    """Return the choice of the cell with the values `where`, and those of the compared cell in the
+    columns `same`."""
+
+    def choose(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
+        wanted = {**where, **{column: cell[column] for column in same}}
+        return next((other for other in cells if other.matches(wanted)), None)
+
+    return choose
+
+
+class Quantity(Protocol):
+    """Columns that are computed of a cell and added to its row."""
+
+    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A quantity that runs have measured: its value in a cell, from the lowest to the highest."""
+
+    column: str
+    noun: str = ""
+    """Name in a sentence."""
+    how: Callable[[Sequence[float]], float] = median
+    better: Literal["lower", "higher"] = "lower"
+    interval: Literal["range", "mean"] = "range"
+    """Ends: the lowest and the highest value, or the interval of the mean over runs."""
+
+    def estimate(self, cell: Cell) -> float | None:
+        """Return the value of a cell, None where no run has one."""
+        values = cell.values(self.column)
+        return self.how(values) if values else None
+
+    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:  # noqa: ARG002
+        values = cell.values(self.column)
+        ends: tuple[float | None, float | None] = (
+            (min(values), max(values)) if values else (None,) * 2
+        )
+        if self.interval == "mean":
+            found = mean_interval(values)
+            ends = (found.low, found.high) if found else (None, None)
+        low, high = (f"{self.column}_{end}" for end in ("low", "high"))
+        row |= {self.column: self.estimate(cell), low: ends[0], high: ends[1]}
+
+    def ratio(self, cell: Cell, base: Cell, comparisons: int = 1) -> Interval | None:
+        """Return how many times better a cell is than another one, None with too few values."""
+        own, other = cell.times(self.column), base.times(self.column)
+        sides = (other, own) if self.better == "lower" else (own, other)
+        return ratio_of_times(*sides, comparisons=comparisons)
+
+    def difference(self, cell: Cell, base: Cell, comparisons: int = 1) -> Interval | None:
+        """Return the difference of two cells seed by seed, None with fewer than two in common."""
+        own, other = cell.by_seed(self.column), base.by_seed(self.column)
+        return paired_difference(own, other, comparisons=comparisons)
+
+    def ordered(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Return the cells that have a value, the best first."""
+        known = [(value, cell) for cell in cells if (value := self.estimate(cell)) is not None]
+        sign = 1 if self.better == "lower" else -1
+        return [cell for _, cell in sorted(known, key=lambda pair: sign * pair[0])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Gain of a cell over its baseline: how many times better it is."""
+
+    column: str
+    measure: Measure
+
+    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:
+        base, own = panel.base_of(cell), self.measure.estimate(cell)
+        value = interval = None
+        if base is not None and own is not None and (of_base := self.measure.estimate(base)):
+            value = of_base / own if self.measure.better == "lower" else own / of_base
+            interval = None if base is cell else self.measure.ratio(cell, base)
+        row[self.column] = value
+        row[f"{self.column}_low"] = interval.low if interval else None
+        row[f"{self.column}_high"] = interval.high if interval else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Difference of a cell from its baseline, seed by seed: the mean."""
+
+    column: str
+    measure: Measure
+
+    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:
+        base = panel.base_of(cell)
+        row[self.column] = None
+        if base is not None and base is not cell:
+            own, other = (each.by_seed(self.measure.column) for each in (cell, base))
+            gaps = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+            row[self.column] = fmean(gaps) if gaps else None
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A quantity computed from those before it."""
+
+    column: str
+    value: Callable[[Row], Any]
+
+    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:  # noqa: ARG002
+        row[self.column] = self.value(row)
+
+
+def cell_rows(
+    panel: CellPanel, columns: Sequence[str], quantities: Sequence[Quantity]
+) -> list[dict[str, Any]]:
+    """Return a row a cell: the columns that its runs agree in, and the quantities."""
+    rows = []
+    for cell in panel.cells:
+        row: dict[str, Any] = {"panel": panel.label, **{name: cell[name] for name in columns}}
+        row |= {"seeds": cell.num_seeds, "_cell": cell, "_runs": [r["run"] for r in cell.rows]}
+        for quantity in quantities:
+            quantity.fill(row, cell, panel)
+        rows.append(row)
+    return rows

@@ -1,0 +1,365 @@
+"""Claims: comparisons of cells, in sentences as a paper would say them.
+
+No sentence says more than its interval: what that does not carry is no significant difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from phalanx.report.cells import Baseline, Cell, CellPanel, Measure
+from phalanx.report.content import KeyFigure
+from phalanx.report.format import (
+    first_few,
+    percent,
+    points,
+    points_with_span,
+    sentence,
+    span,
+)
+from phalanx.report.statistics import Interval, in_pairs, mean_interval, not_told_apart
+from phalanx.report.values import Told, View
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+Facts = Callable[[Cell], Sequence[str]]
+
+
+def confidence(interval: Interval) -> str:
+    """Return (95 % CI 1.68–2.17): together with the other comparisons of its claim."""
+    return f"(95 % CI {span(interval)})"
+
+
+def speed(
+    subject: str, against: str, interval: Interval | None, *, units: str = "epochs"
+) -> tuple[str, str]:
+    """Return a comparison of two speeds in a sentence, and its verdict.
+
+    interval: how many times as fast the subject is; None with too few values to tell.
+    """
+    if interval is None:
+        return f"{subject} and {against}: too few {units} to compare", "unclear"
+    verdict = interval.verdict(1)
+    if verdict == "unclear":
+        factor = f"{interval.estimate:.2f}{TIMES} ({span(interval)})"
+        return f"No significant difference between {subject} and {against}: {factor}", verdict
+    shown, how = (interval, "faster") if verdict == "higher" else (interval.inverse, "slower")
+    factor = f"{shown.estimate:.2f}{TIMES} {how} than {against}"
+    return f"{subject}: {factor} {confidence(shown)}", verdict
+
+
+def change_of_accuracy(
+    subject: str, against: str, own: dict[int, float], base: dict[int, float], *, comparisons: int
+) -> tuple[str, str, Interval | None]:
+    """Return a comparison of two accuracies, seed by seed, in a sentence, its verdict and
+    interval."""
+    pairs = in_pairs(own, base)
+    interval = mean_interval([a - b for a, b in pairs], comparisons=comparisons)
+    if interval is None:
+        if not pairs:
+            return f"{subject}: no seed in common with {against}", "unclear", None
+        gap = points(fmean(a - b for a, b in pairs))
+        return f"{subject}: {gap} points against {against}, one seed", "unclear", None
+    if interval.low == interval.high == 0:
+        return f"{subject}: the accuracy of {against} with every seed", "same", interval
+    verdict, change = interval.verdict(0), points_with_span(interval)
+    if verdict == "unclear":
+        text = f"No significant difference in accuracy between {subject} and {against}: {change}"
+        return text, verdict, interval
+    where = "above" if verdict == "higher" else "below"
+    return f"{subject}: accuracy {where} {against}, {change}", verdict, interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellClaim:
+    """A claim about the cells of each panel."""
+
+    note: str = ""
+    where: Callable[[Cell], bool] = lambda _: True
+    phrase: str = "phrase"
+    """Column that names a cell in a sentence."""
+
+    def tell(self, view: View) -> Iterator[Told]:
+        for panel in view.panels:
+            for told in self.of(panel.where(self.where)):
+                yield replace(told, label=panel.label)
+
+    def of(self, panel: CellPanel) -> Iterable[Told]:
+        """Return what is told of one panel."""
+        raise NotImplementedError
+
+    def name(self, cell: Cell) -> str:
+        return str(cell[self.phrase])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fastest(CellClaim):
+    """The best cell of all, or of each value of a column, where its interval to every other says
+    so."""
+
+    measure: Measure
+    noun: str
+    facts: Facts = lambda _: ()
+    within: str = ""
+    """Column whose values are compared apart."""
+    at: str = "{}"
+    """Words for a value of it."""
+
+    def of(self, panel: CellPanel) -> Iterator[Told]:
+        groups: dict[Any, list[Cell]] = {}
+        for cell in panel.cells:
+            groups.setdefault(cell[self.within] if self.within else None, []).append(cell)
+        for value, group in groups.items():
+            ordered = self.measure.ordered(group)
+            if not ordered:
+                continue
+            best, *others = ordered
+            where = f"{self.at.format(value)}: " if self.within else ""
+            facts = ", ".join(self.facts(best))
+            if not others:
+                yield Told(text=f"{where}{self.name(best)}, {facts}")
+                continue
+            count = len(others)
+            rivals = not_told_apart(others, partial(self.measure.ratio, best, comparisons=count))
+            if rivals:
+                names = first_few([self.name(cell) for cell in rivals])
+                yield Told(
+                    text=f"{where}no clear winner among {count + 1} {self.noun}: "
+                    f"{self.name(best)} ({facts}) and {names} do not differ significantly",
+                    verdict="unclear",
+                )
+            else:
+                text = (
+                    f"{where}{self.name(best)} is the fastest of {count + 1} {self.noun}: {facts}"
+                )
+                yield Told(text=text, verdict="higher")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainstBaseline(CellClaim):
+    """The best cell, or each, against its baseline."""
+
+    measure: Measure
+    of_each: bool = False
+    to: Baseline | None = None
+    """Cell that it is compared with; the baseline of the page where None."""
+    base: str = ""
+    """Words for the baseline; its phrase where empty."""
+    units: str = "epochs"
+    value: Callable[[Cell], str] = lambda _: ""
+    unit: str = ""
+    facts: Facts = lambda _: ()
+    """Key figure: the value of a cell, of which no gain is significant, what it is, and what stands
+    beside it; without a value there is none."""
+
+    def of(self, panel: CellPanel) -> Iterator[Told]:
+        if self.to is not None:
+            panel = replace(panel, baseline=self.to)
+        ordered = self.measure.ordered(panel.cells)
+        for cell in ordered if self.of_each else ordered[:1]:
+            yield from self._told(panel, cell, len(panel.cells) - 1)
+
+    def _told(self, panel: CellPanel, cell: Cell, comparisons: int) -> Iterator[Told]:
+        base, name, facts = panel.base_of(cell), self.name(cell), list(self.facts(cell))
+        value = self.value(cell)
+        meaning = f"{self.unit}, {name}" if self.unit else name
+        figure = KeyFigure(label="", value=value, meaning=meaning, beside=", ".join(facts))
+        interval, text, verdict, short = None, "", "unclear", ""
+        if base is not None and base is not cell:
+            against = self.base or self.name(base)
+            interval = self.measure.ratio(cell, base, comparisons)
+            text, verdict = speed(name, against, interval, units=self.units)
+            if interval is not None and verdict == "higher":
+                factor = f"{interval.estimate:.2f}{TIMES}"
+                facts = [
+                    span(interval),
+                    ", ".join([*([f"{value} {self.unit}"] if value else []), *facts]),
+                ]
+                figure = KeyFigure(
+                    label="", value=factor, meaning=name, beside="; ".join(filter(None, facts))
+                )
+                short = f"{name} {factor} faster than {against}"
+        elif base is cell and not self.of_each:
+            text = f"Nothing is faster than {self.base or name}"
+        yield Told(
+            text=text,
+            verdict=verdict,
+            interval=interval,
+            short=short,
+            figure=figure if value else None,
+        )
+
+    def largest(self, view: View) -> Told | None:
+        """Return the largest gain over a baseline that is significant among all of the page."""
+        panels = [panel.where(self.where) for panel in view.panels]
+        count = sum(len(panel.pairs) for panel in panels)
+        found = [
+            replace(told, label=panel.label)
+            for panel in panels
+            for cell, _ in panel.pairs
+            for told in self._told(panel, cell, count)
+            if told.short and told.interval is not None
+        ]
+        return max(found, key=lambda told: told.interval.estimate, default=None)  # type: ignore[union-attr]
+
+
+def largest_gain(claim: AgainstBaseline, nothing: str) -> Callable[[View], str]:
+    """Return the headline of the largest significant gain over a baseline.
+
+    nothing: headline where no cell has one.
+    """
+
+    def headline(view: View) -> str:
+        if not any(panel.cells for panel in view.panels):
+            return NOTHING_COMPLETED
+        told = claim.largest(view)
+        if told is not None:
+            return f"{told.label}: {told.short}"
+        if any(panel.pairs for panel in view.panels):
+            return nothing
+        panel, best = min(
+            ((p, cell) for p in view.panels for cell in claim.measure.ordered(p.cells)[:1]),
+            key=lambda pair: claim.measure.estimate(pair[1]) or 0.0,
+        )
+        return f"{panel.label}: {claim.value(best)} {claim.unit}, {claim.name(best)}"
+
+    return headline
+
+
+NOTHING_COMPLETED = "No run of this study was completed yet"
+
+
+def key_figures(claim: CellClaim) -> Callable[[View], list[KeyFigure]]:
+    """Return the figures of the first screen: those of a claim's sentences."""
+    return lambda view: [
+        replace(told.figure, label=told.label) for told in claim.tell(view) if told.figure
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versus(CellClaim):
+    """One value of a column against another one, where all else is equal."""
+
+    measure: Measure
+    column: str
+    pair: tuple[str, str]
+    names: tuple[str, str]
+    same: Sequence[str]
+    at: str = "span"
+    """Column that says where they are compared."""
+    units: str = "epochs"
+
+    def of(self, panel: CellPanel) -> Iterator[Told]:
+        sides = [
+            {
+                tuple(cell[c] for c in self.same): cell
+                for cell in panel.cells
+                if cell[self.column] == v
+            }
+            for v in self.pair
+        ]
+        both = sorted(sides[0].keys() & sides[1].keys())
+        for key in both:
+            own, other = (side[key] for side in sides)
+            interval = self.measure.ratio(own, other, len(both))
+            subject = f"{self.names[0]} on {own[self.at]}"
+            text, verdict = speed(subject, self.names[1], interval, units=self.units)
+            yield Told(text=text, verdict=verdict, interval=interval)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wall(CellClaim):
+    """The first of growing numbers that is seen to take longer than the one before, or to spend
+    more than a share of its time waiting."""
+
+    measure: Measure
+    waiting: Measure
+    most: float
+    per: str
+    """Column that lines are told apart by."""
+    along: Sequence[str]
+    at: str = "span"
+    names: Callable[[str], str] = str
+
+    def of(self, panel: CellPanel) -> Iterator[Told]:
+        lines: dict[str, list[Cell]] = {}
+        for cell in sorted(panel.cells, key=lambda cell: [cell[c] for c in self.along]):
+            lines.setdefault(cell[self.per], []).append(cell)
+        for value, cells in lines.items():
+            if len(cells) > 1:
+                yield self._told(self.names(value), cells)
+
+    def _told(self, name: str, cells: Sequence[Cell]) -> Told:
+        unknown = None
+        for before, cell in pairwise(cells):
+            interval = self.measure.ratio(cell, before, len(cells) - 1)
+            subject, against = f"{name} on {cell[self.at]}", str(before[self.at])
+            text, verdict = speed(subject, against, interval)
+            waits = mean_interval(cell.values(self.waiting.column))
+            crowd = ", where ranks share cores" if cell["workers"] > cell["cores"] else ""
+            if verdict == "lower":
+                return Told(text=f"{text}{crowd}", verdict="wall", interval=interval)
+            if waits is not None and waits.low > self.most:
+                share, low, high = (percent(x, 0) for x in (waits.estimate, waits.low, waits.high))
+                told = f"{subject}: {share} of the time is communication (95 % CI {low} to {high})"
+                return Told(text=f"{told}{crowd}", verdict="wall", interval=waits)
+            if verdict == "unclear" and unknown is None:
+                unknown = Told(text=text, verdict="unclear", interval=interval)
+        last = f"{name}: every step up to {cells[-1][self.at]} is faster than the one before"
+        return unknown or Told(text=last, verdict="higher")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeyondIdeal(CellClaim):
+    """Gains over the baseline that are more than the workers explain."""
+
+    measure: Measure
+    workers: str = "workers"
+
+    def of(self, panel: CellPanel) -> Iterator[Told]:
+        for cell, base in panel.pairs:
+            interval = self.measure.ratio(cell, base, len(panel.cells) - 1)
+            number = cell[self.workers]
+            if interval is not None and interval.low > number:
+                share, low, high = (
+                    percent(end / number, 0)
+                    for end in (interval.estimate, interval.low, interval.high)
+                )
+                text = (
+                    f"{self.name(cell)}: efficiency {share} (95 % CI {low} to {high}), more than "
+                )
+                text += "its cores explain: T(1) is slow, or smaller parts fit the caches better"
+                yield Told(text=text, verdict="higher", interval=interval)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FarthestAccuracy(CellClaim):
+    """The cell whose accuracy is farthest from its baseline, seed by seed; or each."""
+
+    measure: Measure
+    of_each: bool = False
+    base: str = "the sequential program"
+
+    def of(self, panel: CellPanel) -> Iterator[Told]:
+        column = self.measure.column
+        gaps = [
+            (abs(fmean(a - b for a, b in pairs)), cell, base)
+            for cell, base in panel.pairs
+            if (pairs := in_pairs(cell.by_seed(column), base.by_seed(column)))
+        ]
+        chosen = gaps if self.of_each else sorted(gaps, key=lambda gap: -gap[0])[:1]
+        for _, cell, base in chosen:
+            own, other = cell.by_seed(column), base.by_seed(column)
+            text, verdict, interval = change_of_accuracy(
+                self.name(cell), self.base, own, other, comparisons=len(gaps)
+            )
+            yield Told(text=text, verdict=verdict, interval=interval)
+
+
+def as_sentence(told: Told) -> str:
+    """Return a claim with a capital and a full stop."""
+    return sentence(told.text.rstrip("."))

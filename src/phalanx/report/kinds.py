@@ -1,0 +1,48 @@
+"""The page of each kind of study, found by its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from phalanx.report.build import page_content, print_summary
+from phalanx.report.content import Content
+from phalanx.report.folder import study_of
+from phalanx.report.pages.scaling import SCALING
+from phalanx.report.values import Page
+
+PAGES: Mapping[str, Page] = {"scaling": SCALING}
+"""By the kind of a study; of another kind they are runs to be compared."""
+
+
+def page_of(folder: Path) -> Page:
+    """Return the page of the records in a folder.
+
+    Raises: UserError when study.json cannot be read.
+    """
+    study = study_of(folder)
+    return PAGES.get(study.kind, SCALING) if study else SCALING
+
+
+def content_of(folder: Path) -> Content:
+    """Return the content of the page of a study, a run or measured collectives.
+
+    Raises: UserError when the records cannot be read.
+    """
+    page = page_of(folder)
+    data = page.read(folder)
+    assert data is not None, "its records were found"
+    return page_content(page, data)
+
+
+def summarize(folder: Path, console: Console) -> None:
+    """Print what the terminal shows of a study.
+
+    Raises: UserError when the records cannot be read.
+    """
+    page = page_of(folder)
+    data = page.read(folder)
+    assert data is not None, "its records were found"
+    print_summary(page, data, console)

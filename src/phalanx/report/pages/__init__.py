@@ -1,0 +1,1 @@
+"""Values of the pages, a file a kind of study."""

@@ -1,0 +1,143 @@
+"""The page of a scaling study, of a run, or of runs that belong to no study."""
+
+from __future__ import annotations
+
+from phalanx.report import training_page as of_training
+from phalanx.report import training_tables as tables
+from phalanx.report.cells import Row
+from phalanx.report.claims import (
+    BeyondIdeal,
+    Versus,
+    Wall,
+    key_figures,
+    largest_gain,
+)
+from phalanx.report.nodes import MoreNodes
+from phalanx.report.published.beside import BESIDE_PUBLISHED, published_rows
+from phalanx.report.schemes import scheme_phrase
+from phalanx.report.training import COLUMNS, read_trainings
+from phalanx.report.training_frames import FRAMES, link_rows
+from phalanx.report.training_page import (
+    BEST,
+    BEST_AGAINST_THREADS,
+    COMMUNICATION,
+    EPOCH,
+    FARTHEST_ACCURACY,
+    FASTEST,
+    main,
+    shown,
+)
+from phalanx.report.values import ChartSection, Page, View
+
+
+def batches(view: View) -> list[Row]:
+    """Return the cells whose configuration was run with more than one batch size."""
+    rows = view.frame("cells")
+    sizes: dict[object, set[int]] = {}
+    for row in rows:
+        sizes.setdefault((row["panel"], row["strategy"], row["width"]), set()).add(
+            row["batch_size"]
+        )
+    return [row for row in rows if len(sizes[row["panel"], row["strategy"], row["width"]]) > 1]
+
+
+def linked(view: View) -> list[Row]:
+    """Return the cells with shares of links."""
+    measured = {(row["panel"], row["configuration"]) for row in link_rows(view)}
+    cells = [row for row in view.frame("cells") if row["main"]]
+    return [row for row in cells if (row["panel"], row["configuration"]) in measured]
+
+
+def short_runs(view: View) -> list[Row]:
+    """Return every run with the speed-up of its cell."""
+    gains = {run: row["speed_up"] for row in view.frame("cells") for run in row["_runs"]}
+    return [{**row, "speed_up": gains.get(row["run"])} for row in view.data.runs]
+
+
+def facts(view: View) -> list[str]:
+    found = {row["batch"] for row in view.frame("cells") if row["main"]}
+    return [f"batch {' and '.join(sorted(found))}"] if found else []
+
+
+SCALING = Page(
+    read=read_trainings,
+    columns=COLUMNS,
+    baseline=of_training.SEQUENTIAL,
+    quantities=of_training.QUANTITIES,
+    frames={
+        **FRAMES,
+        "batches": batches,
+        "linked": linked,
+        "short runs": short_runs,
+        "published": published_rows,
+    },
+    headline=largest_gain(BEST, "No configuration is significantly faster than one thread"),
+    facts=facts,
+    keys=key_figures(BEST),
+    claims=(
+        BEST,
+        BEST_AGAINST_THREADS,
+        Versus(
+            measure=EPOCH,
+            column="strategy",
+            pair=("mpi", "gloo"),
+            names=("MPI", "Gloo"),
+            same=("ranks", "threads", "nodes"),
+            where=main,
+            note="MPI against Gloo: same model, batch, ranks and threads.",
+        ),
+        MoreNodes(
+            measure=EPOCH,
+            where=main,
+            note="More nodes: the same ranks on more nodes against fewer; ranks that fit on no "
+            "fewer stand against as many per node on fewer. Exchange between nodes is its part of "
+            "a mean step, without waiting for ranks that come later.",
+        ),
+        Wall(
+            measure=EPOCH,
+            waiting=COMMUNICATION,
+            most=0.30,
+            per="line",
+            along=("ranks", "threads"),
+            names=lambda line: scheme_phrase(line.rpartition(", ")[0]),
+            where=lambda cell: shown(cell) and cell["strategy"] != "sequential",
+            note="More ranks: the first number that is seen to lengthen the epoch, or whose "
+            "communication takes more than 30 % of the training time.",
+        ),
+        BeyondIdeal(
+            measure=EPOCH,
+            where=main,
+            note="Efficiency: speed-up ÷ (ranks × threads of each).",
+        ),
+        FARTHEST_ACCURACY,
+        FASTEST,
+    ),
+    leading=(of_training.SPEED_UP_PLOT, of_training.ACCURACY_PLOT, of_training.TRAIN_LOSS_PLOT),
+    sections=(
+        ChartSection(
+            "Time and scaling",
+            (of_training.SPEED_UP_PLOT, of_training.EFFICIENCY_PLOT, of_training.EPOCH_PLOT),
+        ),
+        ChartSection(
+            "Where the time goes",
+            (of_training.PARTS_PLOT, of_training.COMMUNICATION_PLOT, of_training.OVERLAP_PLOT),
+        ),
+        ChartSection("Network", (of_training.LINKS_PLOT,)),
+        ChartSection(
+            "Loss and accuracy",
+            (
+                of_training.METRICS_PLOT,
+                of_training.TRAIN_LOSS_PLOT,
+                of_training.LOSS_PLOT,
+                of_training.ACCURACY_PLOT,
+                of_training.TIME_AND_ACCURACY_PLOT,
+            ),
+        ),
+        ChartSection("Batch size", (of_training.BATCH_TIME_PLOT, of_training.BATCH_ACCURACY_PLOT)),
+        ChartSection("Rank by rank", (of_training.RANK_LOSS_PLOT, of_training.RANK_ACCURACY_PLOT)),
+    ),
+    tables=(
+        *(tables.BASELINES, tables.CONFIGURATIONS, tables.LINK_TABLE, tables.RUNS),
+        *(BESIDE_PUBLISHED, tables.SHORT_RUNS),
+    ),
+)

@@ -1,0 +1,216 @@
+"""Rows of what trainings are made of: epochs, parts of a step, ranks, links, metrics. Pure.
+
+They are what charts are drawn from and what is saved as CSV, so names carry their unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
+from typing import Any
+
+from phalanx.report.cells import Row
+from phalanx.report.measures import EpochMeasure, RunMeasure
+from phalanx.report.rank_measures import PARTS
+from phalanx.report.statistics import mean_interval
+from phalanx.report.training import measures_of
+from phalanx.report.values import View
+
+MOST_EPOCHS = 12
+"""Of a run by itself, that have a bar each."""
+LAYOUT = (
+    *("panel", "configuration", "strategy", "group", "ranks", "threads", "workers", "width"),
+    *("batch_size", "batch", "line", "cores", "main", "shown"),
+)
+LINKS = {
+    "node": "in the node",
+    "network": "between nodes",
+    "untold": "link not measured",
+    "waiting": "waiting for others",
+}
+"""Fields of `LinkShares`, in words."""
+
+
+def layout_of(row: Row) -> dict[str, Any]:
+    return {name: row.get(name) for name in LAYOUT}
+
+
+def trained_runs(view: View) -> list[tuple[Row, RunMeasure]]:
+    """Return the runs that have finished an epoch, also those that did not come to their end."""
+    found = [(row, row["_measure"]) for row in view.data.runs]
+    return [
+        (row, run) for row, run in found if run.run and run.trained and row["panel"] is not None
+    ]
+
+
+def epoch_rows(view: View) -> list[Row]:
+    """Return a row an epoch of a configuration, mean over its seeds. Runs that were not completed
+    have rows of their own."""
+    groups: dict[Any, list[tuple[Row, RunMeasure]]] = {}
+    for row, run in trained_runs(view):
+        own = "completed" if run.status == "completed" else run.name
+        groups.setdefault((row["panel"], row["cell"], own), []).append((row, run))
+    rows: list[Row] = []
+    for group in groups.values():
+        first, names = group[0][0], [run.name for _, run in group]
+        is_validated = any(e.validation_loss is not None for _, run in group for e in run.trained)
+        curve = names[0] if len(names) == 1 else f"{first['configuration']}, {len(names)} runs"
+        for epochs in zip(*(run.trained for _, run in group), strict=False):
+            head = {"curve": curve, **layout_of(first), "status": first["status"]}
+            head["is_validated"] = is_validated
+            rows.append({**head, "runs": len(group), "_runs": names, **_mean_epoch(epochs)})
+    return rows
+
+
+def _mean_epoch(epochs: Sequence[EpochMeasure]) -> dict[str, Any]:
+    """Return the mean of the same epoch of several runs."""
+    return {
+        "epoch": epochs[0].epoch + 1,
+        "trained_s": fmean(epoch.trained_s for epoch in epochs),
+        "epoch_s": fmean(epoch.epoch_s for epoch in epochs),
+        "train_loss": _mean_known(epoch.train_loss for epoch in epochs),
+        "validation_loss": _mean_known(epoch.validation_loss for epoch in epochs),
+        "validation_accuracy": _mean_known(epoch.validation_accuracy for epoch in epochs),
+    }
+
+
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def part_rows(view: View) -> list[Row]:
+    """Return a row a part of a configuration's mean step, in milliseconds, laid end to end."""
+    rows: list[Row] = []
+    for cell in view.frame("cells"):
+        known = [run.step_parts_s for run in measures_of(cell) if run.step_parts_s]
+        if not known:
+            continue
+        means = [fmean(parts[i] for parts in known) for i in range(len(PARTS))]
+        start_ms = 0.0
+        for part, part_s in zip(PARTS, means, strict=True):
+            row = {**layout_of(cell), "bar": f"{cell['strategy']} {cell['width']}", "part": part}
+            row |= {"letter": part[0].upper(), "part_ms": part_s * 1e3}
+            row |= {"share": part_s / sum(means), "_runs": cell["_runs"]}
+            rows.append({**row, "start_ms": start_ms, "end_ms": start_ms + part_s * 1e3})
+            start_ms += part_s * 1e3
+    return rows
+
+
+def overlap_rows(view: View) -> list[Row]:
+    """Return a row a part of a bar, in milliseconds of a mean step: a bar a run, or of a run by
+    itself a bar an epoch."""
+    rows: list[Row] = []
+    found = [(row, run) for row, run in trained_runs(view) if run.overlap and row["shown"]]
+    for row, run in found:
+        bars = {run.name: run.overlap} if run.overlap else {}
+        alone = sum(other["panel"] == row["panel"] for other, _ in found) == 1
+        if alone and 1 < len(run.overlaps) <= MOST_EPOCHS:
+            bars = {f"epoch {epoch + 1}": overlap for epoch, overlap in run.overlaps.items()}
+        for bar, overlap in bars.items():
+            start_s = 0.0
+            for kind, took_s in (("hidden", overlap.hidden_s), ("exposed", overlap.exposed_s)):
+                times = {
+                    "time_ms": took_s,
+                    "start_ms": start_s,
+                    "end_ms": start_s + took_s,
+                    "hideable_ms": overlap.hideable_s,
+                    "last_bucket_ms": overlap.last_bucket_s,
+                    "backward_ms": overlap.backward_s,
+                }
+                head = {"bar": bar, **layout_of(row), "run": run.name, "kind": kind}
+                rows.append(head | {name: 1e3 * value_s for name, value_s in times.items()})
+                start_s += took_s
+    return rows
+
+
+def metric_rows(view: View) -> list[Row]:
+    """Return a row a value that a program has logged."""
+    return [
+        {
+            "run": run.name,
+            **layout_of(row),
+            "metric": name,
+            "step": event.step + 1,
+            "value": value,
+        }
+        for row, run in trained_runs(view)
+        for rank in run.ranks.values()  # rank 0 or, after its death, the next
+        for event in rank.metrics
+        for name, value in event.metrics.items()
+    ]
+
+
+def rank_rows(view: View) -> list[Row]:
+    """Return a row an epoch of a rank, of runs on several; that on the most ranks first."""
+    found = [(row, run) for row, run in trained_runs(view) if len(run.ranks) > 1 and row["shown"]]
+    return [
+        {
+            "run": run.name,
+            **layout_of(row),
+            "rank": rank,
+            "epoch": epoch + 1,
+            "samples": entry.event.samples,
+            "train_s": entry.event.train_s,
+            "train_loss": entry.train_loss,
+            "train_accuracy": entry.train_accuracy,
+        }
+        for row, run in sorted(found, key=lambda pair: -pair[0]["ranks"])
+        for rank, ranked in run.ranks.items()
+        for epoch, entry in sorted(ranked.epochs.items())
+    ]
+
+
+def link_rows(view: View) -> list[Row]:
+    """Return a row a link of a configuration whose share was measured, where some have several
+    nodes."""
+    cells = [cell for cell in view.frame("cells") if cell["main"] and link_shares(cell, "waiting")]
+    if not any(cell["nodes"] > 1 for cell in cells):
+        return []
+    return [row for cell in cells for row in _links_of(cell)]
+
+
+def _links_of(cell: Row) -> Iterator[Row]:
+    steps = [run.links.step_s for run in measures_of(cell) if run.links is not None]
+    for link, words in LINKS.items():
+        if known := link_shares(cell, link):
+            interval = mean_interval(known)
+            head = {**layout_of(cell), "nodes": cell["nodes"], "link": words}
+            yield {
+                **head,
+                "share": fmean(known),
+                "share_low": max(0.0, interval.low) if interval else None,
+                "share_high": min(1.0, interval.high) if interval else None,
+                "step_ms": 1e3 * fmean(steps),
+                "runs": len(known),
+                "_runs": cell["_runs"],
+            }
+
+
+def link_shares(cell: Row, link: str) -> list[float]:
+    """Return a share of a mean step of each run; nothing where one has not measured it."""
+    runs = measures_of(cell)
+    known = [getattr(run.links, link) for run in runs if run.links is not None]
+    return known if len(known) == len(runs) and None not in known else []
+
+
+def bytes_between(cell: Row) -> tuple[float, bool] | None:
+    """Return the bytes that a node sends to others in a step, and whether by formula; None where
+    they were not counted."""
+    runs = measures_of(cell)
+    links = [run.links for run in runs if run.links is not None]
+    known = [each.network_bytes for each in links if each.network_bytes is not None]
+    if not known or len(known) < len(runs):
+        return None
+    return fmean(known), any(each.is_formula for each in links)
+
+
+FRAMES = {
+    "epochs": epoch_rows,
+    "parts": part_rows,
+    "overlap": overlap_rows,
+    "metrics": metric_rows,
+    "ranks": rank_rows,
+    "links": link_rows,
+}
+"""Rows of every training, by name."""

@@ -1,0 +1,106 @@
+"""Views of pages over runs that are made in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from phalanx.records.schema import Study
+from phalanx.report.build import page_content, tables, views_of
+from phalanx.report.content import Content, Table
+from phalanx.report.folder import StudyMeasures
+from phalanx.report.kinds import page_of
+from phalanx.report.measures import EpochMeasure, RunMeasure
+from phalanx.report.pages.scaling import SCALING
+from phalanx.report.training import training_rows
+from phalanx.report.values import Claim, Page, Told, View
+from tests.report.made_study import Job, run_of
+
+
+def measured(job: Job, epoch_s: float, accuracy: float = 0.9) -> RunMeasure:
+    epoch = EpochMeasure(
+        epoch=0,
+        epoch_s=epoch_s,
+        trained_s=epoch_s,
+        samples=1200,
+        train_loss=1.0,
+        train_accuracy=0.5,
+        validation_loss=0.5,
+        validation_accuracy=accuracy,
+    )
+    return RunMeasure(
+        name=job.name,
+        status="completed",
+        run=run_of(job, "s"),
+        epochs=(epoch,),
+        timed_epochs=(0,),
+        epoch_s=epoch_s,
+    )
+
+
+def repeated(*runs: tuple[Job, float]) -> list[RunMeasure]:
+    """Each run three times, with seeds of its own, half a percent apart."""
+    return [
+        measured(replace(job, seed=seed), epoch_s * factor)
+        for job, epoch_s in runs
+        for seed, factor in enumerate((0.995, 1.0, 1.005))
+    ]
+
+
+def on_nodes(run: RunMeasure, nodes: int) -> RunMeasure:
+    assert run.run is not None
+    setting = msgspec.structs.replace(run.run.setting, nodes=nodes)
+    changed = msgspec.structs.replace(run.run, run=f"{run.name}-{nodes}n", setting=setting)
+    return replace(run, name=changed.run, run=changed)
+
+
+def view_of(runs: Iterable[RunMeasure], page: Page = SCALING) -> View:
+    """Return the view of runs that lie nowhere."""
+    found = tuple(runs)
+    study = Study(
+        study="s", kind="scaling", command="", started_at="", runs=[run.name for run in found]
+    )
+    measures = StudyMeasures(folder=Path(), study=study, runs=found, cells=())
+    return View(page, training_rows(measures))
+
+
+def told(view: View, claim: Claim | type) -> list[Told]:
+    """Return what a claim, or the claims of a class, say."""
+    claims = [c for c in view.page.claims if c is claim or type(c) is claim]
+    assert claims
+    return [each for one in claims for each in one.tell(view)]
+
+
+def texts(view: View, claim: Claim | type) -> list[str]:
+    return [each.text for each in told(view, claim)]
+
+
+def read(folder: Path) -> tuple[Content, list[View]]:
+    """Return the content and the views of a folder's page."""
+    page = page_of(folder)
+    data = page.read(folder)
+    assert data is not None
+    return page_content(page, data), views_of(page, data)
+
+
+def table_of(view: View, title: str) -> Table | None:
+    """Return a table of a view's page; None where it has no rows."""
+    made = [t for spec in view.page.tables for t in tables(view, spec) if t.title == title]
+    return made[0] if made else None
+
+
+def rows_of(table: Table) -> list[dict[str, str]]:
+    """Return the rows by the names of the columns; of two with one name the later."""
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def check_claims(content: Content) -> None:
+    """Check that claims are said as a paper says them, and the headline is short."""
+    assert len(content.headline.split()) <= 12, content.headline
+    for _, text in content.claims:
+        if re.search(r"faster than|slower than", text) and "every step up to" not in text:
+            assert "95 % CI" in text, text
