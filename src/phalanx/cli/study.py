@@ -25,8 +25,6 @@ from phalanx.models.options import ModelName
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_bench, read_record
 from phalanx.records.schema import JobRecord
-from phalanx.report.compression.study_data import KIND as COMPRESSION
-from phalanx.report.compression.summary import print_summary as compression_summary
 from phalanx.report.kinds import summarize
 from phalanx.report.large_batch.study_data import KIND as LARGE_BATCH
 from phalanx.report.large_batch.summary import print_summary as large_batch_summary
@@ -173,11 +171,11 @@ def compression(
     take_hosts(hosts, hostfile, console)
     choice = resolve(config.dataset, config.data_root)
     run_study(
-        study_folder(config, COMPRESSION, found=[choice.name]),
+        study_folder(config, "compression", found=[choice.name]),
         compression_study.plan(config),
         console,
-        compression_summary,
-        kind=COMPRESSION,
+        summarize,
+        kind="compression",
         reasons=[f"data set: {choice.reason}"],
         data=[choice.name],
         preflight=preflight,

@@ -98,16 +98,12 @@ def _leading(view: View) -> tuple[ChartRow | None, Sequence[Plot]]:
     if page.leading_title:
         drawn: list[Drawn] = []
         for plot in page.leading:
-            drawn += [(_named(plot, label, view), figure) for label, figure in plot.panels(view)]
+            drawn += plot.panels(view)
         return chart_row(drawn, title=page.leading_title), page.leading
     for plot in page.leading:
         if row := chart_row(plot.panels(view)):
             return row, [plot]
     return None, ()
-
-
-def _named(plot: Plot, label: str, view: View) -> str:
-    return plot.title if len(view.panels) < 2 else f"{plot.title}, {label}"
 
 
 def _sections(view: View, drawn: Sequence[Plot]) -> tuple[Section, ...]:
@@ -132,7 +128,10 @@ def tables(view: View, spec: TableSpec) -> list[Table]:
         groups = {f"{spec.title} {label}".strip(): own for label, own in groups.items()}
     return [
         make_table(
-            title, spec.note(own) if callable(spec.note) else spec.note, _shown(spec, own), own
+            title,
+            spec.note(own) if callable(spec.note) else spec.note,
+            _shown(view, spec, own),
+            own,
         )
         for title, own in groups.items()
         if own and spec.title
@@ -148,12 +147,12 @@ def _rows_of(view: View, spec: TableSpec) -> Sequence[Row]:
     return sorted(rows, key=lambda row: (labels.index(row["panel"]), order(row)))
 
 
-def _shown(spec: TableSpec, rows: Sequence[Row]) -> list[Column[Row]]:
+def _shown(view: View, spec: TableSpec, rows: Sequence[Row]) -> list[Column[Row]]:
     """Return the columns without those whose values would have to differ or be known."""
     least = {"varied": 2, "known": 1}
     return [
         column
-        for column in spec.columns
+        for column in (spec.columns(view) if callable(spec.columns) else spec.columns)
         if len({column.cell(row) for row in rows} - {UNKNOWN}) >= least.get(column.only, 0)
     ]
 
@@ -179,7 +178,7 @@ def print_summary(page: Page, data: StudyRows, console: Console) -> None:
 
 def _print_table(view: View, spec: TableSpec, console: Console) -> None:
     rows = _rows_of(view, spec)
-    columns = [column for column in _shown(spec, rows) if column.short is not None]
+    columns = [column for column in _shown(view, spec, rows) if column.short is not None]
     if console.width < WIDE_COLUMNS:
         columns = [column for column in columns if column.only != "wide"]
     for label in view.labels(rows) if spec.each else [""]:

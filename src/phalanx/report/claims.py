@@ -22,7 +22,13 @@ from phalanx.report.format import (
     sentence,
     span,
 )
-from phalanx.report.statistics import Interval, in_pairs, mean_interval, not_told_apart
+from phalanx.report.statistics import (
+    Interval,
+    in_pairs,
+    mean_interval,
+    non_inferiority,
+    not_told_apart,
+)
 from phalanx.report.values import Told, View
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -163,6 +169,10 @@ class AgainstBaseline(CellClaim):
         for cell in ordered if self.of_each else ordered[:1]:
             yield from self._told(panel, cell, len(panel.cells) - 1)
 
+    def told(self, panel: CellPanel, cell: Cell) -> list[Told]:
+        """Return what is told of one cell, among all of its panel."""
+        return list(self._told(panel, cell, len(panel.cells) - 1))
+
     def _told(self, panel: CellPanel, cell: Cell, comparisons: int) -> Iterator[Told]:
         base, name, facts = panel.base_of(cell), self.name(cell), list(self.facts(cell))
         value = self.value(cell)
@@ -185,13 +195,14 @@ class AgainstBaseline(CellClaim):
                 short = f"{name} {factor} faster than {against}"
         elif base is cell and not self.of_each:
             text = f"Nothing is faster than {self.base or name}"
-        yield Told(
-            text=text,
-            verdict=verdict,
-            interval=interval,
-            short=short,
-            figure=figure if value else None,
-        )
+        if text or value:
+            yield Told(
+                text=text,
+                verdict=verdict,
+                interval=interval,
+                short=short,
+                figure=figure if value else None,
+            )
 
     def largest(self, view: View) -> Told | None:
         """Return the largest gain over a baseline that is significant among all of the page."""
@@ -358,6 +369,26 @@ class FarthestAccuracy(CellClaim):
                 self.name(cell), self.base, own, other, comparisons=len(gaps)
             )
             yield Told(text=text, verdict=verdict, interval=interval)
+
+
+def held(
+    subject: str,
+    against: str,
+    own: dict[int, float],
+    base: dict[int, float],
+    margin: float,
+    *,
+    comparisons: int,
+) -> Told:
+    """Return whether an accuracy is held: not significantly lower, and by its interval less than
+    `margin` lower."""
+    text, verdict, interval = change_of_accuracy(
+        subject, against, own, base, comparisons=comparisons
+    )
+    is_same, verdict = verdict == "same", non_inferiority(interval, margin)
+    if verdict == "holds" and interval is not None and not is_same:
+        text = f"{subject}: accuracy of {against} held, {points_with_span(interval)}"
+    return Told(text=text, verdict=verdict, interval=interval)
 
 
 def as_sentence(told: Told) -> str:

@@ -10,10 +10,11 @@ from rich.console import Console
 from phalanx.report.build import page_content, print_summary
 from phalanx.report.content import Content
 from phalanx.report.folder import study_of
+from phalanx.report.pages.compression import COMPRESSION
 from phalanx.report.pages.scaling import SCALING
 from phalanx.report.values import Page
 
-PAGES: Mapping[str, Page] = {"scaling": SCALING}
+PAGES: Mapping[str, Page] = {"scaling": SCALING, "compression": COMPRESSION}
 """By the kind of a study; of another kind they are runs to be compared."""
 
 

@@ -163,9 +163,13 @@ class Lines(Mark):
                 how["strokeDash"] = series.dash
             layers.append(line.encode(**how))
         if self.spread:
-            low = alt.Y(f"{self.y.field}_low:Q", scale=y["scale"])
-            rule = chart.mark_rule(strokeWidth=1.5)
-            layers.append(rule.encode(y=low, y2=f"{self.y.field}_high:Q"))
+            rule, is_flat = chart.mark_rule(strokeWidth=1.5), self.y.scale == "names"
+            along, scale = (self.x, x["scale"]) if is_flat else (self.y, y["scale"])
+            ends = [f"{along.field}_{end}:Q" for end in ("low", "high")]
+            if is_flat:
+                layers.append(rule.encode(x=alt.X(ends[0], scale=scale), x2=ends[1]))
+            else:
+                layers.append(rule.encode(y=alt.Y(ends[0], scale=scale), y2=ends[1]))
         if self.marked:
             layers.append(self._points(chart, rows, series))
         if self.picks:

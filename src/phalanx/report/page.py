@@ -20,7 +20,6 @@ from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.theme import CONFIG
 from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.collectives.page import collectives_content
-from phalanx.report.compression.page import compression_content
 from phalanx.report.content import SHOWN_CLAIMS, Content
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.io.folder import holds_io
@@ -34,7 +33,6 @@ from phalanx.report.trace.write import write_missing_trace
 PAGE_NAME = "report.html"
 CONTENTS: Mapping[str, Callable[[StudyMeasures], Content]] = {
     "parallelism": parallelism_content,
-    "compression": compression_content,
     "large-batch": large_batch_content,
     "io": io_study_content,
     "survival": survival_content,

@@ -68,16 +68,17 @@ def reader(
     keeps_steps: bool = False,
     counts: Callable[[Row], bool] = lambda row: row["is_timed"],
     panel: str = "workload",
+    finish: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda rows: rows,
 ) -> Callable[[Path], StudyRows]:
     """Return a reader of trainings whose rows have further columns.
 
     keeps_steps: single steps are kept, too. counts: whether a row forms a cell. panel: column of
-    the panels' labels.
+    the panels' labels. finish: what is known from all rows together, and their order.
     """
 
     def read(folder: Path) -> StudyRows:
         found = read_folder(folder, keeps_steps=keeps_steps)
-        return training_rows(found, extra, counts=counts, panel=panel)
+        return training_rows(found, extra, counts=counts, panel=panel, finish=finish)
 
     return read
 
@@ -88,17 +89,19 @@ def training_rows(
     *,
     counts: Callable[[Row], bool] = lambda row: row["is_timed"],
     panel: str = "workload",
+    finish: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda rows: rows,
 ) -> StudyRows:
     """Return the runs of a study as rows."""
     labels = workload_labels([run.run for run in measures.runs if run.run])
     runs = [{**run_row(run, labels), **extra(run)} for run in measures.runs]
     runs = [{**row, "panel": row.get(panel)} for row in runs]
     _mark_main(runs, counts)
+    rows = finish([row for row in runs if row["panel"] is not None and counts(row)])
     return StudyRows(
         study=measures.study,
         folder=measures.folder,
         runs=runs,
-        rows=[row for row in runs if row["panel"] is not None and counts(row)],
+        rows=rows,
         environments=[run.run.environment for run in measures.runs if run.run],
         measures=measures.runs,
     )

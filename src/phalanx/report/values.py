@@ -105,8 +105,8 @@ class Plot:
         drawn = []
         rows = [r for r in view.frame(self.frame) if not self.known or r[self.known] is not None]
         rows = [row for row in rows if self.where is None or self.where(row)]
-        for number, label in enumerate(view.labels(rows), 1):
-            own = [row for row in rows if row["panel"] == label]
+        for label in view.labels(rows):
+            own, number = [row for row in rows if row["panel"] == label], view.number(label, rows)
             values = dict.fromkeys(row[self.split] for row in own) if self.split else {"": None}
             for value in values:
                 if self.split and value is None:
@@ -160,7 +160,7 @@ class TableSpec:
     """A table of rows."""
 
     title: str
-    columns: Sequence[Column[Row]]
+    columns: Sequence[Column[Row]] | Callable[[View], Sequence[Column[Row]]]
     note: str | Callable[[Rows], str] = ""
     frame: str = "cells"
     where: Wanted | None = None
@@ -240,6 +240,12 @@ class View:
     def labels(self, rows: Rows) -> list[str]:
         """Return the labels of panels in the order of the page, and of others that rows have."""
         return list(dict.fromkeys([*(p.label for p in self.panels), *(r["panel"] for r in rows)]))
+
+    def number(self, label: str, rows: Rows) -> int:
+        """Return the number of a panel, or of a label of rows that no panel has, from 1."""
+        known = [panel.label for panel in self.panels]
+        others = list(dict.fromkeys(r["panel"] for r in rows if r["panel"] not in known))
+        return (known if label in known else others).index(label) + 1
 
 
 def word(text: str) -> str:

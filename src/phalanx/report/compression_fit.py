@@ -9,8 +9,11 @@ costs nothing beside the link.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from phalanx.report.cells import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,26 @@ class Fit:
     def step_s(self, compressor: str, bandwidth_bytes_per_s: float) -> float:
         wire_s = self.sent_bytes[compressor] / bandwidth_bytes_per_s
         return self.bases_s[compressor] + self.slope * wire_s
+
+    def pays(self, compressor: str, against: str) -> str | None:
+        """Return when a compressor pays, in words; None where nothing is known of it."""
+        if not {compressor, against} <= set(self.bases_s):
+            return None
+        below = self.break_even_bandwidth(compressor, against)
+        if below is None:
+            return "never"
+        return "always" if math.isinf(below) else f"below {bandwidth_text(below)}"
+
+    def price(self, compressor: str, against: str) -> str:
+        """Return when a compressor pays, and why; empty where nothing is known of it."""
+        pays = self.pays(compressor, against)
+        if pays is None:
+            return ""
+        added_ms = 1e3 * (self.bases_s[compressor] - self.bases_s[against])
+        return {
+            "never": "pays on no link, it sends no fewer bytes",
+            "always": f"pays on any link, a step without its sending takes {-added_ms:.2f} ms less",
+        }.get(pays, f"pays {pays}, it costs {added_ms:.2f} ms per step")
 
     def break_even_bandwidth(self, compressor: str, against: str) -> float | None:
         """The bandwidth in bytes per second below which steps are shorter; infinite where they
@@ -89,3 +112,40 @@ def fit_step_time(points: Sequence[CompressionPoint]) -> Fit | None:
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
+
+
+_UNITS = {"kbit/s": 1e3 / 8, "mbit/s": 1e6 / 8, "gbit/s": 1e9 / 8}
+
+
+def bandwidth_of(place: str) -> float | None:
+    """Return the bytes per second of a link such as 1Gbit/s,1ms; None for memory."""
+    for word in place.split(","):
+        found = re.fullmatch(r"\s*([0-9.]+)\s*([kMG]bit/s)\s*", word, re.IGNORECASE)
+        if found:
+            return float(found[1]) * _UNITS[found[2].lower()]
+    return None
+
+
+def bandwidth_text(bytes_per_s: float) -> str:
+    """Format a bandwidth in bits, as usual for links: 1.2 Gbit/s, 850 Mbit/s."""
+    bits = 8 * bytes_per_s
+    for unit, name in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s")):
+        if bits >= unit:
+            return f"{bits / unit:.3g} {name}"
+    return f"{bits / 1e3:.3g} kbit/s"
+
+
+def fit_cells(cells: Sequence[Row]) -> Fit | None:
+    """Return the fit of the cells whose bandwidth and bytes are known."""
+    return fit_step_time(
+        [
+            CompressionPoint(
+                compressor=cell["compressor"],
+                sent_bytes=cell["sent_bytes"],
+                bandwidth_bytes_per_s=cell["bandwidth"],
+                step_s=cell["step_s"],
+            )
+            for cell in cells
+            if cell["bandwidth"] and cell["sent_bytes"]
+        ]
+    )
