@@ -26,8 +26,6 @@ from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_bench, read_record
 from phalanx.records.schema import JobRecord
 from phalanx.report.kinds import summarize
-from phalanx.report.large_batch.study_data import KIND as LARGE_BATCH
-from phalanx.report.large_batch.summary import print_summary as large_batch_summary
 from phalanx.report.parallelism.study_data import ALGORITHMS
 from phalanx.report.parallelism.summary import print_summary as parallelism_summary
 from phalanx.report.survival.study_data import KIND as SURVIVAL
@@ -210,11 +208,11 @@ def large_batch(
     take_hosts(hosts, hostfile, console)
     choice = resolve(config.dataset, config.data_root)
     run_study(
-        study_folder(config, LARGE_BATCH, choice.name),
+        study_folder(config, "large-batch", choice.name),
         large_batch_study.plan(config, NUM_TRAIN_SAMPLES),
         console,
-        large_batch_summary,
-        kind=LARGE_BATCH,
+        summarize,
+        kind="large-batch",
         reasons=[f"data set: {choice.reason}"],
         data=[choice.name],
         make_runs=partial(execute, is_there=_is_a_result),

@@ -11,10 +11,15 @@ from phalanx.report.build import page_content, print_summary
 from phalanx.report.content import Content
 from phalanx.report.folder import study_of
 from phalanx.report.pages.compression import COMPRESSION
+from phalanx.report.pages.large_batch import LARGE_BATCH
 from phalanx.report.pages.scaling import SCALING
 from phalanx.report.values import Page
 
-PAGES: Mapping[str, Page] = {"scaling": SCALING, "compression": COMPRESSION}
+PAGES: Mapping[str, Page] = {
+    "scaling": SCALING,
+    "compression": COMPRESSION,
+    "large-batch": LARGE_BATCH,
+}
 """By the kind of a study; of another kind they are runs to be compared."""
 
 
