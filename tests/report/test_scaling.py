@@ -74,7 +74,7 @@ def test_noise_is_no_finding(seed: int) -> None:
     stood at 2 ranks."""
     view = noisy(random.Random(seed))
     (best,) = texts(view, Fastest)
-    assert best.startswith("no clear winner among 13 configurations")
+    assert best.startswith("No clear winner among 13 configurations")
     assert not [found for found in told(view, Wall) if found.verdict == "wall"]
     assert {found.verdict for found in told(view, Versus)} == {"unclear"}
 

@@ -16,9 +16,11 @@ from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import this_command
 from phalanx.launch.detect import detect
+from phalanx.report.build import print_summary, views_of
 from phalanx.report.collectives.folder import read_benches
-from phalanx.report.collectives.summary import as_json, show
+from phalanx.report.collectives.rows import rows_of
 from phalanx.report.page import write_report
+from phalanx.report.pages.collectives import COLLECTIVES, as_json
 
 app = App(name="bench", help="Benchmark collectives and storage against other libraries.")
 add_command(app, "io", "phalanx.cli.bench_io:io")
@@ -62,10 +64,11 @@ def collectives(
     with interruption_noted(console, f"records kept in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)
     (measure,) = read_benches(folder)
+    data = rows_of([measure], folder)
     if json_:
-        print_json(as_json(measure))
+        print_json(as_json(measure, *views_of(COLLECTIVES, data)))
     else:
-        show(measure, console)
+        print_summary(COLLECTIVES, data, console)
     console.print(f"report: {write_report(folder)}", markup=False)
     if wrong := sum(point.wrong for point in measure.points):
         raise RunFailedError(f"{wrong:,} elements of results were wrong; the table says whose")

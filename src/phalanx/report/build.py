@@ -50,7 +50,7 @@ def page_content(page: Page, data: StudyRows) -> Content:
         command=data.study.command,
         headline=page.headline(view),
         lead=f"{', '.join(filter(None, [*lead, machine(data.environments)]))}.",
-        notice=disturbance(data.measures),
+        notice=data.notice or disturbance(data.measures),
         key_figures=page.keys(view),
         leading=leading,
         claims=claims_of(views),
@@ -134,7 +134,7 @@ def tables(view: View, spec: TableSpec) -> list[Table]:
             own,
         )
         for title, own in groups.items()
-        if own and spec.title
+        if own and title
     ]
 
 
@@ -170,7 +170,7 @@ def print_summary(page: Page, data: StudyRows, console: Console) -> None:
         console.print(f"  {label}: {text}" if label else f"  {text}", markup=False)
     if len(found) > SHOWN_CLAIMS:
         console.print(f"  {len(found) - SHOWN_CLAIMS} more in the report")
-    if text := disturbance(data.measures):
+    if text := data.notice or disturbance(data.measures):
         console.print(f"  {text}", markup=False)
     for label, text in conditions(data):
         console.print(f"  {label}: {text}" if label else f"  {text}", markup=False)

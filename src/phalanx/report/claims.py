@@ -19,7 +19,6 @@ from phalanx.report.format import (
     percent,
     points,
     points_with_span,
-    sentence,
     span,
 )
 from phalanx.report.statistics import (
@@ -134,7 +133,7 @@ class Fastest(CellClaim):
             if rivals:
                 names = first_few([self.name(cell) for cell in rivals])
                 yield Told(
-                    text=f"{where}no clear winner among {count + 1} {self.noun}: "
+                    text=f"{where}No clear winner among {count + 1} {self.noun}: "
                     f"{self.name(best)} ({facts}) and {names} do not differ significantly",
                     verdict="unclear",
                 )
@@ -392,5 +391,5 @@ def held(
 
 
 def as_sentence(told: Told) -> str:
-    """Return a claim with a capital and a full stop."""
-    return sentence(told.text.rstrip("."))
+    """Return a claim with a full stop; names such as bf16 keep their small letter."""
+    return f"{told.text.rstrip('.')}."

@@ -8,8 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from phalanx.report.build import page_content, print_summary
+from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.content import Content
 from phalanx.report.folder import study_of
+from phalanx.report.pages.collectives import COLLECTIVES
 from phalanx.report.pages.compression import COMPRESSION
 from phalanx.report.pages.large_batch import LARGE_BATCH
 from phalanx.report.pages.scaling import SCALING
@@ -29,7 +31,9 @@ def page_of(folder: Path) -> Page:
     Raises: UserError when study.json cannot be read.
     """
     study = study_of(folder)
-    return PAGES.get(study.kind, SCALING) if study else SCALING
+    if study is not None:
+        return PAGES.get(study.kind, SCALING)
+    return COLLECTIVES if holds_benches(folder) else SCALING
 
 
 def content_of(folder: Path) -> Content:

@@ -210,7 +210,7 @@ class Lines(Mark):
             base = base.transform_filter("datum.ideal != null")
             base = base.transform_aggregate(ideal="min(ideal)", groupby=[self.x.field])
             where = {"x": x, "y": alt.Y("ideal:Q", scale=y["scale"])}
-            last = f"datum.{self.x.field} == {max(numbers(rows, self.x.field)):g}"
+            last = f"datum.{self.x.field} == {max(numbers(rows, self.x.field))!r}"
             line = base.mark_line(clip=True, **DASHED).encode(**where)
             name_of = base.transform_filter(last).mark_text(
                 align="right", dx=-8, dy=-7, color="var(--ink-soft)", fontSize=12

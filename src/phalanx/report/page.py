@@ -18,8 +18,6 @@ from phalanx.records.files import write_atomically
 from phalanx.report import kinds
 from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.theme import CONFIG
-from phalanx.report.collectives.folder import holds_benches
-from phalanx.report.collectives.page import collectives_content
 from phalanx.report.content import SHOWN_CLAIMS, Content
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.io.folder import holds_io
@@ -67,8 +65,6 @@ def content_of(folder: Path) -> Content:
         return kinds.content_of(folder)
     if holds_io(folder):
         return io_content(folder)
-    if holds_benches(folder):
-        return collectives_content(folder)
     return kinds.content_of(folder)
 
 

@@ -40,6 +40,8 @@ class StudyRows:
     environments: Sequence[Environment]
     measures: Sequence[RunMeasure] = ()
     """Runs of trainings."""
+    notice: str = ""
+    """Disturbance of the machine, where the runs are no trainings."""
     notes: Sequence[tuple[str, str]] = ()
     """Conditions beside those of every study: what they are about, and a sentence."""
 
