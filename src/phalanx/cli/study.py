@@ -25,9 +25,8 @@ from phalanx.models.options import ModelName
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_bench, read_record
 from phalanx.records.schema import JobRecord
+from phalanx.report.collectives.rows import ALGORITHMS
 from phalanx.report.kinds import summarize
-from phalanx.report.parallelism.study_data import ALGORITHMS
-from phalanx.report.parallelism.summary import print_summary as parallelism_summary
 from phalanx.report.survival.study_data import KIND as SURVIVAL
 from phalanx.report.survival.summary import print_summary as survival_summary
 from phalanx.study import compression as compression_study
@@ -272,7 +271,7 @@ def parallelism(
         study_folder(config, "parallelism", found=names),
         planned.runs,
         console,
-        parallelism_summary,
+        summarize,
         kind="parallelism",
         reasons=[
             *dict.fromkeys(f"data set: {choice.reason}" for choice in choices.values()),

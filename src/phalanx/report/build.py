@@ -70,8 +70,8 @@ def views_of(page: Page, data: StudyRows) -> list[View]:
     """Return the view of a page, and of each of its parts that has records."""
     views = [View(page, data)]
     for part in page.parts:
-        if (own := part.read(data.folder)) is not None:
-            views.append(View(part, own))
+        if (own := part.rows(data)) is not None:
+            views.append(View(part.page, own))
     return views
 
 
@@ -130,7 +130,7 @@ def tables(view: View, spec: TableSpec) -> list[Table]:
         make_table(
             title,
             spec.note(own) if callable(spec.note) else spec.note,
-            _shown(view, spec, own),
+            [column for column in _shown(view, spec, own) if column.only != "terminal"],
             own,
         )
         for title, own in groups.items()

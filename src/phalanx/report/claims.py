@@ -125,6 +125,8 @@ class Fastest(CellClaim):
             best, *others = ordered
             where = f"{self.at.format(value)}: " if self.within else ""
             facts = ", ".join(self.facts(best))
+            if not others and self.within:
+                continue
             if not others:
                 yield Told(text=f"{where}{self.name(best)}, {facts}")
                 continue
@@ -157,6 +159,8 @@ class AgainstBaseline(CellClaim):
     units: str = "epochs"
     value: Callable[[Cell], str] = lambda _: ""
     unit: str = ""
+    headline_phrase: str = ""
+    """Column that names a cell in a headline, where it is not the phrase."""
     facts: Facts = lambda _: ()
     """Key figure: the value of a cell, of which no gain is significant, what it is, and what stands
     beside it; without a value there is none."""
@@ -191,7 +195,8 @@ class AgainstBaseline(CellClaim):
                 figure = KeyFigure(
                     label="", value=factor, meaning=name, beside="; ".join(filter(None, facts))
                 )
-                short = f"{name} {factor} faster than {against}"
+                named = str(cell[self.headline_phrase]) if self.headline_phrase else name
+                short = f"{named} {factor} faster than {against}"
         elif base is cell and not self.of_each:
             text = f"Nothing is faster than {self.base or name}"
         if text or value:

@@ -14,6 +14,7 @@ from phalanx.report.folder import study_of
 from phalanx.report.pages.collectives import COLLECTIVES
 from phalanx.report.pages.compression import COMPRESSION
 from phalanx.report.pages.large_batch import LARGE_BATCH
+from phalanx.report.pages.parallelism import PARALLELISM
 from phalanx.report.pages.scaling import SCALING
 from phalanx.report.values import Page
 
@@ -21,6 +22,7 @@ PAGES: Mapping[str, Page] = {
     "scaling": SCALING,
     "compression": COMPRESSION,
     "large-batch": LARGE_BATCH,
+    "parallelism": PARALLELISM,
 }
 """By the kind of a study; of another kind they are runs to be compared."""
 

@@ -22,14 +22,12 @@ from phalanx.report.content import SHOWN_CLAIMS, Content
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.io.folder import holds_io
 from phalanx.report.io.page import io_content, io_study_content
-from phalanx.report.parallelism.page import parallelism_content
 from phalanx.report.survival.page import survival_content
 from phalanx.report.tables import sources
 from phalanx.report.trace.write import write_missing_trace
 
 PAGE_NAME = "report.html"
 CONTENTS: Mapping[str, Callable[[StudyMeasures], Content]] = {
-    "parallelism": parallelism_content,
     "io": io_study_content,
     "survival": survival_content,
 }

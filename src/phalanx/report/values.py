@@ -98,6 +98,8 @@ class Plot:
     """Rows without a value in this column are left out."""
     split: str = ""
     """Column that a panel has a chart for each value of; rows without one are in all of them."""
+    split_label: str = ""
+    """Column that names such a chart, where it is not `split`."""
     order: Callable[[Row], Any] | None = None
     least: int = 1
     """Rows that a chart needs."""
@@ -115,7 +117,8 @@ class Plot:
                     continue
                 part = [r for r in own if not self.split or r[self.split] in (None, value)]
                 name = f"{self.name}-{number}" + (f"-{word(str(value))}" if self.split else "")
-                title = ": ".join(filter(None, (label, str(value or ""))))
+                words = part[-1][self.split_label or self.split] if value else ""
+                title = ": ".join(filter(None, (label, str(words))))
                 if len(part) >= self.least and (figure := self.figure(part, name)):
                     drawn.append((title, figure))
         return drawn
@@ -198,8 +201,16 @@ class Page:
     leading_title: str = ""
     sections: Sequence[ChartSection] = ()
     tables: Sequence[TableSpec] = ()
-    parts: Sequence[Page] = ()
+    parts: Sequence[Part] = ()
     """Further pages that this one ends with."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A page that another one ends with, and its rows, where those of the other have some."""
+
+    page: Page
+    rows: Callable[[StudyRows], StudyRows | None]
 
 
 @dataclass(frozen=True)

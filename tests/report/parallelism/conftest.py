@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.report.parallelism.study_data import ParallelismStudyData, read_study_data
+from phalanx.report.values import View
+from tests.report.made_view import read
 from tests.report.parallelism.made_parallelism import parallelism_study
 
 
@@ -14,5 +15,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made(study: Path) -> ParallelismStudyData:
-    return read_study_data(study)
+def made(study: Path) -> list[View]:
+    """The schemes, the network from scratch, the algorithms."""
+    return read(study)[1]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from phalanx.records.events import ActionEvent, StartedEvent
-from phalanx.report.parallelism.rank_details import (
+from phalanx.report.rank_details import (
     FormulaCheck,
     RunDetail,
     losses,
