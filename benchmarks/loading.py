@@ -55,7 +55,7 @@ from phalanx.report.io.comparison import (
 )
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure, IoPoint
-from phalanx.report.io.summary import as_json, show
+from phalanx.report.pages.io import as_json, show
 
 Costs = dict[str, dict[str, float]]
 PACKED: tuple[Format, ...] = ("tar", "npy")

@@ -15,8 +15,8 @@ from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
 from phalanx.report.io.folder import read_io_measure
-from phalanx.report.io.summary import as_json, show
 from phalanx.report.page import write_report
+from phalanx.report.pages.io import as_json, show
 
 
 def io(

@@ -19,7 +19,7 @@ from phalanx.cli.study_runs import run_study
 from phalanx.records.io import IoBench
 from phalanx.records.schema import JobRecord
 from phalanx.report.format import amount
-from phalanx.report.io.summary import print_summary
+from phalanx.report.kinds import summarize
 from phalanx.study.execute import execute
 from phalanx.study.io import KIND, IoStudyConfig, plan
 from phalanx.study.planned import PlannedRun, own_command, study_folder
@@ -58,7 +58,7 @@ def io(
         folder,
         planned,
         new_console(),
-        print_summary,
+        summarize,
         kind=KIND,
         where=f"; data in {data}: {amount(most)} at a time, removed at the end",
         make_runs=_measure,

@@ -11,8 +11,10 @@ from phalanx.report.build import page_content, print_summary
 from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.content import Content
 from phalanx.report.folder import study_of
+from phalanx.report.io.folder import holds_io
 from phalanx.report.pages.collectives import COLLECTIVES
 from phalanx.report.pages.compression import COMPRESSION
+from phalanx.report.pages.io import IO, IO_STUDY
 from phalanx.report.pages.large_batch import LARGE_BATCH
 from phalanx.report.pages.parallelism import PARALLELISM
 from phalanx.report.pages.scaling import SCALING
@@ -23,6 +25,7 @@ PAGES: Mapping[str, Page] = {
     "compression": COMPRESSION,
     "large-batch": LARGE_BATCH,
     "parallelism": PARALLELISM,
+    "io": IO_STUDY,
 }
 """By the kind of a study; of another kind they are runs to be compared."""
 
@@ -35,6 +38,8 @@ def page_of(folder: Path) -> Page:
     study = study_of(folder)
     if study is not None:
         return PAGES.get(study.kind, SCALING)
+    if holds_io(folder):
+        return IO
     return COLLECTIVES if holds_benches(folder) else SCALING
 
 

@@ -20,15 +20,12 @@ from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.theme import CONFIG
 from phalanx.report.content import SHOWN_CLAIMS, Content
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.io.folder import holds_io
-from phalanx.report.io.page import io_content, io_study_content
 from phalanx.report.survival.page import survival_content
 from phalanx.report.tables import sources
 from phalanx.report.trace.write import write_missing_trace
 
 PAGE_NAME = "report.html"
 CONTENTS: Mapping[str, Callable[[StudyMeasures], Content]] = {
-    "io": io_study_content,
     "survival": survival_content,
 }
 """By the kind of a study; of another kind they are runs to be compared."""
@@ -61,8 +58,6 @@ def content_of(folder: Path) -> Content:
         if measures.study.kind in CONTENTS:
             return CONTENTS[measures.study.kind](measures)
         return kinds.content_of(folder)
-    if holds_io(folder):
-        return io_content(folder)
     return kinds.content_of(folder)
 
 

@@ -7,38 +7,37 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.report.folder import newest_folder, read_folder
+from phalanx.report.folder import newest_folder
 from phalanx.report.io.folder import read_io_measure
-from phalanx.report.io.page import io_content, io_study_content
-from phalanx.report.io.summary import as_json, show
-from phalanx.report.page import content_of, write_report
+from phalanx.report.page import write_report
+from phalanx.report.pages.io import as_json, show
 from tests.report.io.made_io import make_io, make_io_study
+from tests.report.made_view import read
 
 
 def test_the_page_of_a_measurement(tmp_path: Path) -> None:
     folder = make_io(tmp_path / "io", readers=(1, 2), depths=(1, 4), ranks=(1, 2))
     text = write_report(folder).read_text()
-    assert "an emulated A100 is busy" in text
     assert "&lt;b&gt;bold&lt;/b&gt;" in text
     assert "/dev/&lt;sda&gt;" in text
     assert "<b>bold" not in text
     assert ">×torch</th>" in text
-    content = io_content(folder)
+    content, _ = read(folder)
     names = {panel.figure.name for panel in content.panels}
     charts = ("utilisation", "throughput", "first", "readers", "depth", "ranks")
-    assert names == {f"{chart}-{cache}" for chart in charts for cache in ("warm", "cold")}
+    assert names == {f"{chart}-{cache}" for chart in charts for cache in (1, 2)}
     assert all(panel.figure.rows for panel in content.panels)
 
 
 def test_the_page_of_a_study(tmp_path: Path) -> None:
     folder = make_io_study(tmp_path / "study", missing=True)
-    assert "Which to take" in write_report(folder).read_text()
-    assert content_of(folder).kind == "io"
-    content = io_study_content(read_folder(folder))
+    write_report(folder)
+    content, _ = read(folder)
+    assert content.kind == "io"
     assert [figure.value for figure in content.key_figures] == ["8.16 ms", "40.8 ms"]
     names = {panel.figure.name for panel in content.panels}
     charts = ("busy", "throughput", "readers", "depth")
-    assert names == {f"{chart}-1-{cache}" for chart in charts for cache in ("warm", "cold")}
+    assert names == {f"{chart}-{panel}" for chart in charts for panel in (1, 2)}
 
 
 def test_the_newest_folder_may_be_one_of_loading(tmp_path: Path) -> None:
@@ -64,9 +63,9 @@ def test_the_table_on_the_terminal_fits(tmp_path: Path, columns: int, has_range:
 
 
 def test_results_for_other_programs(tmp_path: Path) -> None:
-    read = json.loads(json.dumps(as_json(read_io_measure(make_io(tmp_path / "io")))))
-    assert read["utilisation_floor"] == 0.9
-    row = next(r for r in read["rows"] if (r["format"], r["loader"]) == ("npy", "torch"))
+    found = json.loads(json.dumps(as_json(read_io_measure(make_io(tmp_path / "io")))))
+    assert found["utilisation_floor"] == 0.9
+    row = next(r for r in found["rows"] if (r["format"], r["loader"]) == ("npy", "torch"))
     assert row["samples_per_s"] == pytest.approx(100 / 0.0408)
     assert len(row["epoch_s"]) == 3
-    assert read["left_out"] == {"hdf5": "h5py is not installed"}
+    assert found["left_out"] == {"hdf5": "h5py is not installed"}

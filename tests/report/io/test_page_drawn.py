@@ -34,5 +34,5 @@ def test_everything_is_drawn_and_fits(tmp_path: Path) -> None:
             assert run(chrome, f"{charts}.every(c => c.scrollWidth <= c.clientWidth)")
         # A bar for the best way of every format.
         browser.show(chrome, pages[0], width=1280, scheme="light")
-        bars = "#utilisation-warm [aria-roledescription='bar']"
+        bars = "#utilisation-1 [aria-roledescription='bar']"
         assert run(chrome, f'document.querySelectorAll("{bars}").length') == 3
