@@ -64,7 +64,7 @@ def view_of(runs: Iterable[RunMeasure], page: Page = SCALING) -> View:
     study = Study(
         study="s", kind="scaling", command="", started_at="", runs=[run.name for run in found]
     )
-    measures = StudyMeasures(folder=Path(), study=study, runs=found, cells=())
+    measures = StudyMeasures(folder=Path(), study=study, runs=found)
     return View(page, training_rows(measures))
 
 

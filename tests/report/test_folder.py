@@ -13,6 +13,7 @@ from phalanx.records.files import EventWriter, rank_file
 from phalanx.report.folder import newest_folder, read_folder
 from phalanx.report.page import write_report
 from tests.report.made_study import Job, make_run, make_study
+from tests.report.made_view import read
 
 
 def test_every_run_of_the_plan_has_a_status(troubled: Path) -> None:
@@ -27,8 +28,12 @@ def test_a_run_that_was_cut_in_a_line_keeps_its_whole_epochs(troubled: Path) -> 
     assert cut.trained[-1].validation_loss is None  # what the cut line of rank 1 held
 
 
+def cells_of(folder: Path) -> list[dict[str, object]]:
+    return [dict(row) for row in read(folder)[1][0].frame("cells")]
+
+
 def test_only_completed_runs_are_compared(troubled: Path) -> None:
-    assert [cell.layout.label for cell in read_folder(troubled).cells] == [
+    assert [row["configuration"] for row in cells_of(troubled)] == [
         "sequential, 1 thread",
         "mpi, 1 rank",
         "mpi, 2 ranks",
@@ -90,7 +95,7 @@ def test_a_run_without_the_records_of_other_nodes_is_drawn(tmp_path: Path) -> No
     assert (run.communication_share, run.step_parts_s, run.processor_s) == (None, None, None)
     text = write_report(folder).read_text()
     assert "There are no records of 1 rank (1)" in text
-    assert len(read_folder(tmp_path).cells) == 1, "among loose runs it is compared"
+    assert len(cells_of(tmp_path)) == 1, "among loose runs it is compared"
     rank_file(folder, 0).unlink()
     with pytest.raises(UserError, match=r"no records of ranks \[0, 1\]"):
         read_folder(folder)
@@ -170,7 +175,7 @@ def test_half_the_records_of_a_completed_run_are_no_run(
     measures = read_folder(folder)
     assert [run.status for run in measures.runs] == ["completed", "damaged"]
     assert told in str(measures.runs[1].error)
-    assert [cell.layout.strategy for cell in measures.cells] == ["sequential"]
+    assert [row["strategy"] for row in cells_of(folder)] == ["sequential"]
     with pytest.raises(UserError, match=f"is damaged: {told}"):
         read_folder(folder / jobs[1].name)
 

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.report.comparison import layout_of, workload_labels, workload_of
 from phalanx.report.schemes import (
     communicates_within,
     group_of,
@@ -13,6 +12,7 @@ from phalanx.report.schemes import (
     scheme_of,
     scheme_phrase,
 )
+from phalanx.report.training import layout_columns, workload_labels
 from tests.report.made_study import Job, run_of
 
 BASE = run_of(Job("mlp", "mpi", ranks=4), "s").setting
@@ -53,17 +53,18 @@ def test_runs_of_one_strategy_are_told_apart() -> None:
         )
         for name in ("ring", "tree")
     )
-    assert layout_of(ring) != layout_of(tree)
-    assert layout_of(ring).phrase == "the ring all-reduce on 4 ranks"
+    rows = [layout_columns(run) for run in (ring, tree)]
+    assert rows[0]["cell"] != rows[1]["cell"]
+    assert rows[0]["phrase"] == "the ring all-reduce on 4 ranks"
 
 
 def test_sizes_of_a_model_make_another_workload() -> None:
     run = run_of(Job("mlp", "mpi", ranks=4), "s")
     wide = msgspec.structs.replace(
-        run, setting=msgspec.structs.replace(run.setting, options={"width": 512})
+        run, run="wide", setting=msgspec.structs.replace(run.setting, options={"width": 512})
     )
-    labels = workload_labels([workload_of(run), workload_of(wide)])
-    assert list(labels.values()) == ["mlp", "mlp \N{MIDDLE DOT} width 512"]
+    labels = workload_labels([run, wide])
+    assert list(labels.values()) == ["MLP", "MLP \N{MIDDLE DOT} WIDTH 512"]
 
 
 def test_what_is_known_of_schemes() -> None:

@@ -27,8 +27,6 @@ from phalanx.records.files import read_bench, read_record
 from phalanx.records.schema import JobRecord
 from phalanx.report.collectives.rows import ALGORITHMS
 from phalanx.report.kinds import summarize
-from phalanx.report.survival.study_data import KIND as SURVIVAL
-from phalanx.report.survival.summary import print_summary as survival_summary
 from phalanx.study import compression as compression_study
 from phalanx.study import large_batch as large_batch_study
 from phalanx.study import parallelism as parallelism_study
@@ -316,11 +314,11 @@ def survival(
     choice = resolve(config.dataset, config.data_root)
     planned = survival_study.plan(config)
     run_study(
-        study_folder(config, SURVIVAL, choice.name),
+        study_folder(config, "survival", choice.name),
         planned.runs,
         console,
-        survival_summary,
-        kind=SURVIVAL,
+        summarize,
+        kind="survival",
         reasons=[
             choice.reason,
             *(f"left out: {name}: {reason}" for name, reason in planned.left_out.items()),

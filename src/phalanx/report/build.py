@@ -56,7 +56,6 @@ def page_content(page: Page, data: StudyRows) -> Content:
         claims=claims_of(views),
         notes=[claim.note for each in views for claim in each.page.claims if claim.note],
         conditions=conditions(data),
-        topics=(),
         sections=[s for each in views for s in _sections(each, drawn if each is view else ())],
         tables=with_rows(
             *(t for each in views for spec in each.page.tables for t in tables(each, spec))

@@ -7,36 +7,10 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from phalanx.report.charts.figure import Figure
-from phalanx.report.findings import AccuracyDifference, FastestFinding, Finding, Speed, finding_text
-from phalanx.report.format import UNKNOWN, sentence, span
-from phalanx.report.statistics import Interval
+from phalanx.report.figure import Figure
+from phalanx.report.format import UNKNOWN
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
-    """Findings about one workload, or about the whole study."""
-
-    label: str  # of the workload; empty when it is about the whole study
-    findings: tuple[Finding, ...]
-
-    @property
-    def text(self) -> str:
-        first, *others = self.findings
-        if isinstance(first, str) and not others:
-            return first
-        return sentence("; ".join(map(finding_text, self.findings)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Topic:
-    """Sentences about one question, usually one a model, and the rule they were made by."""
-
-    title: str
-    rule: str
-    sentences: tuple[Sentence, ...]
 
 
 @dataclass(frozen=True)
@@ -122,18 +96,6 @@ class KeyFigure:
     beside: str
 
 
-def speed_figure(
-    label: str, interval: Interval, *, meaning: str, facts: Sequence[str] = ()
-) -> KeyFigure:
-    """Return a speed-up with its interval as a figure of the first screen."""
-    return KeyFigure(
-        label=label,
-        value=f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}",
-        meaning=meaning,
-        beside="; ".join([span(interval), ", ".join(facts)]).removesuffix("; "),
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Content:
     """Content of the page's template, in its order."""
@@ -145,7 +107,6 @@ class Content:
     lead: str
     key_figures: Sequence[KeyFigure]
     leading: Row | None
-    topics: Sequence[Topic]
     sections: Sequence[Section]
     tables: Sequence[Table]
     command: str
@@ -197,26 +158,6 @@ def sections(*planned: tuple[str, str, Iterable[Row | None]]) -> tuple[Section, 
     return tuple(section for section in found if section.rows)
 
 
-Found = (
-    Finding | list[Finding] | list[Speed] | list[AccuracyDifference] | list[FastestFinding] | None
-)
-
-
-def make_topic(title: str, rule: str, sentences: Iterable[tuple[str, Found]]) -> Topic:
-    """Return a topic of the labels for which something was found."""
-    made = [
-        Sentence(label=label, findings=tuple(found) if isinstance(found, list) else (found,))
-        for label, found in sentences
-        if found
-    ]
-    return Topic(title=title, rule=rule, sentences=tuple(made))
-
-
-def told(*topics: Topic) -> tuple[Topic, ...]:
-    """Return the topics that have something to say."""
-    return tuple(topic for topic in topics if topic.sentences)
-
-
 def make_table(title: str, note: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
     """Return the table of the items, a row each."""
     return Table(
@@ -226,12 +167,6 @@ def make_table(title: str, note: str, columns: Sequence[Column[T]], items: Itera
         numeric=tuple(column.numeric for column in columns),
         rows=tuple(tuple(column.cell(item) for column in columns) for item in items),
     )
-
-
-def short_table(columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
-    """Return the columns that the terminal has room for, under their short titles."""
-    shown = [replace(column, title=column.short) for column in columns if column.short is not None]
-    return make_table("", "", shown, items)
 
 
 def with_rows(*tables: Table) -> list[Table]:

@@ -11,14 +11,10 @@ from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events, read_run, read_study
 from phalanx.records.owner import has_died
 from phalanx.records.schema import Run, Study
-from phalanx.report.comparison import TrainingCell, compare
 from phalanx.report.completeness import DIED
 from phalanx.report.measures import RunMeasure, measure_run
 from phalanx.report.rank_measures import RankMeasure, measure_rank
 from phalanx.report.trace.read import is_traced
-
-KINDS_WITH_STEPS = ("parallelism", "compression")
-"""Studies whose pages show single steps, which are not kept of others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +24,6 @@ class StudyMeasures:
     folder: Path
     study: Study
     runs: tuple[RunMeasure, ...]  # in the order of the plan
-    cells: tuple[TrainingCell, ...]  # completed runs, grouped over seeds
 
 
 def read_folder(folder: Path, *, keeps_steps: bool = False) -> StudyMeasures:
@@ -42,7 +37,6 @@ def read_folder(folder: Path, *, keeps_steps: bool = False) -> StudyMeasures:
         raise UserError(f"{folder} is not a folder; give the folder of a study or of a run")
     if (folder / "study.json").exists():
         study = _readable_study(folder)
-        keeps_steps = keeps_steps or study.kind in KINDS_WITH_STEPS
         runs = tuple(_run_of_study(folder / name, keeps_steps=keeps_steps) for name in study.runs)
     elif (folder / "run.json").exists():
         runs = (_single_run(folder),)
@@ -51,7 +45,7 @@ def read_folder(folder: Path, *, keeps_steps: bool = False) -> StudyMeasures:
         paths = sorted(folder.glob("*/run.json"))
         runs = tuple(_run_of_study(path.parent, is_alone=True) for path in paths)
         study = _study_of_loose_runs(folder, runs)
-    return StudyMeasures(folder=folder, study=study, runs=runs, cells=compare(runs))
+    return StudyMeasures(folder=folder, study=study, runs=runs)
 
 
 def damaged_runs(folder: Path) -> list[str]:

@@ -18,6 +18,7 @@ from phalanx.report.pages.io import IO, IO_STUDY
 from phalanx.report.pages.large_batch import LARGE_BATCH
 from phalanx.report.pages.parallelism import PARALLELISM
 from phalanx.report.pages.scaling import SCALING
+from phalanx.report.pages.survival import SURVIVAL
 from phalanx.report.values import Page
 
 PAGES: Mapping[str, Page] = {
@@ -26,6 +27,7 @@ PAGES: Mapping[str, Page] = {
     "large-batch": LARGE_BATCH,
     "parallelism": PARALLELISM,
     "io": IO_STUDY,
+    "survival": SURVIVAL,
 }
 """By the kind of a study; of another kind they are runs to be compared."""
 

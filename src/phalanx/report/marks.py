@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import altair as alt
 
-from phalanx.report.charts.figure import AnyChart, Row, distinct, numbers, table
-from phalanx.report.charts.theme import (
+from phalanx.report.figure import AnyChart, Row, distinct, numbers, table
+from phalanx.report.theme import (
     DASHES,
     LOG_FROM_RATIO,
     faded_unless,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,14 @@ from markupsafe import Markup
 
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
-from phalanx.report import kinds
-from phalanx.report.charts.figure import Figure
-from phalanx.report.charts.theme import CONFIG
 from phalanx.report.content import SHOWN_CLAIMS, Content
-from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.survival.page import survival_content
+from phalanx.report.figure import Figure
+from phalanx.report.kinds import content_of
 from phalanx.report.tables import sources
+from phalanx.report.theme import CONFIG
 from phalanx.report.trace.write import write_missing_trace
 
 PAGE_NAME = "report.html"
-CONTENTS: Mapping[str, Callable[[StudyMeasures], Content]] = {
-    "survival": survival_content,
-}
-"""By the kind of a study; of another kind they are runs to be compared."""
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"
 
 
@@ -46,19 +39,6 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
     except OSError as error:
         raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
     return path
-
-
-def content_of(folder: Path) -> Content:
-    """Return the content of the page of a study, a run or measured collectives.
-
-    Raises: UserError when the records cannot be read.
-    """
-    if (folder / "study.json").exists():
-        measures = read_folder(folder)
-        if measures.study.kind in CONTENTS:
-            return CONTENTS[measures.study.kind](measures)
-        return kinds.content_of(folder)
-    return kinds.content_of(folder)
 
 
 def render(content: Content) -> str:

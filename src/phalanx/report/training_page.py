@@ -8,11 +8,11 @@ from statistics import fmean
 from typing import Any
 
 from phalanx.report.cells import Cell, Change, Derived, Gain, Measure, Row, baseline
-from phalanx.report.charts.figure import numbers
-from phalanx.report.charts.theme import PHASES
 from phalanx.report.claims import AgainstBaseline, FarthestAccuracy, Fastest
+from phalanx.report.figure import numbers
 from phalanx.report.format import percent, seconds
 from phalanx.report.marks import Axis, Bars, Lines, Spans
+from phalanx.report.theme import PHASES
 from phalanx.report.training import TIMES_SIGN
 from phalanx.report.values import Plot
 

@@ -17,8 +17,8 @@ import altair as alt
 
 from phalanx.records.schema import Environment, Study
 from phalanx.report.cells import Baseline, CellPanel, Quantity, Row, cell_rows, make_cells
-from phalanx.report.charts.figure import HEIGHT_PIXELS, AnyChart, Figure
 from phalanx.report.content import Column, KeyFigure
+from phalanx.report.figure import HEIGHT_PIXELS, AnyChart, Figure
 from phalanx.report.marks import Mark
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import Interval

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from phalanx.records.events import Event, InjectedEvent, ReplacedEvent, StartedEvent, StepEvent
-from phalanx.report.survival.timeline import make_timeline
+from phalanx.report.survival_timeline import make_timeline
 from tests.report.survival.made_survival import (
     DEATHS,
     NOTICE_S,

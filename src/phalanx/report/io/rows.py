@@ -516,11 +516,9 @@ def conditions(measures: Sequence[IoMeasure]) -> Iterator[tuple[str, str]]:
     if kinds:
         yield (
             "",
-            (
-                f"Measured on {joined(kinds)}; neither another file system, such as one over a "
-                "network, nor the way from memory to a GPU was measured. An accelerator is emulated: "
-                "this process sleeps while one would compute."
-            ),
+            f"Measured on {joined(kinds)}; neither another file system, such as one over a "
+            "network, nor the way from memory to a GPU was measured. An accelerator is "
+            "emulated: this process sleeps while one would compute.",
         )
 
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from phalanx.report.cells import Cell, Measure, Row
-from phalanx.report.charts.figure import numbers
 from phalanx.report.claims import Fastest, speed
 from phalanx.report.content import Column, words
+from phalanx.report.figure import numbers
 from phalanx.report.format import counted, fixed, percent, whole_percent
 from phalanx.report.marks import Axis, Lines
 from phalanx.report.parallelism_rows import cost_columns, detail_of, range_of, scheme_columns

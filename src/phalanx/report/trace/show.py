@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.report.comparison import counted
-from phalanx.report.format import percent
+from phalanx.report.format import counted, percent
 from phalanx.report.trace.chrome import clock_error
 from phalanx.report.trace.read import Traces, is_traced
 from phalanx.report.trace.table import RankRow, lines, table

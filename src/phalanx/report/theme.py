@@ -7,14 +7,13 @@ repeat the colours, for readers who do not tell these apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
-from phalanx.report.charts.figure import Row, distinct, numbers
-from phalanx.report.comparison import TIMES
+from phalanx.report.figure import Row
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 Look = tuple[str, str]
@@ -166,28 +165,9 @@ class Series:
         return channel(f"{self.field}:N", title=self.title, scale=scale, legend=legend)
 
 
-def known_series(field: str, rows: Iterable[Row], looks: Mapping[str, Look], **how: Any) -> Series:
-    """Return the names of `looks` that occur in `rows`, in the order of `looks`."""
-    present = {row[field] for row in rows}
-    known = {name: look for name, look in looks.items() if name in present}
-    return Series(field=field, looks=known, **how)
-
-
 def numbered_series(field: str, values: Sequence[Any], title: str | None = None) -> Series:
     looks = {value: NUMBERED[i % len(NUMBERED)] for i, value in enumerate(values)}
     return Series(field=field, looks=looks, title=title, columns=None)
-
-
-def strategy_series(rows: Iterable[Row]) -> Series:
-    """Colour and shape of the strategies that occur; of those without their own in turn."""
-    present = distinct(rows, "strategy")
-    looks = {name: look for name, look in STRATEGIES.items() if name in present}
-    others = [name for name in present if name not in STRATEGIES]
-    taken = list(looks.values())
-    colours = _free(OTHER_COLOURS, [colour for colour, _ in taken], len(others))
-    shapes = _free(OTHER_SHAPES, [shape for _, shape in taken], len(others))
-    looks.update(zip(others, zip(colours, shapes, strict=True), strict=True))
-    return Series(field="strategy", looks=looks, columns=2 if others else None)
 
 
 def _free(offered: Sequence[str], taken: Sequence[str], number: int) -> list[str]:
@@ -216,69 +196,6 @@ def series_of(
     columns = 2 if others or len(looks) > 4 else None
     return Series(
         field=field, looks=looks, title=title or None, columns=columns, has_legend=has_legend
-    )
-
-
-def width_dash(rows: Iterable[Row]) -> alt.StrokeDash:
-    """A dash for each number of ranks and threads."""
-    order = {(int(str(r["workers"])), int(str(r["ranks"]))): str(r["width"]) for r in rows}
-    domain = [order[key] for key in sorted(order)]
-    return alt.StrokeDash(
-        "width:N",
-        title="ranks",
-        scale=alt.Scale(domain=domain, range=[DASHES[i % len(DASHES)] for i in range(len(domain))]),
-        legend=alt.Legend(symbolType="stroke", symbolSize=240, columns=4),
-    )
-
-
-def worker_title(rows: Sequence[Row]) -> str:
-    """Return the axis title for the number of workers in `rows`."""
-    if any(row["strategy"] != "sequential" and row["threads"] != 1 for row in rows):
-        return f"ranks {TIMES} threads"
-    if all(row["strategy"] == "sequential" for row in rows):
-        return "threads"
-    alone = {row["threads"] for row in rows if row["strategy"] == "sequential"}
-    return "ranks (sequential: threads)" if alone - {1} else "ranks"
-
-
-def worker_axis(rows: Sequence[Row], field: str = "workers") -> alt.X:
-    """Whole numbers only, at the values that occur."""
-    values = sorted({int(n) for n in numbers(rows, "ranks" if field == "ranks" else "workers")})
-    wide = values[-1] / values[0] > LOG_FROM_RATIO
-    scale = alt.Scale(type="log", base=2) if wide else alt.Scale(domain=[0.7, values[-1] + 0.3])
-    return alt.X(
-        f"{field}:Q",
-        title="ranks" if field == "ranks" else worker_title(rows),
-        scale=scale,
-        axis=alt.Axis(values=values, format="d"),
-    )
-
-
-def counts_axis(rows: Sequence[Row], field: str, title: str, **axis: Any) -> alt.X:
-    """Logarithmic, with a tick at each whole number that occurs."""
-    values = sorted({int(number) for number in numbers(rows, field)})
-    return alt.X(
-        f"{field}:Q",
-        title=f"{title} (logarithmic)",
-        scale=alt.Scale(type="log", base=2, padding=14, nice=False),
-        axis=alt.Axis(values=values, **(axis or {"format": "d"})),
-    )
-
-
-def accuracy_axis(field: str, title: str, **scale: Any) -> alt.Y:
-    axis = alt.Axis(format=".1%", tickMinStep=0.001)
-    return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(**scale or {"zero": False}), axis=axis)
-
-
-def time_axis(channel: Any, field: str, title: str, times_s: Sequence[float], **scale: Any) -> Any:
-    """Linear in seconds, or logarithmic with ticks at 1, 2, 5, 10 where times are too far apart."""
-    if not is_wide(times_s):
-        return channel(f"{field}:Q", title=f"{title} (s)", scale=alt.Scale(**scale))
-    return channel(
-        f"{field}:Q",
-        title=f"{title} (s, logarithmic)",
-        scale=alt.Scale(type="log", padding=12),
-        axis=log_ticks(times_s),
     )
 
 

@@ -1,1 +1,0 @@
-"""Measures drawn as Vega-Lite charts, a family a file."""

@@ -1,0 +1,44 @@
+"""A chart with what stands around it: title, caption, the rows behind it, where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import altair as alt
+
+Value = str | int | float | bool | None
+Row = Mapping[str, Value]
+AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
+T = TypeVar("T")
+
+HEIGHT_PIXELS = 250
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One chart of one workload."""
+
+    name: str  # id of the page's element, name of saved files
+    title: str
+    caption: str  # also its alternative text
+    source: str  # which events of the records it was computed from
+    runs: tuple[str, ...]  # the folders of these
+    rows: tuple[Row, ...]  # what is drawn, and saved as CSV
+    spec: Mapping[str, object]  # Vega-Lite over the named data set `rows`
+
+
+def numbers(rows: Iterable[Row], field: str) -> list[float]:
+    """Return the known values of a field."""
+    return [float(str(value)) for row in rows if (value := row[field]) is not None]
+
+
+def distinct(rows: Iterable[Row], field: str) -> list[str]:
+    """Return the different values of a field, in the order of the rows."""
+    return list(dict.fromkeys(str(row[field]) for row in rows))
+
+
+def table() -> alt.NamedData:
+    """Stands for the rows while a chart is put together."""
+    return alt.NamedData(name="rows")
