@@ -35,6 +35,8 @@ from phalanx.study import survival as survival_study
 from phalanx.study.compression import CompressionConfig
 from phalanx.study.execute import execute, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
+from phalanx.study.own import keep_file, own_folder, read_file
+from phalanx.study.own import plan as plan_own
 from phalanx.study.parallelism import ParallelismConfig
 from phalanx.study.planned import PlannedRun, own_command, study_folder
 from phalanx.study.programs import file_state, plan_program
@@ -51,6 +53,46 @@ app = App(
     name="study", help="Compare options by measuring them on this machine, and draw a report."
 )
 add_command(app, "io", "phalanx.cli.study_io:io")
+
+
+@app.default
+def own(
+    file: Path | None = None,
+    /,
+    *,
+    study_dir: Path | None = None,
+    preflight: Preflight = True,
+    json_: Json = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
+) -> None:
+    """Make the study that a file describes: which axes, which program, which page.
+
+    Parameters
+    ----------
+    file
+        A study in TOML; docs/own_study.md has one.
+    study_dir
+        Folder of the study. Default: runs/NAME-..., the same for the same file.
+    """
+    if file is None:
+        app.help_print()
+        return
+    study, console = read_file(file), new_console(json_)
+    take_hosts(hosts, hostfile, console)
+    folder = study_dir or own_folder(study, file)
+    planned = plan_own(study)
+    keep_file(file, folder)
+    run_study(
+        folder,
+        planned,
+        console,
+        summarize,
+        kind=study.name,
+        data=[file_state(study.program)] if study.program else [],
+        preflight=preflight,
+        json_=json_,
+    )
 
 
 @app.command

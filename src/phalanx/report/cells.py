@@ -115,6 +115,8 @@ class Measure:
     """Name in a sentence."""
     how: Callable[[Sequence[float]], float] = median
     better: Literal["lower", "higher"] = "lower"
+    paired: bool = False
+    """Compared by the difference seed by seed, not by the ratio of times."""
     interval: Literal["range", "mean"] = "range"
     """Ends: the lowest and the highest value, or the interval of the mean over runs."""
 
@@ -144,6 +146,14 @@ class Measure:
         """Return the difference of two cells seed by seed, None with fewer than two in common."""
         own, other = cell.by_seed(self.column), base.by_seed(self.column)
         return paired_difference(own, other, comparisons=comparisons)
+
+    def lead(self, best: Cell, other: Cell, comparisons: int = 1) -> Interval | None:
+        """Return by how much a cell is ahead of another one: more than 1, or of paired measures
+        more than 0, where it is."""
+        if not self.paired:
+            return self.ratio(best, other, comparisons)
+        ahead = (other, best) if self.better == "lower" else (best, other)
+        return self.difference(*ahead, comparisons)
 
     def ordered(self, cells: Iterable[Cell]) -> list[Cell]:
         """Return the cells that have a value, the best first."""

@@ -58,25 +58,37 @@ def speed(
 
 
 def change_of_accuracy(
-    subject: str, against: str, own: dict[int, float], base: dict[int, float], *, comparisons: int
+    subject: str,
+    against: str,
+    own: dict[int, float],
+    base: dict[int, float],
+    *,
+    comparisons: int,
+    noun: str = "accuracy",
+    is_share: bool = True,
 ) -> tuple[str, str, Interval | None]:
-    """Return a comparison of two accuracies, seed by seed, in a sentence, its verdict and
-    interval."""
+    """Return a comparison of two accuracies, seed by seed, in a sentence, its verdict and interval.
+
+    noun, is_share: of another measure, and whether it is told in percentage points.
+    """
     pairs = in_pairs(own, base)
     interval = mean_interval([a - b for a, b in pairs], comparisons=comparisons)
     if interval is None:
         if not pairs:
             return f"{subject}: no seed in common with {against}", "unclear", None
-        gap = points(fmean(a - b for a, b in pairs))
-        return f"{subject}: {gap} points against {against}, one seed", "unclear", None
+        mean = fmean(a - b for a, b in pairs)
+        gap = f"{points(mean)} points" if is_share else f"{mean:+.4g}"
+        return f"{subject}: {gap} against {against}, one seed", "unclear", None
     if interval.low == interval.high == 0:
-        return f"{subject}: the accuracy of {against} with every seed", "same", interval
+        return f"{subject}: the {noun} of {against} with every seed", "same", interval
     verdict, change = interval.verdict(0), points_with_span(interval)
+    if not is_share:
+        change = f"{interval.estimate:+.4g} ({interval.low:+.4g} to {interval.high:+.4g})"
     if verdict == "unclear":
-        text = f"No significant difference in accuracy between {subject} and {against}: {change}"
+        text = f"No significant difference in {noun} between {subject} and {against}: {change}"
         return text, verdict, interval
     where = "above" if verdict == "higher" else "below"
-    return f"{subject}: accuracy {where} {against}, {change}", verdict, interval
+    return f"{subject}: {noun} {where} {against}, {change}", verdict, interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +121,7 @@ class Fastest(CellClaim):
     measure: Measure
     noun: str
     facts: Facts = lambda _: ()
+    word: str = "fastest"
     within: str = ""
     """Column whose values are compared apart."""
     at: str = "{}"
@@ -131,7 +144,8 @@ class Fastest(CellClaim):
                 yield Told(text=f"{where}{self.name(best)}, {facts}")
                 continue
             count = len(others)
-            rivals = not_told_apart(others, partial(self.measure.ratio, best, comparisons=count))
+            lead = partial(self.measure.lead, best, comparisons=count)
+            rivals = not_told_apart(others, lead, neutral=0 if self.measure.paired else 1)
             if rivals:
                 names = first_few([self.name(cell) for cell in rivals])
                 yield Told(
@@ -140,10 +154,8 @@ class Fastest(CellClaim):
                     verdict="unclear",
                 )
             else:
-                text = (
-                    f"{where}{self.name(best)} is the fastest of {count + 1} {self.noun}: {facts}"
-                )
-                yield Told(text=text, verdict="higher")
+                best_of = f"is the {self.word} of {count + 1} {self.noun}: {facts}"
+                yield Told(text=f"{where}{self.name(best)} {best_of}", verdict="higher")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +273,7 @@ class Versus(CellClaim):
 
     measure: Measure
     column: str
-    pair: tuple[str, str]
+    pair: tuple[object, object]
     names: tuple[str, str]
     same: Sequence[str]
     at: str = "span"
@@ -358,6 +370,7 @@ class FarthestAccuracy(CellClaim):
     measure: Measure
     of_each: bool = False
     base: str = "the sequential program"
+    is_share: bool = True
 
     def of(self, panel: CellPanel) -> Iterator[Told]:
         column = self.measure.column
@@ -370,7 +383,13 @@ class FarthestAccuracy(CellClaim):
         for _, cell, base in chosen:
             own, other = cell.by_seed(column), base.by_seed(column)
             text, verdict, interval = change_of_accuracy(
-                self.name(cell), self.base, own, other, comparisons=len(gaps)
+                self.name(cell),
+                self.base or self.name(base),
+                own,
+                other,
+                comparisons=len(gaps),
+                noun=self.measure.noun,
+                is_share=self.is_share,
             )
             yield Told(text=text, verdict=verdict, interval=interval)
 

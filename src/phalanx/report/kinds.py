@@ -12,6 +12,7 @@ from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.content import Content
 from phalanx.report.folder import study_of
 from phalanx.report.io.folder import holds_io
+from phalanx.report.page_file import has_page, read_page
 from phalanx.report.pages.collectives import COLLECTIVES
 from phalanx.report.pages.compression import COMPRESSION
 from phalanx.report.pages.io import IO, IO_STUDY
@@ -37,6 +38,8 @@ def page_of(folder: Path) -> Page:
 
     Raises: UserError when study.json cannot be read.
     """
+    if has_page(folder):
+        return read_page(folder)
     study = study_of(folder)
     if study is not None:
         return PAGES.get(study.kind, SCALING)
