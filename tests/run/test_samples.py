@@ -1,5 +1,6 @@
 """Samples of arrays, tables and packs, as batches of tensors."""
 
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,28 @@ def test_data_sets_of_hugging_face(workers: int) -> None:
         samples_of(words, {})
     with pytest.raises(UserError, match="'x' of the data set has no value in row 1"):
         first_batch(datasets.Dataset.from_dict({"x": [None, 2, 3, 4, 5, 6]}))
+
+
+class Squares:
+    def __len__(self) -> int:
+        return 6
+
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for chosen in indices:
+            yield chosen[:, None].float(), chosen.float() ** 2
+
+
+def test_samples_of_the_program() -> None:
+    inputs, targets = first_batch(Squares())
+    assert (inputs[:, 0].tolist(), targets.tolist()) == ([4, 0, 5], [16, 0, 25])
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1)
+    run = phalanx.start(model, SGD(model.parameters(), 0.1), Squares(), batch_size=4)
+    seen = []
+    for batch in run:
+        seen += batch.targets.tolist()
+        run.backward((run.model(batch.inputs)[:, 0] - batch.targets).abs().mean())
+    assert sorted(seen) == [0, 1, 4, 9, 16, 25]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ def as_batch(parts: Parts) -> Any:
     return parts[INPUTS] if parts.keys() == {INPUTS} else dict(parts)
 
 
+@runtime_checkable
 class Samples(Protocol):
     """Data of known length, read by number: whatever can be trained on in an order of the run's."""
 

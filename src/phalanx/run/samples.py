@@ -128,6 +128,8 @@ def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> S
             return pack_samples(Path(data), loading, split)
         case _ if is_table(data):
             return table_samples(data)
+        case Samples() if not loading:
+            return data
         case IterableDataset():
             raise UserError(
                 "data is an IterableDataset, which has no length: run.evaluate takes data with "
