@@ -135,7 +135,7 @@ def writing(folder: Path, kept: str = "") -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise UserError(
                 f"{folder}: {error.strerror} while packing{kept}\nmake room and run it again to go "
-                "on, or remove that folder"
+                f"on{', or remove that folder' if kept else ''}"
             ) from error
         raise UserError(
             f"{error.filename or folder} cannot be written: {error.strerror}"

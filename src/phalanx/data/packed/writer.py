@@ -13,7 +13,7 @@ import msgspec
 
 from phalanx.data.packed.check_index import check_fields, check_rows, check_sample
 from phalanx.data.packed.field_statistics import measure_fields
-from phalanx.data.packed.hidden_folder import HiddenFolder, writing
+from phalanx.data.packed.hidden_folder import HiddenFolder, hidden_folder, writing
 from phalanx.data.packed.index import INDEX, Field, PackIndex, Shard
 from phalanx.data.packed.index_file import encode_index, read_index
 from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter
@@ -82,6 +82,7 @@ class PackWriter:
         self._shard: ShardWriter | None = None
         self._shards: list[Shard] = []
         self._hidden: HiddenFolder[Arguments] | None = None
+        self._path = hidden_folder(folder)
         self._guard(self._go_on)
         self.num_samples = sum(shard.num_samples for shard in self._shards)
 
@@ -119,7 +120,6 @@ class PackWriter:
 
     def _go_on(self) -> None:
         self._hidden = HiddenFolder(self._folder, self._arguments, source=self._arguments.source)
-        self._path = self._hidden.path
         self._shards = _whole_shards(self._path)
         lines = [msgspec.json.encode(shard) + b"\n" for shard in self._shards]
         write_atomically(self._path / PROGRESS, b"".join(lines))  # without a truncated last line
@@ -199,7 +199,7 @@ class PackWriter:
         """
         kept = sum(shard.num_samples for shard in self._shards)
         try:
-            with writing(self._folder, f"; {kept:,} samples are kept in {self._folder.parent}"):
+            with writing(self._folder, f"; {kept:,} samples are kept in {self._path}"):
                 return effect()
         except BaseException:
             self._abandon()
