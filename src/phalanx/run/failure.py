@@ -57,7 +57,8 @@ def end_program(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """End all ranks because of an error of this one, which is shown."""
-    if (refused := refused_operation(error)) is not None:
+    refused = refused_operation(error) or refused_by_shards(error)
+    if refused is not None:
         error = UserError(refused).with_traceback(trace)
     if isinstance(error, UserError) and (place := line_of_program(trace)):
         located = UserError(f"{error} ({place})").with_traceback(trace)
@@ -82,6 +83,18 @@ def end_program(
     if is_mendable:  # else Python ends as it always does
         atexit._run_exitfuncs()
         os._exit(EXIT_BAD_INPUT)
+
+
+def refused_by_shards(error: BaseException) -> str | None:
+    """Return the line for the user where the memory of a whole parameter was used after FSDP has
+    freed it."""
+    if not isinstance(error, RuntimeError) or "for storage of size 0" not in str(error):
+        return None
+    return (
+        "a loss that differentiates twice (create_graph=True) needs whole parameters, and with "
+        "zero_stage=2 and 3 they are gone after the call of their module: take zero_stage=1, or "
+        'strategy="mpi"'
+    )
 
 
 def line_of_program(trace: TracebackType | None) -> str:

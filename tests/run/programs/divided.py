@@ -255,6 +255,19 @@ class Dropping(Halves):
         return outputs
 
 
+class Twice(nn.Module):
+    """Layers whose slope by the inputs is what is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs)
+        return outputs
+
+
+KINDS: dict[str, Any] = {"dropout": Dropping, "differentiates twice": Twice}
 TO_HALVES = {"up": "column", "down": "row"}
 BAD_PLAN = {"tensor_plan": TO_HALVES}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -270,6 +283,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "used without a call": (
         {"strategy": "zero", "strategy_options": {"zero_stage": 3}},
         "a parameter is used without a call of its module",
+    ),
+    "differentiates twice": (
+        {"strategy": "zero", "strategy_options": {"zero_stage": 2}},
+        "needs whole parameters, and with zero_stage=2 and 3 they are gone",
     ),
     "other ranks": (
         {"strategy": "mesh", "strategy_options": {"mesh": "dp=3"}},
@@ -329,7 +346,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def refusal(options: dict[str, Any], *, kind: type[Halves] = Halves) -> str:
+def refusal(options: dict[str, Any], *, kind: Any = Halves) -> str:
     """Return what a program is told; one with dropout evaluates its model first."""
     torch.manual_seed(1)
     model = kind()
@@ -344,18 +361,22 @@ def refusal(options: dict[str, Any], *, kind: type[Halves] = Halves) -> str:
     if kind is Dropping:
         run.evaluate(lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), data)
     for batch in run:
-        run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+        inputs = batch.inputs.requires_grad_(kind is Twice)
+        loss = F.cross_entropy(run.model(inputs), batch.targets)
+        if kind is Twice:
+            loss = torch.autograd.grad(loss, inputs, create_graph=True)[0].square().mean()
+        run.backward(loss)
     return "not refused"
 
 
-IN_THE_LOOP = ("wrong plan", "dropout", "used without a call")
+IN_THE_LOOP = ("wrong plan", "dropout", "used without a call", "differentiates twice")
 
 if __name__ == "__main__":
     folder, names = Path(sys.argv[1]), sys.argv[2:]
     if names[0] == "refused":
         for name in names[1:] or [name for name in REFUSED if name not in IN_THE_LOOP]:
             options, words = REFUSED[name]
-            said = refusal(options, kind=Dropping if name == "dropout" else Halves)
+            said = refusal(options, kind=KINDS.get(name, Halves))
             assert words in said, (name, said)
         print(f"{names[1:]}: all refused", flush=True)
     elif names[0] == "resumed":  # within an epoch, under each from the one before
