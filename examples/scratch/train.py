@@ -12,10 +12,11 @@ scheme, the parameters are those of one process.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,31 +136,21 @@ class Samples:
         return taken[:, :-1] * self.scale, taken[:, -1].astype(np.intp)
 
 
-class NodeMemory:
-    """Arrays that are in memory once a node, however many of its ranks read them."""
+def share_on_node(array: Array | None, node: Any) -> Array:
+    """Return the array of a node's first rank on all of its ranks, in memory once. Collective.
 
-    def __init__(self, node: Any) -> None:
-        """node: mpi4py's communicator of the ranks of this node."""
-        self.node, self.windows = node, list[Any]()
-
-    def share(self, array: Array | None) -> Array:
-        """Return the array of the node's first rank, on all of its ranks. Collective there."""
-        from mpi4py import MPI
-
-        shape, dtype = self.node.bcast(None if array is None else (array.shape, array.dtype))
-        num_bytes = 0 if array is None else array.nbytes
-        self.windows.append(MPI.Win.Allocate_shared(num_bytes, 1, comm=self.node))
-        memory, _ = self.windows[-1].Shared_query(0)
-        shared: Array = np.ndarray(shape, dtype, buffer=memory)
-        if array is not None:
-            shared[...] = array
-        self.node.Barrier()
-        return shared
-
-    def free(self) -> None:
-        """Collective on the node; the arrays are gone."""
-        for window in self.windows:
-            window.Free()
+    array: None on the other ranks. node: mpi4py's communicator of the ranks of this node.
+    """
+    path = None
+    if array is not None:
+        path = Path(tempfile.mkstemp(suffix=".npy")[1])
+        np.save(path, array)
+    path = node.bcast(path)
+    shared = np.asarray(np.load(path, mmap_mode="r"))
+    node.Barrier()
+    if array is not None:
+        path.unlink()  # it stays in memory as long as a rank maps it
+    return shared
 
 
 def read_rows(options: argparse.Namespace) -> tuple[Array, Array]:
@@ -261,16 +252,13 @@ def train(options: argparse.Namespace) -> None:
     world = phalanx.World.create(timeout_s=options.timeout_s)
     check(options, world.size)
     choice = resolve(options.dataset)
-    memory = NodeMemory(world.node)
     rows = read_rows(options) if world.local_rank == 0 else (None, None)
-    samples = [Samples(memory.share(each), options.dtype) for each in rows]
+    samples = [Samples(share_on_node(each, world.node), options.dtype) for each in rows]
     training = Training(make_scheme(options, world.group), *samples, options)
     records = RunRecords(options, world, training, choice)
     for epoch in range(options.epochs):
         records.run_epoch(epoch)
     records.finish()
-    del training, samples
-    memory.free()
     world.close()
 
 
@@ -278,7 +266,7 @@ def main(words: Sequence[str]) -> None:
     try:
         train(parse(words))
     except phalanx.UserError as error:
-        print(f"{os.path.basename(__file__)}: {error}", file=sys.stderr)  # noqa: PTH119
+        print(f"{Path(__file__).name}: {error}", file=sys.stderr)
         sys.exit(2)
 
 
