@@ -58,7 +58,7 @@ def test_all_reduce_on_two_ranks(forked_phalanx: Phalanx, tmp_path: Path) -> Non
             assert sum(len(call.times_s) for call in mine) == 4
             assert sorted(call.round for call in mine) == [0, 1, 2, 3]
     assert "busbw" in done.stdout
-    assert "beside 1 busy process " in done.stdout
+    assert "beside 1 busy process" in done.stdout
     assert "beside 1 busy process" in (folder / "report.html").read_text()
     assert "All results of" in done.stdout
     assert (folder / "report.html").exists()

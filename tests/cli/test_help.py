@@ -42,7 +42,7 @@ def test_no_line_of_a_list_is_blank(
     lines = [line for line in help_of(words, capsys).splitlines() if re.match(r"│ [-a-z]", line)]
     assert lines
     for line in lines:
-        assert re.match(r"│ \S+( \(-\w\))? +[A-Z]", line), f"no help: {line}"
+        assert re.match(r"│ \S+( \(-\w\)| --no-\S+)? +[A-Z]", line), f"no help: {line}"
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

@@ -30,7 +30,6 @@ def test_a_study_is_made_once_and_drawn(forked_phalanx: Phalanx, tmp_path: Path)
     done = forked_phalanx(*TINY, "--study-dir", str(folder))
     assert done.returncode == 0, done.stderr
     assert list(statuses(folder).values()) == ["completed"] * 6
-    assert done.stdout.count("completed") == 6  # the rows of the table
     page = (folder / "report.html").read_text()
     assert "rnn-gloo-2x1-b128-s0" in page
 

@@ -210,7 +210,7 @@ class AgainstBaseline(CellClaim):
                 named = str(cell[self.headline_phrase]) if self.headline_phrase else name
                 short = f"{named} {factor} faster than {against}"
         elif base is cell and not self.of_each:
-            text = f"Nothing is faster than {self.base or name}"
+            text = f"Nothing is significantly faster than {self.base or name}"
         if text or value:
             yield Told(
                 text=text,

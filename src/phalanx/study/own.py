@@ -52,7 +52,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file says."""
+    """A study as its file says it."""
 
     name: str
     axes: dict[str, list[str | int | float | bool]]
