@@ -1,0 +1,58 @@
+"""Bars that keep the house small enough for others to carry on."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "phalanx"
+MODULES = {
+    ".".join(("phalanx", *path.relative_to(SOURCE).with_suffix("").parts)): path
+    for path in sorted(SOURCE.rglob("*.py"))
+}
+MOST_LINES = 85_300
+"""Of Python. It only falls; 55,000 is where it goes."""
+LONGEST_FILE = 600
+"""An idea is whole in a file of this length; what is longer holds two."""
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports as it is loaded, those for types alone left out."""
+    names: set[str] = set()
+    for node in loaded(ast.parse(path.read_text()).body):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names & MODULES.keys()
+
+
+def loaded(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, also those within its conditions."""
+    for node in body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        if isinstance(node, ast.If | ast.Try):
+            yield from loaded([*node.body, *node.orelse])
+
+
+def test_the_house_does_not_grow() -> None:
+    assert sum(map(lines_of, MODULES.values())) <= MOST_LINES
+
+
+def test_no_file_holds_two_ideas() -> None:
+    assert {name for name, path in MODULES.items() if lines_of(path) > LONGEST_FILE} == set()
+
+
+def test_no_files_import_each_other() -> None:
+    """Rooms are compared by tests/test_imports.py, which sees no circle within one: there were
+    five."""
+    left = {name: imports_of(path) for name, path in MODULES.items()}
+    while free := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"among these are circles: {', '.join(left)}"
