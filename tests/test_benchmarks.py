@@ -35,6 +35,7 @@ SHORT = {
         'OPTIONS = "--steps 200"',
     ),
     "start_on_nodes.py": ("--rounds 1 --starts launch train", ""),
+    "same_numbers.py": ("--models mlp --strategies mpi --ranks 2", ""),
     "survive.py": ("--quick", 'SIZES = {"short": Size(16, 32, 5)}'),
     "training_over_nodes.py": ("--quick", ""),
     "tracing.py": ("--seconds 0.1", "LEAST_ROUNDS = 3"),
