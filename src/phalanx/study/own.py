@@ -32,9 +32,6 @@ from phalanx.study.planned import PlannedRun, TrainingRun
 from phalanx.study.programs import ProgramConfig, ProgramTraining
 from phalanx.train.config import TrainConfig
 
-PLACED = ("strategy", "ranks", "threads", "seed")
-"""Axes that say how a program is run; it is given all others as words."""
-
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """Every combination of the values of some axes, the first outermost."""
