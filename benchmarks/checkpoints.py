@@ -56,8 +56,7 @@ def train(way: str, folder: Path) -> Times:
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
     saving: dict[str, Any] = {} if way == "none" else {
         "checkpoint_dir": folder / "saved",
-        "checkpoint_steps": EVERY,
-        "checkpoint_thread": way == "thread",
+        "checkpoints": phalanx.Checkpoints(every_steps=EVERY, in_thread=way == "thread"),
     }  # fmt: skip
     data = torch.randn(STEPS * BATCH, WIDTH), torch.randint(10, (STEPS * BATCH,))
     run = phalanx.start(

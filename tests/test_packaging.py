@@ -134,7 +134,7 @@ def test_backend_and_training_on_a_pack_import_no_extra(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [
-        (["report"], "scipy", "study"),
+        (["report"], "this needs", "study"),
         (["study", "scaling"], "this needs", "study"),
         (["train"], "sklearn", "study"),
         (["data", "pack", "t.h5", "t.pack"], "h5py", "data"),

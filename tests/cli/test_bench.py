@@ -19,6 +19,7 @@ BAD = {
     "an unknown collective": (["--collectives", "scan"], "--collectives scan is none of"),
     "bits of floats": (["--op", "bxor"], "float32 has no reduction BXOR"),
     "half a crowd": (["--crowd", "-1"], "--crowd must be at least 0, not -1"),
+    "too large a crowd": (["--crowd", "99999999999"], "at most 1000 busy processes are started"),
     "no ranks": (["--ranks", "0"], "--ranks must be at least 1, not 0"),
 }
 

@@ -331,7 +331,9 @@ def test_backward_is_called_once_for_each_micro_batch() -> None:
         for _ in run:
             pass
     run = run_of(nn.Linear(4, 2))
-    with pytest.raises(phalanx.UserError, match="once for each micro-batch"):
+    with pytest.raises(
+        phalanx.UserError, match="is for the micro-batches of the run's loop, once for each"
+    ):
         for batch in run:
             loss = loss_of(run, batch)
             run.backward(loss)

@@ -28,6 +28,7 @@ def example(folder: Path) -> Path:
     return folder / "rates.toml"
 
 
+@pytest.mark.timeout(300)  # eleven programs that import PyTorch
 def test_the_example_is_made_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file, folder = example(tmp_path), tmp_path / "study"

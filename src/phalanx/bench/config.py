@@ -25,6 +25,10 @@ LOOP_ON_SHARED_CORES = 10
 DEFAULT_PATHS: tuple[PathName, ...] = ("window", "phalanx", "torch", "mpi", "gloo", "nccl")
 
 
+MOST_BUSY = 1000
+"""Processes of a crowd: more of them would take the memory of the machine."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CollectivesConfig(RecordedOptions):
     """Options of the benchmark. The defaults take about a minute and a half on two cores."""
@@ -72,6 +76,8 @@ class CollectivesConfig(RecordedOptions):
     def __post_init__(self) -> None:
         check_at_least(self, 1, "ranks", "repeats", "loop")
         check_at_least(self, 0, "crowd")
+        if self.crowd > MOST_BUSY:
+            raise UserError(f"--crowd {self.crowd}: at most {MOST_BUSY} busy processes are started")
         check_positive(self, "seconds", "timeout_s")
         _ = self.chosen_collectives, self.chosen_paths, self.sizes_bytes
         try:

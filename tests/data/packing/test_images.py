@@ -188,3 +188,10 @@ def test_images_of_several_frames_or_of_32_bits(tmp_path: Path) -> None:
     image_module.fromarray(np.ones((6, 5), np.float32)).save(tmp_path / "pets" / "cat" / "f.tiff")
     with pytest.raises(UserError, match=r"f.tiff is not an image: its pixels have 32 bits"):
         find_origin(str(tmp_path / "pets"), OriginOptions())
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_limit_of_pixels_that_is_none_is_refused(number: float, tmp_path: Path) -> None:
+    """A command line made at random gave NaN, which was a traceback."""
+    with pytest.raises(UserError, match=r"--max-megapixels .*: give a number above 0"):
+        pack_data(str(tmp_path), tmp_path / "p", max_megapixels=number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -100,7 +101,12 @@ def in_8_bits(image: Any) -> Any:
 
 
 def allow_megapixels(number: float) -> None:
-    """Let this process open images of up to so many megapixels."""
+    """Let this process open images of up to so many megapixels.
+
+    Raises: UserError for no finite number above 0.
+    """
+    if not 0 < number < math.inf:
+        raise UserError(f"--max-megapixels {number:g}: give a number above 0, such as 200")
     pillow().MAX_IMAGE_PIXELS = int(number * 1e6 / 2)  # twice as many are an error
 
 
