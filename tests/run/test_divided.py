@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from phalanx.run.strategy import cuts_itself
 from tests.conftest import Ranks, long
 from tests.run.programs.divided import IN_THE_LOOP, REFUSED, trained
 
@@ -48,6 +49,18 @@ def test_parameters_losses_and_scores_are_those_of_one_process(
 ) -> None:
     ranks.mpi(num_ranks, programs("divided.py"), str(tmp_path), *names)
     compare(tmp_path, num_ranks, names)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "is_cut"),
+    [("mesh", "pp=2,dp=2", True), ("mesh", "pp=1,dp=4", False), ("pipeline", None, True),
+     ("mesh", None, False), ("mpi", None, False)],
+)  # fmt: skip
+def test_a_pipeline_alone_cuts_its_micro_batches(name: str, mesh: str | None, is_cut: bool) -> None:
+    """A mesh that names one stage lost its micro_batches=."""
+    options = {} if mesh is None else {"mesh": mesh}
+    assert cuts_itself(name, options, 4) is is_cut
+    assert not cuts_itself(name, options, 1)
 
 
 @pytest.mark.mpi

@@ -273,9 +273,13 @@ def data_ranks(name: str, options: Mapping[str, object], num_ranks: int) -> int:
 
 def cuts_itself(name: str, options: Mapping[str, object], num_ranks: int) -> bool:
     """Return whether a pipeline of several ranks cuts each part of a global batch itself."""
+    if num_ranks == 1 or name not in ("pipeline", "mesh"):
+        return False
     text = options.get("mesh")
-    has_stages = name == "mesh" and isinstance(text, str) and "pp=" in text
-    return num_ranks > 1 and (name == "pipeline" or has_stages)
+    if name == "pipeline" or not isinstance(text, str):
+        return name == "pipeline"
+    with as_arguments():
+        return parse_mesh(text).pp > 1
 
 
 def _mesh_of(name: str, given: GivenOptions, *, num_ranks: int) -> MeshOptions | None:
