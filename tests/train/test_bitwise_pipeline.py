@@ -12,7 +12,8 @@ from phalanx.errors import UserError
 from phalanx.parallel.pipeline.bitwise import check_held
 from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
 from phalanx.parallel.pipeline.chain import layers_of
-from phalanx.parallel.pipeline.exact_messages import Handover, TensorLayout, exact_copy
+from phalanx.parallel.pipeline.exact_messages import TensorLayout, exact_copy
+from phalanx.parallel.pipeline.messages import Handover
 from phalanx.report.bitwise import find_parting, read_bitwise_run
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete, title
@@ -166,15 +167,19 @@ class Odd(nn.Module):
         return self.does(self.inner(x))
 
 
+def stage_of(layers: nn.Module, micro_batches: int) -> BitwiseStage:
+    return BitwiseStage(layers, micro_batches, lambda step, number: None, None)
+
+
 def test_layers_that_stages_cannot_have_are_refused() -> None:
     given = Handover(torch.ones(3, 2))
     with pytest.raises(UserError, match=r"returned a tuple: .* take and return one tensor"):
-        BitwiseStage(Odd(lambda x: (x, x)), 1).forward(0, given)
-    noisy = BitwiseStage(Odd(Noisy.apply), 1)
-    noisy.begin([0])
-    output = noisy.forward(0, given)
+        stage_of(Odd(lambda x: (x, x)), 1).forward(0, given)
+    noisy = stage_of(Odd(Noisy.apply), 1)
+    noisy.begin(0, {0: 3})
+    output = noisy.forward(0, given).tensor
     with pytest.raises(UserError, match="draws random numbers in its backward pass"):
-        noisy.backward(0, torch.ones_like(output), 1.0)
+        noisy.backward(0, torch.ones_like(output), is_last=True)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model.register_buffer("scale", torch.ones(()))
     with pytest.raises(UserError, match="scale is in none of the layers"):
@@ -184,12 +189,12 @@ def test_layers_that_stages_cannot_have_are_refused() -> None:
 def test_a_micro_batch_has_buffers_of_its_own() -> None:
     """Their mean is that over the micro-batches, each from the values of the step before."""
     norm = nn.BatchNorm1d(2, momentum=0.5)
-    stage, inputs = BitwiseStage(norm, 2), torch.arange(12.0).view(2, 3, 2)
-    stage.begin([0, 1])
+    stage, inputs = stage_of(norm, 2), torch.arange(12.0).view(2, 3, 2)
+    stage.begin(0, {0: 3, 1: 3})
     for number in (0, 1):
-        output = stage.forward(number, Handover(inputs[number]))
+        output = stage.forward(number, Handover(inputs[number])).tensor
     for number in (1, 0):  # the backward passes may come in any order
-        stage.backward(number, torch.ones_like(output), 0.5)
+        stage.backward(number, torch.ones_like(output), is_last=False)
     stage.end()
     assert torch.equal(norm.running_mean, 0.5 * inputs.mean((0, 1)))
     assert norm.num_batches_tracked == 1

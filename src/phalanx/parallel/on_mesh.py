@@ -53,6 +53,7 @@ from phalanx.parallel.step import (
     StateBytes,
     StepOptions,
     backward,
+    split_micro_batches,
     storage_bytes,
     trained_parameters,
 )
@@ -191,11 +192,16 @@ class OnMesh(Strategy):
         yield
         synchronize_gradients(self.model, True)
 
+    @property
+    def _num_micro_batches(self) -> int:
+        """Number of micro-batches of a rank's shard of a batch."""
+        return self.options.accumulate
+
     def micro_batches(self, batch: Batch) -> list[Batch]:
         """Return equally many micro-batches on every rank: ranks that share parameters use them
         equally often."""
-        micro_batches = super().micro_batches(batch)
-        while len(micro_batches) < self.options.accumulate:
+        micro_batches = split_micro_batches(batch, self._num_micro_batches)
+        while len(micro_batches) < self._num_micro_batches:
             last = micro_batches[-1]
             ignored = torch.full_like(last.targets[:1], IGNORED)
             micro_batches.append(

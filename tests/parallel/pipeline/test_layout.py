@@ -49,10 +49,10 @@ def test_loop_and_v() -> None:
 def test_traffic() -> None:
     """Ranks in the middle of a line send both ways; the turn of a V is on one rank."""
     line = layout_of("1f1b", num_ranks=3, micro_batches=4)
-    sent = [step_traffic(line, rank, [10, 7]) for rank in range(3)]
-    assert sent == [4 * 10, 4 * 17, 4 * 7]
+    sent = [step_traffic(line, rank, [40, 28]) for rank in range(3)]
+    assert sent == [40, 68, 28]
     loop = layout_of("interleaved", num_ranks=2, micro_batches=4)
-    assert step_traffic(loop, 0, [10, 7, 5]) == 4 * 22
+    assert step_traffic(loop, 0, [40, 28, 20]) == 88
     v = layout_of("zero-bubble", num_ranks=2, micro_batches=4)
-    assert step_traffic(v, 0, [10, 7, 5]) == 4 * 15
-    assert step_traffic(v, 1, [10, 7, 5]) == 4 * 15
+    assert step_traffic(v, 0, [40, 28, 20]) == 60
+    assert step_traffic(v, 1, [40, 28, 20]) == 60

@@ -19,8 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from phalanx.errors import UserError
 from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
-from phalanx.parallel.pipeline.orders import Action, Kind, orders_of
-from phalanx.parallel.pipeline.prediction import forward_order
+from phalanx.parallel.pipeline.orders import Action, Kind, forward_order, orders_of
 from phalanx.parallel.pipeline.timeline import draw, simulate
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")

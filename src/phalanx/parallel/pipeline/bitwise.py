@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import share_of
-from phalanx.comm.progress import messages_moving
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
@@ -28,17 +26,17 @@ from phalanx.gradients.norms import (
 )
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.parallel.bitwise import check_batch_norm
-from phalanx.parallel.loss import join_logits
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
 from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.chain import check_chain, join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import measured_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
-from phalanx.parallel.pipeline.exact_messages import ExactMessages, Handover
+from phalanx.parallel.pipeline.engine import Pipeline
+from phalanx.parallel.pipeline.exact_messages import ExactMessages
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.pipeline.orders import Action, order_of
-from phalanx.parallel.pipeline.recorder import Recorder
+from phalanx.parallel.pipeline.orders import Action
+from phalanx.parallel.pipeline.stage import MicroBatchLoss
 from phalanx.parallel.pipeline.staged_model import StagedModel
 from phalanx.parallel.pipeline.timeline import duration_in_ticks
 from phalanx.parallel.step import (
@@ -104,10 +102,7 @@ class BitwisePipeline(Strategy):
         self.coordinates = {"pp": self.rank}
         self.is_sharded = self.size > 1
         self.counts_samples = self.rank == layout.last_rank
-        self._order = [*order_of(layout, self.rank)]
         self._stages: dict[int, BitwiseStage] = {}
-        self._chains: dict[int, nn.Module] = {}
-        self._messages = ExactMessages(world.group)
         self._steps_made = 0
 
     # -- the stages --------------------------------------------------------------------------
@@ -134,10 +129,19 @@ class BitwisePipeline(Strategy):
         held_numbers = {name: number for number, name in enumerate(names)}
         self._numbers_held = [held_numbers[name] for name in self._names]
         self._names = names
-        self._chains = dict(parts)
-        self._stages = {n: BitwiseStage(part, self.num_blocks or 1) for n, part in parts.items()}
+        for n, part in parts.items():
+            self._stages[n] = BitwiseStage(
+                part, self._layout.micro_batches, self._seed_micro_batch, self.options.autocast
+            )
         self.optimizer = torch_optimizer(rule, self._parameters)
-        self._recorder = Recorder(clock_offset_s=self.group.clock().offset_ns / 1e9)
+        self._pipeline = Pipeline(
+            self._layout,
+            self.rank,
+            self._stages,
+            ExactMessages(self._layout, self._world),
+            loss_of=self._loss_of,
+            clock_offset_s=self.group.clock().offset_ns / 1e9,
+        )
         self.module = StagedModel(self)
 
     def _sample_for(self, model: nn.Module) -> Tensor:
@@ -152,16 +156,11 @@ class BitwisePipeline(Strategy):
         return torch.zeros(self._micro_batch_size, *shape.inputs, dtype=dtype)
 
     def _measure(self, layers: Sequence[nn.Module], sample: Tensor) -> list[float]:
-        """Return the layers' costs as rank 0 measures them, which leaves its buffers as they
-        are."""
+        """Return the layers' costs as rank 0 measures them."""
         costs: list[float] = []
         if self.rank == 0:
-            buffers = [buffer for layer in layers for buffer in layer.buffers()]
-            before = [buffer.clone() for buffer in buffers]
             with naming_operations():
                 costs = measured_costs(layers, sample)
-            for buffer, values in zip(buffers, before, strict=True):
-                buffer.copy_(values)
         return self._world.share(costs)
 
     # -- a step ------------------------------------------------------------------------------
@@ -170,117 +169,31 @@ class BitwisePipeline(Strategy):
         """Compute the gradients of all micro-batches of `batch`, the whole global batch, and sum
         those of this rank's parameters."""
         number = self._layout.micro_batches
-        self._batch = batch
-        self._shares = [share_of(index, number, batch.num_samples) for index in range(number)]
-        self._loss_sum, self._logits = 0.0, dict[int, Tensor | None]()
+        self._num_samples = batch.num_samples
         self._steps_made += 1
-        self._recorder.begin(batch.step)
-        leaves = [index for index, share in enumerate(self._shares) if share]
-        for stage in self._stages.values():
-            stage.begin(leaves)
+        shares = [share_of(index, number, batch.num_samples) for index in range(number)]
+        micro_batches = [_part_of(batch, share) if share else None for share in shares]
+        result = self._pipeline.step(micro_batches, number=batch.step)
         began = time.perf_counter()
-        with self._progress():
-            for action in self._order:
-                if not self._shares[action.micro_batch]:
-                    continue
-                if action.kind == "forward":
-                    self._forward(action)
-                elif action.kind != "weight gradient":
-                    self._backward(action)
-            self._messages.finish()
         losses = [stage.end() for stage in self._stages.values()]
         own = losses[-1].tolist() if self.counts_samples else [0.0, 0.0]
         self.summed = SummedLoss(*self.group.sum(own))
         stop_filling_memory()
-        step_s = time.perf_counter() - began
-        forward_s = self._recorder.seconds_of("forward")
-        backward_s = self._recorder.seconds_of("backward")
-        return StepResult(
-            self._loss_sum * self._targets_per_sample,
-            join_logits([self._logits[leaf] for leaf in sorted(self._logits)]),
-            forward_s,
-            backward_s,
-            max(0.0, step_s - forward_s - backward_s),
+        return result._replace(
+            loss_sum=result.loss_sum * self._targets_per_sample,
+            communication_s=result.communication_s + time.perf_counter() - began,
         )
 
-    def _forward(self, action: Action) -> None:
-        _, place, number = action
-        stage, step, share = self._stages[place], self._batch.step, self._shares[number]
-        if place == 0:
-            # A copy: the bits of some operations depend on how their memory is aligned.
-            given = Handover(self._batch.inputs[share.start : share.stop].clone())
-        else:
-            given = self._take(place - 1, place, number)
-        began = self._recorder.now()
-        if given.random_state is None:
-            self._seed_micro_batch(step, number)
-        else:
-            torch.set_rng_state(given.random_state)
-        before = torch.get_rng_state()
-        with self._autocast():
-            output = stage.forward(number, given)
-        if place == self._layout.num_stages - 1:
-            self._end_with_loss(stage, number, output)
-        state = torch.get_rng_state()
-        self._recorder.add("forward", place, number, began)
-        if place < self._layout.num_stages - 1:
-            has_drawn = given.random_state is not None or not torch.equal(state, before)
-            handover = Handover(output.detach(), output.requires_grad, state if has_drawn else None)
-            self._hand(handover, place, place + 1, number)
+    def _loss_of(self, outputs: Tensor, batch: Batch) -> MicroBatchLoss:
+        """Return the loss of a micro-batch, as `BitwiseTraining` has it."""
+        outputs = outputs if self.options.autocast is None else outputs.float()
+        samples = batch.num_samples
+        loss = self.loss.mean_over(outputs, batch.targets, samples, self._targets_per_sample)
+        factor = samples * (1 / self._num_samples)
+        return MicroBatchLoss(loss, factor, samples * loss.item(), self.loss.logits(outputs))
 
-    def _end_with_loss(self, stage: BitwiseStage, number: int, output: Tensor) -> None:
-        """Compute the loss of a micro-batch, as `BitwiseTraining` has it."""
-        share, samples = self._shares[number], len(self._shares[number])
-        outputs = output if self.options.autocast is None else output.float()
-        targets = self._batch.targets[share.start : share.stop].clone()
-        loss = self.loss.mean_over(outputs, targets, samples, self._targets_per_sample)
-        value = samples * loss.item()
-        self._loss_sum += value
-        stage.end_with(number, loss, value, samples)
-        self._logits[number] = self.loss.logits(outputs)
-
-    def _backward(self, action: Action) -> None:
-        _, place, number = action
-        stage, samples = self._stages[place], len(self._shares[number])
-        root, gradient = stage.root_of(number), None
-        if place == self._layout.num_stages - 1:
-            weight = samples * (1 / self._batch.num_samples)
-            gradient = torch.full_like(root, weight)
-        elif root.requires_grad:
-            gradient = self._take(place + 1, place, number).tensor
-        began = self._recorder.now()
-        back = stage.backward(number, gradient, samples / self._batch.num_samples)
-        self._recorder.add("backward", place, number, began)
-        if back is not None:
-            self._hand(back, place, place - 1, number)
-
-    def _progress(self) -> AbstractContextManager[None]:
-        """Move messages while this rank computes; on one node its peers fetch them."""
-        return nullcontext() if self._world.on_one_node else messages_moving()
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        dtype = self.options.autocast
-        return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
-
-    def _hand(self, handover: Handover, place: int, to: int, number: int) -> None:
-        dest, channel = self._layout.rank_of(to), channel_of(place, to)
-        self._messages.send(handover, dest=dest, channel=channel, number=number)
-
-    def _take(self, of: int, place: int, number: int) -> Handover:
-        source, channel = self._layout.rank_of(of), channel_of(of, place)
-        return self._messages.receive(source=source, channel=channel, number=number)
-
-    @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor | None:
-        last = self._layout.num_stages - 1
-        output: Tensor | None = None
-        for place, chain in self._chains.items():
-            given = inputs if place == 0 else self._take(place - 1, place, 0).tensor
-            output = chain(given)
-            if place < last:
-                self._hand(Handover(output), place, place + 1, 0)
-        self._messages.finish()
-        return output if self.counts_samples else None
+        return self._pipeline.predict(inputs, len(inputs))
 
     def predict_everywhere(self, inputs: Tensor) -> Tensor:
         """Return the outputs for `inputs` on every rank."""
@@ -325,7 +238,7 @@ class BitwisePipeline(Strategy):
         """Do nothing: each is one rank's, and the same after every step."""
 
     def actions(self) -> Sequence[TimedAction]:
-        return self._recorder.actions if self._steps_made in RECORDED_STEPS else ()
+        return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         quantities = 2 + len(STATE_NAMES[self._rule.kind])
@@ -352,9 +265,11 @@ def check_held(names: Sequence[str], layers: Mapping[str, nn.Module]) -> None:
         )
 
 
-def channel_of(stage: int, to: int) -> int:
-    """Return the channel of handovers from a stage to the next one, or to the one before."""
-    return 2 * min(stage, to) + (to < stage)
+def _part_of(batch: Batch, share: range) -> Batch:
+    """Return a micro-batch in memory of its own: the bits of some operations depend on how their
+    memory is aligned."""
+    inputs, targets = (each[share.start : share.stop].clone() for each in batch[:2])
+    return batch._replace(inputs=inputs, targets=targets, num_samples=len(share))
 
 
 def whole_backward_in_ticks(action: Action) -> float:

@@ -15,14 +15,18 @@ def measured_costs(
     layers: Sequence[nn.Module], samples: Tensor, *, repeats: int = 5
 ) -> list[float]:
     """Measure the seconds of the forward and backward pass of each layer of a chain, the median of
-    `repeats` after one that warms up. Parameters keep their gradients.
+    `repeats` after one that warms up. Parameters keep their gradients, and buffers their values.
 
     Seconds in which this thread computed, so that others on the machine do not move the cuts; of a
     layer on several threads it is the part of one.
 
     samples: (n, …), what a micro-batch is.
     """
+    buffers = [buffer for layer in layers for buffer in layer.buffers()]
+    before = [buffer.clone() for buffer in buffers]
     rows = [_seconds(layers, samples) for _ in range(repeats + 1)][1:]
+    for buffer, values in zip(buffers, before, strict=True):
+        buffer.copy_(values)
     return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 

@@ -1,31 +1,23 @@
-"""Execution of a pipeline: full batches in, losses and logits out."""
+"""Execution of a pipeline: the micro-batches of a step in, losses and logits out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.pipelining import (
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+from torch import Tensor
 
-from phalanx.parallel.loss import CrossEntropy, LossFunction, join_logits
-from phalanx.parallel.pipeline.boundaries import Boundary
+from phalanx.parallel.loss import LossFunction, join_logits
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.pipeline.padding import pad_batch
-from phalanx.parallel.pipeline.prediction import Predictor
+from phalanx.parallel.pipeline.messages import Handover, StageMessages
+from phalanx.parallel.pipeline.orders import Action, forward_order, order_of
 from phalanx.parallel.pipeline.recorder import Recorder
-from phalanx.parallel.pipeline.stages import TimedStage
-from phalanx.parallel.pipeline.traffic import step_traffic
-from phalanx.parallel.step import IGNORED, StepResult, TimedAction
+from phalanx.parallel.pipeline.stage import MicroBatchLoss, Stage
+from phalanx.parallel.step import Batch, StepResult, TimedAction
+
+LossOf = Callable[[Tensor, Batch], MicroBatchLoss]
+"""Loss of the outputs for a micro-batch."""
 
 
 class Pipeline:
@@ -39,146 +31,157 @@ class Pipeline:
     def __init__(
         self,
         layout: PipelineLayout,
-        modules: Mapping[int, nn.Module],
-        boundaries: Sequence[Boundary],
+        rank: int,
+        stages: Mapping[int, Stage],
+        messages: StageMessages,
         *,
-        micro_batch_size: int,
-        group: dist.ProcessGroup,
+        loss_of: LossOf,
         clock_offset_s: float = 0.0,
-        loss: LossFunction | None = None,
     ) -> None:
-        """modules: this rank's stages, by number; they may be split or sharded already.
-        boundaries: what goes into each stage, and last the logits that leave the last one.
-        micro_batch_size: samples; shapes between stages do not change.
-        clock_offset_s: from `comm.clock.estimate_offset`. loss: None: cross entropy.
+        """rank: this one's, among those of the layout. stages: its own, by number.
+        clock_offset_s: from `comm.clock.estimate_offset`.
 
-        Raises: ValueError when the group or the stages are not those of the layout.
+        Raises: ValueError when the stages are not those of the layout.
         """
-        rank, size = dist.get_rank(group), dist.get_world_size(group)
-        if size != layout.num_ranks:
-            raise ValueError(f"{layout} is for {layout.num_ranks} ranks, but the group has {size}")
-        if tuple(modules) != layout.stages_of(rank):
+        if tuple(stages) != layout.stages_of(rank):
             raise ValueError(
                 f"rank {rank} of {layout} holds stages {layout.stages_of(rank)}, not "
-                f"{tuple(modules)}"
+                f"{tuple(stages)}"
             )
         self.layout, self.rank = layout, rank
-        self._loss_function = loss or CrossEntropy()
-        self.micro_batch_size, self._boundaries = micro_batch_size, boundaries
         self.is_last = layout.last_rank == rank
+        self._stages, self._messages, self._loss_of = stages, messages, loss_of
+        self._order = list(order_of(layout, rank))
+        self._last_backward = {a.stage: a for a in self._order if a.kind == "backward"}
         self._recorder = Recorder(clock_offset_s=clock_offset_s)
-        self._weight, self._loss_sum, self._samples_left = 1.0, 0.0, 0
-        self._logits: list[Tensor | None] = []
-        stages = [
-            TimedStage(
-                module,
-                number,
-                layout.num_stages,
-                given=self._example(number),
-                made=self._example(number + 1),
-                group=group,
-                recorder=self._recorder,
-            )
-            for number, module in modules.items()
-        ]
-        self._schedule = self._make_schedule(stages)
-        self._predictor = Predictor(layout, modules, boundaries, micro_batch_size, group)
+        self._losses: dict[int, MicroBatchLoss] = {}
+        self._awaited: set[tuple[int, int]] = set()
+        """Stages and micro-batches whose gradient the next stage sends."""
 
-    @property
-    def num_samples(self) -> int:
-        """Maximum number of samples of a step."""
-        return self.layout.micro_batches * self.micro_batch_size
+    def step(self, micro_batches: Sequence[Batch | None], *, number: int = 0) -> StepResult:
+        """Run forward and backward passes of one batch: adds the gradients of its losses.
 
-    def step(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        weight: float,
-        *,
-        num_samples: int | None = None,
-        number: int = 0,
-    ) -> StepResult:
-        """Run forward and backward of one batch: adds the gradients of weight · the sum of its
-        losses.
-
-        inputs: (n, …), targets: (n,) or (n, T), the same on every rank; n from 1 to `num_samples`.
-        What is missing is filled up with borrowed samples that count for nothing.
-        num_samples: that count; None: all. number: of the step, for `actions`.
+        micro_batches: as many as the layout has, the same on every rank; None: one that is left
+        out. number: of the step, for `actions`.
         Returns: the loss and the logits on ranks with the last stage; as communication what the
                  step took beyond this rank's own work: waiting, sending, receiving.
-        Raises: ValueError when the samples do not fit the stages.
+        Raises: ValueError, before anything is sent, for samples that do not fit the stages.
         """
-        given, wanted = pad_batch(inputs, targets, self.num_samples, self._boundaries[0])
-        self._weight, self._loss_sum, self._logits = weight, 0.0, []
-        self._samples_left = len(inputs) if num_samples is None else num_samples
+        assert len(micro_batches) == self.layout.micro_batches, "one for each, or None"
+        self._micro_batches, self._losses = micro_batches, {}
+        self._awaited.clear()
+        sizes: dict[int, int] = {}
+        for index, batch in enumerate(micro_batches):
+            if batch is not None:
+                self._messages.check(batch.inputs)
+                sizes[index] = batch.num_samples
+        for stage in self._stages.values():
+            stage.begin(number, sizes)
         self._recorder.begin(number)
         began = time.perf_counter()
-        self._schedule.step(
-            *((given,) if self.rank == 0 else ()), target=wanted if self.is_last else None
-        )
+        with self._messages.moving():
+            for action in self._order:
+                if action.micro_batch not in sizes:
+                    continue
+                if action.kind == "forward":
+                    self._forward(action)
+                elif action.kind != "weight gradient":
+                    self._backward(action)
+                elif self._stages[action.stage].splits_backward:
+                    self._backward_weights(action)
+            self._messages.finish()
         step_s = time.perf_counter() - began
         forward_s = self._recorder.seconds_of("forward")
         backward_s = self._recorder.seconds_of("backward", "input gradient", "weight gradient")
-        logits = join_logits(self._logits)
-        logits, self._logits = None if logits is None else logits[: len(inputs)], []
-        return StepResult(
-            self._loss_sum, logits, forward_s, backward_s, max(0.0, step_s - forward_s - backward_s)
-        )
+        loss_sum, logits = 0.0, list[Tensor | None]()
+        for _, loss in sorted(self._losses.items()):
+            loss_sum += loss.total
+            logits.append(loss.logits)
+        others_s = max(0.0, step_s - forward_s - backward_s)
+        return StepResult(loss_sum, join_logits(logits), forward_s, backward_s, others_s)
 
-    def rehearse(self) -> None:
-        """Make a step whose samples count for nothing: gradients of zero. In the first step stages
-        exchange that they know their shapes, and make their buffers."""
-        inputs, logits = self._boundaries[0].of(1).zero_(), self._boundaries[-1].of(1)
-        targets = torch.full(logits.shape[:-1], IGNORED, dtype=torch.int64)
-        self.step(inputs, targets, 1.0, num_samples=0)
-
-    def predict(self, inputs: Tensor) -> Tensor | None:
+    @torch.no_grad()
+    def predict(self, inputs: Tensor, piece_size: int) -> Tensor | None:
         """(n, …, classes): the logits of `inputs`, of any number of samples, without gradients;
-        None on ranks without the last stage."""
-        return self._predictor.predict(inputs)
+        None on ranks without the last stage.
+
+        piece_size: samples that go through together. Pieces follow one another, so that all ranks
+        work at the same time.
+        """
+        pieces = inputs.split(piece_size)
+        outputs: dict[int, Tensor] = {}
+        for place, number in forward_order(self.layout, self.rank, len(pieces)):
+            given: Tensor | None = pieces[number]
+            if place:
+                given = self._receive(place - 1, place, number, len(pieces[number])).tensor
+            output = self._stages[place].layers(given)
+            if place == self.layout.num_stages - 1:
+                outputs[number] = output
+            else:
+                self._messages.send(Handover(output), place, place + 1, number)
+        self._messages.finish()
+        if not self.is_last:
+            return None
+        return torch.cat([outputs[n] for n in sorted(outputs)]) if len(pieces) > 1 else outputs[0]
 
     def actions(self) -> Sequence[TimedAction]:
         """Return this rank's actions in the last step."""
         return self._recorder.actions
 
-    def traffic(self) -> int:
-        """Return the bytes that this rank sends in a step, and receives; a few more in the
-        first."""
-        inner = self._boundaries[1:-1]
-        return step_traffic(
-            self.layout, self.rank, [b.num_bytes(self.micro_batch_size) for b in inner]
-        )
+    def _forward(self, action: Action) -> None:
+        _, place, number = action
+        stage, batch = self._stages[place], self._batch_of(number)
+        given = Handover(batch.inputs)
+        if place:
+            given = self._receive(place - 1, place, number, len(batch.inputs))
+        began_s = self._recorder.now()
+        made = stage.forward(number, given)
+        is_end = place == self.layout.num_stages - 1
+        if is_end:
+            self._losses[number] = loss = self._loss_of(stage.output_of(number), batch)
+            stage.end_with(number, loss)
+        self._recorder.add("forward", place, number, began_s)
+        if not is_end:
+            self._messages.send(made, place, place + 1, number)
+            if made.requires_grad:
+                self._awaited.add((place, number))
 
-    def _example(self, boundary: int) -> Tensor:
-        """Return the shape of a micro-batch as a meta tensor; all but the first have gradients."""
-        example = self._boundaries[boundary].of(self.micro_batch_size, "meta")
-        return example.requires_grad_(boundary > 0)
+    def _backward(self, action: Action) -> None:
+        kind, place, number = action
+        stage, gradient = self._stages[place], None
+        if (place, number) in self._awaited:
+            size = len(self._batch_of(number).inputs)
+            gradient = self._receive(place + 1, place, number, size).tensor
+        began_s = self._recorder.now()
+        if kind == "backward":
+            is_last = action == self._last_backward[place]
+            back = stage.backward(number, gradient, is_last=is_last)
+        else:
+            back = stage.backward_input(number, gradient)
+        self._recorder.add(kind if stage.splits_backward else "backward", place, number, began_s)
+        if back is not None:
+            self._messages.send(back, place, place - 1, number)
 
-    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the weighted loss of one micro-batch, called in their order; part of its forward
-        pass."""
-        number = min(len(outputs), self._samples_left)
-        self._samples_left -= number
-        counted = slice(0, number or 1)  # the others are padding
-        loss = self._loss_function.sum_over(outputs[counted], targets[counted], number)
-        self._loss_sum += loss.item()
-        self._logits.append(self._loss_function.logits(outputs))
-        weighted = loss * self._weight
-        self._recorder.extend()
-        return weighted
+    def _backward_weights(self, action: Action) -> None:
+        began_s = self._recorder.now()
+        self._stages[action.stage].backward_weights(action.micro_batch)
+        self._recorder.add(*action, began_s)
 
-    def _make_schedule(
-        self, stages: list[TimedStage]
-    ) -> PipelineScheduleSingle | PipelineScheduleMulti:
-        micro_batches = self.layout.micro_batches
-        single: dict[str, type[PipelineScheduleSingle]] = {
-            "gpipe": ScheduleGPipe,
-            "1f1b": Schedule1F1B,
-        }
-        if self.layout.schedule in single:
-            kind = single[self.layout.schedule]
-            return kind(stages[0], micro_batches, loss_fn=self._loss, scale_grads=False)
-        several: type[PipelineScheduleMulti] = ScheduleInterleaved1F1B
-        if self.layout.schedule == "zero-bubble":
-            several = ScheduleZBVZeroBubble if self.layout.is_v else ScheduleInterleavedZeroBubble
-        return several(list(stages), micro_batches, loss_fn=self._loss, scale_grads=False)
+    def _receive(self, stage: int, to: int, number: int, num_samples: int) -> Handover:
+        return self._messages.receive(stage, to, number, num_samples)
+
+    def _batch_of(self, number: int) -> Batch:
+        batch = self._micro_batches[number]
+        assert batch is not None, "left out"
+        return batch
+
+
+def summed(loss: LossFunction) -> LossOf:
+    """Return the loss of a micro-batch as the sum over its samples, of which the gradients are
+    those of the mean over the global batch."""
+
+    def loss_of(outputs: Tensor, batch: Batch) -> MicroBatchLoss:
+        total = loss.sum_over(outputs, batch.targets, batch.num_samples)
+        return MicroBatchLoss(total, 1 / batch.global_targets, total.item(), loss.logits(outputs))
+
+    return loss_of

@@ -6,7 +6,7 @@ before has made must not compute otherwise than one process does.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.group import Group
 from phalanx.comm.message_request import MessageRequest
+from phalanx.comm.progress import messages_moving
+from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.pipeline.messages import Handover, StageMessages, channel_of
 from phalanx.torch_backend.tensors import buffer_of
 
 ALIGNMENT = 64
@@ -26,16 +29,6 @@ DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
-
-
-class Handover(NamedTuple):
-    """Activations that go to the next stage, or a gradient that goes to the one before."""
-
-    tensor: Tensor | None
-    """Detached; None: there is no gradient."""
-    requires_grad: bool = False
-    random_state: Tensor | None = None
-    """Of PyTorch's generator, (n,) uint8; None: it was not drawn from in the micro-batch."""
 
 
 class TensorLayout(NamedTuple):
@@ -129,22 +122,30 @@ def memory_of(tensor: Tensor, layout: TensorLayout) -> Tensor:
     return memory.set_(tensor.untyped_storage(), tensor.storage_offset(), (layout.span,), (1,))
 
 
-class ExactMessages:
-    """Handovers between the stages of a pipeline, each boundary's in their order."""
+class ExactMessages(StageMessages):
+    """Tensors with their layout, over the group of a world: a header goes before each."""
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, layout: PipelineLayout, world: World) -> None:
+        super().__init__(layout, world.rank)
+        self._world, self._group = world, world.group
         self._sent: list[MessageRequest] = []
-        self._local: dict[int, deque[tuple[int, Handover]]] = defaultdict(deque)
 
-    def send(self, handover: Handover, *, dest: int, channel: int, number: int) -> None:
-        """Begin to send; the tensor must not change until `finish`. channel: of a boundary and a
-        direction. number: of the micro-batch."""
+    def moving(self) -> AbstractContextManager[None]:
+        """Move messages while this rank computes, in the block; on one node its peers fetch
+        them."""
+        return nullcontext() if self._world.on_one_node else messages_moving()
+
+    def finish(self) -> None:
+        for request in self._sent:
+            request.wait()
+        self._sent.clear()
+
+    def _local_copy(self, handover: Handover) -> Handover:
+        tensor = handover.tensor
+        return handover._replace(tensor=None if tensor is None else exact_copy(tensor))
+
+    def _send(self, handover: Handover, dest: int, channel: int, number: int) -> None:
         tensor, requires_grad, state = handover
-        if dest == self._group.rank:
-            copied = None if tensor is None else exact_copy(tensor)
-            self._local[channel].append((number, handover._replace(tensor=copied)))
-            return
         layout = None if tensor is None else TensorLayout.of(tensor)
         described = NO_LAYOUT if layout is None else layout.as_numbers()
         length = 0 if state is None else len(state)
@@ -158,14 +159,17 @@ class ExactMessages:
         self._sent = [request for request in self._sent if not request.test()]
         self._sent += [self._group.send(buffer, dest=dest, tag=channel) for buffer in buffers]
 
-    def receive(self, *, source: int, channel: int, number: int) -> Handover:
-        """Wait for the handover of micro-batch `number`."""
-        if source == self._group.rank:
-            found, handover = self._local[channel].popleft()
-            assert found == number, f"micro-batch {found} in place of {number}"
-            return handover
+    def _receive(
+        self,
+        source: int,
+        stage: int,
+        to: int,
+        number: int,
+        num_samples: int,  # noqa: ARG002
+    ) -> Handover:
+        channel = channel_of(stage, to)
         header = np.zeros(4 + len(NO_LAYOUT), np.int64)
-        self._receive(Buffer.of(header), source, channel)
+        self._fill(Buffer.of(header), source, channel)
         found, has_tensor, requires_grad, length, *described = header.tolist()
         assert found == number, f"micro-batch {found} in place of {number}"
         layout = TensorLayout.from_numbers(described) if has_tensor else None
@@ -173,24 +177,18 @@ class ExactMessages:
         state = None
         if length:
             state = torch.empty(length, dtype=torch.uint8)
-            self._receive(buffer_of(state), source, channel)
+            self._fill(buffer_of(state), source, channel)
         return Handover(tensor, bool(requires_grad), state)
 
     def _receive_tensor(self, layout: TensorLayout, source: int, channel: int) -> Tensor:
         tensor = layout.allocate()
         if layout.has_gaps:
             compact = torch.empty(distinct(tensor).shape, dtype=layout.dtype)
-            self._receive(buffer_of(compact), source, channel)
+            self._fill(buffer_of(compact), source, channel)
             distinct(tensor).copy_(compact)
         elif layout.span:
-            self._receive(buffer_of(memory_of(tensor, layout)), source, channel)
+            self._fill(buffer_of(memory_of(tensor, layout)), source, channel)
         return tensor
 
-    def _receive(self, buffer: Buffer, source: int, channel: int) -> None:
+    def _fill(self, buffer: Buffer, source: int, channel: int) -> None:
         self._group.receive(buffer, source=source, tag=channel).wait()
-
-    def finish(self) -> None:
-        """Wait until everything that was sent may change."""
-        for request in self._sent:
-            request.wait()
-        self._sent.clear()

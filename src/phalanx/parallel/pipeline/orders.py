@@ -1,6 +1,6 @@
 """Order of the actions of each rank of a pipeline, for each schedule. Pure; needs no PyTorch.
 
-The orders are those of torch.distributed.pipelining, which runs them; tests hold them against it.
+The orders are those of torch.distributed.pipelining; tests hold them against it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,18 @@ def order_of(layout: PipelineLayout, rank: int) -> Iterator[Action]:
             return interleaved(layout, rank)
         case "zero-bubble":
             return zero_bubble_v(layout, rank) if layout.is_v else zero_bubble(layout, rank)
+
+
+def forward_order(layout: PipelineLayout, rank: int, num_pieces: int) -> Iterator[tuple[int, int]]:
+    """Yield (stage, micro-batch) of forward passes alone, in the order in which `rank` does them.
+
+    As many micro-batches as there are ranks go through each of its stages before the next, which
+    keeps every rank busy. In this order no rank waits for what comes after it.
+    """
+    for start in range(0, num_pieces, layout.num_ranks):
+        for stage in layout.stages_of(rank):
+            for piece in range(start, min(start + layout.num_ranks, num_pieces)):
+                yield stage, piece
 
 
 def gpipe(layout: PipelineLayout, rank: int) -> Iterator[Action]:

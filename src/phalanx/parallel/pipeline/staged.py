@@ -22,10 +22,12 @@ from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.chain import check_chain, join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
-from phalanx.parallel.pipeline.engine import Pipeline
+from phalanx.parallel.pipeline.engine import Pipeline, summed
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.pipeline.mesh_stage import MeshStage
+from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.staged_model import StagedModel
-from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA
+from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA, step_traffic
 from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, storage_bytes
 from phalanx.parallel.tensor import pairs_of_children
@@ -88,20 +90,21 @@ class Staged(OnMesh):
         cut = self._cut(chain, costs)
         outputs = outputs_of(layers, micro_batch)
         self._outputs = outputs[-1]
-        ends = [self._divided(outputs[stage[-1]]) for stage in cut[:-1]]
+        boundaries = [sample, *(self._divided(outputs[stage[-1]]) for stage in cut[:-1])]
         stages = {number: stage_of(chain, cut[number]) for number in self._numbers}
         for stage in stages.values():
             self._split(stage)
             self._shard(stage)
         self._stages = list(stages.values())
+        group = self._devices["pp"].get_group()
+        self._inner_boundaries = boundaries[1:]
         self._pipeline = Pipeline(
             self._layout,
-            stages,
-            [sample, *ends, outputs[-1]],
-            micro_batch_size=self._micro_batch_size,
-            group=self._devices["pp"].get_group(),
+            self._place,
+            {number: MeshStage(stage) for number, stage in stages.items()},
+            TensorMessages(self._layout, group, boundaries),
+            loss_of=summed(self.loss),
             clock_offset_s=self.group.clock().offset_ns / 1e9,
-            loss=self.loss,
         )
         return join_stages(self._stages)
 
@@ -142,8 +145,6 @@ class Staged(OnMesh):
                 "them (LayerNorm, GroupNorm), or another strategy"
             )
         super().prepare(model, rule)
-        self._pipeline.rehearse()
-        self.clear_gradients()
         self.module = StagedModel(self)
 
     def synchronize_buffers(self) -> None:
@@ -151,20 +152,19 @@ class Staged(OnMesh):
 
     # -- a step ------------------------------------------------------------------------------
 
+    @property
+    def _num_micro_batches(self) -> int:
+        return self._layout.micro_batches
+
     def compute_gradients(self, batch: Batch) -> StepResult:
         self._steps_made += 1
-        weight = self.loss_weight(batch)
-        result = self._pipeline.step(
-            batch.inputs,
-            batch.targets,
-            weight,
-            num_samples=batch.num_samples,
-            number=batch.step,
-        )
-        return result._replace(communication_s=result.communication_s + self._reduce())
+        result = self._pipeline.step(self.micro_batches(batch), number=batch.step)
+        logits = None if result.logits is None else result.logits[: len(batch.inputs)]
+        communication_s = result.communication_s + self._reduce()
+        return result._replace(logits=logits, communication_s=communication_s)
 
     def predict(self, inputs: Tensor) -> Tensor | None:
-        logits = self._pipeline.predict(inputs)
+        logits = self._pipeline.predict(inputs, self._micro_batch_size)
         for stage in self._stages:
             reshard_parameters(stage)
         return logits
@@ -187,12 +187,13 @@ class Staged(OnMesh):
     def actions(self) -> Sequence[TimedAction]:
         return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
 
-    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:
         """Return expected bytes where pp is the only axis; the bubble in any case."""
         bubble = ideal_bubble(self._layout)
         if self._mesh.size > self._mesh.pp:
             return ExpectedCosts(bubble=bubble)
-        traffic = self._pipeline.traffic()
+        boundary_bytes = [each.num_bytes(global_batch_size) for each in self._inner_boundaries]
+        traffic = step_traffic(self._layout, self._place, boundary_bytes)
         quantities = 2 + len(STATE_NAMES[self._rule.kind])
         return ExpectedCosts(
             sent_bytes=traffic,

@@ -10,10 +10,10 @@ from phalanx.parallel.pipeline.layout import PipelineLayout
 def step_traffic(layout: PipelineLayout, rank: int, boundary_bytes: Sequence[int]) -> int:
     """Return the bytes that a rank sends over its boundaries in one step, and receives.
 
-    Each micro-batch's activations go over each boundary between stages of different ranks, and
+    The activations of all samples go over each boundary between stages of different ranks, and
     gradients of the same size come back.
 
-    boundary_bytes: of one micro-batch's activations, behind each stage but the last.
+    boundary_bytes: of these activations, behind each stage but the last.
     """
     assert len(boundary_bytes) == layout.num_stages - 1, "one behind each stage but the last"
     crossed = 0
@@ -21,7 +21,7 @@ def step_traffic(layout: PipelineLayout, rank: int, boundary_bytes: Sequence[int
         for other, boundary in ((stage - 1, stage - 1), (stage + 1, stage)):
             if 0 <= other < layout.num_stages and layout.rank_of(other) != rank:
                 crossed += boundary_bytes[boundary]
-    return layout.micro_batches * crossed
+    return crossed
 
 
-TRAFFIC_FORMULA = "each boundary with another rank: m micro-batches of activations, and gradients"
+TRAFFIC_FORMULA = "each boundary with another rank: the activations of the batch, and gradients"

@@ -6,24 +6,36 @@ Words: backend, and for gloo a file through which the ranks meet.
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
 
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
+from phalanx.parallel.loss import CrossEntropy
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import measured_bubble
 from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
-from phalanx.parallel.pipeline.engine import Pipeline
+from phalanx.parallel.pipeline.engine import Pipeline, summed
 from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
+from phalanx.parallel.pipeline.mesh_stage import MeshStage
+from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.orders import Action, orders_of
-from phalanx.parallel.step import cross_entropy_sum
+from phalanx.parallel.pipeline.traffic import step_traffic
+from phalanx.parallel.step import Batch, cross_entropy_sum, split_micro_batches
 
 NUM_STEPS = 12
 BATCH, SMALL = 13, 2  # neither a number of ranks nor one of micro-batches divides 13
@@ -84,32 +96,64 @@ class Truth:
             self.losses.append(loss.item())
 
 
-def check(truth: Truth, layout: PipelineLayout) -> None:
-    model = truth.make()
-    layers = list(model)
-    costs = [1.0 + number / 10 for number in range(len(layers))]
-    cut = cut_evenly(costs, [any(True for _ in x.parameters()) for x in layers], layout.num_stages)
-    inputs, _ = batch(0, truth.shape)
-    outputs = outputs_of(layers, inputs)
-    ends = [outputs[stage[-1]] for stage in cut]
-    chain, rank = layers_of(model), dist.get_rank()
-    stages = {number: stage_of(chain, cut[number]) for number in layout.stages_of(rank)}
-    mine = join_stages(list(stages.values()))
-    pipeline = Pipeline(
+class Pieces:
+    """The model of a truth in stages, of which this rank has its own."""
+
+    def __init__(self, truth: Truth, layout: PipelineLayout) -> None:
+        model = truth.make()
+        layers = list(model)
+        costs = [1.0 + number / 10 for number in range(len(layers))]
+        has_parameters = [any(True for _ in layer.parameters()) for layer in layers]
+        cut = cut_evenly(costs, has_parameters, layout.num_stages)
+        inputs, _ = batch(0, truth.shape)
+        outputs = outputs_of(layers, inputs)
+        self.boundaries = [
+            Boundary(tuple(inputs.shape[1:]), inputs.dtype),
+            *(outputs[stage[-1]] for stage in cut),
+        ]
+        self.layout, self.rank, chain = layout, dist.get_rank(), layers_of(model)
+        self.stages = {n: stage_of(chain, cut[n]) for n in layout.stages_of(self.rank)}
+        self.whole = join_stages(list(self.stages.values()))
+
+    def traffic(self, num_samples: int) -> int:
+        inner = self.boundaries[1:-1]
+        return step_traffic(self.layout, self.rank, [each.num_bytes(num_samples) for each in inner])
+
+    def example(self, boundary: int, num_samples: int) -> Tensor:
+        """The shape of what crosses a boundary; all but the samples have gradients."""
+        return self.boundaries[boundary].of(num_samples, "meta").requires_grad_(boundary > 0)
+
+
+def pipeline_of(
+    layout: PipelineLayout, stages: Mapping[int, nn.Module], boundaries: Sequence[Boundary]
+) -> Pipeline:
+    return Pipeline(
         layout,
-        stages,
-        [Boundary(tuple(inputs.shape[1:]), inputs.dtype), *ends],
-        micro_batch_size=-(-BATCH // layout.micro_batches),
-        group=dist.group.WORLD,
+        dist.get_rank(),
+        {number: MeshStage(stage) for number, stage in stages.items()},
+        TensorMessages(layout, dist.group.WORLD, boundaries),
+        loss_of=summed(CrossEntropy()),
     )
-    optimizer = truth.optimizer(mine)
+
+
+def micro_batches_of(inputs: Tensor, targets: Tensor, number: int) -> list[Batch | None]:
+    """Some of which are left out where there are fewer samples."""
+    whole = Batch(inputs, targets, len(inputs), targets.numel(), 0)
+    found = split_micro_batches(whole, number)
+    return [*found, *[None] * (number - len(found))]
+
+
+def check(truth: Truth, layout: PipelineLayout) -> None:
+    mine = Pieces(truth, layout)
+    pipeline = pipeline_of(layout, mine.stages, mine.boundaries)
+    optimizer = truth.optimizer(mine.whole)
     for step, (inputs, targets) in enumerate(batches(truth.shape)):
         optimizer.zero_grad()
         before = moved()
-        result = pipeline.step(inputs, targets, 1 / targets.numel(), number=step)
-        if step > 0:  # the first also finds out that all stages know their shapes
-            check_traffic(before, pipeline)
-        check_actions(pipeline, step)
+        micro_batches = micro_batches_of(inputs, targets, layout.micro_batches)
+        result = pipeline.step(micro_batches, number=step)
+        check_traffic(before, mine.traffic(len(inputs)), layout)
+        check_actions(pipeline, step, [each is not None for each in micro_batches])
         assert (result.logits is None) != pipeline.is_last
         if pipeline.is_last:
             assert result.logits.shape == (*targets.shape, truth.shape.num_classes)
@@ -118,9 +162,54 @@ def check(truth: Truth, layout: PipelineLayout) -> None:
             assert result.loss_sum == 0
         optimizer.step()
     whole = dict(truth.model.named_parameters())
-    for name, parameter in mine.named_parameters():
+    for name, parameter in mine.whole.named_parameters():
         close(parameter, whole[name], f"{layout}: {name}")
     check_prediction(pipeline, truth)
+
+
+def check_against_torch(truth: Truth, layout: PipelineLayout) -> None:
+    """The gradients of one batch have the bits that PyTorch's own engine gives them."""
+    ours, theirs = Pieces(truth, layout), Pieces(truth, layout)
+    size = layout.micro_batches * 2
+    inputs, targets = batch(5, truth.shape, size)
+    pipeline = pipeline_of(layout, ours.stages, ours.boundaries)
+    pipeline.step(micro_batches_of(inputs, targets, layout.micro_batches))
+    run_by_torch(theirs, inputs, targets)
+    for (name, own), other in zip(
+        ours.whole.named_parameters(), theirs.whole.parameters(), strict=True
+    ):
+        assert own.grad is not None
+        assert torch.equal(own.grad, other.grad), f"{layout}: {name}"
+
+
+def run_by_torch(pieces: Pieces, inputs: Tensor, targets: Tensor) -> None:
+    layout, number = pieces.layout, pieces.layout.micro_batches
+    stages = [
+        PipelineStage(
+            module,
+            stage,
+            layout.num_stages,
+            torch.device("cpu"),
+            input_args=pieces.example(stage, 2),
+            output_args=pieces.example(stage + 1, 2),
+        )
+        for stage, module in pieces.stages.items()
+    ]
+
+    def loss(outputs: Tensor, wanted: Tensor) -> Tensor:
+        return cross_entropy_sum(outputs, wanted) * (1 / targets.numel())
+
+    kind = {
+        ("gpipe", False): ScheduleGPipe,
+        ("1f1b", False): Schedule1F1B,
+        ("interleaved", False): ScheduleInterleaved1F1B,
+        ("zero-bubble", False): ScheduleInterleavedZeroBubble,
+        ("zero-bubble", True): ScheduleZBVZeroBubble,
+    }[layout.schedule, layout.is_v]
+    given = stages[0] if layout.schedule in ("gpipe", "1f1b") else stages
+    schedule = kind(given, number, loss_fn=loss, scale_grads=False)
+    is_last = layout.last_rank == pieces.rank
+    schedule.step(*((inputs,) if pieces.rank == 0 else ()), target=targets if is_last else None)
 
 
 def close(got: Tensor, expected: Tensor, text: str) -> None:
@@ -132,17 +221,18 @@ def check_prediction(pipeline: Pipeline, truth: Truth) -> None:
     """Of more samples than a step takes, and of fewer than there are ranks."""
     for size in (3 * BATCH + 1, 1):
         inputs, _ = batch(77, truth.shape, size)
-        logits = pipeline.predict(inputs)
+        logits = pipeline.predict(inputs, 3)
         assert (logits is None) != pipeline.is_last
         if logits is not None:
             close(logits, truth.model(inputs), f"{pipeline.layout}: the logits")
 
 
-def check_actions(pipeline: Pipeline, step: int) -> None:
+def check_actions(pipeline: Pipeline, step: int, is_there: Sequence[bool]) -> None:
     """What ran is what is drawn, one after the other."""
     actions = pipeline.actions()
     ran = [Action(a.kind, a.stage, a.micro_batch) for a in actions]
-    assert ran == orders_of(pipeline.layout)[dist.get_rank()], pipeline.layout
+    order = orders_of(pipeline.layout)[dist.get_rank()]
+    assert ran == [action for action in order if is_there[action.micro_batch]], pipeline.layout
     assert {a.step for a in actions} == {step}
     times = [time for a in actions for time in (a.began_s, a.ended_s)]
     assert times == sorted(times)
@@ -156,12 +246,12 @@ def moved() -> tuple[int, int] | None:
     return traffic.sent_bytes, traffic.received_bytes
 
 
-def check_traffic(before: tuple[int, int] | None, pipeline: Pipeline) -> None:
+def check_traffic(before: tuple[int, int] | None, expected: int, layout: PipelineLayout) -> None:
     """Counted = formula."""
     after = moved()
     if before is not None and after is not None:
         counted = (after[0] - before[0], after[1] - before[1])
-        assert counted == (pipeline.traffic(),) * 2, f"{pipeline.layout}: {counted}"
+        assert counted == (expected, expected), f"{layout}: {counted}"
 
 
 def check_schedules() -> None:
@@ -181,6 +271,7 @@ def check_schedules() -> None:
             stages_per_rank=stages_per_rank,
         )
         check(for_gpt, layout)
+        check_against_torch(for_gpt, layout)
     if size == 2:
         for schedule in ("interleaved", "zero-bubble"):
             check(Truth(gpt, sgd), layout_of(schedule, num_ranks=2, stages_per_rank=3))
@@ -206,32 +297,27 @@ def check_wrong_samples() -> None:
     """Said by every rank, before anything is sent."""
     size = dist.get_world_size()
     layout = layout_of("gpipe", num_ranks=size, micro_batches=2)
-    layers = [nn.Linear(3, 3).double() for _ in range(size)]
-    boundaries = [Boundary((3,), torch.float64)] * (size + 1)
-    stages = {dist.get_rank(): layers[dist.get_rank()]}
-    group = dist.group.WORLD
-    pipeline = Pipeline(layout, stages, boundaries, micro_batch_size=2, group=group)
-    targets = torch.zeros(5, dtype=torch.int64)
-    for shape, text in (((5, 3), "1 to 4 samples"), ((4, 2), r"samples of (3,)")):
+    boundaries = [Boundary((3,), torch.float64)] * size
+    pipeline = pipeline_of(layout, {dist.get_rank(): nn.Linear(3, 3).double()}, boundaries)
+    targets = torch.zeros(4, dtype=torch.int64)
+    for inputs in (torch.zeros(4, 2).double(), torch.zeros(4, 3)):
         try:
-            pipeline.step(torch.zeros(shape, dtype=torch.float64), targets[: shape[0]], 1.0)
+            pipeline.step(micro_batches_of(inputs, targets, 2))
         except ValueError as error:
-            assert text in str(error), error
+            assert "samples of (3,), torch.float64, and got" in str(error), error
         else:
-            raise AssertionError(shape)
+            raise AssertionError(inputs.shape)
 
 
 def check_bubble() -> None:
     """Work that takes a while, on all ranks: 1 − the busy share is near the schedule's."""
     size = dist.get_world_size()
     layout = layout_of("gpipe", num_ranks=size, micro_batches=4)
-    boundaries = [Boundary((3,), torch.float64)] * (size + 1)
-    stages = {dist.get_rank(): Slow()}
-    group = dist.group.WORLD
-    pipeline = Pipeline(layout, stages, boundaries, micro_batch_size=1, group=group)
+    boundaries = [Boundary((3,), torch.float64)] * size
+    pipeline = pipeline_of(layout, {dist.get_rank(): Slow()}, boundaries)
     inputs, targets = torch.zeros(4, 3, dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
-    pipeline.step(inputs, targets, 1.0)
-    pipeline.step(inputs, targets, 1.0)
+    pipeline.step(micro_batches_of(inputs, targets, 4))
+    pipeline.step(micro_batches_of(inputs, targets, 4))
     everybody: list[list] = [[] for _ in range(size)]
     dist.all_gather_object(everybody, list(pipeline.actions()))
     for bubble in measured_bubble(everybody):
