@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
+from phalanx.parallel.costs import all_reduce_formula, data_parallel_state
 
 
 @pytest.mark.parametrize("name", ["naive", "direct", "ring", "halving"])

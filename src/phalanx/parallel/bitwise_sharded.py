@@ -31,10 +31,9 @@ from phalanx.gradients.norms import (
     find_nonfinite,
     square_of,
 )
-from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.launch.survival import num_spares
 from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.costs import assign_owners
+from phalanx.parallel.costs import assign_owners, owned_costs
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.parameter_memory import OneCopy, ParameterMemory
 from phalanx.parallel.shard_holders import ShardHolders
@@ -178,18 +177,15 @@ class BitwiseSharded(Bitwise):
         return self.group.share(describe_nonfinite_sums(batch.step, losses, summed, self._names))
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        size = self._parameters[0].element_size()
         whole = sum(parameter.nbytes for parameter in self._parameters)
-        held = sum(parameter.nbytes for parameter in self._held_parameters())
-        copied = sum(copy.nbytes for copy in self._copies.values())
-        quantities = len(STATE_NAMES[self._rule.kind])
-        formula = f"{size}Ψ + {size}{self._place.formula} + {quantities * size}Ψ_held"
-        return ExpectedCosts(
-            sent_bytes=None,
-            received_bytes=None,
-            traffic_formula=None,
-            state_bytes=whole + whole / self._num_in_memory + copied + quantities * held,
-            state_formula=formula + (f" + {size}Ψ_copied" if copied else ""),
+        return owned_costs(
+            self._rule,
+            self._parameters[0].element_size(),
+            whole,
+            whole / self._num_in_memory,
+            self._place.formula,
+            held_bytes=sum(parameter.nbytes for parameter in self._held_parameters()),
+            copied_bytes=sum(copy.nbytes for copy in self._copies.values()),
         )
 
     def state_bytes(self) -> StateBytes:

@@ -1,8 +1,9 @@
-"""Costs of a mesh for one rank: bytes sent, received and stored. Pure; needs no PyTorch.
+"""Theory of every strategy: bytes that a rank sends, receives and stores. Pure; needs no PyTorch.
 
 Exact: each collective is counted as `comm.traffic` counts it, with the padding that FSDP adds
-where a parameter's first dim does not divide. Ψ: trained values of this rank's stages; Ψₛ of these
-are split by tensor parallelism among t ranks, Ψᵣ are on each of them; N: shards, p: replicas.
+where a parameter's first dim does not divide. Ψ: trained values, of a pipeline those of this
+rank's stages; p: ranks, or replicas of a mesh; k: ranks of a node; N: shards. Ψₛ of the values are
+split by tensor parallelism among t ranks, Ψᵣ are on each of them.
 
 Source: Narayanan et al. 2021, arXiv:2104.04473, §3; Rajbhandari et al. 2020, arXiv:1910.02054, §7.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from phalanx.comm.traffic import (
     Traffic,
@@ -21,10 +23,256 @@ from phalanx.comm.traffic import (
     reduce_scatter_traffic,
     sum_traffic,
 )
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.models.splits import SplitTraffic
 from phalanx.parallel.mesh import Mesh
+from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.records.events import ExpectedCosts
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NOTHING = Traffic(0, 0, 0)
+
+# -- replicas ------------------------------------------------------------------------------------
+
+
+def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:
+    """Return the formula, to be read, of what the reducer `name` has `rank` send and receive."""
+    whole = f"{itemsize}Ψ"
+    match name:
+        case "naive":
+            return f"(p−1) · {whole}" if rank == 0 else whole
+        case "tree":
+            return f"{whole} for each neighbour in the tree"
+        case "halving" if size & (size - 1):
+            power = 1 << size.bit_length() - 1
+            return f"2(q−1)/q · {whole} with q = {power}, {whole} between q and the others"
+        case _:
+            return f"2(p−1)/p · {whole}"
+
+
+def data_parallel_state(rule: OptimizerConfig, itemsize: int, num_bytes: int) -> tuple[int, str]:
+    """Return the bytes of unsharded parameters, gradients and optimizer state, and their formula.
+
+    num_bytes: of the parameters, whose values have `itemsize` bytes each.
+    """
+    quantities = len(STATE_NAMES[rule.kind])
+    formula = " + ".join(f"{n * itemsize}Ψ" for n in (1, 1, quantities) if n)
+    return (2 + quantities) * num_bytes, formula
+
+
+def data_parallel_costs(
+    rule: OptimizerConfig,
+    parameters: Sequence[Tensor],
+    sent_bytes: float | None = 0,
+    received_bytes: float | None = 0,
+    traffic_formula: str | None = None,
+) -> ExpectedCosts:
+    """Return the costs of a rank that holds the whole model; the traffic is given."""
+    num_bytes = sum(parameter.nbytes for parameter in parameters)
+    state_bytes, formula = data_parallel_state(rule, parameters[0].element_size(), num_bytes)
+    return ExpectedCosts(
+        sent_bytes=sent_bytes,
+        received_bytes=received_bytes,
+        traffic_formula=traffic_formula,
+        state_bytes=state_bytes,
+        state_formula=formula,
+    )
+
+
+def local_costs(
+    rule: OptimizerConfig,
+    itemsize: int,
+    num_bytes: int,
+    traffic: Traffic | None,
+    *,
+    period: int,
+    has_momentum: bool,
+) -> ExpectedCosts:
+    """Return the costs of a rank that averages its parameters every `period` steps. traffic: of an
+    average. has_momentum: of the outer optimizer."""
+    sent, received = traffic[:2] if traffic else (0, 0)
+    state_bytes, formula = data_parallel_state(rule, itemsize, num_bytes)
+    copies = 2 if has_momentum else 1
+    return ExpectedCosts(
+        sent_bytes=sent / period,
+        received_bytes=received / period,
+        traffic_formula=f"2(p−1)/p · {itemsize}Ψ/H with H = {period}, and an epoch's end",
+        state_bytes=state_bytes + copies * num_bytes,
+        state_formula=f"{formula} + {copies * itemsize}Ψ",
+    )
+
+
+# -- state in shards -----------------------------------------------------------------------------
+
+
+def assign_owners(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Return the owner of each parameter's optimizer state at stage 1: the largest first, to the
+    rank that has least so far, as PyTorch's ZeroRedundancyOptimizer assigns them."""
+    filled, owners = [0] * ranks, [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        owner = filled.index(min(filled))
+        owners[number] = owner
+        filled[owner] += sizes[number]
+    return owners
+
+
+def zero_one_traffic(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) -> Traffic:
+    """Return the traffic of an all-reduce of the gradients and each owner's broadcast of its
+    parameters.
+
+    DDP sums in buckets, each of which may move a value more or less for a rank than counted here.
+
+    sizes: values of each parameter.
+    """
+    handed_on = [
+        broadcast_traffic(size * itemsize, rank, ranks, owner)
+        for size, owner in zip(sizes, assign_owners(sizes, ranks), strict=True)
+    ]
+    return sum_traffic([all_reduce_traffic(sum(sizes), itemsize, rank, ranks), *handed_on])
+
+
+def zero_one_costs(
+    rule: OptimizerConfig, sizes: Sequence[int], rank: int, ranks: int, itemsize: int
+) -> ExpectedCosts:
+    """Return the costs of ZeRO stage 1. sizes: values of each parameter."""
+    traffic = zero_one_traffic(sizes, rank, ranks, itemsize)
+    owners = assign_owners(sizes, ranks)
+    own = sum(n for n, owner in zip(sizes, owners, strict=True) if owner == rank)
+    state = len(STATE_NAMES[rule.kind]) * itemsize
+    return ExpectedCosts(
+        sent_bytes=traffic.sent_bytes,
+        received_bytes=traffic.received_bytes,
+        traffic_formula=f"2(p−1)/p · {itemsize}Ψ + (p−1) · {itemsize}Ψ_own",
+        state_bytes=2 * itemsize * sum(sizes) + state * own,
+        state_formula=f"{2 * itemsize}Ψ + {state}Ψ_own, Ψ_own about Ψ/p",
+    )
+
+
+def shared_memory_costs(
+    rule: OptimizerConfig,
+    itemsize: int,
+    num_bytes: int,
+    traffic: Traffic | None,
+    traffic_formula: str | None,
+    *,
+    local_size: int,
+    on_one_node: bool,
+) -> ExpectedCosts:
+    """Return the costs of a rank of a node with one copy of parameters and state, which the node's
+    `local_size` ranks divide: 1/k of them, which is 1/p on one node."""
+    quantities = 1 + len(STATE_NAMES[rule.kind])
+    return ExpectedCosts(
+        sent_bytes=None if traffic is None else traffic.sent_bytes,
+        received_bytes=None if traffic is None else traffic.received_bytes,
+        traffic_formula=None if traffic is None else traffic_formula,
+        state_bytes=num_bytes + quantities * num_bytes / local_size,
+        state_formula=f"{itemsize}Ψ + {quantities * itemsize}Ψ/{'p' if on_one_node else 'k'}",
+    )
+
+
+def owned_costs(
+    rule: OptimizerConfig,
+    itemsize: int,
+    num_bytes: int,
+    parameter_bytes: float,
+    parameter_formula: str,
+    *,
+    held_bytes: int,
+    copied_bytes: int,
+) -> ExpectedCosts:
+    """Return the costs of a rank that updates the parameters that it holds.
+
+    num_bytes: of all gradients. parameter_bytes: its part of the parameters' memory.
+    parameter_formula: the same, after the bytes of a value. held_bytes: of the parameters whose
+    state it keeps. copied_bytes: of those of which it has a copy, too.
+    """
+    quantities = len(STATE_NAMES[rule.kind])
+    formula = f"{itemsize}Ψ + {itemsize}{parameter_formula} + {quantities * itemsize}Ψ_held"
+    return ExpectedCosts(
+        state_bytes=num_bytes + parameter_bytes + copied_bytes + quantities * held_bytes,
+        state_formula=formula + (f" + {itemsize}Ψ_copied" if copied_bytes else ""),
+    )
+
+
+# -- servers -------------------------------------------------------------------------------------
+
+
+def worker_costs(
+    itemsize: int, num_bytes: int, num_servers: int, header_bytes: int
+) -> ExpectedCosts:
+    """Return the costs of a worker, which has parameters and gradients of `num_bytes` each."""
+    return ExpectedCosts(
+        sent_bytes=num_bytes + header_bytes * num_servers,
+        received_bytes=num_bytes,
+        traffic_formula=f"{itemsize}Ψ each way, and {header_bytes} bytes to each server",
+        state_bytes=2 * num_bytes,
+        state_formula=f"{itemsize}Ψ + {itemsize}Ψ",
+    )
+
+
+def server_costs(
+    rule: OptimizerConfig,
+    itemsize: int,
+    num_bytes: int,
+    *,
+    own_bytes: int,
+    num_slots: int,
+    num_workers: int,
+    header_bytes: int,
+) -> ExpectedCosts:
+    """Return the costs of a server. own_bytes: of its shard. num_slots: gradients of it that the
+    server stores at a time."""
+    quantities, slots = len(STATE_NAMES[rule.kind]), "W" if num_slots > 1 else "1"
+    formula = f"{slots} · {itemsize}Ψ/s + {quantities * itemsize}Ψ/s"
+    return ExpectedCosts(
+        sent_bytes=num_workers * own_bytes,
+        received_bytes=num_workers * (own_bytes + header_bytes),
+        traffic_formula=f"W · {itemsize}Ψ/s each way, and {header_bytes} bytes from each worker",
+        state_bytes=num_bytes + (num_slots + quantities) * own_bytes,
+        state_formula=f"{itemsize}Ψ + {formula}",
+    )
+
+
+# -- stages of a pipeline ------------------------------------------------------------------------
+
+
+def stage_costs(
+    rule: OptimizerConfig, num_bytes: int, bubble: float, traffic_bytes: int | None = None
+) -> ExpectedCosts:
+    """Return the costs of a rank whose stages have parameters of `num_bytes`. traffic_bytes: as
+    `step_traffic`; None: unknown."""
+    quantities = 2 + len(STATE_NAMES[rule.kind])
+    formula = "each boundary with another rank: the activations of the batch, and gradients"
+    return ExpectedCosts(
+        sent_bytes=traffic_bytes,
+        received_bytes=traffic_bytes,
+        traffic_formula=None if traffic_bytes is None else formula,
+        state_bytes=quantities * num_bytes,
+        state_formula=f"{quantities} · the parameters of its stages",
+        bubble=bubble,
+    )
+
+
+def step_traffic(layout: PipelineLayout, rank: int, boundary_bytes: Sequence[int]) -> int:
+    """Return the bytes that a rank sends over its boundaries in one step, and receives.
+
+    The activations of all samples go over each boundary between stages of different ranks, and
+    gradients of the same size come back.
+
+    boundary_bytes: of these activations, behind each stage but the last.
+    """
+    assert len(boundary_bytes) == layout.num_stages - 1, "one behind each stage but the last"
+    crossed = 0
+    for stage in layout.stages_of(rank):
+        for other, boundary in ((stage - 1, stage - 1), (stage + 1, stage)):
+            if 0 <= other < layout.num_stages and layout.rank_of(other) != rank:
+                crossed += boundary_bytes[boundary]
+    return crossed
+
+
+# -- a mesh --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,29 +417,3 @@ def traffic_formula(
     if any(child.pairs for child in children):
         terms.append("the gathers of embedding and head")
     return " + ".join(terms) or "0"
-
-
-def assign_owners(sizes: Sequence[int], ranks: int) -> list[int]:
-    """Return the owner of each parameter's optimizer state at stage 1: the largest first, to the
-    rank that has least so far, as PyTorch's ZeroRedundancyOptimizer assigns them."""
-    filled, owners = [0] * ranks, [0] * len(sizes)
-    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-        owner = filled.index(min(filled))
-        owners[number] = owner
-        filled[owner] += sizes[number]
-    return owners
-
-
-def zero_one_traffic(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) -> Traffic:
-    """Return the traffic of an all-reduce of the gradients and each owner's broadcast of its
-    parameters.
-
-    DDP sums in buckets, each of which may move a value more or less for a rank than counted here.
-
-    sizes: values of each parameter.
-    """
-    handed_on = [
-        broadcast_traffic(size * itemsize, rank, ranks, owner)
-        for size, owner in zip(sizes, assign_owners(sizes, ranks), strict=True)
-    ]
-    return sum_traffic([all_reduce_traffic(sum(sizes), itemsize, rank, ranks), *handed_on])

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.errors import UserError
 from phalanx.gradients.reducer import ReduceTimes
-from phalanx.parallel.formulas import data_parallel_costs
+from phalanx.parallel.costs import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import Batch, StepOptions, backward

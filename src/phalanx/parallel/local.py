@@ -19,7 +19,7 @@ from phalanx.gradients.make_reducer import make_reducer
 from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import GradReducer, RankLocalState
-from phalanx.parallel.formulas import data_parallel_state
+from phalanx.parallel.costs import local_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.step import (
     Batch,
@@ -202,17 +202,13 @@ class Local(Strategy):
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        size, whole = self._shared.itemsize, self._shared.nbytes
-        outer = whole if self._outer_momentum else 0
-        traffic = self._reducer.expected_traffic() if self._reducer else None
-        sent, received = traffic[:2] if traffic else (0, 0)
-        state_bytes, formula = data_parallel_state(self._rule, size, whole)
-        return ExpectedCosts(
-            sent_bytes=sent / self._period,
-            received_bytes=received / self._period,
-            traffic_formula=f"2(p−1)/p · {size}Ψ/H with H = {self._period}, and an epoch's end",
-            state_bytes=state_bytes + whole + outer,
-            state_formula=f"{formula} + {(whole + outer) // whole * size}Ψ",
+        return local_costs(
+            self._rule,
+            self._shared.itemsize,
+            self._shared.nbytes,
+            self._reducer.expected_traffic() if self._reducer else None,
+            period=self._period,
+            has_momentum=bool(self._outer_momentum),
         )
 
     def state_bytes(self) -> StateBytes:

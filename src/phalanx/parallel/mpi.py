@@ -17,7 +17,7 @@ from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.make_reducer import Method, is_worth_hiding, make_reducer
 from phalanx.gradients.norms import square_of
 from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
-from phalanx.parallel.formulas import all_reduce_formula, data_parallel_costs
+from phalanx.parallel.costs import all_reduce_formula, data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy

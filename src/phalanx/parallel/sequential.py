@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from phalanx.parallel.formulas import data_parallel_costs
+from phalanx.parallel.costs import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.parallel.step import StepOptions

@@ -22,6 +22,7 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite, square_of
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.parallel.costs import server_costs, worker_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.replica_options import ServerMode
 from phalanx.parallel.serving.clocks import Clocks
@@ -235,24 +236,17 @@ class Server(Strategy):
         return Counter(self._staleness) if self.rank == self._workers else Counter()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        size, whole = self._weights.itemsize, self._weights.nbytes
-        quantities = len(STATE_NAMES[self._rule.kind])
+        itemsize, whole = self._weights.itemsize, self._weights.nbytes
         if self.role == "worker":
-            return ExpectedCosts(
-                sent_bytes=whole + HEADER_BYTES * self._servers,
-                received_bytes=whole,
-                traffic_formula=f"{size}Ψ each way, and {HEADER_BYTES} bytes to each server",
-                state_bytes=2 * whole,
-                state_formula=f"{size}Ψ + {size}Ψ",
-            )
-        own, slots = self._shard.values.nbytes, len(self._slots)
-        return ExpectedCosts(
-            sent_bytes=self._workers * own,
-            received_bytes=self._workers * (own + HEADER_BYTES),
-            traffic_formula=f"W · {size}Ψ/s each way, and {HEADER_BYTES} bytes from each worker",
-            state_bytes=whole + (slots + quantities) * own,
-            state_formula=f"{size}Ψ + {'W' if slots > 1 else '1'} · {size}Ψ/s "
-            f"+ {quantities * size}Ψ/s",
+            return worker_costs(itemsize, whole, self._servers, HEADER_BYTES)
+        return server_costs(
+            self._rule,
+            itemsize,
+            whole,
+            own_bytes=self._shard.values.nbytes,
+            num_slots=len(self._slots),
+            num_workers=self._workers,
+            header_bytes=HEADER_BYTES,
         )
 
     def state_bytes(self) -> StateBytes:

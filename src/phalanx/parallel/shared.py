@@ -24,8 +24,8 @@ from phalanx.errors import UserError
 from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.fused_over_nodes import LaneOptimizerStep, uneven_nodes
 from phalanx.gradients.norms import find_nonfinite
-from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import dense_gradient
+from phalanx.parallel.costs import shared_memory_costs
 from phalanx.parallel.nonfinite import describe_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.parameter_memory import OneCopy
@@ -124,19 +124,16 @@ class Shared(Strategy):
         return describe_over_ranks(self.group, batch.step, own, own, self._names)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        """Return expected costs. Parameters and state exist once a node: each rank's part of them
-        is 1/k with k ranks on a node, which is 1/p on one."""
         assert self._step is not None, "prepare() comes first"
-        step, size = self._step, self._step.dtype.itemsize
-        world, traffic = self._world, step.expected_traffic()
-        quantities = len(STATE_NAMES[step.rule.kind])
-        sharers = "p" if world.on_one_node else "k"
-        return ExpectedCosts(
-            sent_bytes=None if traffic is None else traffic.sent_bytes,
-            received_bytes=None if traffic is None else traffic.received_bytes,
-            traffic_formula=None if traffic is None else step.traffic_formula(),
-            state_bytes=step.num_bytes + (1 + quantities) * step.num_bytes / world.local_size,
-            state_formula=f"{size}Ψ + {(1 + quantities) * size}Ψ/{sharers}",
+        step, traffic = self._step, self._step.expected_traffic()
+        return shared_memory_costs(
+            step.rule,
+            step.dtype.itemsize,
+            step.num_bytes,
+            traffic,
+            step.traffic_formula() if traffic else None,
+            local_size=self._world.local_size,
+            on_one_node=self._world.on_one_node,
         )
 
     def state_bytes(self) -> StateBytes:

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from phalanx.comm.world import World
-from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import ReduceTimes
-from phalanx.parallel.costs import assign_owners, zero_one_traffic
+from phalanx.parallel.costs import zero_one_costs
 from phalanx.parallel.ddp import TimedReplica
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.step import Batch, StepOptions
@@ -80,14 +79,4 @@ class ZeroOne(Strategy):
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         sizes = [parameter.numel() for parameter in self._parameters]
         itemsize = self._parameters[0].element_size()
-        moved = zero_one_traffic(sizes, self.rank, self.size, itemsize)
-        owners = assign_owners(sizes, self.size)
-        own = sum(n for n, owner in zip(sizes, owners, strict=True) if owner == self.rank)
-        state = len(STATE_NAMES[self._rule.kind]) * itemsize
-        return ExpectedCosts(
-            sent_bytes=moved.sent_bytes,
-            received_bytes=moved.received_bytes,
-            traffic_formula=f"2(p−1)/p · {itemsize}Ψ + (p−1) · {itemsize}Ψ_own",
-            state_bytes=2 * itemsize * sum(sizes) + state * own,
-            state_formula=f"{2 * itemsize}Ψ + {state}Ψ_own, Ψ_own about Ψ/p",
-        )
+        return zero_one_costs(self._rule, sizes, self.rank, self.size, itemsize)

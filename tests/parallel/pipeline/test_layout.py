@@ -3,8 +3,8 @@
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.parallel.costs import step_traffic
 from phalanx.parallel.pipeline.layout import layout_of
-from phalanx.parallel.pipeline.traffic import step_traffic
 
 
 @pytest.mark.parametrize(

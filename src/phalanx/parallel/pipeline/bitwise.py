@@ -24,8 +24,8 @@ from phalanx.gradients.norms import (
     find_nonfinite,
     square_of,
 )
-from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.parallel.bitwise import check_batch_norm
+from phalanx.parallel.costs import stage_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
 from phalanx.parallel.pipeline.bubble import ideal_bubble
@@ -241,12 +241,8 @@ class BitwisePipeline(Strategy):
         return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        quantities = 2 + len(STATE_NAMES[self._rule.kind])
-        return ExpectedCosts(
-            state_bytes=quantities * storage_bytes(self._parameters),
-            state_formula=f"{quantities} · the parameters of its stages",
-            bubble=ideal_bubble(self._layout, whole_backward_in_ticks),
-        )
+        bubble = ideal_bubble(self._layout, whole_backward_in_ticks)
+        return stage_costs(self._rule, storage_bytes(self._parameters), bubble)
 
     def close(self) -> None:
         for stage in self._stages.values():

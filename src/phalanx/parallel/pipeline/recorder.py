@@ -28,9 +28,5 @@ class Recorder:
         """Record an action that ends now."""
         self.actions.append(TimedAction(self._step, stage, micro_batch, kind, began_s, self.now()))
 
-    def extend(self) -> None:
-        """Extend the last action until now."""
-        self.actions[-1] = self.actions[-1]._replace(ended_s=self.now())
-
     def seconds_of(self, *kinds: Kind) -> float:
         return sum(a.ended_s - a.began_s for a in self.actions if a.kind in kinds)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.optimizer_update import STATE_NAMES
+from phalanx.parallel.costs import stage_costs, step_traffic
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.optimizer import OptimizerSource
@@ -27,7 +27,6 @@ from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.staged_model import StagedModel
-from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA, step_traffic
 from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, storage_bytes
 from phalanx.parallel.tensor import pairs_of_children
@@ -194,15 +193,7 @@ class Staged(OnMesh):
             return ExpectedCosts(bubble=bubble)
         boundary_bytes = [each.num_bytes(global_batch_size) for each in self._inner_boundaries]
         traffic = step_traffic(self._layout, self._place, boundary_bytes)
-        quantities = 2 + len(STATE_NAMES[self._rule.kind])
-        return ExpectedCosts(
-            sent_bytes=traffic,
-            received_bytes=traffic,
-            traffic_formula=TRAFFIC_FORMULA,
-            state_bytes=quantities * storage_bytes(self._parameters),
-            state_formula=f"{quantities} · the parameters of its stages",
-            bubble=bubble,
-        )
+        return stage_costs(self._rule, storage_bytes(self._parameters), bubble, traffic)
 
     def _sample_for(self, model: nn.Module) -> Boundary:
         """Return shape and dtype of the samples that the model reads."""

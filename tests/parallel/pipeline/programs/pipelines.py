@@ -23,6 +23,7 @@ from torch.distributed.pipelining import (
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
+from phalanx.parallel.costs import step_traffic
 from phalanx.parallel.loss import CrossEntropy
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import measured_bubble
@@ -34,7 +35,6 @@ from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
 from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.orders import Action, orders_of
-from phalanx.parallel.pipeline.traffic import step_traffic
 from phalanx.parallel.step import Batch, cross_entropy_sum, split_micro_batches
 
 NUM_STEPS = 12
