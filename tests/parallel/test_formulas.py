@@ -1,10 +1,11 @@
 """What is written as a formula is what is counted."""
 
 import pytest
+import torch
 
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.costs import all_reduce_formula, data_parallel_state
+from phalanx.parallel.costs import Trained, all_reduce_formula, data_parallel_state
 
 
 @pytest.mark.parametrize("name", ["naive", "direct", "ring", "halving"])
@@ -36,4 +37,4 @@ def test_others_than_powers_of_two_are_said_in_words() -> None:
 def test_state_is_parameters_gradients_and_what_the_optimizer_keeps(
     rule: OptimizerConfig, text: str, times: int
 ) -> None:
-    assert data_parallel_state(rule, 4, 400) == (times * 400, text)
+    assert data_parallel_state(Trained.of([torch.zeros(100)], rule)) == (times * 400, text)

@@ -218,7 +218,7 @@ class Bitwise(Strategy):
         """Do nothing: they are the same after every step."""
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        return data_parallel_costs(self._rule, self._parameters)
+        return data_parallel_costs(self._trained)
 
     def close(self) -> None:
         if self._tree_reducer is not None:

@@ -24,16 +24,11 @@ from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.norms import (
-    NonFiniteGradients,
-    are_finite,
-    describe_nonfinite_sums,
-    find_nonfinite,
-    square_of,
-)
+from phalanx.gradients.norms import are_finite, find_nonfinite, square_of
 from phalanx.launch.survival import num_spares
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners, owned_costs
+from phalanx.parallel.nonfinite import describe_parts_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.parameter_memory import OneCopy, ParameterMemory
 from phalanx.parallel.shard_holders import ShardHolders
@@ -168,22 +163,13 @@ class BitwiseSharded(Bitwise):
         if not self._reducer.is_divided:
             return super().describe_nonfinite_sums(batch, loss)
         found = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
-        rows = self.group.gather(found)
-        if rows is None:
-            return self.group.share("")
-        last, number = max(int(row[0]) for row in rows), sum(int(row[1]) for row in rows)
-        losses = [row[2] for row in rows]
-        summed = NonFiniteGradients(last, number, 0.0)
-        return self.group.share(describe_nonfinite_sums(batch.step, losses, summed, self._names))
+        return describe_parts_over_ranks(self.group, batch.step, found, self._names)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        whole = sum(parameter.nbytes for parameter in self._parameters)
         return owned_costs(
-            self._rule,
-            self._parameters[0].element_size(),
-            whole,
-            whole / self._num_in_memory,
+            self._trained,
             self._place.formula,
+            self._num_in_memory,
             held_bytes=sum(parameter.nbytes for parameter in self._held_parameters()),
             copied_bytes=sum(copy.nbytes for copy in self._copies.values()),
         )

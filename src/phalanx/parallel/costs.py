@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.comm.traffic import (
     Traffic,
@@ -34,6 +34,22 @@ if TYPE_CHECKING:
 
 NOTHING = Traffic(0, 0, 0)
 
+
+class Trained(NamedTuple):
+    """Trained parameters, as the formulas need them."""
+
+    itemsize: int
+    """Bytes of a value."""
+    num_bytes: int
+    quantities: int
+    """Of the optimizer, for each value."""
+
+    @classmethod
+    def of(cls, parameters: Sequence[Tensor], rule: OptimizerConfig) -> Trained:
+        num_bytes = sum(parameter.nbytes for parameter in parameters)
+        return cls(parameters[0].element_size(), num_bytes, len(STATE_NAMES[rule.kind]))
+
+
 # -- replicas ------------------------------------------------------------------------------------
 
 
@@ -52,26 +68,22 @@ def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:
             return f"2(p−1)/p · {whole}"
 
 
-def data_parallel_state(rule: OptimizerConfig, itemsize: int, num_bytes: int) -> tuple[int, str]:
-    """Return the bytes of unsharded parameters, gradients and optimizer state, and their formula.
-
-    num_bytes: of the parameters, whose values have `itemsize` bytes each.
-    """
-    quantities = len(STATE_NAMES[rule.kind])
+def data_parallel_state(trained: Trained) -> tuple[int, str]:
+    """Return the bytes of unsharded parameters, gradients and optimizer state, and their
+    formula."""
+    itemsize, num_bytes, quantities = trained
     formula = " + ".join(f"{n * itemsize}Ψ" for n in (1, 1, quantities) if n)
     return (2 + quantities) * num_bytes, formula
 
 
 def data_parallel_costs(
-    rule: OptimizerConfig,
-    parameters: Sequence[Tensor],
+    trained: Trained,
     sent_bytes: float | None = 0,
     received_bytes: float | None = 0,
     traffic_formula: str | None = None,
 ) -> ExpectedCosts:
     """Return the costs of a rank that holds the whole model; the traffic is given."""
-    num_bytes = sum(parameter.nbytes for parameter in parameters)
-    state_bytes, formula = data_parallel_state(rule, parameters[0].element_size(), num_bytes)
+    state_bytes, formula = data_parallel_state(trained)
     return ExpectedCosts(
         sent_bytes=sent_bytes,
         received_bytes=received_bytes,
@@ -82,18 +94,13 @@ def data_parallel_costs(
 
 
 def local_costs(
-    rule: OptimizerConfig,
-    itemsize: int,
-    num_bytes: int,
-    traffic: Traffic | None,
-    *,
-    period: int,
-    has_momentum: bool,
+    trained: Trained, traffic: Traffic | None, *, period: int, has_momentum: bool
 ) -> ExpectedCosts:
     """Return the costs of a rank that averages its parameters every `period` steps. traffic: of an
     average. has_momentum: of the outer optimizer."""
+    itemsize, num_bytes, _ = trained
     sent, received = traffic[:2] if traffic else (0, 0)
-    state_bytes, formula = data_parallel_state(rule, itemsize, num_bytes)
+    state_bytes, formula = data_parallel_state(trained)
     copies = 2 if has_momentum else 1
     return ExpectedCosts(
         sent_bytes=sent / period,
@@ -133,65 +140,49 @@ def zero_one_traffic(sizes: Sequence[int], rank: int, ranks: int, itemsize: int)
     return sum_traffic([all_reduce_traffic(sum(sizes), itemsize, rank, ranks), *handed_on])
 
 
-def zero_one_costs(
-    rule: OptimizerConfig, sizes: Sequence[int], rank: int, ranks: int, itemsize: int
-) -> ExpectedCosts:
+def zero_one_costs(trained: Trained, sizes: Sequence[int], rank: int, ranks: int) -> ExpectedCosts:
     """Return the costs of ZeRO stage 1. sizes: values of each parameter."""
-    traffic = zero_one_traffic(sizes, rank, ranks, itemsize)
+    itemsize, num_bytes, quantities = trained
+    traffic, state = zero_one_traffic(sizes, rank, ranks, itemsize), quantities * itemsize
     owners = assign_owners(sizes, ranks)
     own = sum(n for n, owner in zip(sizes, owners, strict=True) if owner == rank)
-    state = len(STATE_NAMES[rule.kind]) * itemsize
     return ExpectedCosts(
         sent_bytes=traffic.sent_bytes,
         received_bytes=traffic.received_bytes,
         traffic_formula=f"2(p−1)/p · {itemsize}Ψ + (p−1) · {itemsize}Ψ_own",
-        state_bytes=2 * itemsize * sum(sizes) + state * own,
+        state_bytes=2 * num_bytes + state * own,
         state_formula=f"{2 * itemsize}Ψ + {state}Ψ_own, Ψ_own about Ψ/p",
     )
 
 
 def shared_memory_costs(
-    rule: OptimizerConfig,
-    itemsize: int,
-    num_bytes: int,
-    traffic: Traffic | None,
-    traffic_formula: str | None,
-    *,
-    local_size: int,
-    on_one_node: bool,
+    trained: Trained, traffic: Traffic | None, traffic_formula: str, num_sharers: int, sharers: str
 ) -> ExpectedCosts:
-    """Return the costs of a rank of a node with one copy of parameters and state, which the node's
-    `local_size` ranks divide: 1/k of them, which is 1/p on one node."""
-    quantities = 1 + len(STATE_NAMES[rule.kind])
+    """Return the costs of a rank of a node with one copy of parameters and state, of which each of
+    its ranks counts its part. sharers: their number in formulas."""
+    itemsize, num_bytes, quantities = trained
     return ExpectedCosts(
         sent_bytes=None if traffic is None else traffic.sent_bytes,
         received_bytes=None if traffic is None else traffic.received_bytes,
         traffic_formula=None if traffic is None else traffic_formula,
-        state_bytes=num_bytes + quantities * num_bytes / local_size,
-        state_formula=f"{itemsize}Ψ + {quantities * itemsize}Ψ/{'p' if on_one_node else 'k'}",
+        state_bytes=num_bytes + (1 + quantities) * num_bytes / num_sharers,
+        state_formula=f"{itemsize}Ψ + {(1 + quantities) * itemsize}Ψ/{sharers}",
     )
 
 
 def owned_costs(
-    rule: OptimizerConfig,
-    itemsize: int,
-    num_bytes: int,
-    parameter_bytes: float,
-    parameter_formula: str,
-    *,
-    held_bytes: int,
-    copied_bytes: int,
+    trained: Trained, parameters: str, num_sharers: int, *, held_bytes: int, copied_bytes: int
 ) -> ExpectedCosts:
     """Return the costs of a rank that updates the parameters that it holds.
 
-    num_bytes: of all gradients. parameter_bytes: its part of the parameters' memory.
-    parameter_formula: the same, after the bytes of a value. held_bytes: of the parameters whose
-    state it keeps. copied_bytes: of those of which it has a copy, too.
+    parameters: the values of which it has the memory, with `num_sharers`, in formulas. held_bytes:
+    of those whose state it keeps. copied_bytes: of those of which it has a copy, too.
     """
-    quantities = len(STATE_NAMES[rule.kind])
-    formula = f"{itemsize}Ψ + {itemsize}{parameter_formula} + {quantities * itemsize}Ψ_held"
+    itemsize, num_bytes, quantities = trained
+    formula = f"{itemsize}Ψ + {itemsize}{parameters} + {quantities * itemsize}Ψ_held"
+    own_bytes = num_bytes / num_sharers + copied_bytes + quantities * held_bytes
     return ExpectedCosts(
-        state_bytes=num_bytes + parameter_bytes + copied_bytes + quantities * held_bytes,
+        state_bytes=num_bytes + own_bytes,
         state_formula=formula + (f" + {itemsize}Ψ_copied" if copied_bytes else ""),
     )
 
@@ -199,10 +190,9 @@ def owned_costs(
 # -- servers -------------------------------------------------------------------------------------
 
 
-def worker_costs(
-    itemsize: int, num_bytes: int, num_servers: int, header_bytes: int
-) -> ExpectedCosts:
-    """Return the costs of a worker, which has parameters and gradients of `num_bytes` each."""
+def worker_costs(trained: Trained, num_servers: int, header_bytes: int) -> ExpectedCosts:
+    """Return the costs of a worker, which has parameters and gradients."""
+    itemsize, num_bytes, _ = trained
     return ExpectedCosts(
         sent_bytes=num_bytes + header_bytes * num_servers,
         received_bytes=num_bytes,
@@ -213,44 +203,34 @@ def worker_costs(
 
 
 def server_costs(
-    rule: OptimizerConfig,
-    itemsize: int,
-    num_bytes: int,
-    *,
-    own_bytes: int,
-    num_slots: int,
-    num_workers: int,
-    header_bytes: int,
+    trained: Trained, own_bytes: int, num_slots: int, num_workers: int, header_bytes: int
 ) -> ExpectedCosts:
     """Return the costs of a server. own_bytes: of its shard. num_slots: gradients of it that the
     server stores at a time."""
-    quantities, slots = len(STATE_NAMES[rule.kind]), "W" if num_slots > 1 else "1"
-    formula = f"{slots} · {itemsize}Ψ/s + {quantities * itemsize}Ψ/s"
+    itemsize, num_bytes, quantities = trained
+    shard, slots = f"{itemsize}Ψ/s", "W" if num_slots > 1 else "1"
     return ExpectedCosts(
         sent_bytes=num_workers * own_bytes,
         received_bytes=num_workers * (own_bytes + header_bytes),
-        traffic_formula=f"W · {itemsize}Ψ/s each way, and {header_bytes} bytes from each worker",
+        traffic_formula=f"W · {shard} each way, and {header_bytes} bytes from each worker",
         state_bytes=num_bytes + (num_slots + quantities) * own_bytes,
-        state_formula=f"{itemsize}Ψ + {formula}",
+        state_formula=f"{itemsize}Ψ + {slots} · {shard} + {quantities * itemsize}Ψ/s",
     )
 
 
 # -- stages of a pipeline ------------------------------------------------------------------------
 
 
-def stage_costs(
-    rule: OptimizerConfig, num_bytes: int, bubble: float, traffic_bytes: int | None = None
-) -> ExpectedCosts:
-    """Return the costs of a rank whose stages have parameters of `num_bytes`. traffic_bytes: as
+def stage_costs(trained: Trained, bubble: float, traffic_bytes: int | None = None) -> ExpectedCosts:
+    """Return the costs of a rank of which `trained` are those of its stages. traffic_bytes: as
     `step_traffic`; None: unknown."""
-    quantities = 2 + len(STATE_NAMES[rule.kind])
     formula = "each boundary with another rank: the activations of the batch, and gradients"
     return ExpectedCosts(
         sent_bytes=traffic_bytes,
         received_bytes=traffic_bytes,
         traffic_formula=None if traffic_bytes is None else formula,
-        state_bytes=quantities * num_bytes,
-        state_formula=f"{quantities} · the parameters of its stages",
+        state_bytes=(2 + trained.quantities) * trained.num_bytes,
+        state_formula=f"{2 + trained.quantities} · the parameters of its stages",
         bubble=bubble,
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from phalanx.errors import UserError
 from phalanx.gradients.reducer import ReduceTimes
@@ -84,10 +85,13 @@ class TorchReplicas(Strategy):
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)
-        self.optimizer = torch_optimizer(rule, self._parameters)
         self._replica = TimedReplica(model, self._parameters)
         self.module = self._replica.module
+        self.optimizer = self._make_optimizer(rule)
         self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
+
+    def _make_optimizer(self, rule: OptimizerSource) -> Optimizer:
+        return torch_optimizer(rule, self._parameters)
 
     def loss_weight(self, batch: Batch) -> float:
         """Return the weight that undoes DDP's division of the sum by the number of ranks."""
@@ -105,4 +109,4 @@ class TorchReplicas(Strategy):
         """Return the theory of a ring. Nobody counts what is really sent."""
         moved = 2 * (self.size - 1) / self.size * self._reduced_bytes
         formula = f"2(p−1)/p · {self._parameters[0].element_size()}Ψ"
-        return data_parallel_costs(self._rule, self._parameters, moved, moved, formula)
+        return data_parallel_costs(self._trained, moved, moved, formula)

@@ -202,14 +202,9 @@ class Local(Strategy):
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        return local_costs(
-            self._rule,
-            self._shared.itemsize,
-            self._shared.nbytes,
-            self._reducer.expected_traffic() if self._reducer else None,
-            period=self._period,
-            has_momentum=bool(self._outer_momentum),
-        )
+        traffic = self._reducer.expected_traffic() if self._reducer else None
+        has_momentum = bool(self._outer_momentum)
+        return local_costs(self._trained, traffic, period=self._period, has_momentum=has_momentum)
 
     def state_bytes(self) -> StateBytes:
         inner = super().state_bytes()

@@ -112,7 +112,7 @@ class MPI(Strategy):
         if self.size > 1 and self._compressor.name != "none":
             formula = f"{self._compressor.name} of {formula}"
         sent, received = traffic[:2] if traffic else (None, None)
-        return data_parallel_costs(self._rule, self._parameters, sent, received, formula)
+        return data_parallel_costs(self._trained, sent, received, formula)
 
     def rank_local_state(self) -> RankLocalState | None:
         return self.reducer.rank_local_state()

@@ -43,6 +43,21 @@ def describe_over_ranks(
     return group.share(describe_nonfinite(step, ranks, summed, names))
 
 
+def describe_parts_over_ranks(
+    group: RunGroup, step: int, found: NonFiniteGradients, names: Sequence[str]
+) -> str:
+    """Return rank 0's description of non-finite sums, of which each rank has its part. Collective.
+
+    found: in this rank's part, with its loss.
+    """
+    rows = group.gather(found)
+    if rows is None:
+        return group.share("")
+    last, number = max(int(row[0]) for row in rows), sum(int(row[1]) for row in rows)
+    summed = NonFiniteGradients(last, number, 0.0)
+    return group.share(describe_nonfinite_sums(step, [row[2] for row in rows], summed, names))
+
+
 def describe_sums_over_ranks(
     group: RunGroup,
     step: int,

@@ -23,4 +23,4 @@ class Sequential(Strategy):
         self.optimizer = torch_optimizer(rule, self._parameters)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        return data_parallel_costs(self._rule, self._parameters)
+        return data_parallel_costs(self._trained)

@@ -236,18 +236,10 @@ class Server(Strategy):
         return Counter(self._staleness) if self.rank == self._workers else Counter()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        itemsize, whole = self._weights.itemsize, self._weights.nbytes
         if self.role == "worker":
-            return worker_costs(itemsize, whole, self._servers, HEADER_BYTES)
-        return server_costs(
-            self._rule,
-            itemsize,
-            whole,
-            own_bytes=self._shard.values.nbytes,
-            num_slots=len(self._slots),
-            num_workers=self._workers,
-            header_bytes=HEADER_BYTES,
-        )
+            return worker_costs(self._trained, self._servers, HEADER_BYTES)
+        own, slots = self._shard.values.nbytes, len(self._slots)
+        return server_costs(self._trained, own, slots, self._workers, HEADER_BYTES)
 
     def state_bytes(self) -> StateBytes:
         if self.role == "worker":

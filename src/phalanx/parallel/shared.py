@@ -125,16 +125,9 @@ class Shared(Strategy):
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         assert self._step is not None, "prepare() comes first"
-        step, traffic = self._step, self._step.expected_traffic()
-        return shared_memory_costs(
-            step.rule,
-            step.dtype.itemsize,
-            step.num_bytes,
-            traffic,
-            step.traffic_formula() if traffic else None,
-            local_size=self._world.local_size,
-            on_one_node=self._world.on_one_node,
-        )
+        world, traffic = self._world, self._step.expected_traffic()
+        formula, sharers = self._step.traffic_formula(), "p" if world.on_one_node else "k"
+        return shared_memory_costs(self._trained, traffic, formula, world.local_size, sharers)
 
     def state_bytes(self) -> StateBytes:
         """Return the rank's part of the node's shared memory, and its own gradients."""

@@ -27,6 +27,7 @@ from phalanx.gradients.norms import (
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
 from phalanx.models.options import DataShape
+from phalanx.parallel.costs import Trained
 from phalanx.parallel.loss import CrossEntropy, LossFunction, join_logits
 from phalanx.parallel.nonfinite import (
     NonFiniteGradientsError,
@@ -165,6 +166,11 @@ class Strategy(ABC):
                 'amsgrad or maximize, or take strategy="mpi"'
             )
         return self._known_rule
+
+    @property
+    def _trained(self) -> Trained:
+        """Trained parameters that this rank holds, for formulas. Raises: as `_rule`."""
+        return Trained.of(self._parameters, self._rule)
 
     # -- a step ------------------------------------------------------------------------------
 

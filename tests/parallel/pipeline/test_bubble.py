@@ -1,14 +1,13 @@
-"""Idle shares: formulas, tables, and records."""
+"""Idle shares: formulas and tables."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.parallel.pipeline.bubble import bubble_formula, ideal_bubble, measured_bubble
+from phalanx.parallel.pipeline.bubble import bubble_formula, ideal_bubble
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.orders import Action
 from phalanx.parallel.pipeline.timeline import simulate
-from phalanx.parallel.step import TimedAction
 
 
 @given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 6), st.integers(0, 12))
@@ -51,15 +50,3 @@ def test_transfer_takes_time() -> None:
     layout = layout_of("gpipe", num_ranks=3, micro_batches=1)
     spans = simulate(layout, transfer=0.5)
     assert spans[0][-1].ended == 3 * (1 + 2) + 4 * 0.5
-
-
-def test_measured() -> None:
-    """Two ranks in a step from 10 to 16 s, of which they work 3 and 4."""
-    actions = [
-        [
-            TimedAction(3, 0, 0, "forward", 10.0, 11.0),
-            TimedAction(3, 0, 0, "backward", 14.0, 16.0),
-        ],
-        [TimedAction(3, 1, 0, "forward", 11.0, 13.0), TimedAction(3, 1, 0, "backward", 13.0, 14.5)],
-    ]
-    assert measured_bubble(actions) == pytest.approx([1 - 3 / 6, 1 - 3.5 / 6])

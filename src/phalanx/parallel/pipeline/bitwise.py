@@ -18,14 +18,10 @@ from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.norms import (
-    NonFiniteGradients,
-    describe_nonfinite_sums,
-    find_nonfinite,
-    square_of,
-)
+from phalanx.gradients.norms import find_nonfinite, square_of
 from phalanx.parallel.bitwise import check_batch_norm
 from phalanx.parallel.costs import stage_costs
+from phalanx.parallel.nonfinite import describe_parts_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
 from phalanx.parallel.pipeline.bubble import ideal_bubble
@@ -45,7 +41,6 @@ from phalanx.parallel.step import (
     StepResult,
     SummedLoss,
     TimedAction,
-    storage_bytes,
     trained_parameters,
 )
 from phalanx.parallel.strategy import Strategy
@@ -53,8 +48,6 @@ from phalanx.parallel.world_group import WorldGroup, broadcast_tensors
 from phalanx.records.events import ExpectedCosts
 from phalanx.torch_backend.threads import naming_operations, stop_filling_memory
 
-RECORDED_STEPS = (4, 5)
-"""Of this process, from 1: by then every buffer has been made; more would make records long."""
 Seeding = Callable[[int, int], None]
 """Seeds PyTorch's generators for (step, micro-batch)."""
 
@@ -103,7 +96,6 @@ class BitwisePipeline(Strategy):
         self.is_sharded = self.size > 1
         self.counts_samples = self.rank == layout.last_rank
         self._stages: dict[int, BitwiseStage] = {}
-        self._steps_made = 0
 
     # -- the stages --------------------------------------------------------------------------
 
@@ -170,7 +162,6 @@ class BitwisePipeline(Strategy):
         those of this rank's parameters."""
         number = self._layout.micro_batches
         self._num_samples = batch.num_samples
-        self._steps_made += 1
         shares = [share_of(index, number, batch.num_samples) for index in range(number)]
         micro_batches = [_part_of(batch, share) if share else None for share in shares]
         result = self._pipeline.step(micro_batches, number=batch.step)
@@ -224,13 +215,7 @@ class BitwisePipeline(Strategy):
         found = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])
-        rows = self.group.gather(found)
-        if rows is None:
-            return self.group.share("")
-        last, number = max(int(row[0]) for row in rows), sum(int(row[1]) for row in rows)
-        losses = [row[2] for row in rows]
-        summed = NonFiniteGradients(last, number, 0.0)
-        return self.group.share(describe_nonfinite_sums(batch.step, losses, summed, self._names))
+        return describe_parts_over_ranks(self.group, batch.step, found, self._names)
 
     # -- around the steps --------------------------------------------------------------------
 
@@ -238,11 +223,11 @@ class BitwisePipeline(Strategy):
         """Do nothing: each is one rank's, and the same after every step."""
 
     def actions(self) -> Sequence[TimedAction]:
-        return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
+        return self._pipeline.recorded_actions()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         bubble = ideal_bubble(self._layout, whole_backward_in_ticks)
-        return stage_costs(self._rule, storage_bytes(self._parameters), bubble)
+        return stage_costs(self._trained, bubble)
 
     def close(self) -> None:
         for stage in self._stages.values():

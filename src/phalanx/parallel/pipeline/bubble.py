@@ -1,22 +1,12 @@
-"""Pipeline bubble: idle share of a step, in theory and as recorded. Pure; no PyTorch."""
+"""Pipeline bubble: idle share of a step, in theory. Pure; no PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.orders import Action
 from phalanx.parallel.pipeline.timeline import duration_in_ticks, simulate
-
-
-class RecordedAction(Protocol):
-    """A recorded action: a `TimedAction` of a strategy, an `Action` of the records."""
-
-    @property
-    def began_s(self) -> float: ...
-    @property
-    def ended_s(self) -> float: ...
 
 
 def ideal_bubble(
@@ -42,17 +32,3 @@ def bubble_formula(layout: PipelineLayout) -> str:
             return "(p−1) ÷ (v·m+p−1)"
         case "zero-bubble":
             return "(p−1) ÷ (3·v·m+p−1)"  # forward, input and weight gradient taking equally long
-
-
-def measured_bubble(actions: Sequence[Sequence[RecordedAction]]) -> list[float]:
-    """Return the idle share of each rank in one step of its pipeline.
-
-    That is 1 − its work ÷ the time from the first beginning of an action to the last end, over all
-    ranks of the pipeline.
-
-    actions: by rank, those of one step; the ranks of one pipeline alone.
-    """
-    step = max(a.ended_s for rank in actions for a in rank) - min(
-        a.began_s for rank in actions for a in rank
-    )
-    return [1 - sum(a.ended_s - a.began_s for a in rank) / step for rank in actions]

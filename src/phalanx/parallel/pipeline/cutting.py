@@ -51,12 +51,3 @@ def cut_evenly(
         cut.append(range(start, end))
         start = end
     return cut
-
-
-def imbalance(costs: Sequence[float], cut: Sequence[range]) -> float:
-    """Return by how much the most expensive stage exceeds the mean.
-
-    0 when all cost the same.
-    """
-    stages = [sum(costs[layer] for layer in stage) for stage in cut]
-    return max(stages) * len(stages) / sum(stages) - 1

@@ -16,6 +16,8 @@ from phalanx.parallel.pipeline.recorder import Recorder
 from phalanx.parallel.pipeline.stage import MicroBatchLoss, Stage
 from phalanx.parallel.step import Batch, StepResult, TimedAction
 
+RECORDED_STEPS = (4, 5)
+"""Of this process, from 1: by then every buffer has been made; more would make records long."""
 LossOf = Callable[[Tensor, Batch], MicroBatchLoss]
 """Loss of the outputs for a micro-batch."""
 
@@ -54,6 +56,7 @@ class Pipeline:
         self._order = list(order_of(layout, rank))
         self._last_backward = {a.stage: a for a in self._order if a.kind == "backward"}
         self._recorder = Recorder(clock_offset_s=clock_offset_s)
+        self._steps_made = 0
         self._losses: dict[int, MicroBatchLoss] = {}
         self._awaited: set[tuple[int, int]] = set()
         """Stages and micro-batches whose gradient the next stage sends."""
@@ -69,6 +72,7 @@ class Pipeline:
         """
         assert len(micro_batches) == self.layout.micro_batches, "one for each, or None"
         self._micro_batches, self._losses = micro_batches, {}
+        self._steps_made += 1
         self._awaited.clear()
         sizes: dict[int, int] = {}
         for index, batch in enumerate(micro_batches):
@@ -127,6 +131,10 @@ class Pipeline:
     def actions(self) -> Sequence[TimedAction]:
         """Return this rank's actions in the last step."""
         return self._recorder.actions
+
+    def recorded_actions(self) -> Sequence[TimedAction]:
+        """Return the same where they are to be recorded; else none."""
+        return self.actions() if self._steps_made in RECORDED_STEPS else ()
 
     def _forward(self, action: Action) -> None:
         _, place, number = action

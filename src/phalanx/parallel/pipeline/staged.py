@@ -28,13 +28,10 @@ from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.staged_model import StagedModel
 from phalanx.parallel.sharding import reshard_parameters
-from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, storage_bytes
+from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction
 from phalanx.parallel.tensor import pairs_of_children
 from phalanx.parallel.world_group import Backend, running_statistics
 from phalanx.records.events import ExpectedCosts
-
-RECORDED_STEPS = (4, 5)
-"""Of this process, from 1: by then every buffer has been made; more would make records long."""
 
 
 class Staged(OnMesh):
@@ -73,7 +70,6 @@ class Staged(OnMesh):
             step_options=step_options,
         )
         self._layout, self._layer_names, self._layer_costs = layout, stages, layer_costs
-        self._steps_made = 0
         share = -(-global_batch_size // self.data_size)
         self._micro_batch_size = -(-share // layout.micro_batches)
         self._place = self.coordinates["pp"]
@@ -156,7 +152,6 @@ class Staged(OnMesh):
         return self._layout.micro_batches
 
     def compute_gradients(self, batch: Batch) -> StepResult:
-        self._steps_made += 1
         result = self._pipeline.step(self.micro_batches(batch), number=batch.step)
         logits = None if result.logits is None else result.logits[: len(batch.inputs)]
         communication_s = result.communication_s + self._reduce()
@@ -184,7 +179,7 @@ class Staged(OnMesh):
         return {name: value for state in states for name, value in state.items()}
 
     def actions(self) -> Sequence[TimedAction]:
-        return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
+        return self._pipeline.recorded_actions()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:
         """Return expected bytes where pp is the only axis; the bubble in any case."""
@@ -193,7 +188,7 @@ class Staged(OnMesh):
             return ExpectedCosts(bubble=bubble)
         boundary_bytes = [each.num_bytes(global_batch_size) for each in self._inner_boundaries]
         traffic = step_traffic(self._layout, self._place, boundary_bytes)
-        return stage_costs(self._rule, storage_bytes(self._parameters), bubble, traffic)
+        return stage_costs(self._trained, bubble, traffic)
 
     def _sample_for(self, model: nn.Module) -> Boundary:
         """Return shape and dtype of the samples that the model reads."""

@@ -16,8 +16,9 @@ from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import parse_mesh
+from phalanx.parallel.pipeline.engine import RECORDED_STEPS
 from phalanx.parallel.pipeline.layout import layout_of
-from phalanx.parallel.pipeline.staged import RECORDED_STEPS, Staged
+from phalanx.parallel.pipeline.staged import Staged
 from phalanx.parallel.step import IGNORED, Batch
 
 RULES = {
