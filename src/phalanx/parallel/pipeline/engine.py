@@ -71,14 +71,12 @@ class Pipeline:
         Raises: ValueError, before anything is sent, for samples that do not fit the stages.
         """
         assert len(micro_batches) == self.layout.micro_batches, "one for each, or None"
-        self._micro_batches, self._losses = micro_batches, {}
+        self._batches = {n: batch for n, batch in enumerate(micro_batches) if batch is not None}
         self._steps_made += 1
         self._awaited.clear()
-        sizes: dict[int, int] = {}
-        for index, batch in enumerate(micro_batches):
-            if batch is not None:
-                self._messages.check(batch.inputs)
-                sizes[index] = batch.num_samples
+        for batch in self._batches.values():
+            self._messages.check(batch.inputs)
+        sizes = {n: batch.num_samples for n, batch in self._batches.items()}
         for stage in self._stages.values():
             stage.begin(number, sizes)
         self._recorder.begin(number)
@@ -101,6 +99,7 @@ class Pipeline:
         for _, loss in sorted(self._losses.items()):
             loss_sum += loss.total
             logits.append(loss.logits)
+        self._losses.clear()
         others_s = max(0.0, step_s - forward_s - backward_s)
         return StepResult(loss_sum, join_logits(logits), forward_s, backward_s, others_s)
 
@@ -117,7 +116,8 @@ class Pipeline:
         for place, number in forward_order(self.layout, self.rank, len(pieces)):
             given: Tensor | None = pieces[number]
             if place:
-                given = self._receive(place - 1, place, number, len(pieces[number])).tensor
+                size = len(pieces[number])
+                given = self._messages.receive(place - 1, place, number, size).tensor
             output = self._stages[place].layers(given)
             if place == self.layout.num_stages - 1:
                 outputs[number] = output
@@ -138,10 +138,10 @@ class Pipeline:
 
     def _forward(self, action: Action) -> None:
         _, place, number = action
-        stage, batch = self._stages[place], self._batch_of(number)
+        stage, batch = self._stages[place], self._batches[number]
         given = Handover(batch.inputs)
         if place:
-            given = self._receive(place - 1, place, number, len(batch.inputs))
+            given = self._messages.receive(place - 1, place, number, len(batch.inputs))
         began_s = self._recorder.now()
         made = stage.forward(number, given)
         is_end = place == self.layout.num_stages - 1
@@ -158,8 +158,8 @@ class Pipeline:
         kind, place, number = action
         stage, gradient = self._stages[place], None
         if (place, number) in self._awaited:
-            size = len(self._batch_of(number).inputs)
-            gradient = self._receive(place + 1, place, number, size).tensor
+            size = len(self._batches[number].inputs)
+            gradient = self._messages.receive(place + 1, place, number, size).tensor
         began_s = self._recorder.now()
         if kind == "backward":
             is_last = action == self._last_backward[place]
@@ -174,14 +174,6 @@ class Pipeline:
         began_s = self._recorder.now()
         self._stages[action.stage].backward_weights(action.micro_batch)
         self._recorder.add(*action, began_s)
-
-    def _receive(self, stage: int, to: int, number: int, num_samples: int) -> Handover:
-        return self._messages.receive(stage, to, number, num_samples)
-
-    def _batch_of(self, number: int) -> Batch:
-        batch = self._micro_batches[number]
-        assert batch is not None, "left out"
-        return batch
 
 
 def summed(loss: LossFunction) -> LossOf:

@@ -19,7 +19,7 @@ from phalanx.comm.progress import messages_moving
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.pipeline.messages import Handover, StageMessages, channel_of
+from phalanx.parallel.pipeline.messages import Handover, StageMessages
 from phalanx.torch_backend.tensors import buffer_of
 
 ALIGNMENT = 64
@@ -159,15 +159,7 @@ class ExactMessages(StageMessages):
         self._sent = [request for request in self._sent if not request.test()]
         self._sent += [self._group.send(buffer, dest=dest, tag=channel) for buffer in buffers]
 
-    def _receive(
-        self,
-        source: int,
-        stage: int,
-        to: int,
-        number: int,
-        num_samples: int,  # noqa: ARG002
-    ) -> Handover:
-        channel = channel_of(stage, to)
+    def _receive(self, source: int, channel: int, number: int, num_samples: int) -> Handover:  # noqa: ARG002
         header = np.zeros(4 + len(NO_LAYOUT), np.int64)
         self._fill(Buffer.of(header), source, channel)
         found, has_tensor, requires_grad, length, *described = header.tolist()

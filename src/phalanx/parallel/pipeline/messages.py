@@ -37,18 +37,18 @@ class StageMessages(ABC):
     def send(self, handover: Handover, stage: int, to: int, number: int) -> None:
         """Begin to send what `stage` has made of micro-batch `number` to the stage before or after
         it. The tensor must not change until `finish`."""
-        dest = self._layout.rank_of(to)
+        dest, channel = self._layout.rank_of(to), channel_of(stage, to)
         if dest == self._rank:
-            self._local[channel_of(stage, to)].append((number, self._local_copy(handover)))
+            self._local[channel].append((number, self._local_copy(handover)))
         else:
-            self._send(handover, dest, channel_of(stage, to), number)
+            self._send(handover, dest, channel, number)
 
     def receive(self, stage: int, to: int, number: int, num_samples: int) -> Handover:
         """Wait for what `stage` has made of micro-batch `number`, which has `num_samples`."""
-        source = self._layout.rank_of(stage)
+        source, channel = self._layout.rank_of(stage), channel_of(stage, to)
         if source != self._rank:
-            return self._receive(source, stage, to, number, num_samples)
-        found, handover = self._local[channel_of(stage, to)].popleft()
+            return self._receive(source, channel, number, num_samples)
+        found, handover = self._local[channel].popleft()
         assert found == number, f"micro-batch {found} in place of {number}"
         return handover
 
@@ -71,9 +71,7 @@ class StageMessages(ABC):
     def _send(self, handover: Handover, dest: int, channel: int, number: int) -> None: ...
 
     @abstractmethod
-    def _receive(
-        self, source: int, stage: int, to: int, number: int, num_samples: int
-    ) -> Handover: ...
+    def _receive(self, source: int, channel: int, number: int, num_samples: int) -> Handover: ...
 
 
 class TensorMessages(StageMessages):
@@ -109,16 +107,9 @@ class TensorMessages(StageMessages):
         self._sent = [(sent, of) for sent, of in self._sent if not sent.is_completed()]
         self._sent.append((work, tensor))
 
-    def _receive(
-        self,
-        source: int,
-        stage: int,
-        to: int,
-        number: int,  # noqa: ARG002
-        num_samples: int,
-    ) -> Handover:
-        tensor = self._boundaries[max(stage, to)].of(num_samples)
-        dist.recv(tensor, group=self._group, group_src=source, tag=channel_of(stage, to))
+    def _receive(self, source: int, channel: int, number: int, num_samples: int) -> Handover:  # noqa: ARG002
+        tensor = self._boundaries[channel // 2 + 1].of(num_samples)
+        dist.recv(tensor, group=self._group, group_src=source, tag=channel)
         return Handover(tensor, requires_grad=True)
 
 
