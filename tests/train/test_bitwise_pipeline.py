@@ -168,7 +168,7 @@ class Odd(nn.Module):
 
 
 def stage_of(layers: nn.Module, micro_batches: int) -> BitwiseStage:
-    return BitwiseStage(layers, micro_batches, lambda step, number: None, None)
+    return BitwiseStage(layers, micro_batches, lambda *_: None, None)
 
 
 def test_layers_that_stages_cannot_have_are_refused() -> None:
