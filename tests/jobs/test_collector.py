@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.jobs.collector import RELAY_WORDS, Collector, Files
+from phalanx.jobs.collector import Collector, Files
+from phalanx.launch import rank_log
 from phalanx.launch.frames import MAX_DATA, Frame, frames_of
+from phalanx.launch.rank_log import read_failures
 from phalanx.launch.relay import ENDED, ORDER, Order
 
 PROGRAM = """
@@ -35,7 +37,7 @@ def relay(home: Path, order: Order, ending: str, collector: Collector) -> subpro
     words = [sys.executable, "-c", PROGRAM, str(home), ending]
     environment = {"RANK": "3", "WORLD_SIZE": "4", "PHALANX_RUN_DIR": str(home)}
     started = subprocess.Popen(
-        [*RELAY_WORDS, *words],
+        [sys.executable, "-P", "-m", rank_log.__name__, str(home), *words],
         env={**os.environ, **environment, ORDER: order.encode()},
         stdin=subprocess.DEVNULL,
         stdout=collector.output,
@@ -65,14 +67,17 @@ def test_files_output_and_end_come_home(tmp_path: Path, ending: str, code: int) 
     collector = Collector(tmp_path)
     order = Order(str(tmp_path), ".not there", {"run.json": CONTENT}, collector.key)
     started = relay(tmp_path, order, ending, collector)
-    assert started.wait(30) == code
+    assert started.wait(30) == (code if code >= 0 else 128 - code)
     collector.wait()
     assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
     assert (tmp_path / "error.json").read_text() == f"whole, see {tmp_path}/x"
-    assert (tmp_path / "launcher.log").read_text() == "hello from True\n"
+    assert (tmp_path / "rank-3.log").read_text() == "hello from True\n"
+    assert (tmp_path / "launcher.log").read_text() == ""
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("rank-3.jsonl", "error.json", "launcher.log"),
+        *("rank-3.jsonl", "rank-3.log", "error.json", "launcher.log"),
+        *(["failed-3.json"] if code else []),
     }
+    assert [failure.exit_code for failure in read_failures(tmp_path)] == ([code] if code else [])
     assert collector.ends[3].exit_code == code
     assert collector.hosts == {3: os.uname().nodename}
 
@@ -95,7 +100,7 @@ def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) 
     collector.wait()
     assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
     assert collector.hosts == {3: os.uname().nodename}
-    assert collector.ends == {}  # the launcher tells
+    assert collector.ends[3].exit_code == 0
 
 
 @pytest.mark.parametrize("launched_on", ["elsewhere", os.uname().nodename])
@@ -114,7 +119,7 @@ def test_a_rank_of_hydra_has_the_user_of_its_node(
     collector.wait()
     own = pwd.getpwuid(os.getuid()).pw_dir
     home = own if launched_on == "elsewhere" else "/of/alice"
-    assert (tmp_path / "launcher.log").read_text() == f"hello from True\n{home}\n"
+    assert (tmp_path / "rank-3.log").read_text() == f"hello from True\n{home}\n"
 
 
 def test_a_request_to_end_reaches_the_program(tmp_path: Path) -> None:
@@ -126,7 +131,8 @@ def test_a_request_to_end_reaches_the_program(tmp_path: Path) -> None:
     )
     started = relay(tmp_path, order, ending, collector)
     until = time.monotonic() + 30
-    while "ready" not in (tmp_path / "launcher.log").read_text() and time.monotonic() < until:
+    log = tmp_path / "rank-3.log"
+    while not (log.exists() and "ready" in log.read_text()) and time.monotonic() < until:
         time.sleep(0.05)
     started.terminate()
     assert started.wait(30) == 7

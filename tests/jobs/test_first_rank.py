@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail
-from phalanx.jobs.outcome import JobExit
-from phalanx.jobs.runtime import ended_by_rank, has_failure
-from phalanx.launch.rank_log import RankFailure, log_file, note
+from phalanx.launch.rank_failure import RankFailure, note
+from phalanx.launch.rank_log import log_file
 from phalanx.records.events import Event, NoticeEvent, RecoveredEvent, ReplacedEvent
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.rank_texts import recovered_text, replaced_text
@@ -92,16 +91,3 @@ def test_the_next_rank_is_shown_from_the_loss_on(tmp_path: Path) -> None:
         *("begin", "last of 0", "rank 0 died: 3 ranks went on after 20 ms", "step 5", "step 6"),
         *("rank 1 died: rank 3, a spare, took its place: 2 ranks went on after 200 ms", "end"),
     ]
-
-
-def test_a_death_ends_nobody_and_a_failure_all(tmp_path: Path) -> None:
-    assert ended_by_rank(tmp_path, JobExit(0)) == JobExit(0)
-    note(tmp_path, RankFailure(1, -9, 1.0))
-    assert not has_failure(tmp_path, survive=True)
-    assert ended_by_rank(tmp_path, JobExit(0)) == JobExit(-9, 1)
-    note(tmp_path, RankFailure(2, 3, 2.0))
-    assert has_failure(tmp_path, survive=True) and not has_failure(tmp_path, survive=False)
-    assert ended_by_rank(tmp_path, JobExit(None)) == JobExit(3, 2)
-    assert ended_by_rank(tmp_path, JobExit(-15)) == JobExit(-15), "the launcher was killed"
-    (tmp_path / "error.json").touch()
-    assert has_failure(tmp_path, survive=False)

@@ -7,18 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.errors import RunFailedError, UserError
+from phalanx.errors import JobLostError, RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
-from phalanx.jobs.outcome import JobExit, RankNodes, determine_outcome, raise_failure
+from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge_program, judge_run
+from phalanx.launch.rank_failure import RankFailure, note
+from phalanx.launch.rank_log import log_file
 from phalanx.records.events import FinishedEvent, RecoveredEvent, StartedEvent, StoppedEvent
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
 from phalanx.records.schema import Failure, Outcome
 
-LOGS = {
-    "openmpi": "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9",
-    "mpich": "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 1001 RUNNING AT vm",
-    "impi": "=   BAD TERMINATION OF ONE OF YOUR PROCESSES\n=   RANK 1 PID 1001 RUNS",
-}
+OPEN_MPI = "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9"
+MPICH = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 1001 RUNNING AT vm"
+
+
+def judged(folder: Path, ranks: int, ending: JobExit) -> Outcome:
+    return judge_run(folder, ranks, ending).outcome
+
+
+def said(verdict: Verdict, kind: type[Exception] = RunFailedError) -> str:
+    """Return the words of an error of that kind."""
+    assert isinstance(verdict.error, kind), verdict
+    return str(verdict.error)
 
 
 def write_rank(
@@ -50,8 +59,8 @@ def write_rank(
 def test_a_run_is_complete_when_every_rank_says_so(tmp_path: Path) -> None:
     for rank in range(2):
         write_rank(tmp_path, rank, finished=True)
-    assert determine_outcome(tmp_path, 2, JobExit(0)).status == "completed"
-    outcome = determine_outcome(tmp_path, 3, JobExit(0))
+    assert judged(tmp_path, 2, JobExit(0)).status == "completed"
+    outcome = judged(tmp_path, 3, JobExit(0))
     assert outcome.status == "failed"
     assert "unfinished: rank 2" in (outcome.error or "")
 
@@ -59,14 +68,16 @@ def test_a_run_is_complete_when_every_rank_says_so(tmp_path: Path) -> None:
 def test_a_run_without_those_that_died_is_complete_when_the_others_say_so(tmp_path: Path) -> None:
     for rank, finished in enumerate((False, True, True, False)):
         write_rank(tmp_path, rank, finished=finished, lost=[[3], [0]] if finished else [])
-    assert determine_outcome(tmp_path, 4, JobExit(0)) == Outcome(status="completed", lost=[0, 3])
-    assert determine_outcome(tmp_path, 4, JobExit(9)).status == "completed"
-    assert determine_outcome(tmp_path, 4, JobExit(-9, rank=3)).status == "completed"
-    failed = determine_outcome(tmp_path, 4, JobExit(3, rank=0))
+    assert judged(tmp_path, 4, JobExit(0)) == Outcome(status="completed", lost=[0, 3])
+    assert judged(tmp_path, 4, JobExit(9)).status == "completed"
+    note(tmp_path, RankFailure(3, -9, 1.0))
+    assert judged(tmp_path, 4, JobExit(137)).status == "completed"
+    note(tmp_path, RankFailure(0, 3, 2.0))
+    failed = judge_run(tmp_path, 4, JobExit(3), survive=True).outcome
     assert (failed.status, failed.rank) == ("failed", 0), "it ended by itself"
     write_rank(tmp_path / "other", 0, finished=True, lost=[[2]])
     write_rank(tmp_path / "other", 1, finished=False)
-    outcome = determine_outcome(tmp_path / "other", 3, JobExit(0))
+    outcome = judged(tmp_path / "other", 3, JobExit(0))
     assert outcome.status == "failed", "nobody has missed rank 1"
 
 
@@ -77,91 +88,54 @@ def test_a_run_that_was_stopped_after_losses_was_stopped(tmp_path: Path) -> None
         writer = EventWriter(rank_file(tmp_path, rank))
         writer.add(StoppedEvent(at_s=1.0, step=7))
         writer.close()
-    outcome = determine_outcome(tmp_path, 3, JobExit(0))
+    outcome = judged(tmp_path, 3, JobExit(0))
     assert outcome.status == "interrupted"
     assert "stopped after step 7" in (outcome.error or "")
 
 
-@pytest.mark.parametrize("vendor", LOGS)
-def test_the_rank_that_was_killed_is_named(tmp_path: Path, vendor: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (-9, "SIGKILL): killed, perhaps for want of memory"),
+        (-6, "SIGABRT): aborted (SIGABRT)"),
+        (-11, "SIGSEGV): crashed (SIGSEGV)"),
+        (3, "exit code 3): it printed no error"),
+    ],
+)
+@pytest.mark.parametrize("launcher", [OPEN_MPI, MPICH, ""])
+def test_the_rank_that_died_is_named(tmp_path: Path, end: int, why: str, launcher: str) -> None:
+    """Rank 1 was killed; rank 0, which Hydra killed after it, was named. Whoever watches over a
+    rank tells how it has ended, whatever the launcher says."""
     for rank in range(3):
         write_rank(tmp_path, rank, finished=False)
-    (tmp_path / LAUNCHER_LOG).write_text(LOGS[vendor])
-    outcome = determine_outcome(tmp_path, 3, JobExit(137))
-    assert outcome.rank == 1
-    assert outcome.error == (
-        "rank 1, a worker, ended without a word (exit code 137): killed, perhaps for want of memory"
-    )
-    with pytest.raises(RunFailedError, match="rank 1, a worker, ended"):
-        raise_failure(tmp_path, outcome)
+    note(tmp_path, RankFailure(1, end, 1.0))
+    note(tmp_path, RankFailure(0, 143, 0.5))  # asked to end
+    (tmp_path / LAUNCHER_LOG).write_text(launcher.replace("rank 1 with", "rank 0 with"))
+    verdict = judge_run(tmp_path, 3, JobExit(137))
+    assert verdict.outcome.rank == 1
+    assert verdict.outcome.error == f"rank 1, a worker, ended without a word ({why}"
+    assert said(verdict).startswith("rank 1, a worker, ended")
 
 
-@pytest.mark.parametrize("vendor", ["openmpi", "impi"])
-def test_a_rank_that_died_before_it_began_is_named_by_the_launcher(
-    tmp_path: Path, vendor: str
-) -> None:
-    (tmp_path / LAUNCHER_LOG).write_text(LOGS[vendor])
-    outcome = determine_outcome(tmp_path, 2, JobExit(137))
+def test_a_rank_whose_watcher_died_with_it_is_named_by_the_launcher(tmp_path: Path) -> None:
+    (tmp_path / LAUNCHER_LOG).write_text(OPEN_MPI)
+    outcome = judged(tmp_path, 2, JobExit(137))
     assert outcome.rank == 1
     assert (outcome.error or "").startswith("rank 1 ended without a word (exit code 137): killed")
 
 
-KILLED_0 = ("RANK 0 PID 1000", "KILLED BY SIGNAL: 9")
-HYDRA = """
-=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
-=   {who} RUNNING AT vm
-=   {how}
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "ended", "rank", "told"),
-    [
-        (9, [("PID 1000", "EXIT CODE: 9")], None, "exit code 9); unfinished: rank 0, 1. Killed"),
-        (6, [("PID 1001", "EXIT CODE: 6")], 1, "exit code 6): aborted (SIGABRT)"),
-        (11, [("PID 1001", "EXIT CODE: 11")], 1, "exit code 11): crashed (SIGSEGV)"),
-        (
-            255,
-            [KILLED_0, ("RANK 1 PID 1001", "KILLED BY SIGNAL: 9")],
-            None,
-            "exit code 255); unfinished: rank 0, 1. Killed, perhaps for want of memory",
-        ),
-        (
-            255,
-            [KILLED_0, ("RANK 1 PID 1001", "KILLED BY SIGNAL: 6")],
-            1,
-            "exit code 255): aborted (SIGABRT)",
-        ),
-    ],
-)
-def test_ranks_that_hydra_killed_are_not_blamed(
-    tmp_path: Path, code: int, ended: list[tuple[str, str]], rank: int | None, told: str
-) -> None:
-    """Rank 1 was killed; rank 0, which Hydra killed after it, was named."""
-    for each in range(2):
-        write_rank(tmp_path, each, finished=False)
-    log = "".join(HYDRA.format(who=who, how=how) for who, how in ended)
-    (tmp_path / LAUNCHER_LOG).write_text(log)
-    outcome = determine_outcome(tmp_path, 2, JobExit(code))
-    assert outcome.rank == rank
-    assert told in (outcome.error or "")
-
-
 def test_ranks_that_never_began_are_not_blamed_where_nobody_names_them(tmp_path: Path) -> None:
-    (tmp_path / LAUNCHER_LOG).write_text(LOGS["mpich"])
-    outcome = determine_outcome(tmp_path, 2, JobExit(1))
+    (tmp_path / LAUNCHER_LOG).write_text("")
+    outcome = judged(tmp_path, 2, JobExit(1))
     assert outcome.rank is None
     assert "MPI could not start" in (outcome.error or "")
 
 
 def test_ranks_that_fell_silent(tmp_path: Path) -> None:
-    assert (
-        determine_outcome(tmp_path, 2, JobExit(None, silent_s=5)).error
-        == "not begun after 5 s: rank 0, 1"
-    )
+    assert judged(tmp_path, 2, JobExit(None, silent_s=5)).error == "not begun after 5 s: rank 0, 1"
     write_rank(tmp_path, 0, finished=True)
     assert (
-        determine_outcome(tmp_path, 2, JobExit(None, silent_s=5)).error
+        judged(tmp_path, 2, JobExit(None, silent_s=5)).error
         == "no progress for 5 s; unfinished: rank 1"
     )
 
@@ -169,16 +143,15 @@ def test_ranks_that_fell_silent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mendable", "kind"), [(True, UserError), (False, RunFailedError)])
 def test_the_first_error_decides(tmp_path: Path, mendable: bool, kind: type[Exception]) -> None:
     write_failure(tmp_path, Failure(rank=1, mendable=mendable, message="so it is", traceback=""))
-    outcome = determine_outcome(tmp_path, 2, JobExit(1))
-    assert outcome == Outcome(status="failed", error="so it is", rank=1)
-    with pytest.raises(kind, match="so it is"):
-        raise_failure(tmp_path, outcome)
+    verdict = judge_run(tmp_path, 2, JobExit(1))
+    assert verdict.outcome == Outcome(status="failed", error="so it is", rank=1)
+    assert "so it is" in said(verdict, kind)
 
 
 def test_an_error_that_no_rank_could_write_down_is_told(tmp_path: Path) -> None:
     """A rank could not import what it needed. The study said that it was killed, perhaps for want
     of memory; the error stood in the launcher's log, to which nobody was sent."""
-    (tmp_path / LAUNCHER_LOG).write_text(
+    text = (
         "a warning of something else\n"
         "Traceback (most recent call last):\n"
         '  File "rank.py", line 1, in <module>\n'
@@ -186,12 +159,19 @@ def test_an_error_that_no_rank_could_write_down_is_told(tmp_path: Path) -> None:
         "ImportError: cannot import name 'c' from 'a.b'\n"
         "prterun has exited due to process rank 0\n"
     )
-    error = determine_outcome(tmp_path, 2, JobExit(1)).error or ""
+    (tmp_path / LAUNCHER_LOG).write_text(text)
+    error = judged(tmp_path, 2, JobExit(1)).error or ""
     assert error.endswith("error in launcher.log: ImportError: cannot import name 'c' from 'a.b'")
-    (tmp_path / LAUNCHER_LOG).write_text(LOGS["mpich"])
-    assert "Killed, perhaps for want of memory" in (
-        determine_outcome(tmp_path, 2, JobExit(137)).error or ""
-    )
+    log_file(tmp_path, 0).write_text(text)
+    note(tmp_path, RankFailure(0, 1, 1.0))
+    error = judged(tmp_path, 2, JobExit(1)).error or ""
+    assert error.endswith("error in rank-0.log: ImportError: cannot import name 'c' from 'a.b'")
+
+
+def test_ranks_that_nobody_knows_of_may_have_been_killed(tmp_path: Path) -> None:
+    (tmp_path / LAUNCHER_LOG).write_text(MPICH)
+    error = judged(tmp_path, 2, JobExit(137)).error or ""
+    assert "Killed, perhaps for want of memory" in error
 
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12481"
@@ -210,39 +190,68 @@ def found_by_rank_1(folder: Path, message: str) -> None:
 
 @pytest.mark.parametrize("message", [GLOO, GONE, GONE.replace("rank 0", "rank 0 (n0)")])
 @pytest.mark.parametrize(
-    ("ending", "log", "error"),
+    ("end", "log", "error"),
     [
-        (JobExit(-9, rank=0), "", "rank 0, a server, ended without a word (SIGKILL): killed, "),
-        (JobExit(137), LOGS["openmpi"].replace("1001", "1000"), "rank 0, a server, ended without"),
-        (JobExit(74, rank=0), "", "a rank could not write its records"),
-        (JobExit(1), "phalanx: rank 0: OSError: no space", "a rank could not write its records"),
-        (JobExit(-6, rank=0), "", "ended without a word (SIGABRT): aborted"),
+        (-9, "", "rank 0, a server, ended without a word (SIGKILL): killed, "),
+        (None, OPEN_MPI.replace("rank 1", "rank 0"), "rank 0, a server, ended without"),
+        (74, "", "rank 0 could not write its records"),
+        (-6, "", "ended without a word (SIGABRT): aborted"),
     ],
 )
 def test_the_rank_that_died_is_blamed_and_not_the_one_that_noticed(
-    tmp_path: Path, message: str, ending: JobExit, log: str, error: str
+    tmp_path: Path, message: str, end: int | None, log: str, error: str
 ) -> None:
     """Gloo's survivor wrote down "Connection closed by peer", and was named as the one to fail."""
     found_by_rank_1(tmp_path, message)
-    (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 1: {message}\n{ABORTED}{log}")
-    outcome = determine_outcome(tmp_path, 2, ending)
-    assert outcome.rank == 0
-    assert error in (outcome.error or "")
-    with pytest.raises(RunFailedError) as caught:
-        raise_failure(tmp_path, outcome)
-    assert "rank 1" not in str(caught.value)
+    log_file(tmp_path, 1).write_text(f"phalanx: rank 1: {message}\n")
+    (tmp_path / LAUNCHER_LOG).write_text(f"{ABORTED}{log}")
+    note(tmp_path, RankFailure(1, 1, 1.0))
+    if end is not None:
+        note(tmp_path, RankFailure(0, end, 2.0))
+    verdict = judge_run(tmp_path, 2, JobExit(1))
+    assert verdict.outcome.rank == 0
+    assert error in (verdict.outcome.error or "")
+    assert isinstance(verdict.error, JobLostError)
+    assert "rank 1" not in said(verdict)
+
+
+@pytest.mark.parametrize("by_log", [True, False])
+@pytest.mark.parametrize("message", [GLOO, GONE])
+def test_the_rank_of_a_program_that_died_is_blamed_and_not_the_one_that_noticed(
+    tmp_path: Path, message: str, by_log: bool
+) -> None:
+    """The rank that had noticed the death, and ended first, was said to have failed first. What it
+    missed it tells in `error.json`, or in its log alone."""
+    if by_log:
+        log_file(tmp_path, 1).write_text(f"Traceback (most recent call last):\n{message}\n")
+    else:
+        found_by_rank_1(tmp_path, message)
+    note(tmp_path, RankFailure(1, 1, 1.0))
+    if message == GONE:
+        verdict = judge_program(tmp_path, 2, JobExit(1))
+        assert isinstance(verdict.error, JobLostError)
+        assert said(verdict).startswith("rank 0 failed: its process is gone"), "as rank 1 noticed"
+    note(tmp_path, RankFailure(0, -9, 2.0))
+    verdict = judge_program(tmp_path, 2, JobExit(1))
+    assert isinstance(verdict.error, JobLostError)
+    assert said(verdict).startswith("rank 0 failed first (SIGKILL)\n")
+    assert verdict.outcome.rank == 0
+
+
+def test_a_program_whose_only_failure_was_asked_for_is_told_by_it(tmp_path: Path) -> None:
+    note(tmp_path, RankFailure(1, -15, 1.0))
+    assert said(judge_program(tmp_path, 2, JobExit(143))).startswith("rank 1 failed first (SIGTERM")
 
 
 def test_a_peer_that_is_gone_is_named_where_its_end_is_not_known(tmp_path: Path) -> None:
     found_by_rank_1(tmp_path, GONE)
     (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 1: {GONE}\n{ABORTED}")
-    outcome = determine_outcome(tmp_path, 2, JobExit(1))
-    assert outcome.rank == 0
-    assert outcome.error == (
+    verdict = judge_run(tmp_path, 2, JobExit(1))
+    assert verdict.outcome.rank == 0
+    assert verdict.outcome.error == (
         "rank 0 failed: its process is gone (its last collectives: x.json), as rank 1 noticed"
     )
-    with pytest.raises(RunFailedError, match=r"^rank 0 failed: its process is gone"):
-        raise_failure(tmp_path, outcome)
+    assert said(verdict).startswith("rank 0 failed: its process is gone")
 
 
 def test_a_rank_that_called_abort_is_not_taken_for_the_one_that_died(tmp_path: Path) -> None:
@@ -252,19 +261,20 @@ def test_a_rank_that_called_abort_is_not_taken_for_the_one_that_died(tmp_path: P
         write_rank(tmp_path, rank, finished=False)
     write_failure(tmp_path, Failure(rank=0, mendable=False, message=message, traceback=""))
     (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 0: {message}\n{ABORTED}")
-    assert determine_outcome(tmp_path, 3, JobExit(1)).rank == 2
+    assert judged(tmp_path, 3, JobExit(1)).rank == 2
 
 
 def test_an_error_of_a_rank_comes_before_the_deaths_that_follow_it(tmp_path: Path) -> None:
     found_by_rank_1(tmp_path, "ZeroDivisionError: made")
-    outcome = determine_outcome(tmp_path, 2, JobExit(-9, rank=0))
+    note(tmp_path, RankFailure(0, -9, 1.0))
+    outcome = judged(tmp_path, 2, JobExit(137))
     assert (outcome.rank, outcome.error) == (1, "ZeroDivisionError: made")
 
 
 def test_a_pipe_of_its_own_that_broke_is_no_death_of_another(tmp_path: Path) -> None:
     message = "BrokenPipeError: [Errno 32] Broken pipe"
     found_by_rank_1(tmp_path, message)
-    outcome = determine_outcome(tmp_path, 2, JobExit(1))
+    outcome = judged(tmp_path, 2, JobExit(1))
     assert (outcome.rank, outcome.error) == (1, message)
 
 
@@ -276,7 +286,8 @@ def test_the_reason_stays_where_the_disk_is_gone(
 
     write_rank(tmp_path, 0, finished=True)
     monkeypatch.setattr("shutil.disk_usage", refuse)
-    error = determine_outcome(tmp_path, 2, JobExit(74, rank=1)).error or ""
+    note(tmp_path, RankFailure(1, 74, 1.0))
+    error = judged(tmp_path, 2, JobExit(74)).error or ""
     assert "could not write its records" in error
     assert "which cannot be read: Stale file handle" in error
 
@@ -285,7 +296,7 @@ def test_the_reason_stays_where_the_disk_is_gone(
 def test_a_launcher_that_was_killed_is_recognised(tmp_path: Path, message: str | None) -> None:
     if message:
         found_by_rank_1(tmp_path, message)
-    error = determine_outcome(tmp_path, 2, JobExit(-9)).error
+    error = judged(tmp_path, 2, JobExit(-9)).error
     assert error == "the launcher was killed (SIGKILL), and its ranks with it"
 
 
@@ -302,9 +313,9 @@ def test_a_launcher_that_was_killed_is_recognised(tmp_path: Path, message: str |
 )
 def test_the_end_of_ranks_that_say_nothing(tmp_path: Path, code: int, log: str, error: str) -> None:
     (tmp_path / LAUNCHER_LOG).write_text(log)
-    said = determine_outcome(tmp_path, 2, JobExit(code)).error or ""
-    assert error in said
-    assert f"(exit code {code})" in said
+    words = judged(tmp_path, 2, JobExit(code)).error or ""
+    assert error in words
+    assert f"(exit code {code})" in words
 
 
 def test_torn_records_are_no_obstacle(tmp_path: Path) -> None:
@@ -312,10 +323,9 @@ def test_torn_records_are_no_obstacle(tmp_path: Path) -> None:
     write_rank(tmp_path, 0, finished=True)
     rank_file(tmp_path, 1).write_bytes(b"\xff\xfe{\n")
     (tmp_path / "error.json").write_bytes(b'{"rank": 1, "mes')
-    outcome = determine_outcome(tmp_path, 2, JobExit(1))
-    assert "unfinished: rank 1." in (outcome.error or "")
-    with pytest.raises(RunFailedError, match="unfinished: rank 1"):
-        raise_failure(tmp_path, outcome)
+    verdict = judge_run(tmp_path, 2, JobExit(1))
+    assert "unfinished: rank 1." in (verdict.outcome.error or "")
+    assert "unfinished: rank 1" in said(verdict)
     with pytest.raises(UserError, match=r"error\.json is damaged"):
         read_failure(tmp_path)
 
@@ -330,7 +340,7 @@ def test_ranks_of_a_node_that_does_not_answer_are_lost_whatever_the_launcher_say
     for rank in range(3):
         write_rank(tmp_path, rank, finished=False)
     nodes = RankNodes(hosts=HOSTS, lost={"n1": "ssh: no route to host"})
-    outcome = determine_outcome(tmp_path, 3, JobExit(code, nodes=nodes))
+    outcome = judged(tmp_path, 3, JobExit(code, nodes=nodes))
     assert (outcome.status, outcome.rank) == ("failed", 1)
     assert outcome.error == (
         "rank 1 (n1) ended without a word: its node is gone, or cannot be reached\n"
@@ -351,7 +361,7 @@ def test_a_rank_of_another_node_that_died_first_is_named_with_its_host(
     for rank in range(3):
         write_rank(tmp_path, rank, finished=False)
     nodes = RankNodes(hosts=HOSTS, ends=ends)
-    outcome = determine_outcome(tmp_path, 3, JobExit(0, nodes=nodes))
+    outcome = judged(tmp_path, 3, JobExit(0, nodes=nodes))
     assert outcome.rank == 2
     assert (outcome.error or "").startswith("rank 2 (n2), a worker, ended without a word")
 
@@ -369,7 +379,7 @@ def test_a_rank_that_was_cut_off_by_open_mpi_is_not_the_one_to_blame(
         "prterun has exited due to process rank 1 with PID 431 on node n1 calling\n"
     )
     nodes = RankNodes(hosts=HOSTS, ends={1: 14})
-    outcome = determine_outcome(tmp_path, 3, JobExit(14, nodes=nodes))
+    outcome = judged(tmp_path, 3, JobExit(14, nodes=nodes))
     error = outcome.error or ""
     if says_where:
         assert outcome.rank == 2
@@ -383,16 +393,15 @@ def test_an_error_on_several_nodes_names_rank_and_host(tmp_path: Path) -> None:
     failure = Failure(rank=1, mendable=False, message="no good", traceback="", hostname="n1")
     write_failure(tmp_path, failure)
     nodes = RankNodes(hosts=HOSTS, lost={"n2": "no answer"})
-    outcome = determine_outcome(tmp_path, 3, JobExit(1, nodes=nodes))
-    assert outcome.error == "no good (on n1)\n  n2 does not answer: no answer"
-    with pytest.raises(RunFailedError, match=r"^rank 1 \(n1\) failed: no good\n  n2 does not"):
-        raise_failure(tmp_path, outcome)
+    verdict = judge_run(tmp_path, 3, JobExit(1, nodes=nodes))
+    assert verdict.outcome.error == "no good (on n1)\n  n2 does not answer: no answer"
+    assert said(verdict).startswith("rank 1 (n1) failed: no good\n  n2 does not")
 
 
 def test_a_launcher_that_outlives_a_failed_rank_does_not_hide_its_error(tmp_path: Path) -> None:
     write_rank(tmp_path, 0, finished=False)
     nodes = RankNodes(hosts=HOSTS)
-    error = determine_outcome(tmp_path, 2, JobExit(None, nodes=nodes)).error or ""
+    error = judged(tmp_path, 2, JobExit(None, nodes=nodes)).error or ""
     assert "unfinished: rank 0 (n0), 1 (n1)" in error
 
 
@@ -414,7 +423,7 @@ def test_a_daemon_that_died_is_named_with_its_host(tmp_path: Path, said: str, co
         write_rank(tmp_path, rank, finished=False)
     (tmp_path / LAUNCHER_LOG).write_text(said)
     nodes = RankNodes(hosts={0: "n0", 1: "n1"})
-    outcome = determine_outcome(tmp_path, 2, JobExit(code, nodes=nodes))
+    outcome = judged(tmp_path, 2, JobExit(code, nodes=nodes))
     error = "rank 1 (n1) ended without a word: the launcher lost its daemon on n1"
     assert outcome == Outcome(status="failed", error=error, rank=1)
 
@@ -425,7 +434,7 @@ def test_a_daemon_of_hydra_that_died_is_told_though_no_node_is_named(tmp_path: P
     words = "[mpiexec@n0] control_cb (mpiexec/pmiserv_cb.c:280): assert (!closed) failed\n"
     (tmp_path / LAUNCHER_LOG).write_text(words)
     nodes = RankNodes(hosts={0: "n0", 1: "n1"})
-    error = determine_outcome(tmp_path, 2, JobExit(255, nodes=nodes)).error or ""
+    error = judged(tmp_path, 2, JobExit(255, nodes=nodes)).error or ""
     assert error.startswith("rank 0 (n0), 1 (n1) ended without a word: ")
     assert error.endswith("the launcher lost its daemon on one of these nodes")
 
@@ -434,6 +443,6 @@ def test_a_launcher_that_was_killed_is_named_with_its_host(tmp_path: Path) -> No
     for rank in range(2):
         write_rank(tmp_path, rank, finished=False)
     nodes = RankNodes(hosts={0: "n0", 1: "n1"})
-    error = determine_outcome(tmp_path, 2, JobExit(-9, nodes=nodes)).error
+    error = judged(tmp_path, 2, JobExit(-9, nodes=nodes)).error
     host = socket.gethostname()
     assert error == f"the launcher on {host} was killed (SIGKILL), and its ranks with it"

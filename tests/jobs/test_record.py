@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import RunFailedError, UserError
-from phalanx.jobs.outcome import JobExit, determine_outcome
+from phalanx.jobs.outcome import JobExit, judge_run
 from phalanx.jobs.record import (
     COMMAND,
+    closed_on_error,
     default_folder,
     end_record,
     job_command,
-    run_recorded,
     this_command,
 )
 from phalanx.records.failures import EXIT_UNWRITABLE, failure_of, report_failure
@@ -76,15 +76,16 @@ def test_records_that_cannot_be_written_at_all_are_said_with_the_outcome(tmp_pat
 def test_an_error_on_the_way_closes_the_record(
     tmp_path: Path, error: BaseException, expected: Outcome
 ) -> None:
-    def work() -> Outcome:
-        raise error
-
     write_record(tmp_path, RUNNING)
-    with pytest.raises(type(error)):
-        run_recorded(tmp_path, Run, work)
+    with file_size_limit(0), pytest.raises(type(error)), closed_on_error(tmp_path, Run):
+        raise error  # and not the one of the record
+    with pytest.raises(type(error)), closed_on_error(tmp_path, Run):
+        raise error
     assert read_run(tmp_path).outcome == expected
-    with file_size_limit(0), pytest.raises(type(error)):
-        run_recorded(tmp_path, Run, work)  # and not the one of the record
+    end_record(tmp_path, Run, FAILED)
+    with pytest.raises(type(error)), closed_on_error(tmp_path, Run):
+        raise error
+    assert read_run(tmp_path).outcome == FAILED, "somebody has closed it before"
 
 
 def test_a_failure_is_printed_where_it_cannot_be_written(
@@ -109,11 +110,11 @@ def test_a_failure_is_printed_where_it_cannot_be_written(
 
 
 def test_a_rank_that_could_not_write_is_recognised_by_its_exit_code(tmp_path: Path) -> None:
-    error = determine_outcome(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).error or ""
+    error = judge_run(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).outcome.error or ""
     assert error.startswith(f"a rank could not write its records to {tmp_path} (")
     assert error.endswith("bytes are free there)")
     (tmp_path / "launcher.log").write_text("phalanx: rank 1: OSError: [Errno 28] No space left\n")
-    error = determine_outcome(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).error or ""
+    error = judge_run(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).outcome.error or ""
     assert error.endswith("launcher.log: rank 1: OSError: [Errno 28] No space left")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.jobs.launch_program import lost_ranks
+from phalanx.jobs.outcome import lost_ranks
 from tests.conftest import PATIENCE
 from tests.run.test_preemption import launched, send, truth, wait_for
 

@@ -16,7 +16,6 @@ import pytest
 
 from phalanx.checkpoints.find import find_checkpoint
 from phalanx.errors import EXIT_LOST
-from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.launch.installation import find_mpi
 from phalanx.records.events import StartedEvent
 from phalanx.records.files import read_events, read_run
@@ -136,11 +135,7 @@ def test_a_rank_that_cannot_write_ends_the_run_at_once(command: list[str], tmp_p
     wait_for_steps(folder, process)
     resource.prlimit(process_of(folder, 1), resource.RLIMIT_FSIZE, (0, 0))
     took_s, errors = end_of(process, folder)
-    assert "could not write its records" in errors
-    assert "rank 1: OSError: [Errno 27] File too large" in errors, (
-        errors,
-        (folder / LAUNCHER_LOG).read_text(),
-    )
+    assert "rank 1 could not write its records" in errors
     assert took_s < 30
 
 

@@ -18,7 +18,13 @@ from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.ranks import run_ranks
 from phalanx.errors import RunFailedError
 from phalanx.jobs.live_line import LiveLine
-from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
+from phalanx.jobs.record import (
+    begin_record,
+    closed_on_error,
+    default_folder,
+    end_record,
+    opening_fields,
+)
 from phalanx.launch.allocation import allocation, check_ranks, max_local_ranks
 from phalanx.launch.command import Command
 from phalanx.launch.cores import usable_cores
@@ -57,7 +63,7 @@ def run_bench(
     nodes = allocation(os.environ)
     local_ranks = max_local_ranks(config.ranks, nodes.slots)
 
-    def measure() -> Outcome:
+    with closed_on_error(folder, Bench):
         with crowd(config.crowd, folder / CROWD_LOG), LiveLine(console) as line:
             run_ranks(
                 "phalanx.bench",
@@ -68,9 +74,7 @@ def run_bench(
                 mpi=mpi,
                 show=partial(show_progress, line),
             )
-        return Outcome(status="completed")
-
-    run_recorded(folder, Bench, measure)
+        end_record(folder, Bench, Outcome(status="completed"))
 
 
 def show_progress(line: LiveLine, event: Event) -> None:

@@ -6,7 +6,6 @@ events are followed; whoever starts them imports neither torch nor MPI.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.errors import UserError
-from phalanx.jobs.first_rank import FirstRankTail
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.relayed import local_folder
@@ -40,10 +38,9 @@ def run_ranks(
     threads, mpi: as of `launch_program`. show: takes each event of rank 0 as it comes.
     Raises: RunFailedError or UserError, as `launch_program`.
     """
-    tail = FirstRankTail(folder, ranks)
 
-    def follow() -> None:
-        for event in tail.read_new():
+    def show_all(events: list[Event]) -> None:
+        for event in events:
             show(event)
 
     launch_program(
@@ -52,9 +49,8 @@ def run_ranks(
         ranks=ranks,
         threads=threads,
         mpi=mpi,
-        output=io.BytesIO(),  # it is in the log of rank 0
+        show=show_all,
         environment={RUN_DIR: str(folder.absolute())},
-        check=follow,
     )
 
 

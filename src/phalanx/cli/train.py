@@ -23,7 +23,7 @@ from phalanx.launch.detect import Launched, detect, refuse_hosts
 from phalanx.records.files import read_run
 from phalanx.records.rank_texts import lost_text
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.restarting import TrainingJob
+from phalanx.train.job import TrainingJob
 from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import complete, folder_of, title, where
 

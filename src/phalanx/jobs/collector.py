@@ -7,20 +7,16 @@ import json
 import os
 import secrets
 import socket
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
-from phalanx.launch import relay
 from phalanx.launch.frames import Decoder, Frame
-from phalanx.launch.relay import ENDED, HELLO, ORDER, OUTPUT, Order, RankEnd
+from phalanx.launch.relay import ENDED, HELLO, ORDER, Order, RankEnd
 from phalanx.records.files import write_atomically
 from phalanx.records.regular_file import is_component
 
-RELAY_WORDS = (sys.executable, "-P", "-m", relay.__name__)
-"""Stand before a rank's program."""
 DRAIN_TIMEOUT_S = 5.0
 """For what the launcher has written, once it has ended."""
 _READ_BYTES = 1 << 16
@@ -61,8 +57,7 @@ class Files:
 class Collector:
     """Reads the output of a launcher in a thread of its own.
 
-    hosts: of all ranks, by rank. ends: how their processes ended, the first first; of ranks that
-    see the folder only where they say so.
+    hosts: of all ranks, by rank. ends: how their processes ended, the first first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -94,16 +89,14 @@ class Collector:
                     # A full disk must not stop the launcher; the outcome says what is missing.
                     with contextlib.suppress(OSError):
                         if isinstance(item, Frame):
-                            self._take(item, log.fileno())
+                            self._take(item)
                         else:
                             log.write(item)
             log.write(decoder.close())
         os.close(self._source)
 
-    def _take(self, frame: Frame, log: int) -> None:
-        if frame.name == OUTPUT:
-            os.write(log, frame.data)
-        elif frame.name == HELLO:
+    def _take(self, frame: Frame) -> None:
+        if frame.name == HELLO:
             self.hosts[frame.rank] = frame.data.decode(errors="replace")
         elif frame.name == ENDED:
             self.ends[frame.rank] = RankEnd(*json.loads(frame.data))
@@ -112,15 +105,16 @@ class Collector:
 
 
 @contextlib.contextmanager
-def marked(folder: Path, files: Sequence[Path], key: str) -> Iterator[dict[str, str]]:
-    """Mark a folder while a job runs, and yield the variables that `relay` needs.
+def marked(folder: Path, key: str) -> Iterator[dict[str, str]]:
+    """Mark a folder while a job runs, and yield the variable by which ranks send what they write to
+    it. They find the records that it holds.
 
-    files: that the ranks read there. key: of the frames, as the collector has it.
+    key: of the frames, as the collector has it.
     """
     word = f".here-{secrets.token_hex(8)}"
     (folder / word).touch()
     try:
-        content = {path.name: path.read_text() for path in files}
+        content = {path.name: path.read_text() for path in folder.glob("*.json")}
         order = Order(str(folder.absolute()), word, content, key, socket.gethostname())
         yield {ORDER: order.encode()}
     finally:

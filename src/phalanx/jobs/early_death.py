@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
-from typing import Protocol
 
 from phalanx.launch.rank_failure import has_joined
 from phalanx.launch.rank_log import read_failures
@@ -16,16 +15,6 @@ from phalanx.launch.state_clock import StateClock
 
 JOIN_S = 2.0
 """For ranks that have met to write it down, after a death."""
-
-
-class WhyLost(Protocol):
-    """Return why a job that is followed must end at once, or has ended; empty: no such reason."""
-
-    def __call__(self, *, is_over: bool = False) -> str: ...
-
-
-def no_reason(*, is_over: bool = False) -> str:  # noqa: ARG001
-    return ""
 
 
 class EarlyDeath:

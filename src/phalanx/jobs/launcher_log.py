@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import signal
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 LAUNCHER_LOG = "launcher.log"
 
@@ -27,20 +27,12 @@ def read_log(folder: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def last_lines(folder: Path, *, besides: int | None = None) -> str | None:
-    """Return the error that a rank ended with and could not write down: what Phalanx printed of
+def printed_error(log: Path) -> str | None:
+    """Return the error that a process ended with and could not write down: what Phalanx printed of
     it, else the line below a traceback of Python. None where there is none: then it was killed, or
-    MPI did not start.
-
-    besides: a rank whose error is known.
-    """
-    lines = read_log(folder).splitlines()
-    known = f"{_OURS}rank {besides}: "
-    printed = (
-        line.removeprefix(_OURS)
-        for line in lines
-        if line.startswith(_OURS) and not line.startswith(known)
-    )
+    MPI did not start."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    printed = (line.removeprefix(_OURS) for line in lines if line.startswith(_OURS))
     begins = [number for number, line in enumerate(lines) if line.startswith("Traceback (most")]
     below = lines[begins[0] + 1 :] if begins else []
     raised = (line for line in below if not line.startswith(" ") and _ERROR.match(line))
@@ -80,11 +72,18 @@ _FIXES = (
 )
 
 
+def last_lines(log: Path, number: int) -> list[str]:
+    """Return the last lines of a log; none where there is no log."""
+    if not log.exists():
+        return []
+    with log.open(errors="replace") as file:
+        return [line.rstrip() for line in deque(file, number)]
+
+
 def last_exception(log: Path) -> str | None:
     """Return the line that names the last exception in the log of a rank, below its traceback, if
     it has one; None where there is none."""
-    with log.open(errors="replace") as file:
-        lines = [line.rstrip() for line in deque(file, _MOST_LINES)]
+    lines = last_lines(log, _MOST_LINES)
     begins = [number for number, line in enumerate(lines) if line.startswith("Traceback (most")]
     below = lines[begins[-1] + 1 :] if begins else filter(_ERROR.match, reversed(lines))
     return next((_shortened(line) for line in below if line and not line.startswith(" ")), None)
@@ -102,31 +101,11 @@ def has_not_started(folder: Path, exit_code: int | None) -> bool:
     return exit_code == _NOT_STARTED_CODE and _NOT_STARTED in read_log(folder)
 
 
-def failed_ranks(folder: Path) -> list[int]:
-    """Ranks that printed an error of theirs, the first one first."""
-    return [int(number) for number in _FAILED_RANK.findall(read_log(folder))]
-
-
-class NamedProcess(NamedTuple):
-    """A process that the launcher reports as ended by a signal."""
-
-    rank: int | None  # None: MPICH's launcher does not name it
-    process_id: int
-    is_killed_by_hydra: bool
-    """Perhaps: Hydra (MPICH, Intel MPI) kills the ranks that are left when one has died, and
-    reports them in the order of their ranks, MPICH's the first of them alone."""
-
-
-def named_processes(folder: Path) -> list[NamedProcess]:
-    """Return the processes that the launcher names; all MPIs' give the process id ("PID 1234")."""
-    return [
-        NamedProcess(
-            rank=int(rank) if (rank := match["rank"]) else None,
-            process_id=int(match["pid"]),
-            is_killed_by_hydra=match["signal"] == str(int(signal.SIGKILL)),
-        )
-        for match in _PROCESS.finditer(read_log(folder))
-    ]
+def named_rank(folder: Path) -> int | None:
+    """Return the rank whose end has made the launcher of Open MPI end the others; None where it
+    names none, as those of other MPIs."""
+    found = _NAMED_RANK.search(read_log(folder))
+    return int(found[1]) if found else None
 
 
 def lost_daemon(folder: Path) -> str | None:
@@ -138,10 +117,12 @@ def lost_daemon(folder: Path) -> str | None:
     return next((name for name in found.groups() if name), "one of these nodes")
 
 
-def disconnected_hosts(folder: Path) -> list[str] | None:
+def disconnected_hosts(folder: Path, logs: Iterable[Path]) -> list[str] | None:
     """Return the nodes to which ranks say to have lost a connection, so far as they name them; None
-    where none says so."""
-    log = read_log(folder)
+    where none says so. logs: of ranks that MPI has ended."""
+    log = "\n".join(
+        [read_log(folder), *(line for log in logs for line in last_lines(log, _MOST_LINES))]
+    )
     return _PEER_HOST.findall(log) if _DISCONNECTED.search(log) else None
 
 
@@ -162,13 +143,8 @@ _LOST_DAEMON = re.compile(
     r"|^\[mpiexec@[^]]+\] Error: Downstream from host (\S+) exited abnormally$",  # Intel MPI
     re.MULTILINE,
 )
-_FAILED_RANK = re.compile(rf"^{_OURS}rank (\d+): ", re.MULTILINE)
-_HYDRA_SIGNAL = r"(?:EXIT CODE|KILLED BY SIGNAL): (?P<signal>\d+)"
-_PROCESS = re.compile(
-    r"(?:\brank (?P<rank>\d+) (?:with )?)?\bPID (?P<pid>\d+)"
-    r"(?! on node \S+ calling\s)"  # MPI_Abort: that rank noticed something itself
-    rf"(?:[^\n]* RUN[^\n]*\n=\s+{_HYDRA_SIGNAL})?",
-    re.IGNORECASE,
+_NAMED_RANK = re.compile(
+    r"\bprocess rank (\d+) with PID \d+ on node \S+ (?!calling\s)"  # that one noticed something
 )
 _OUT_OF_MEMORY = ("std::bad_alloc", "Cannot allocate memory", "out of memory")
 _KILLED, _ABORTED, _CRASHED = (
@@ -177,39 +153,33 @@ _KILLED, _ABORTED, _CRASHED = (
 )
 
 
-def explain_silence(
-    folder: Path, exit_code: int | None, *, of_a_rank: bool = False, besides: int | None = None
-) -> str:
-    """A sentence: why ranks ended that wrote no error down.
+def explain_silence(folder: Path, exit_code: int | None, log: Path | None = None) -> str:
+    """Return a sentence on why ranks ended that wrote no error down.
 
-    of_a_rank: it is certain that a rank ended first; the sentence goes on after a colon.
-    besides: a rank whose error is known.
+    log: of the rank that is certain to have ended first; the sentence goes on after a colon.
     """
-    words, log = last_lines(folder, besides=besides), read_log(folder)
+    is_of_rank, log = log is not None, log or folder / LAUNCHER_LOG
+    words = printed_error(log)
     if words is not None:
-        return f"{'the' if of_a_rank else 'The'} first error in {LAUNCHER_LOG}: {words}"
-    found = next((line.strip() for line in log.splitlines() if _is_of_memory(line)), None)
-    launcher = None if named_processes(folder) else first_words(folder)  # else of how they ended
+        return f"{'the' if is_of_rank else 'The'} first error in {log.name}: {words}"
+    text = read_log(folder) + (log.read_text(errors="replace") if log.exists() else "")
+    found = next((line.strip() for line in text.splitlines() if _is_of_memory(line)), None)
+    launcher = None if is_of_rank else first_words(folder)
     if found is not None:
         sentence = f"out of memory ({found})"
-    elif _ended_by(_ABORTED, exit_code, log):
+    elif exit_code in _ABORTED:
         sentence = "aborted (SIGABRT)"
-    elif _ended_by(_CRASHED, exit_code, log):
+    elif exit_code in _CRASHED:
         sentence = "crashed (SIGSEGV)"
-    else:
+    elif exit_code in _KILLED:
         sentence = "killed, perhaps for want of memory"
-        if launcher is not None and not _ended_by(_KILLED, exit_code, log):
-            sentence = f"the launcher's first words: {launcher}"
-        elif not of_a_rank and not _ended_by(_KILLED, exit_code, log):
-            sentence += ", or MPI could not start"
-    return sentence if of_a_rank else sentence[0].upper() + sentence[1:]
-
-
-def _ended_by(codes: frozenset[int], exit_code: int | None, log: str) -> bool:
-    """Intel MPI's launcher ends with 255, and names the signal."""
-    return exit_code in codes or any(
-        int(match["signal"]) in codes for match in re.finditer(_HYDRA_SIGNAL, log)
-    )
+    elif is_of_rank:
+        sentence = "it printed no error"
+    elif launcher is not None:
+        sentence = f"the launcher's first words: {launcher}"
+    else:
+        sentence = "killed, perhaps for want of memory, or MPI could not start"
+    return sentence if is_of_rank else sentence[0].upper() + sentence[1:]
 
 
 def _is_of_memory(line: str) -> bool:

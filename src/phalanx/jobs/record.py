@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
@@ -14,8 +14,6 @@ from typing import TypedDict
 import msgspec
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError, was_interrupted
-from phalanx.jobs.incomplete import report_incomplete
-from phalanx.jobs.outcome import raise_failure
 from phalanx.launch.cores import usable_cores
 from phalanx.records import environment
 from phalanx.records.files import (
@@ -26,7 +24,7 @@ from phalanx.records.files import (
     write_record,
 )
 from phalanx.records.owner import this_process
-from phalanx.records.schema import Environment, JobRecord, Outcome, Owner, Run
+from phalanx.records.schema import Environment, JobRecord, Outcome, Owner, Run, Status
 
 RUNS = Path("runs")
 
@@ -107,20 +105,26 @@ def begin_record(folder: Path, record: JobRecord) -> None:
         raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error
 
 
-def run_recorded(folder: Path, kind: type[JobRecord], work: Callable[[], Outcome]) -> None:
-    """Do the work of a job whose record was begun, and close the record however it ends.
-
-    Raises: what `work` raises, else UserError or RunFailedError for an outcome that is a failure.
-    """
+@contextlib.contextmanager
+def closed_on_error(folder: Path, kind: type[JobRecord]) -> Iterator[None]:
+    """Write how a job ended where the block is left by an error, and nobody has done so."""
     try:
-        outcome = work()
+        yield
     except BaseException as error:
-        with contextlib.suppress(RunFailedError):
-            end_record(folder, kind, outcome_of(error))
+        close_running(folder, kind, outcome_of(error))
         raise
-    end_record(folder, kind, outcome)
-    report_incomplete(outcome)
-    raise_failure(folder, outcome)
+
+
+def close_running(
+    folder: Path, kind: type[JobRecord], outcome: Outcome, *, over: Sequence[Status] = ()
+) -> None:
+    """Write the outcome of a job of which nobody has, as far as the disk takes it.
+
+    over: also over an outcome of that kind.
+    """
+    with contextlib.suppress(OSError, ValueError, RunFailedError):
+        if read_record(folder, kind).outcome.status in ("running", *over):
+            end_record(folder, kind, outcome)
 
 
 def outcome_of(error: BaseException) -> Outcome:

@@ -27,7 +27,7 @@ from phalanx.errors import (
     was_interrupted,
 )
 from phalanx.jobs.memory_copies import CopiesOnNodes, copies_on, forget_copies
-from phalanx.jobs.record import end_record
+from phalanx.jobs.record import close_running, end_record
 from phalanx.launch.allocation import HOSTS, Allocation, allocation
 from phalanx.launch.detect import detect
 from phalanx.launch.elsewhere import end_elsewhere
@@ -268,11 +268,8 @@ class _Supervisor:
 
     def _end_former(self, error: RunFailedError) -> None:
         """Close the record of the last start, where no rank could."""
-        folder = self._attempt.folder
-        with contextlib.suppress(OSError, ValueError, RunFailedError):
-            if read_run(folder).outcome.status == "running":
-                text = str(error).partition("\n")[0]
-                end_record(folder, Run, Outcome(status="failed", error=text))
+        outcome = Outcome(status="failed", error=str(error).partition("\n")[0])
+        close_running(self._attempt.folder, Run, outcome)
 
     def _use(self, nodes: Allocation) -> None:
         """Have the next ranks started on these nodes alone."""
@@ -294,13 +291,9 @@ class _Supervisor:
         if not self._restarts:
             return
         folder = self._attempt.folder
-        with contextlib.suppress(OSError, ValueError, RunFailedError):
-            if record_file(folder, Run).exists():
-                last = read_run(folder).outcome
-                if last.status == "running":
-                    end_record(folder, Run, outcome)
-                else:
-                    outcome = last
+        close_running(folder, Run, outcome)
+        with contextlib.suppress(OSError, ValueError):
+            outcome = read_run(folder).outcome
         self._write(outcome, folder)
         with contextlib.suppress(OSError, ValueError, RunFailedError):
             end_record(self._first.folder, Run, outcome)

@@ -59,8 +59,6 @@ class Job:
         self.token = token
         """In the environment of all its processes, on every node."""
         self._exit_code: int | None = None  # of the first process that failed
-        self.first_failed: int | None = None
-        """Index of the command whose process failed first."""
         self._ending_since: float | None = None
         self._grace_s = DEFAULT_GRACE_S
         self._leftovers: set[Path] = set()
@@ -102,8 +100,9 @@ class Job:
         if self._finished:
             return self._exit_code
         codes = [process.poll() for process in self._processes]
-        if self._exit_code is None and any(codes):
-            self._record_first_failure()
+        failed = [code for code in codes if code]
+        if self._exit_code is None and failed:
+            self._exit_code = min(failed)  # one that died has done so before the others failed
         if all(code is not None for code in codes):
             self._finish()
             return self._exit_code
@@ -113,12 +112,6 @@ class Job:
         self._record_leftovers()
         self._escalate()
         return None
-
-    def _record_first_failure(self) -> None:
-        """Record the first failure: a process ended by a signal died before the others failed."""
-        codes = enumerate([process.poll() for process in self._processes])
-        failed = [(code > 0, number, code) for number, code in codes if code]
-        _, self.first_failed, self._exit_code = min(failed)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Poll until the job has ended; None when it still runs after `timeout_s`."""

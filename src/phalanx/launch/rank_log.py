@@ -1,7 +1,8 @@
 """Run a rank's program with its output in a file of its own, and note how it failed.
 
 Run as a program, `-m phalanx.launch.rank_log <folder> <word>...`. That of the rank finds RANK,
-WORLD_SIZE and the like, as under torchrun. On a node that lacks the folder it is relayed (`relay`).
+WORLD_SIZE and the like, as under torchrun. On a node that lacks the folder it gets one of that node
+in its place, whose files are sent home (`relay.py`).
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.launch import relay
 from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
 from phalanx.launch.listening import has_stopped
+from phalanx.launch.orphan import end_with_parent
 from phalanx.launch.rank_failure import (
     NOTES,
     RankFailure,
@@ -31,14 +34,15 @@ from phalanx.launch.rank_failure import (
     reserve,
     write_end,
 )
-from phalanx.launch.relay import TELLS_END, end_by_signal, end_frame
-from phalanx.launch.relayed import flush
+from phalanx.launch.relay import Order, Sender
+from phalanx.launch.relayed import RELAYED, flush
 from phalanx.launch.stray_daemon import end_frozen_daemons, end_stray_daemon
 from phalanx.launch.survival import FAULT_TOLERANCE
+from phalanx.launch.temporary import job_folder
 from phalanx.launch.variables import set_variables
 
-SHOWN = "--shown"
-"""Word before a program whose output stays that of the launcher, and which sets up itself."""
+ASKED_TO_END = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit codes of ranks that a launcher has ended, because another one has failed."""
 _EXIT_NOT_FOUND = 127
 
 
@@ -51,7 +55,7 @@ def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankFailu
     """Return the failures of the ranks, the first first.
 
     deaths_first: of a job whose launcher kills nobody: those who saw a death come after it.
-    A rank that a launcher ended because another had failed comes after that one: by a signal.
+    A rank that a launcher ended because another had failed comes after that one.
     """
     failures = [
         RankFailure(**json.loads(path.read_text())) for path in folder.glob("failed-*.json")
@@ -59,7 +63,7 @@ def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankFailu
 
     def order(failure: RankFailure) -> tuple[bool, bool, float]:
         is_late = deaths_first and failure.exit_code >= 0
-        return failure.exit_code == -signal.SIGTERM, is_late, failure.at_s
+        return failure.exit_code in ASKED_TO_END, is_late, failure.at_s
 
     return sorted(failures, key=order)
 
@@ -76,27 +80,26 @@ def read_ends(folder: Path) -> dict[int, int]:
     return codes | {failure.rank: failure.exit_code for failure in read_failures(folder)}
 
 
-def _run(folder: Path, words: list[str]) -> int:
-    key = os.environ.pop(TELLS_END, None)
-    is_shown = words[0] == SHOWN
-    launched = detect(os.environ)
-    rank = launched.rank if launched else 0
-    if not is_shown:
-        use_own_cores(os.environ)
-        set_variables(os.environ)
+def _watch(folder: Path, words: list[str], rank: int, sender: Sender | None) -> int:
+    """Run a rank's program to its end, and note how it failed; return its exit code, negative for a
+    signal. sender: None: all ranks are on the launching node."""
+    end_with_parent()
+    use_own_cores(os.environ)
+    set_variables(os.environ)
     environment = {**os.environ, NOTES: str(folder)}
     reserve(folder, rank)
-    with ExitStack() as stack:
-        output = None if is_shown else stack.enter_context(log_file(folder, rank).open("ab"))
-        program = words[1:] if is_shown else words
+    with log_file(folder, rank).open("ab") as log:
         try:
-            # MPICH and Intel MPI connect a rank to its launcher by an open descriptor (PMI_FD).
             process = subprocess.Popen(
-                program, stdout=output, stderr=output, env=environment, close_fds=False
+                words,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                close_fds=False,  # one connects a rank to MPICH's launcher (PMI_FD)
+                preexec_fn=partial(end_with_parent, parent=os.getpid()),  # there is one thread
             )
         except OSError as error:
-            why = f"phalanx: cannot start {program[0]}: {error.strerror}\n"
-            os.write(1 if output is None else output.fileno(), why.encode())
+            log.write(f"phalanx: cannot start {words[0]}: {error.strerror}\n".encode())
             note(folder, RankFailure(rank, _EXIT_NOT_FOUND, time.time()))
             return _EXIT_NOT_FOUND
 
@@ -106,22 +109,59 @@ def _run(folder: Path, words: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, pass_on)
     end_frozen_daemons()
+    if sender is not None and sender.is_away:
+        sender.send_while_running(process)
     code = process.wait()
-    if code == -signal.SIGTERM and has_stopped(folder, rank):
+    if code in ASKED_TO_END and has_stopped(folder, rank):
         code = EXIT_STOPPED  # its launcher ends the others as soon as the first has ended so
     if code not in (0, EXIT_STOPPED):
         note(folder, RankFailure(rank, code, time.time()))
-    if key is not None:
-        with contextlib.suppress(OSError):
-            os.write(1, end_frame(key, rank, code))
-    if FAULT_TOLERANCE in os.environ:
-        if code not in (0, EXIT_STOPPED):  # Open MPI tells the others of deaths by signals alone
-            end_by_signal(-code if code < 0 else signal.SIGKILL)
-        elif not is_shown:
-            write_end(folder, rank, folder / f"finished-{rank}", str(code))
+    elif FAULT_TOLERANCE in os.environ:
+        write_end(folder, rank, folder / f"finished-{rank}", str(code))
     with contextlib.suppress(OSError):
         forget_reserved(folder, rank)
+    return code
+
+
+def _run(order: Order | None, folder: Path, words: list[str]) -> int:
+    """Run a rank where its folder is on this node, else with one of this node in its place; return
+    its exit code."""
+    launched = detect(os.environ)
+    rank = launched.rank if launched else 0
+    if order is None:
+        return _watch(folder, words, rank, None)
+    with nullcontext(folder) if order.is_here else job_folder() as here:
+        sender = Sender(order, rank, here)
+        sender.say_hello()
+        if sender.is_away:
+            there, local = order.folder, str(here)
+            words = [local if word == there else word for word in words]
+            for name in [name for name, value in os.environ.items() if value == there]:
+                os.environ[name] = local
+            os.environ[RELAYED] = json.dumps([there, local])
+        code = _watch(here, words, rank, sender)
+        with contextlib.suppress(OSError):
+            if sender.is_away:
+                sender.send_new()
+            sender.send_end(code)
+    return code
+
+
+def main(words: list[str]) -> int:
+    """Run a rank, and end as its launcher has to see it. words: of the command line."""
+    code = _run(Order.take(), Path(words[0]), words[1:])
+    if FAULT_TOLERANCE in os.environ and code not in (0, EXIT_STOPPED):
+        # Open MPI tells the others of deaths by signals alone.
+        end_by_signal(-code if code < 0 else signal.SIGKILL)
     return code if code >= 0 else 128 - code
+
+
+def end_by_signal(number: int) -> None:
+    """End this process by a signal, without another memory dump."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def note_abort(exit_code: int) -> None:
@@ -138,5 +178,4 @@ def note_abort(exit_code: int) -> None:
 
 
 if __name__ == "__main__":
-    again = [sys.executable, "-P", "-m", "phalanx.launch.rank_log", *sys.argv[1:]]
-    sys.exit(relay.main(again, lambda: _run(Path(sys.argv[1]), sys.argv[2:])))
+    sys.exit(main(sys.argv[1:]))

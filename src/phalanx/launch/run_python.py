@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
-import io
 import os
 import runpy
-import stat
 import sys
 import time
 from pathlib import Path
@@ -23,10 +20,10 @@ from typing import Any
 from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.rank_failure import NOTES, RankFailure, note
 from phalanx.launch.stray_daemon import end_stray_daemon
+from phalanx.launch.streams import lose_what_the_disk_refuses
 
 _GRACE_S = 1.0
 """For the peers to notice by themselves who has failed, and to say so."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _OWN_FRAMES = (__file__, "<frozen runpy>", runpy.__file__)
 
 
@@ -61,28 +58,6 @@ def run(words: list[str]) -> None:
         sys.exit(1)
 
 
-class _Output(io.FileIO):
-    """Output into a file, which loses what a full disk does not take: no log ends a program."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data) or 0
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            return memoryview(data).nbytes
-
-
-def _lose_what_the_disk_refuses() -> None:
-    for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        former = getattr(sys, name)
-        if former is not None and stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raw = _Output(descriptor, "w", closefd=False)
-            options = {"encoding": former.encoding, "errors": former.errors, "newline": "\n"}
-            stream = io.TextIOWrapper(raw, write_through=True, **options)
-            setattr(sys, name, stream)
-
-
 def _abort(code: int) -> None:
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
@@ -98,5 +73,5 @@ def _abort(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _lose_what_the_disk_refuses()
+    lose_what_the_disk_refuses()
     run(sys.argv[1:])

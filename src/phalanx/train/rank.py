@@ -15,13 +15,16 @@ from types import FrameType
 from typing import NoReturn
 
 from phalanx.errors import UserError
-from phalanx.jobs.rank import EXIT_TERMINATED, fail
 from phalanx.jobs.record import end_record
+from phalanx.launch.binding import pool_threads
 from phalanx.launch.detect import Launched, detect
-from phalanx.launch.orphan import end_with_parent
-from phalanx.launch.stray_daemon import end_frozen_daemons
 from phalanx.records.events import StartedEvent
-from phalanx.records.failures import unseen_record
+from phalanx.records.failures import (
+    EXIT_FAILED,
+    failure_of,
+    report_failure,
+    unseen_record,
+)
 from phalanx.records.files import rank_file, read_events, read_failure, read_run
 from phalanx.records.last_collectives import last_collectives_file
 from phalanx.records.schema import Outcome, Run
@@ -33,27 +36,23 @@ from phalanx.train.session import train
 # What is wrong with the options is found by all ranks at once, before they share a folder in
 # which only one could be the first to say so: the others leave rank 0 the time to end them.
 ECHO_DELAY_S = 2.0
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Terminated(BaseException):  # no error: a request
     """Another process asked this one to end."""
 
 
-def run_started_by_phalanx(folder: Path, threads: int | None = None) -> None:
+def run_started_by_phalanx(folder: Path) -> None:
     """Run a rank that `phalanx train` started; options come from the run's record. Ends the process
-    when anything fails.
-
-    threads: of this rank, where each node's cores decide.
-    """
-    end_with_parent()
-    end_frozen_daemons()
+    when anything fails."""
     launched = detect(os.environ)
     try:
         config = TrainConfig.from_record(read_run(folder).config)
     except (OSError, UserError) as error:
         _fail(unseen_record(error), launched.rank if launched else 0, RunOutput(folder=None))
-    if config.threads is None:
-        config = replace(config, threads=threads)
+    if config.threads is None:  # its node's cores decide, as its variables tell
+        config = replace(config, threads=pool_threads(os.environ))
     run_guarded(config, launched, folder)
 
 
@@ -87,7 +86,8 @@ def run_guarded(config: TrainConfig, launched: Launched | None, folder: Path | N
     return output.folder
 
 
-def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+def _raise_terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # a launcher sends it to this process and its group
     raise Terminated
 
 
@@ -165,7 +165,17 @@ def _fail(error: BaseException, rank: int, output: RunOutput) -> NoReturn:
         if output.folder is None and rank > 0:
             time.sleep(ECHO_DELAY_S)
     finally:
-        fail(error, rank, output.folder, on_first=partial(_end_kept_run, output))
+        exit_code = EXIT_FAILED
+        try:
+            failure = failure_of(error, rank)
+            exit_code, is_first = report_failure(output.folder, failure)
+            if is_first:
+                outcome = Outcome(status="failed", error=failure.message, rank=rank)
+                _end_kept_run(output, outcome)
+        finally:
+            from phalanx.comm.abort import abort  # a single process needs nothing else of comm
+
+            abort(exit_code)
 
 
 def _end_kept_run(output: RunOutput, outcome: Outcome) -> None:

@@ -31,7 +31,13 @@ from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.bench.ranks import run_ranks
 from phalanx.errors import UserError
 from phalanx.jobs.live_line import LiveLine
-from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
+from phalanx.jobs.record import (
+    begin_record,
+    closed_on_error,
+    default_folder,
+    end_record,
+    opening_fields,
+)
 from phalanx.launch.allocation import check_ranks
 from phalanx.launch.installation import find_mpi
 from phalanx.records.events import Event
@@ -75,13 +81,11 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
     begin_record(folder, record)
     _print_plan(config, location, formats, needed, console)
 
-    def measure() -> Outcome:
-        with LiveLine(console) as line:
-            _measure(config, folder, location, formats, line)
-        return Outcome(status="completed")
-
     try:
-        run_recorded(folder, IoBench, measure)
+        with closed_on_error(folder, IoBench):
+            with LiveLine(console) as line:
+                _measure(config, folder, location, formats, line)
+            end_record(folder, IoBench, Outcome(status="completed"))
     finally:
         if not config.keep:
             remove_parts(location, ours)

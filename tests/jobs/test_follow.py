@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.jobs.follow import SLOW_START_S, START_S, SlowStart, must_end, watch
 from phalanx.jobs.outcome import JobExit
-from phalanx.jobs.runtime import SLOW_START_S, START_S, RankJob, SlowStart, watch
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, Node
-from phalanx.launch.binding import THREAD_POOLS
 from phalanx.launch.command import Command
-from phalanx.launch.installation import MpiInstallation, Vendor
 from phalanx.launch.job import Job
+from phalanx.launch.rank_failure import RankFailure, note
 
 
 class Clock:
@@ -32,8 +31,6 @@ class Clock:
 class EndedAt:
     """A job that ends with exit code 1 at a time."""
 
-    first_failed = 1
-
     def __init__(self, clock: Clock, at_s: float) -> None:
         self.clock, self.at_s = clock, at_s
 
@@ -47,7 +44,7 @@ class EndedAt:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr("phalanx.jobs.runtime.time", clock)
+    monkeypatch.setattr("phalanx.jobs.follow.time", clock)
     return clock
 
 
@@ -70,7 +67,7 @@ def test_ranks_that_fall_silent_are_given_up(
         silent_s=silent_s,
         has_launcher=True,
     )
-    assert ending == JobExit(None, None, ended_s - heard_until_s)
+    assert ending == JobExit(None, silent_s=ended_s - heard_until_s)
     assert clock.now == pytest.approx(ended_s, abs=1)
 
 
@@ -94,10 +91,8 @@ def test_a_line_tells_that_no_rank_has_begun_elsewhere(
     assert line.endswith("phalanx doctor --hosts a.invalid,b.invalid")
 
 
-@pytest.mark.parametrize(("has_launcher", "rank"), [(True, None), (False, 1)])
-def test_torn_records_do_not_hide_how_it_ended(
-    clock: Clock, has_launcher: bool, rank: int | None
-) -> None:
+@pytest.mark.parametrize("has_launcher", [True, False])
+def test_torn_records_do_not_hide_how_it_ended(clock: Clock, has_launcher: bool) -> None:
     def update() -> bool:
         if clock.now >= 5:
             raise UserError("rank-0.jsonl line 7 is not a record")
@@ -105,13 +100,13 @@ def test_torn_records_do_not_hide_how_it_ended(
 
     job = EndedAt(clock, at_s=5)
     ending = watch(job, update, silent_s=40, has_launcher=has_launcher)  # type: ignore[arg-type]
-    assert ending == JobExit(1, rank), "not of silence"
+    assert ending == JobExit(1), "not of silence"
 
 
 def test_a_launcher_that_is_stopped_is_given_up_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phalanx.jobs.runtime.FROZEN_S", 0.5)
+    monkeypatch.setattr("phalanx.jobs.follow.FROZEN_S", 0.5)
     command = Command(words=("sh", "-c", "echo $$; kill -STOP $$; sleep 60"))
     with Job.start([command], tmp_path / "log") as job:
         ending = watch(job, lambda: False, silent_s=40, has_launcher=True)
@@ -126,35 +121,16 @@ def test_a_launcher_that_goes_on_and_a_rank_that_is_stopped_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_launcher: bool, frozen_s: float
 ) -> None:
     """Ranks have `--patience`."""
-    monkeypatch.setattr("phalanx.jobs.runtime.FROZEN_S", frozen_s)
+    monkeypatch.setattr("phalanx.jobs.follow.FROZEN_S", frozen_s)
     script = "(sleep 1; kill -CONT $$) & kill -STOP $$; exit 3"
     with Job.start([Command(words=("sh", "-c", script))], tmp_path / "log") as job:
         ending = watch(job, lambda: False, silent_s=40, has_launcher=has_launcher)
     assert (ending.exit_code, ending.reason) == (3, "")
 
 
-@pytest.mark.parametrize("vendor", [None, "openmpi"])
-def test_a_job_is_one_launcher_or_a_process_per_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: Vendor | None
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    mpi = None
-    if vendor:
-        name = Path("mpiexec")
-        mpi = MpiInstallation(vendor=vendor, version="1", mpiexec=name, source="path")
-    job = RankJob(
-        folder=tmp_path,
-        ranks=3,
-        program=["rank", "folder"],
-        mpi=mpi,
-        threads=2,
-        silent_s=1.0,
-        environment={"ADDED": "1"},
-    )
-    commands = job.commands()
-    assert len(commands) == (1 if vendor else 3)
-    for number, command in enumerate(commands):
-        assert command.words[-2:] == ("rank", "folder")
-        assert {command.environment[name] for name in THREAD_POOLS} == {"2"}
-        assert command.environment["ADDED"] == "1"
-        assert command.environment.get("RANK") == (None if vendor else str(number))
+def test_a_death_ends_nobody_who_survives_and_a_failure_all(tmp_path: Path) -> None:
+    assert not must_end(tmp_path, survive=False)
+    note(tmp_path, RankFailure(1, -9, 1.0))
+    assert must_end(tmp_path, survive=False) and not must_end(tmp_path, survive=True)
+    note(tmp_path, RankFailure(2, 3, 2.0))
+    assert must_end(tmp_path, survive=True)
