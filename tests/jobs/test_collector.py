@@ -78,8 +78,7 @@ def test_files_output_and_end_come_home(tmp_path: Path, ending: str, code: int) 
         *(["failed-3.json"] if code else []),
     }
     assert [failure.exit_code for failure in read_failures(tmp_path)] == ([code] if code else [])
-    assert collector.ends[3].exit_code == code
-    assert collector.hosts == {3: os.uname().nodename}
+    assert collector.ends[3] == code
 
 
 def test_flushed_files_are_here_although_the_sender_is_killed(tmp_path: Path) -> None:
@@ -99,8 +98,7 @@ def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) 
     assert started.wait(30) == 0
     collector.wait()
     assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
-    assert collector.hosts == {3: os.uname().nodename}
-    assert collector.ends[3].exit_code == 0
+    assert collector.ends[3] == 0
 
 
 @pytest.mark.parametrize("launched_on", ["elsewhere", os.uname().nodename])
@@ -137,7 +135,7 @@ def test_a_request_to_end_reaches_the_program(tmp_path: Path) -> None:
     started.terminate()
     assert started.wait(30) == 7
     collector.wait()
-    assert collector.ends[3].exit_code == 7
+    assert collector.ends[3] == 7
 
 
 def test_a_file_with_a_gap_ends_before_it(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import socket
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.launch.frames import Decoder, Frame
-from phalanx.launch.relay import ENDED, HELLO, ORDER, Order, RankEnd
+from phalanx.launch.relay import ENDED, ORDER, Order
 from phalanx.records.files import write_atomically
 from phalanx.records.regular_file import is_component
 
@@ -57,12 +56,11 @@ class Files:
 class Collector:
     """Reads the output of a launcher in a thread of its own.
 
-    hosts: of all ranks, by rank. ends: how their processes ended, the first first.
+    ends: exit codes of the ranks, negative for a signal, the first to end first.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.hosts: dict[int, str] = {}
-        self.ends: dict[int, RankEnd] = {}
+        self.ends: dict[int, int] = {}
         self._files, self.key = Files(folder), secrets.token_hex(16)
         self._log = folder / LAUNCHER_LOG
         self._source, self.output = os.pipe()
@@ -96,10 +94,8 @@ class Collector:
         os.close(self._source)
 
     def _take(self, frame: Frame) -> None:
-        if frame.name == HELLO:
-            self.hosts[frame.rank] = frame.data.decode(errors="replace")
-        elif frame.name == ENDED:
-            self.ends[frame.rank] = RankEnd(*json.loads(frame.data))
+        if frame.name == ENDED:
+            self.ends[frame.rank] = int(frame.data)
         else:
             self._files.take(frame)
 

@@ -177,8 +177,7 @@ def _judge(
         return judge(folder, ranks, ending, survive=survive)
     placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
     names = [node.name for node, here in placed for _ in range(here)]
-    ends = {rank: end.exit_code for rank, end in collector.ends.items()}
-    known = RankNodes(hosts=dict(enumerate(names)), ends=ends)
+    known = RankNodes(hosts=dict(enumerate(names)), ends=collector.ends)
     verdict = judge(folder, ranks, ending._replace(nodes=known), survive=survive)
     if verdict.outcome.status != "failed":
         return verdict

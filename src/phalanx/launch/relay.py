@@ -28,7 +28,7 @@ from phalanx.launch.transport import skip_unneeded_networks
 ORDER = "PHALANX_RELAY"
 ERROR = "error.json"
 ENDED = "ended"
-HELLO = "hello"
+"""Name of the exit code of a rank among its files."""
 _SCAN_EVERY_S = 0.25
 _WRITE_BYTES = 4096
 """Of one write: atomic in a pipe."""
@@ -70,13 +70,6 @@ class Order(NamedTuple):
         return order
 
 
-class RankEnd(NamedTuple):
-    """End of a rank's process, in a file `ended` of its rank."""
-
-    exit_code: int
-    """Negative for a signal."""
-
-
 class _Sent(NamedTuple):
     """State of a file that was sent."""
 
@@ -99,13 +92,10 @@ class Sender:
                 path.write_text(text)
                 self._sent[name] = _Sent(path.stat().st_ino, 0, path.stat().st_size)
 
-    def say_hello(self) -> None:
-        """Send on which node the rank is."""
-        self._send(HELLO, socket.gethostname().encode())
-
     def send_end(self, exit_code: int) -> None:
-        """Send how the rank's process has ended. Raises: OSError without a reader."""
-        self._send(ENDED, json.dumps(RankEnd(exit_code)).encode())
+        """Send how the rank's process has ended, negative for a signal. Raises: OSError without a
+        reader."""
+        self._send(ENDED, str(exit_code).encode())
 
     def send_while_running(self, process: subprocess.Popen[bytes]) -> None:
         """Send what is new in the folder until the process has ended; also at once, whenever it

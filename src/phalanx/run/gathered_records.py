@@ -23,26 +23,18 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.records.files import rank_file
 from phalanx.records.spans import spans_file
 
-_BYTES_OF_A_NUMBER = 6
-"""Which a float64 holds exactly."""
-
 
 def gather_bytes(group: RunGroup, data: bytes) -> list[bytes] | None:
     """Return every rank's bytes on rank 0, None elsewhere. Collective."""
     own = [float(len(data) * (rank == group.rank)) for rank in range(group.size)]
-    sizes = list(map(int, group.sum(own)))
-    length = -(-max(sizes) // _BYTES_OF_A_NUMBER)
-    if not length:
-        return None if group.rank else [b""] * group.size
-    padded = np.zeros((length, 8), np.uint8)
-    content = data.ljust(length * _BYTES_OF_A_NUMBER, b"\0")
-    padded[:, :_BYTES_OF_A_NUMBER] = np.frombuffer(content, np.uint8).reshape(length, -1)
-    rows = group.gather(padded.view("<u8").ravel().astype(np.float64).tolist())
-    if rows is None:
-        return None
-    numbers = [np.array(row).astype("<u8").view(np.uint8).reshape(length, 8) for row in rows]
-    whole = [number[:, :_BYTES_OF_A_NUMBER].tobytes() for number in numbers]
-    return [text[:size] for text, size in zip(whole, sizes, strict=True)]
+    texts = []
+    for rank, size in enumerate(group.sum(own)):
+        is_own = rank == group.rank
+        values = np.frombuffer(data, np.uint8).copy() if is_own else np.zeros(int(size), np.uint8)
+        if size:
+            group.broadcast(values, root=rank)
+        texts.append(values.tobytes())
+    return None if group.rank else texts
 
 
 class GatheredRecords:
