@@ -296,6 +296,7 @@ def test_the_reason_stays_where_the_disk_is_gone(
 def test_a_launcher_that_was_killed_is_recognised(tmp_path: Path, message: str | None) -> None:
     if message:
         found_by_rank_1(tmp_path, message)
+    note(tmp_path, RankFailure(0, 143, 1.0))  # asked to end by what is left of the launcher
     error = judged(tmp_path, 2, JobExit(-9)).error
     assert error == "the launcher was killed (SIGKILL), and its ranks with it"
 

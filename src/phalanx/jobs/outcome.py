@@ -1,4 +1,4 @@
-"""How a job has ended: judged by its records, by how the ranks' processes ended, by its launcher.
+"""Judgement of an ended job by its records, by the ends of its ranks, by its launcher's words.
 
 Launchers have been seen to report success after losing ranks, and a rank that is left alone reports
 the death of another in words of its own: so the ranks decide, and one that died comes before one
@@ -90,7 +90,7 @@ class JobExit(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """How a job has ended, for its record and for whoever has started it."""
+    """End of a job, for its record and for whoever has started it."""
 
     outcome: Outcome
     error: UserError | RunFailedError | RunStoppedError | None = None
@@ -212,7 +212,7 @@ class _Job(ABC):
 
     @property
     def deaths_first(self) -> bool:
-        """Whether ranks that failed by themselves did so because others had died."""
+        """Return whether ranks that failed by themselves did so because others had died."""
         return False
 
     @cached_property
@@ -253,14 +253,14 @@ class _Job(ABC):
             return _Cause(text, gone[0], is_known=True)
         if ending.silent_s:
             return _Cause(self._silence(ending.silent_s))
-        if ending.exit_code is not None and ending.exit_code < 0 and not self.failures:
-            where = f" on {socket.gethostname()}" if self.nodes.hosts else ""
-            code = _code(ending.exit_code)
-            return _Cause(f"the launcher{where} was killed ({code}), and its ranks with it")
         first = next(iter(self.failures), None)
         is_asked = first is not None and first.exit_code in ASKED_TO_END
         if first is not None and not is_asked and not self._has_noticed(first):
             return _Cause(rank=first.rank)
+        if ending.exit_code is not None and ending.exit_code < 0:
+            where = f" on {socket.gethostname()}" if self.nodes.hosts else ""
+            code = _code(ending.exit_code)
+            return _Cause(f"the launcher{where} was killed ({code}), and its ranks with it")
         known = (
             self._lost_daemon(silent)
             or self._disconnected(silent)
@@ -396,7 +396,7 @@ class _Run(_Job):
     def _is_loss_of(self, cause: _Cause) -> bool:
         if cause.text or cause.rank is None:
             return cause.is_known or self.is_loss()
-        if self.ends.get(cause.rank) == EXIT_UNWRITABLE:
+        if self.ends.get(cause.rank) == EXIT_UNWRITABLE and self.told is None:
             return False
         return self.told is not None or is_about_peer(printed_error(self.log(cause.rank)))
 
