@@ -160,7 +160,7 @@ class _Cause(NamedTuple):
 
 
 class _Job(ABC):
-    """What is known of a job that has ended."""
+    """An ended job, and all that tells of its end."""
 
     def __init__(self, folder: Path, ranks: int, ending: JobExit, *, survive: bool) -> None:
         self.folder, self.ranks, self.ending, self.survive = folder, ranks, ending, survive
