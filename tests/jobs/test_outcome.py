@@ -91,6 +91,9 @@ def test_a_run_that_was_stopped_after_losses_was_stopped(tmp_path: Path) -> None
     outcome = judged(tmp_path, 3, JobExit(0))
     assert outcome.status == "interrupted"
     assert "stopped after step 7" in (outcome.error or "")
+    note(tmp_path, RankFailure(1, 3, 1.0))
+    outcome = judged(tmp_path, 3, JobExit(75))
+    assert (outcome.status, outcome.rank) == ("failed", 1), "the others were ended for that"
 
 
 @pytest.mark.parametrize(

@@ -354,17 +354,18 @@ class _Run(_Job):
 
     def completed(self) -> Outcome | None:
         lost = self._lost(self.unfinished)
-        if lost is None or self.told is not None or any(self.ends.get(r, -1) > 0 for r in lost):
+        if lost is None or self.told is not None:
             return None
         return read_incomplete(Outcome(status="completed", lost=lost), self.folder, self.ranks)
 
     def _lost(self, unfinished: Sequence[int]) -> list[int] | None:
         """Return the ranks without which the others have come to their end, as these have written
-        down; None where they have not all."""
+        down; None where they have not all, or one did not die but failed."""
         finished = [rank for rank in range(self.ranks) if rank not in unfinished]
         lost = set[int]().union(*(self.records.lost_by(rank) for rank in finished))
         are_known = lost.issuperset(unfinished) and (finished or not unfinished)
-        return sorted(lost) if are_known else None
+        has_failed = any(self.ends.get(rank, -1) > 0 for rank in lost)
+        return sorted(lost) if are_known and not has_failed else None
 
     def failed(self, cause: _Cause) -> Verdict:
         told = self.told
