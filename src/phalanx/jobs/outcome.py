@@ -397,9 +397,12 @@ class _Run(_Job):
     def _is_loss_of(self, cause: _Cause) -> bool:
         if cause.text or cause.rank is None:
             return cause.is_known or self.is_loss()
-        if self.ends.get(cause.rank) == EXIT_UNWRITABLE and self.told is None:
-            return False
-        return self.told is not None or is_about_peer(printed_error(self.log(cause.rank)))
+        code, printed = (
+            self.ends.get(cause.rank, -signal.SIGKILL),
+            printed_error(self.log(cause.rank)),
+        )
+        has_died = code < 0 or code in (*LOSSES, *ASKED_TO_END)
+        return self.told is not None or (has_died if printed is None else is_about_peer(printed))
 
     def _end_of(self, rank: int | None) -> str:
         """Return how a rank ended that has written no error down."""
