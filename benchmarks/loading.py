@@ -46,16 +46,20 @@ from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.jobs.record import RUNS
 from phalanx.records.io import Cache, Format
-from phalanx.report.io.comparison import (
+from phalanx.report.build import views_of
+from phalanx.report.cells import Row
+from phalanx.report.io.claims import (
+    Ways,
     best_of_each_format,
-    caches_of,
     compare_loaders,
     own,
+    paced,
     rivals,
 )
-from phalanx.report.io.folder import read_io_measure
-from phalanx.report.io.measures import IoMeasure, IoPoint
-from phalanx.report.pages.io import as_json, show
+from phalanx.report.io.rows import MEGABYTE, read_bench, ways_of
+from phalanx.report.kinds import summarize
+from phalanx.report.pages.io import IO, as_json
+from phalanx.report.values import View
 
 Costs = dict[str, dict[str, float]]
 PACKED: tuple[Format, ...] = ("tar", "npy")
@@ -112,72 +116,84 @@ def configs(folder: Path) -> dict[str, IoConfig]:
     }
 
 
-def claims(found: dict[str, IoMeasure]) -> Iterator[Claim]:
+def claims(found: dict[str, View]) -> Iterator[Claim]:
     for cache in ("warm", "cold"):
-        yield from against_files(found["resnet50"], cache)
-    for name, measure in found.items():
-        for cache in caches_of(measure.flat):
+        yield from against_files(ways_in(found["resnet50"], cache), cache)
+    for name, view in found.items():
+        for cache in caches_of(view):
             for loader in READS:
-                yield from against_read(name, measure, cache, loader)
+                yield from against_read(name, ways_in(view, cache), cache, loader)
     for name in ("bert", "mnist"):
         for loader in ("torch", "torch-batched"):
-            yield from against_torch(name, found[name], loader)
+            yield from against_torch(name, ways_in(found[name], "warm"), loader)
     for name, floor in (("unet3d", 0.9), ("bert", 0.99)):
-        yield from utilisations(name, found[name], floor)
+        yield from utilisations(name, ways_of(found[name]), floor)
 
 
-def against_files(measure: IoMeasure, cache: Cache) -> Iterator[Claim]:
-    best = {point.cell.format: point for point in best_of_each_format(measure.flat, cache)}
+def caches_of(view: View) -> list[Cache]:
+    return list(dict.fromkeys(way["cache"] for way in ways_of(view)))
+
+
+def ways_in(view: View, cache: Cache) -> list[Row]:
+    return [way for way in ways_of(view) if way["cache"] == cache]
+
+
+def by_format(ways: Ways) -> dict[str, Row]:
+    return {way["_format"]: way for way in best_of_each_format(ways)}
+
+
+def against_files(ways: Ways, cache: str) -> Iterator[Claim]:
+    best = by_format(ways)
     for name in PACKED:
         gain = compare_loaders(best[name], best["files"])
         what = f"resnet50, {cache}: {name} against many small files, samples/s"
         yield at_least(what, 5.0, gain.estimate, gain.low, gain.high)
 
 
-def against_read(name: str, measure: IoMeasure, cache: Cache, loader: Rival) -> Iterator[Claim]:
+def against_read(name: str, ways: Ways, cache: Cache, loader: Rival) -> Iterator[Claim]:
     read = {"read": "a plain read", "read-kept": "a read that keeps"}[loader]
-    for point in best_of_each_format(measure.flat, cache):
-        if point.cell.format in PACKED:
-            gain = compare_loaders(point, rivals(measure, point, loader)[0])
+    for format_, way in by_format(ways).items():
+        if format_ in PACKED:
+            gain = compare_loaders(way, rivals(ways, way, loader)[0])
             times, low, high = 1 / gain.estimate, 1 / gain.high, 1 / gain.low
-            what = f"{name}, {cache}: {point.cell.format} against {read}, time"
+            what = f"{name}, {cache}: {format_} against {read}, time"
             yield Claim(
                 what=what, wanted="≤ 1.2", found=times, low=low, high=high, holds=times <= 1.2
             )
 
 
-def limits(measure: IoMeasure) -> Iterator[Limit]:
+def limits(view: View) -> Iterator[Limit]:
     """How much faster the shards are read than small files when both are only read."""
-    for cache in caches_of(measure.flat):
-        best = {point.cell.format: point for point in best_of_each_format(measure.flat, cache)}
-        files = rivals(measure, best["files"], "read")[0]
+    for cache in caches_of(view):
+        ways = ways_in(view, cache)
+        best = by_format(ways)
+        files = rivals(ways, best["files"], "read")[0]
         for name in PACKED:
-            gain = compare_loaders(rivals(measure, best[name], "read")[0], files)
+            gain = compare_loaders(rivals(ways, best[name], "read")[0], files)
             what = f"resnet50, {cache}: {name} against many small files when only read, samples/s"
             yield Limit(what=what, found=gain.estimate, low=gain.low, high=gain.high)
 
 
-def against_torch(name: str, measure: IoMeasure, loader: str) -> Iterator[Claim]:
-    for point in best_of_each_format(measure.flat, "warm"):
-        gain = compare_loaders(point, rivals(measure, point, loader)[0])
-        what = f"{name}, warm: {point.cell.format} against {loader}, samples/s"
+def against_torch(name: str, ways: Ways, loader: str) -> Iterator[Claim]:
+    for format_, way in by_format(ways).items():
+        gain = compare_loaders(way, rivals(ways, way, loader)[0])
+        what = f"{name}, warm: {format_} against {loader}, samples/s"
         yield at_least(what, 2.0, gain.estimate, gain.low, gain.high)
 
 
-def utilisations(name: str, measure: IoMeasure, floor: float) -> Iterator[Claim]:
-    for point in own(measure.paced):
-        low, high = point.range_utilisation or (0.0, 0.0)
-        what = f"{name}, {point.cell.cache}: {point.cell.format}, utilisation"
-        claim = at_least(what, floor, point.utilisation or 0.0, low, high)
-        yield claim if claim.holds or disk_allows(measure, point) else replace(claim, holds=None)
+def utilisations(name: str, ways: Ways, floor: float) -> Iterator[Claim]:
+    for way in own(paced(ways)):
+        what = f"{name}, {way['cache']}: {way['_format']}, utilisation"
+        ends = way["utilisation_low"], way["utilisation_high"]
+        claim = at_least(what, floor, way["utilisation"], *ends)
+        yield claim if claim.holds or disk_allows(ways, way) else replace(claim, holds=None)
 
 
-def disk_allows(measure: IoMeasure, point: IoPoint) -> bool:
+def disk_allows(ways: Ways, way: Row) -> bool:
     """Whether the files come as fast as the accelerator asks for them when they are only read."""
-    assert measure.bench
-    setting = measure.bench.setting
+    setting = way["_bench"].setting
     asked = setting.batch_size * setting.sample_bytes / setting.compute_s
-    return rivals(measure, point, "read")[0].bytes_per_s >= asked
+    return bool(rivals(ways, way, "read")[0]["mb_per_s"] * MEGABYTE >= asked)
 
 
 def at_least(what: str, wanted: float, found: float, low: float, high: float) -> Claim:
@@ -203,9 +219,9 @@ def show_line(what: str, wanted: str, found: tuple[float, float, float], note: s
 
 
 def document(
-    measures: dict[str, IoMeasure], found: Sequence[Claim], least: Sequence[Limit], costs: Costs
+    views: dict[str, View], found: Sequence[Claim], least: Sequence[Limit], costs: Costs
 ) -> dict[str, Any]:
-    benches = {name: measure.bench for name, measure in measures.items() if measure.bench}
+    benches = {name: view.data.runs[0]["_bench"] for name, view in views.items()}
     first = next(iter(benches.values()))
     return {
         "storage": msgspec.to_builtins(first.storage),
@@ -214,21 +230,23 @@ def document(
         "small_files_us": costs,
         "settings": {name: msgspec.to_builtins(bench.setting) for name, bench in benches.items()},
         "measurements": {
-            name: {key: value for key, value in as_json(measure).items() if key != "findings"}
-            for name, measure in measures.items()
+            name: {key: value for key, value in as_json(view.data).items() if key != "findings"}
+            for name, view in views.items()
         },
-        "waits_s": {name: waits(measure) for name, measure in measures.items()},
+        "waits_s": {name: waits(view) for name, view in views.items()},
     }
 
 
-def waits(measure: IoMeasure) -> list[dict[str, Any]]:
+def waits(view: View) -> list[dict[str, Any]]:
     """Of our ways with compute, the wait for every batch of every epoch."""
-    return [_waits(point) for point in own(measure.paced)]
-
-
-def _waits(point: IoPoint) -> dict[str, Any]:
-    cell = {"format": point.cell.format, "cache": point.cell.cache}
-    return {**cell, "epochs": [[round(w, 7) for w in e.waits_s] for e in point.epochs]}
+    return [
+        {
+            "format": way["_format"],
+            "cache": way["cache"],
+            "epochs": [[round(w, 7) for w in epoch] for epoch in way["_cell"]["_waits_s"]],
+        }
+        for way in own(paced(ways_of(view)))
+    ]
 
 
 def small_file_costs(folder: Path, *, num_files: int, file_bytes: int, runs: int = 7) -> Costs:
@@ -289,23 +307,23 @@ def main(*, quick: bool) -> None:
     RUNS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=RUNS) as name:
         folder = Path(name)  # on this disk: the system's temporary folder may live in memory
-        measures = {}
+        views = {}
         for number, (profile, config) in enumerate(configs(folder).items(), 1):
             if quick:
                 config = replace(config, data_bytes="8MB", runs=1, drop_names=False)
             console.print(f"\n[{number}/4] {config.title}", markup=False)
             command = ["phalanx", "bench", "io", "--profile", config.profile]
             run_io(config, folder / profile, command=command, console=console)
-            measures[profile] = read_io_measure(folder / profile)
-            show(measures[profile], console)
+            summarize(folder / profile, console)
+            (views[profile],) = views_of(IO, read_bench(folder / profile))
         costs = small_file_costs(
             folder / "small", num_files=100 if quick else 2000, file_bytes=114_660
         )
-    found, least = list(claims(measures)), list(limits(measures["resnet50"]))
+    found, least = list(claims(views)), list(limits(views["resnet50"]))
     print()
     report(found, least, costs)
     if not quick:
-        save(__file__, **document(measures, found, least, costs))
+        save(__file__, **document(views, found, least, costs))
 
 
 if __name__ == "__main__":

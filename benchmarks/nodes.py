@@ -43,7 +43,7 @@ from phalanx.launch.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
-from phalanx.report.collectives.folder import read_benches
+from phalanx.report.collectives.rows import read_collectives
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
 LAYOUTS = ("2x1", "2x2", "2x4", "3x1", "3x2", "3x4")  # nodes x ranks on each
@@ -174,10 +174,9 @@ def run_layout(cluster: Any, layout: str, args: argparse.Namespace) -> Seconds:
         done = cluster.run("n0", words, environment=environ, timeout_s=LAYOUT_TIMEOUT_S)
         if done.returncode:
             sys.exit(f"{layout} failed:\n{done.stdout}")
-        (measure,) = read_benches(folder)
-        for point in measure.points:
-            by_size = seconds[point.collective].setdefault(str(num_bytes), {})
-            by_size[point.path] = list(point.times_s)
+        for row in read_collectives(folder).rows:
+            by_size = seconds[row["collective"]].setdefault(str(num_bytes), {})
+            by_size[row["_path"]] = list(row["_times_s"])
     return seconds
 
 

@@ -15,10 +15,10 @@ from phalanx.jobs.record import begin_record
 from phalanx.records.files import read_bench, read_io, read_run, write_record
 from phalanx.records.owner import has_died, is_alive, this_process
 from phalanx.records.schema import Outcome, Owner
-from phalanx.report.collectives.folder import read_benches
-from phalanx.report.completeness import DIED
+from phalanx.report.collectives.rows import read_collectives
 from phalanx.report.folder import read_folder
-from phalanx.report.io.folder import read_io_measure
+from phalanx.report.io.rows import read_bench as read_loading
+from phalanx.report.measurement import DIED
 from tests.report.collectives.made_bench import make_bench
 from tests.report.io.made_io import make_io
 from tests.report.made_study import Job, make_run, run_of
@@ -70,8 +70,10 @@ def test_records_of_a_run_whose_owner_is_gone_are_those_of_an_interrupted_one(
     write_record(run, msgspec.structs.replace(read_run(run), owner=gone))
     write_record(bench, msgspec.structs.replace(read_bench(bench), owner=gone))
     write_record(loading, msgspec.structs.replace(read_io(loading), owner=gone))
-    measures = (*read_folder(run).runs, *read_benches(bench), read_io_measure(loading))
-    assert {(measure.status, measure.error) for measure in measures} == {("interrupted", DIED)}
+    runs = [*read_collectives(bench).runs, *read_loading(loading).runs]
+    found = {(row["status"], row["error"]) for row in runs}
+    found |= {(measure.status, measure.error) for measure in read_folder(run).runs}
+    assert found == {("interrupted", DIED)}
 
 
 def test_a_later_process_of_the_same_number_is_another_one() -> None:

@@ -16,9 +16,8 @@ from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import this_command
 from phalanx.launch.detect import detect
-from phalanx.report.build import print_summary, views_of
-from phalanx.report.collectives.folder import read_benches
-from phalanx.report.collectives.rows import rows_of
+from phalanx.report.build import print_summary
+from phalanx.report.collectives.rows import read_collectives
 from phalanx.report.page import write_report
 from phalanx.report.pages.collectives import COLLECTIVES, as_json
 
@@ -63,12 +62,11 @@ def collectives(
         preflight_nodes(config.ranks, console, folders=[folder])
     with interruption_noted(console, f"records kept in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)
-    (measure,) = read_benches(folder)
-    data = rows_of([measure], folder)
+    data = read_collectives(folder)
     if json_:
-        print_json(as_json(measure, *views_of(COLLECTIVES, data)))
+        print_json(as_json(data))
     else:
         print_summary(COLLECTIVES, data, console)
     console.print(f"report: {write_report(folder)}", markup=False)
-    if wrong := sum(point.wrong for point in measure.points):
+    if wrong := sum(row["wrong"] for row in data.rows):
         raise RunFailedError(f"{wrong:,} elements of results were wrong; the table says whose")

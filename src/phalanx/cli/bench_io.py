@@ -14,9 +14,10 @@ from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
-from phalanx.report.io.folder import read_io_measure
+from phalanx.report.build import print_summary
+from phalanx.report.io.rows import read_bench
 from phalanx.report.page import write_report
-from phalanx.report.pages.io import as_json, show
+from phalanx.report.pages.io import IO, as_json
 
 
 def io(
@@ -63,9 +64,9 @@ def io(
         preflight_nodes(max(config.ranks), console, folders=[folder, config.data_dir])
     with interruption_noted(console, f"records kept in {folder}"):
         run_io(config, folder, command=this_command(), console=console)
-    measure = read_io_measure(folder)
+    data = read_bench(folder)
     if json_:
-        print_json(as_json(measure))
+        print_json(as_json(data))
     else:
-        show(measure, console)
+        print_summary(IO, data, console)
     console.print(f"report: {write_report(folder)}", markup=False)

@@ -11,7 +11,7 @@ from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events, read_run, read_study
 from phalanx.records.owner import has_died
 from phalanx.records.schema import Run, Study
-from phalanx.report.completeness import DIED
+from phalanx.report.measurement import DIED
 from phalanx.report.measures import RunMeasure, measure_run
 from phalanx.report.rank_measures import RankMeasure, measure_rank
 from phalanx.report.trace.read import is_traced

@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from phalanx.report.build import page_content, print_summary
-from phalanx.report.collectives.folder import holds_benches
+from phalanx.report.collectives.rows import holds_benches
 from phalanx.report.content import Content
 from phalanx.report.folder import study_of
-from phalanx.report.io.folder import holds_io
+from phalanx.report.io.rows import holds_io
 from phalanx.report.page_file import has_page, read_page
 from phalanx.report.pages.collectives import COLLECTIVES
 from phalanx.report.pages.compression import COMPRESSION

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.records.schema import Outcome
 from phalanx.report.build import claims_of
-from phalanx.report.collectives.rows import (
+from phalanx.report.collectives.claims import (
     against_rest,
     crossings,
     gain,

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.report.collectives.folder import read_benches
+from phalanx.report.collectives.rows import read_collectives
 from phalanx.report.folder import newest_folder
 from phalanx.report.kinds import summarize
 from phalanx.report.page import write_report
 from phalanx.report.pages.collectives import as_json
 from tests.report.collectives.made_bench import EVERYTHING, MEDIANS, make_bench, make_vendors
-from tests.report.made_view import read
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +53,8 @@ def test_the_table_on_the_terminal_fits(tmp_path: Path, columns: int, has_type: 
 
 
 def test_results_for_other_programs(tmp_path: Path) -> None:
-    (measure,) = read_benches(make_bench(tmp_path / "b"))
-    _, views = read(tmp_path / "b")
-    found = json.loads(json.dumps(as_json(measure, *views)))
+    data = read_collectives(make_bench(tmp_path / "b"))
+    found = json.loads(json.dumps(as_json(data)))
     row = next(r for r in found["rows"] if (r["path"], r["bytes"]) == ("window", 2**20))
     assert row["median_s"] == pytest.approx(MEDIANS["window"][2])
     assert [round(comparison["gain"], 2) for comparison in found["against_the_rest"]] == [

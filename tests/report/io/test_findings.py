@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.schema import Outcome
-from phalanx.report.io.folder import read_io_measure
-from phalanx.report.io.rows import (
+from phalanx.report.io.claims import (
+    Ways,
     against_torch,
     choice,
     compare_rounds,
     fastest_format,
+    panels,
     utilisation,
 )
 from phalanx.report.statistics import Interval
@@ -24,19 +25,23 @@ def told(folder: Path) -> str:
     return "\n".join(f"{label}: {text}" for label, text in [*content.claims, *content.conditions])
 
 
+def warm(folder: Path) -> Ways:
+    return panels(read(folder)[1][0])["from memory (warm)"]
+
+
 def test_of_a_measurement(tmp_path: Path) -> None:
     folder = make_io(tmp_path / "io", ranks=(1, 2))
-    measure = read_io_measure(folder)
-    assert utilisation(measure, "warm") == (
+    ways = warm(folder)
+    assert utilisation(ways) == (
         "2 of 3 formats reach the floor of 90 %: tar shards (98.0 %) and memory maps (98.4 %); not "
         "many small files (46.7 %)"
     )
-    best = fastest_format(measure, "warm")
+    best = fastest_format(ways)
     assert best is not None
     assert best.startswith(
         "memory maps is the fastest of 3 formats: 12,255 samples/s with 2 thread"
     )
-    assert against_torch(measure, "warm") == (
+    assert against_torch(ways) == (
         "Phalanx from memory maps: 5.00× (rounds 5.00–5.00) as fast as DataLoader"
     )
     text = told(folder)
@@ -76,8 +81,7 @@ def test_of_a_study_without_an_end(tmp_path: Path) -> None:
 
 
 def test_of_an_accelerator_that_is_too_fast(tmp_path: Path) -> None:
-    measure = read_io_measure(make_io(tmp_path / "io", compute_s=0.005))
-    text = choice(measure, "warm") or ""
+    text = choice(warm(make_io(tmp_path / "io", compute_s=0.005))) or ""
     assert text.startswith("at 5.00 ms per step nothing reaches 90 %; the most is 57.7 %")
     assert text.endswith("with memory maps, 2 threads, 4 batches ahead")
 

@@ -1,63 +1,72 @@
 """From records to rates, waits and utilisation."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from phalanx.errors import UserError
 from phalanx.records.schema import Outcome
-from phalanx.report.io.comparison import compare_loaders, is_cold
-from phalanx.report.io.folder import read_io_measure
-from phalanx.report.io.measures import IoMeasure, IoPoint
+from phalanx.report.cells import Row
+from phalanx.report.io.claims import compare_loaders, flat, paced
+from phalanx.report.io.rows import read_bench, ways_of
 from tests.report.io.made_io import BATCH_S, COMPUTE_S, RUNS, SAMPLES, STEPS, make_io
+from tests.report.made_view import read
 
 
-def the(measure: IoMeasure, **wanted: object) -> IoPoint:
-    """The only point flat out with these properties of its cell."""
-    (found,) = [
-        point
-        for point in measure.flat
-        if all(getattr(point.cell, name) == value for name, value in wanted.items())
+def ways(folder: Path) -> list[Row]:
+    return ways_of(read(folder)[1][0])
+
+
+def the(found: Sequence[Row], **wanted: object) -> Row:
+    """The only way flat out with these properties."""
+    (way,) = [
+        way
+        for way in flat(found)
+        if all(getattr(way["_way"], name) == value for name, value in wanted.items())
     ]
-    return found
+    return way
 
 
 def test_medians_without_the_warm_up(tmp_path: Path) -> None:
-    measure = read_io_measure(make_io(tmp_path / "io"))
-    point = the(measure, format="tar", loader="phalanx", cache="warm")
-    assert len(point.epochs) == RUNS
+    found = ways(make_io(tmp_path / "io"))
+    way = the(found, format="tar", loader="phalanx", cache="warm")
+    times_s = way["_cell"].values("total_s")
+    assert len(times_s) == RUNS
     batch_s = BATCH_S["tar", "phalanx"]
-    assert point.total_s == pytest.approx(STEPS * batch_s * 1.02)
-    assert point.samples_per_s == pytest.approx(SAMPLES / (STEPS * batch_s * 1.02))
-    paced = next(p for p in measure.paced if p.cell == point.cell)
+    assert sorted(times_s)[1] == pytest.approx(STEPS * batch_s * 1.02)
+    assert way["samples_per_s"] == pytest.approx(SAMPLES / (STEPS * batch_s * 1.02))
+    with_compute = next(other for other in paced(found) if other["_way"] == way["_way"])
     # Only the first batch is waited for.
     total_s = batch_s * 1.02 + STEPS * COMPUTE_S
-    assert paced.utilisation == pytest.approx(STEPS * COMPUTE_S / total_s)
-    assert paced.stalls == 1
-    assert paced.first_s == pytest.approx(batch_s * 1.02)
+    assert with_compute["utilisation"] == pytest.approx(STEPS * COMPUTE_S / total_s)
+    assert with_compute["stalls"] == 1
+    assert with_compute["first_ms"] == pytest.approx(1e3 * batch_s * 1.02)
 
 
 def test_the_slowest_rank_ends_an_epoch(tmp_path: Path) -> None:
-    measure = read_io_measure(make_io(tmp_path / "io", ranks=(1, 3)))
-    one, three = (
-        the(measure, format="tar", loader="phalanx", cache="warm", ranks=n) for n in (1, 3)
-    )
-    assert three.total_s == pytest.approx(1.2 * one.total_s)
-    assert three.samples_per_s == pytest.approx(3 * SAMPLES / (1.2 * one.total_s))
+    found = ways(make_io(tmp_path / "io", ranks=(1, 3)))
+    one, three = (the(found, format="tar", loader="phalanx", cache="warm", ranks=n) for n in (1, 3))
+    longer = [1.2 * time_s for time_s in one["_cell"].values("total_s")]
+    assert three["_cell"].values("total_s") == pytest.approx(longer)
+    assert three["samples_per_s"] == pytest.approx(3 / 1.2 * one["samples_per_s"])
 
 
 def test_a_duel_is_of_epochs_of_one_round(tmp_path: Path) -> None:
-    measure = read_io_measure(make_io(tmp_path / "io"))
-    ours = the(measure, format="npy", loader="phalanx", cache="warm")
-    theirs = the(measure, format="npy", loader="torch", cache="warm")
-    found = compare_loaders(ours, theirs)
-    assert (found.low, found.estimate, found.high) == pytest.approx((5.0, 5.0, 5.0))
+    found = ways(make_io(tmp_path / "io"))
+    ours = the(found, format="npy", loader="phalanx", cache="warm")
+    theirs = the(found, format="npy", loader="torch", cache="warm")
+    gain = compare_loaders(ours, theirs)
+    assert (gain.low, gain.estimate, gain.high) == pytest.approx((5.0, 5.0, 5.0))
 
 
-@pytest.mark.parametrize(("resident", "cold"), [(0.0, True), (0.5, False), (None, None)])
-def test_whether_it_was_cold(tmp_path: Path, resident: float | None, cold: bool | None) -> None:
-    measure = read_io_measure(make_io(tmp_path / "io", resident_when_cold=resident))
-    assert is_cold(the(measure, format="npy", loader="phalanx", cache="cold")) is cold
+@pytest.mark.parametrize(
+    ("resident", "words"),
+    [(0.0, "no page of the files was in memory"), (0.5, "up to 50 %"), (None, "not be verified")],
+)
+def test_whether_it_was_cold(tmp_path: Path, resident: float | None, words: str) -> None:
+    content, _ = read(make_io(tmp_path / "io", resident_when_cold=resident))
+    assert [text for _, text in content.conditions if words in text]
 
 
 def test_a_round_that_was_cut_short_on_a_rank_is_none(tmp_path: Path) -> None:
@@ -65,9 +74,8 @@ def test_a_round_that_was_cut_short_on_a_rank_is_none(tmp_path: Path) -> None:
     folder = make_io(tmp_path / "io", ranks=(2,), caches=("warm",), outcome=failed)
     path = folder / "ranks-2" / "rank-1.jsonl"
     path.write_bytes(b"\n".join(path.read_bytes().splitlines()[:3]) + b"\n")
-    measure = read_io_measure(folder)
-    (point,) = measure.points
-    assert len(point.epochs) == 2
+    (way,) = ways(folder)
+    assert len(way["_cell"].values("total_s")) == 2
 
 
 @pytest.mark.parametrize(("times", "told"), [(0.5, "ends before"), (0, "is empty"), (2, "2 times")])
@@ -79,13 +87,13 @@ def test_half_the_records_of_a_completed_measurement_are_none(
     lines = path.read_bytes().splitlines(keepends=True) * 2
     path.write_bytes(b"".join(lines[: int(len(lines) * times / 2)]))
     with pytest.raises(UserError, match=f"is damaged: ranks-2/rank-1.jsonl .*{told}"):
-        read_io_measure(folder)
+        read_bench(folder)
 
 
 def test_damaged_records_are_named(tmp_path: Path) -> None:
     folder = make_io(tmp_path / "io")
     (folder / "ranks-1" / "rank-0.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match="line 1 is not a record"):
-        read_io_measure(folder)
+        read_bench(folder)
     with pytest.raises(UserError, match=r"holds no io\.json"):
-        read_io_measure(tmp_path)
+        read_bench(tmp_path)

@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from phalanx.report.folder import newest_folder
-from phalanx.report.io.folder import read_io_measure
+from phalanx.report.io.rows import read_bench
+from phalanx.report.kinds import summarize
 from phalanx.report.page import write_report
-from phalanx.report.pages.io import as_json, show
+from phalanx.report.pages.io import as_json
 from tests.report.io.made_io import make_io, make_io_study
 from tests.report.made_view import read
 
@@ -50,9 +51,8 @@ def test_the_newest_folder_may_be_one_of_loading(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("columns", "has_range"), [(80, False), (140, True)])
 def test_the_table_on_the_terminal_fits(tmp_path: Path, columns: int, has_range: bool) -> None:
-    measure = read_io_measure(make_io(tmp_path / "io"))
     console = Console(width=columns, record=True, no_color=True)
-    show(measure, console)
+    summarize(make_io(tmp_path / "io"), console)
     lines = console.export_text().splitlines()
     head = next(line for line in lines if "samples/s" in line)
     assert ("range" in head) == has_range
@@ -63,7 +63,7 @@ def test_the_table_on_the_terminal_fits(tmp_path: Path, columns: int, has_range:
 
 
 def test_results_for_other_programs(tmp_path: Path) -> None:
-    found = json.loads(json.dumps(as_json(read_io_measure(make_io(tmp_path / "io")))))
+    found = json.loads(json.dumps(as_json(read_bench(make_io(tmp_path / "io")))))
     assert found["utilisation_floor"] == 0.9
     row = next(r for r in found["rows"] if (r["format"], r["loader"]) == ("npy", "torch"))
     assert row["samples_per_s"] == pytest.approx(100 / 0.0408)

@@ -46,14 +46,9 @@ _RULES: dict[Collective, Rule] = {
 }
 
 
-def algorithm_bandwidth(num_bytes: int, seconds: float) -> float:
-    """Return the bytes per second: n ÷ time."""
-    return num_bytes / seconds
-
-
 def bus_bandwidth(collective: Collective, ranks: int, num_bytes: int, seconds: float) -> float:
     """Return the bus bandwidth in bytes per second, as defined by nccl-tests."""
-    return algorithm_bandwidth(num_bytes, seconds) * _RULES[collective].bus_factor(ranks)
+    return num_bytes / seconds * _RULES[collective].bus_factor(ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,20 +60,9 @@ class Machine:
     round_trip_s: float | None  # of a flag; None when ranks share no memory
 
 
-@dataclass(frozen=True, kw_only=True)
-class Floor:
-    """The least time that a collective can take through shared memory."""
-
-    traffic_s: float
-    flags_s: float
-
-    @property
-    def seconds(self) -> float:
-        return self.traffic_s + self.flags_s
-
-
-def floor_of(collective: Collective, ranks: int, num_bytes: int, machine: Machine) -> Floor | None:
-    """Return the lower bound of a collective's time: memory traffic and flags.
+def floor_s(collective: Collective, ranks: int, num_bytes: int, machine: Machine) -> float | None:
+    """Return the least time that a collective can take through shared memory: memory traffic and
+    flags.
 
     Traffic: bytes that must move ÷ the copy bandwidth at that working set. Flags: a round trip, or
     one way for a barrier.
@@ -89,10 +73,10 @@ def floor_of(collective: Collective, ranks: int, num_bytes: int, machine: Machin
         return None
     flags_s = machine.round_trip_s * (0.5 if collective == "barrier" else 1.0)
     if not num_bytes:
-        return Floor(traffic_s=0.0, flags_s=flags_s)
+        return flags_s
     touched = _RULES[collective].touched(ranks) * num_bytes
     traffic = _RULES[collective].traffic(ranks) * num_bytes
-    return Floor(traffic_s=traffic / interpolated(machine.copy, touched), flags_s=flags_s)
+    return traffic / interpolated(machine.copy, touched) + flags_s
 
 
 def interpolated(curve: Mapping[int, float], at: float) -> float:

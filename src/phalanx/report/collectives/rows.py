@@ -1,27 +1,38 @@
-"""Measured collectives as rows: a path at a size, of one collective and run."""
+"""Measured collectives as rows: a path at a size, of one collective and run.
+
+A call's time is that of its slowest rank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from phalanx.records.collectives import Collective, beside_crowd
+from phalanx.errors import UserError
+from phalanx.records.collectives import (
+    Bench,
+    CallsEvent,
+    Collective,
+    Kernel,
+    MeasuredEvent,
+    PathStateEvent,
+    RoundTripsEvent,
+    TrafficEvent,
+    beside_crowd,
+)
+from phalanx.records.events import Event
+from phalanx.records.files import rank_file
 from phalanx.records.schema import Study
-from phalanx.report.cells import Cell, CellPanel, Measure, Row
-from phalanx.report.claims import TIMES, speed
-from phalanx.report.collectives.bandwidth import bus_bandwidth
-from phalanx.report.collectives.folder import holds_benches, read_benches
-from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint, Obstacle
-from phalanx.report.content import KeyFigure
-from phalanx.report.format import counted, duration, joined, sentence, size, span
-from phalanx.report.statistics import Interval, blocks, not_told_apart
-from phalanx.report.values import StudyRows, Told, View
+from phalanx.report.cells import Row
+from phalanx.report.collectives.bandwidth import Machine, bus_bandwidth, floor_s
+from phalanx.report.format import duration, joined, sentence, size
+from phalanx.report.measurement import Measurement, read_measurement
+from phalanx.report.statistics import blocks
+from phalanx.report.values import StudyRows, View
 
-FAR = 3.0
-"""A path whose median is more than this many times as long is slower, without an interval."""
-TOLD_SIZES = (64 * 2**10, 2**20, 16 * 2**20)
-HEADLINE_BYTES = 2**20
+OURS = frozenset({"window", "phalanx", "torch", "ring", "tree", "halving", "naive", "direct"})
 QUIET_PER_S = 300  # a quiet machine of two cores showed 210 to 240, a busy one 350 to 1,200
 PHRASES: dict[Collective, str] = {
     "all_reduce": "all-reduce",
@@ -34,15 +45,35 @@ PHRASES: dict[Collective, str] = {
 REDUCING = ("all_reduce", "reduce_scatter")
 ALGORITHMS = "algorithms"
 """Folder within a study, of measured collectives: one for each number of ranks."""
-CALLS = Measure(column="blocks_s")
+Run = Measurement[Bench]
+
+
+def holds_benches(folder: Path) -> bool:
+    return bool(_bench_folders(folder))
+
+
+def _bench_folders(folder: Path) -> list[Path]:
+    if (folder / "bench.json").exists():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("*/bench.json"))
 
 
 def read_collectives(folder: Path) -> StudyRows:
-    """Read measured collectives, of one run or of several beside each other.
+    """Read every measurement in `folder`, or `folder` itself, by name.
 
-    Raises: UserError when the records cannot be read.
+    Of several, a damaged one is a run with its error.
+    Raises: UserError when there is none, or the only one cannot be read.
     """
-    return rows_of(read_benches(folder), folder)
+
+    def files(bench: Bench) -> list[Path]:
+        return [rank_file(Path(), rank) for rank in range(bench.setting.ranks)]
+
+    runs = [read_measurement(path, Bench, files, MeasuredEvent) for path in _bench_folders(folder)]
+    if not runs:
+        raise UserError(f"{folder} holds no bench.json, nor folders with one")
+    if len(runs) == 1 and runs[0].bench is None:
+        raise UserError(runs[0].error)
+    return _rows_of(runs, folder)
 
 
 def read_algorithms(folder: Path) -> StudyRows | None:
@@ -52,326 +83,214 @@ def read_algorithms(folder: Path) -> StudyRows | None:
     return read_collectives(place) if is_there else None
 
 
-def rows_of(measures: Sequence[BenchMeasure], folder: Path) -> StudyRows:
+def _rows_of(runs: Sequence[Run], folder: Path) -> StudyRows:
     """Return the rows of measurements, collective after collective."""
-    benches = [measure.bench for measure in measures if measure.bench]
-    found = [
-        (collective, measure, points)
-        for collective in PHRASES
-        for measure in measures
-        if (points := [p for p in measure.points if p.collective == collective])
+    benches = [run.bench for run in runs if run.bench]
+    machines = [measure_machine(run.ranks) for run in runs]
+    points = [
+        point_rows(run, run.bench, machine)
+        for run, machine in zip(runs, machines, strict=True)
+        if run.bench
     ]
-    runs = [measure for _, measure, _ in found]
+    known = [(p[0]["run"], p[0]["_facts"]) for p in points if p]
+    rows = [
+        {**row, "panel": _label(row, known)}
+        for collective in PHRASES
+        for of_run in points
+        for row in of_run
+        if row["collective"] == collective
+    ]
+    run_rows = [_run_row(*each, rows) for each in zip(runs, machines, strict=True)]
     return StudyRows(
         study=Study(
-            study=measures[0].name if len(measures) == 1 else folder.name,
+            study=runs[0].name if len(runs) == 1 else folder.name,
             kind="collectives",
             command="\n".join(bench.command for bench in benches),
             started_at=min((bench.started_at for bench in benches), default=""),
-            runs=[measure.name for measure in measures],
+            runs=[run.name for run in runs],
         ),
         folder=folder,
-        runs=[_run_row(measure) for measure in measures],
-        rows=[
-            row
-            for collective, measure, points in found
-            for row in _point_rows(_label(collective, measure, runs), measure, points)
-        ],
+        runs=run_rows,
+        rows=rows,
         environments=[bench.environment for bench in benches],
-        notice=" ".join(_disturbed(measures)),
-        notes=[*_machines(measures), *_missing(measures)],
+        notice=" ".join(_disturbed(runs)),
+        notes=[*_machines(run_rows), *_missing(runs)],
     )
 
 
-def _run_row(measure: BenchMeasure) -> Row:
-    setting = measure.bench.setting if measure.bench else None
+def _mpi(run: Run) -> str:
+    """Return vendor and version."""
+    return (run.bench.environment.mpi if run.bench else None) or "no MPI"
+
+
+def _run_row(run: Run, machine: Machine, rows: Sequence[Row]) -> Row:
+    setting = run.bench.setting if run.bench else None
     return {
-        "run": measure.name,
-        "status": measure.status,
-        "error": measure.error or "",
-        "mpi": measure.mpi,
+        "run": run.name,
+        "status": run.status,
+        "error": run.error,
+        "mpi": _mpi(run),
         "ranks": setting.ranks if setting else None,
         "collectives": joined([PHRASES[c] for c in setting.collectives]) if setting else None,
         "types": f"{setting.dtype} {setting.op}" if setting else None,
-        "calls": sum(len(point.times_s) for point in measure.points),
-        "_measure": measure,
+        "calls": sum(row["calls"] for row in rows if row["run"] == run.name),
+        "flags_by": next((e.means for e in _first(run) if isinstance(e, RoundTripsEvent)), ""),
+        "_machine": machine,
+        "_obstacles": _obstacles(run),
     }
 
 
-def _point_rows(
-    label: str, measure: BenchMeasure, points: Sequence[CollectivePoint]
-) -> Iterator[Row]:
-    setting = measure.bench.setting if measure.bench else None
-    asked = setting.paths if setting else []
-    order = {path: number for number, path in enumerate(asked)}
-    for point in sorted(points, key=lambda p: (p.num_bytes, order.get(p.path, len(asked)))):
-        ours = [p.median_s for p in points if p.num_bytes == point.num_bytes and p.is_ours]
-        floor_s = point.floor.seconds if point.floor else None
-        floor_busbw = None
-        if floor_s is not None and point.num_bytes:
-            floor_busbw = bus_bandwidth(point.collective, point.ranks, point.num_bytes, floor_s)
-        yield {
-            "run": measure.name,
-            "panel": f"{label[0].upper()}{label[1:]}",
-            "collective": point.collective,
-            "group": (
-                point.collective,
-                point.ranks,
-                setting and (setting.dtype, setting.op, setting.crowd),
-            ),
-            "where": f"on {point.ranks} ranks{beside_crowd(setting.crowd if setting else 0)}",
-            "path": point.label,
-            "key": "mpi library" if point.path == "mpi" else point.path,
-            "ours": point.is_ours,
-            "bytes": point.num_bytes,
-            "size": size(point.num_bytes),
-            "count": point.count,
-            "type": setting.dtype if setting and point.num_bytes else None,
-            "op": setting.op if setting and point.collective in REDUCING else None,
-            "ranks": point.ranks,
-            "calls_a_time": point.calls_a_time,
-            "calls": len(point.times_s),
-            "blocks_s": blocks(point.times_s),
-            "median_s": point.median_s,
-            "median_us": point.median_s * 1e6,
-            "median_us_low": point.minimum_s * 1e6,
-            "median_us_high": point.p99_s * 1e6,
-            "algbw": _gigabytes(point.algorithm_bandwidth),
-            "busbw": _gigabytes(point.bus_bandwidth),
-            "wrong": point.wrong,
-            "slower": point.median_s / min(ours) if ours else None,
-            "floor_us": None if floor_s is None else floor_s * 1e6,
-            "floor_busbw": _gigabytes(floor_busbw),
-            "times_floor": point.times_floor,
-            "_point": point,
-        }
+def _first(run: Run) -> Sequence[Event]:
+    """Return the events of rank 0, which tells what is the same for all."""
+    return run.ranks[0] if run.ranks else ()
 
 
-def _gigabytes(bytes_per_s: float | None) -> float | None:
-    """Return a bandwidth in units of 10⁹ bytes, as nccl-tests has them."""
-    return None if bytes_per_s is None else bytes_per_s / 1e9
+# -- Points ----------------------------------------------------------------------------------------
 
 
-def _label(collective: Collective, measure: BenchMeasure, runs: Sequence[BenchMeasure]) -> str:
-    """Return the collective, and what tells this run from the others."""
-    parts = [PHRASES[collective]]
-    if len({run.mpi for run in runs}) > 1:
-        parts.append(measure.mpi)
-    settings = [run.bench.setting for run in runs if run.bench]
-    if measure.bench and len({setting.ranks for setting in settings}) > 1:
-        parts.append(f"{measure.bench.setting.ranks} ranks")
-    if measure.bench and len({(s.dtype, s.op) for s in settings}) > 1:
-        parts.append(f"{measure.bench.setting.dtype} {measure.bench.setting.op}")
-    if measure.bench and measure.bench.setting.crowd:
-        parts.append(beside_crowd(measure.bench.setting.crowd).strip())
-    label, names = ", ".join(parts), {run.name for run in runs}
-    kinds = {(r.mpi, r.bench and _kind(r)) for r in runs}
-    return label if len(kinds) == len(names) else f"{label}, {measure.name}"
-
-
-def _kind(measure: BenchMeasure) -> str:
-    setting = measure.bench.setting if measure.bench else None
-    return f"{setting.ranks} {setting.dtype} {setting.op} {setting.crowd}" if setting else ""
-
-
-def at_size(panel: CellPanel, num_bytes: int) -> list[Cell]:
-    """Return the paths at a size, the fastest first."""
-    found = [cell for cell in panel.cells if cell["bytes"] == num_bytes]
-    return sorted(found, key=lambda cell: float(cell["median_s"]))
-
-
-def sizes(panel: CellPanel) -> list[int]:
-    return sorted({cell["bytes"] for cell in panel.cells})
-
-
-Pair = tuple[Cell, Cell]
-"""The fastest of our paths and the fastest of the others, at one size of one run."""
-
-
-def pairs(panel: CellPanel) -> list[Pair]:
-    """Return the pairs of a panel by increasing size, where both sides were measured."""
-    made = []
-    for num_bytes in sizes(panel):
-        cells = at_size(panel, num_bytes)
-        ours = next((cell for cell in cells if cell["ours"]), None)
-        theirs = next((cell for cell in cells if not cell["ours"]), None)
-        if ours is not None and theirs is not None:
-            made.append((ours, theirs))
-    return made
-
-
-def gain(pair: Pair) -> float:
-    ours, theirs = pair
-    ratio: float = theirs["median_s"] / ours["median_s"]
-    return ratio
-
-
-def told_pair(pair: Pair, comparisons: int) -> Told:
-    ours, theirs = pair
-    at = f" at {ours['size']}" if ours["bytes"] else ""
-    interval = CALLS.ratio(ours, theirs, comparisons)
-    text, verdict = speed(f"{ours['path']}{at}", theirs["path"], interval, units="calls")
-    return Told(text=text, verdict=verdict, interval=interval)
-
-
-def against_rest(view: View) -> Iterator[Told]:
-    """Yield the smallest lead of Phalanx over any library: at the smallest and the largest size,
-    and at those of TOLD_SIZES."""
-    groups: dict[object, list[CellPanel]] = {}
-    for panel in view.panels:
-        groups.setdefault(panel.cells[0]["group"], []).append(panel)
-    for group in groups.values():
-        found = [pair for panel in group for pair in pairs(panel)]
-        known = sorted({ours["bytes"] for ours, _ in found})
-        shown = [n for n in known if n in TOLD_SIZES or n in (known[0], known[-1])]
-        hardest = [min((p for p in found if p[0]["bytes"] == n), key=gain) for n in shown]
-        first = group[0].cells[0]
-        phrase = PHRASES[first["collective"]].capitalize()
-        label = f"{phrase}, {first['ranks']} ranks, {len(group)} libraries"
-        for pair in hardest:
-            told = told_pair(pair, len(hardest))
-            yield Told(
-                text=told.text,
-                label=group[0].label if len(group) == 1 else label,
-                verdict=told.verdict,
-                interval=told.interval,
+def point_rows(run: Run, bench: Bench, machine: Machine) -> list[dict[str, Any]]:
+    """Return a row a collective, path and size, by size and in the order of the paths."""
+    setting, labels = bench.setting, _labels(run)
+    turns: dict[tuple[Collective, int, str], dict[int, list[CallsEvent]]] = {}
+    for event in (event for rank in run.ranks for event in rank):
+        if isinstance(event, CallsEvent):
+            key = event.collective, event.bytes, event.path
+            turns.setdefault(key, {}).setdefault(event.round, []).append(event)
+    order = {path: number for number, path in enumerate(setting.paths)}
+    rows: list[dict[str, Any]] = []
+    for (collective, num_bytes, path), rounds in turns.items():
+        whole = [calls for calls in rounds.values() if len(calls) == setting.ranks]
+        times_s = [s for calls in whole for s in slowest([call.times_s for call in calls])]
+        if times_s:
+            rows.append(
+                {
+                    "run": run.name,
+                    "collective": collective,
+                    "group": (
+                        *(collective, setting.ranks),
+                        (setting.dtype, setting.op, setting.crowd),
+                    ),
+                    "where": f"on {setting.ranks} ranks{beside_crowd(setting.crowd)}",
+                    "path": labels.get(path, path),
+                    "key": "mpi library" if path == "mpi" else path,
+                    "ours": path in OURS,
+                    "bytes": num_bytes,
+                    "size": size(num_bytes),
+                    "count": whole[0][0].count,
+                    "type": setting.dtype if num_bytes else None,
+                    "op": setting.op if collective in REDUCING else None,
+                    "ranks": setting.ranks,
+                    "calls_a_time": whole[0][0].calls_a_time,
+                    **_times(times_s),
+                    "wrong": sum(call.wrong for calls in rounds.values() for call in calls),
+                    **_bandwidths(collective, setting.ranks, num_bytes, median(times_s), machine),
+                    "_path": path,
+                    "_times_s": times_s,
+                    "_facts": _facts(run, bench),
+                }
             )
-
-
-def near_a_megabyte(panel: CellPanel) -> Pair | None:
-    """Return the pair at 1 MB, or at the size nearest to it."""
-    return min(pairs(panel), key=lambda p: abs(p[0]["bytes"] - HEADLINE_BYTES), default=None)
-
-
-def headline(view: View) -> str:
-    """Return ours against the best of all others, of the first collective with one: of several MPI
-    libraries the hardest to beat."""
-    collectives = dict.fromkeys(panel.cells[0]["collective"] for panel in view.panels)
-    for collective in collectives:
-        own = [p for p in view.panels if p.cells[0]["collective"] == collective]
-        found = [pair for panel in own if (pair := near_a_megabyte(panel))]
-        if found:
-            ours, theirs = min(found, key=gain)
-            interval = CALLS.ratio(ours, theirs, len(found))
-            what = _what(ours)
-            if interval is None or interval.verdict(1) == "unclear":
-                return f"{what}: {ours['path']} and {theirs['path']} do not differ"
-            shown = interval if interval.verdict(1) == "higher" else interval.inverse
-            how = "faster" if interval.verdict(1) == "higher" else "slower"
-            return f"{what}: {ours['path']} {shown.estimate:.2f}{TIMES} {how} than {theirs['path']}"
-    if not view.panels:
-        return "Nothing to compare was measured yet"
-    panel = view.panels[0]
-    fastest_of = at_size(panel, sizes(panel)[-1])[0]
-    return f"{_what(fastest_of)}: {duration(fastest_of['median_s'])} with {fastest_of['path']}"
-
-
-def _what(cell: Cell) -> str:
-    """Return the collective and its size: 1 MB all-reduce."""
-    phrase = PHRASES[cell["collective"]]
-    return f"{cell['size']} {phrase}" if cell["bytes"] else phrase.capitalize()
-
-
-def keys(view: View) -> list[KeyFigure]:
-    """Return ours against the best of the others, at 1 MB or near it; the time if that is unclear.
-
-    Intervals are corrected for all of them together.
-    """
-    found = [(panel, pair) for panel in view.panels if (pair := near_a_megabyte(panel))]
-    figures = []
-    for panel, (ours, theirs) in found:
-        at = f"at {ours['size']}" if ours["bytes"] else ""
-        own_s, other_s = duration(ours["median_s"]), duration(theirs["median_s"])
-        interval = CALLS.ratio(ours, theirs, len(found))
-        value, meaning = own_s, f"{ours['path']} {at}".rstrip()
-        beside = f"{other_s} with {theirs['path']}, unclear"
-        if interval is not None and interval.verdict(1) != "unclear":
-            value = f"{interval.estimate:.2f}{TIMES}"
-            meaning = f"as fast as {theirs['path']} {at}".rstrip()
-            beside = f"{span(interval)}; {own_s} against {other_s}"
-        figures.append(KeyFigure(label=panel.label, value=value, meaning=meaning, beside=beside))
-    return figures
-
-
-def fastest(cells: Sequence[Cell]) -> Cell | None:
-    """Return the fastest path, where it is seen to be faster than every other that takes at most
-    FAR times as long. cells: the paths at one size, the fastest first."""
-    first, *others = cells
-    near = [cell for cell in others if cell["median_s"] <= FAR * first["median_s"]]
-
-    def lead(cell: Cell) -> Interval | None:
-        return CALLS.ratio(first, cell, len(others))
-
-    return None if not_told_apart(near, lead) else first
-
-
-def crossings(view: View) -> Iterator[Told]:
-    """Yield the fastest path for each range of sizes."""
-    for panel in view.panels:
-        if sizes(panel) == [0] or len({cell["path"] for cell in panel.cells}) < 2:
-            continue
-        found = [(fastest(at_size(panel, n)), n) for n in sizes(panel)]
-        winners = [(cell["path"] if cell else None, n) for cell, n in found]
-        ranges = [
-            (path, [n for _, n in group]) for path, group in groupby(winners, key=lambda w: w[0])
+    for row in rows:
+        ours = [
+            other["median_s"]
+            for other in rows
+            if other["ours"]
+            and (other["collective"], other["bytes"]) == (row["collective"], row["bytes"])
         ]
-        known = [f"{path} {_between(own)}" for path, own in ranges if path]
-        unknown = [_between(own) for path, own in ranges if not path]
-        text = f"fastest: {joined(known)}"
-        if len(ranges) == 1:
-            path = ranges[0][0]
-            text = f"fastest at every size: {path}" if path else "no path is clearly the fastest"
-        elif unknown:
-            text += f"; {joined(unknown)} no path is clearly the fastest"
-        yield Told(text=text, label=panel.label)
+        row["slower"] = row["median_s"] / min(ours) if ours else None
+    return sorted(rows, key=lambda row: (row["bytes"], order.get(row["_path"], len(order))))
 
 
-def _between(own: Sequence[int]) -> str:
-    low, high = size(own[0]), size(own[-1])
-    return f"at {low}" if len(own) == 1 else f"from {low} to {high}"
+def _labels(run: Run) -> dict[str, str]:
+    return {event.path: event.label for event in _first(run) if isinstance(event, PathStateEvent)}
 
 
-def private_tensors(view: View) -> Iterator[Told]:
-    """Yield torch.distributed on our backend against Gloo, tensors where PyTorch put them, at the
-    size where it gains least."""
-    for panel in view.panels:
-        ours = {c["bytes"]: c for c in panel.cells if c["key"] == "torch"}
-        gloo = {c["bytes"]: c for c in panel.cells if c["key"] == "gloo"}
-        both = [(ours[n], gloo[n]) for n in ours if n in gloo]
-        if both:
-            own, other = min(both, key=gain)
-            interval = CALLS.ratio(own, other, len(both))
-            at = f" at {own['size']}" if own["bytes"] else ""
-            name = f"torch.distributed, backend mpi{at}"
-            text, verdict = speed(name, other["path"], interval, units="calls")
-            yield Told(text=text, label=panel.label, verdict=verdict, interval=interval)
+def _times(times_s: Sequence[float]) -> dict[str, Any]:
+    median_s = median(times_s)
+    return {
+        "calls": len(times_s),
+        "blocks_s": blocks(times_s),
+        "median_s": median_s,
+        "median_us": median_s * 1e6,
+        "median_us_low": min(times_s) * 1e6,
+        "median_us_high": p99(times_s) * 1e6,
+    }
 
 
-def wrong_results(view: View) -> Iterator[Told]:
-    for row in view.data.rows:
-        if row["wrong"]:
-            text = f"{row['path']} at {row['size']}: {row['wrong']:,} wrong elements"
-            yield Told(text=text, label=row["panel"])
+def p99(times_s: Sequence[float]) -> float:
+    """Return the time that 99 of 100 calls do not exceed; of fewer calls, the slowest."""
+    ordered = sorted(times_s)
+    return ordered[min(len(ordered) - 1, -(-99 * len(ordered) // 100) - 1)]
 
 
-def right_results(view: View) -> Iterator[Told]:
-    calls = sum(row["calls"] for row in view.data.rows)
-    if calls and not any(row["wrong"] for row in view.data.rows):
-        yield Told(
-            text=f"All results of {calls:,} timed calls were right, every element on every rank"
-        )
+def _bandwidths(
+    collective: Collective, ranks: int, num_bytes: int, median_s: float, machine: Machine
+) -> dict[str, float | None]:
+    """Return bandwidths in units of 10⁹ bytes, as nccl-tests has them, and the floor."""
+    least_s = floor_s(collective, ranks, num_bytes, machine)
+
+    def bus(time_s: float) -> float:
+        return bus_bandwidth(collective, ranks, num_bytes, time_s) / 1e9
+
+    return {
+        "algbw": num_bytes / median_s / 1e9 if num_bytes else None,
+        "busbw": bus(median_s) if num_bytes else None,
+        "floor_us": None if least_s is None else least_s * 1e6,
+        "floor_busbw": bus(least_s) if least_s is not None and num_bytes else None,
+        "times_floor": None if least_s is None else median_s / least_s,
+    }
 
 
-def facts(view: View) -> list[str]:
-    """Return collectives, types, ranks, libraries and calls."""
-    known = [row for row in view.data.runs if row["ranks"]]
-    texts = [
-        joined(list(dict.fromkeys(PHRASES[row["collective"]] for row in view.data.rows))),
-        joined(list(dict.fromkeys(row["types"] for row in known))),
-        joined(list(dict.fromkeys(counted(row["ranks"], "rank") for row in known))),
-        joined(list(dict.fromkeys(row["mpi"] for row in known))),
+def slowest(times_s: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Call by call the time of the slowest rank; calls that a rank did not write are left out."""
+    return tuple(max(call) for call in zip(*times_s, strict=False))
+
+
+def _facts(run: Run, bench: Bench) -> tuple[str, ...]:
+    setting = bench.setting
+    types = f"{setting.dtype} {setting.op}"
+    return _mpi(run), f"{setting.ranks} ranks", types, beside_crowd(setting.crowd).strip()
+
+
+def _label(row: Row, known: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    """Return the collective, and what tells this run from the others. known: their facts."""
+    crowd = row["_facts"][-1]
+    told = [
+        fact
+        for place, fact in enumerate(row["_facts"][:-1])
+        if len({facts[place] for _, facts in known}) > 1
     ]
-    return [*texts, f"{sum(row['calls'] for row in view.data.rows):,} timed calls"]
+    is_alike = len({facts for _, facts in known}) < len({name for name, _ in known})
+    told = [PHRASES[row["collective"]].capitalize(), *told, crowd, row["run"] if is_alike else ""]
+    return ", ".join(filter(None, told))
+
+
+# -- The machine -----------------------------------------------------------------------------------
+
+
+def measure_machine(ranks: Sequence[Sequence[Event]]) -> Machine:
+    """Return the bandwidth over all ranks, what they moved together ÷ the time of the slowest, and
+    the latency of a flag."""
+    times_s: dict[tuple[Kernel, int], list[list[float]]] = {}  # of each rank
+    moved: dict[tuple[Kernel, int], int] = {}
+    trips_s: list[float] = []
+    for rank, events in enumerate(ranks):
+        for event in events:
+            if isinstance(event, RoundTripsEvent):
+                trips_s += event.times_s
+            elif isinstance(event, TrafficEvent):
+                key = event.kernel, event.working_set_bytes
+                times_s.setdefault(key, [[] for _ in ranks])[rank] += event.times_s
+                moved[key] = event.traffic_bytes * len(ranks)
+    rates: dict[Kernel, dict[int, float]] = {"copy": {}, "add": {}}
+    for (kernel, working_set), parts in times_s.items():
+        if whole := slowest(parts):
+            rates[kernel][working_set] = moved[kernel, working_set] / undisturbed(whole)
+    return Machine(copy=rates["copy"], add=rates["add"], round_trip_s=min(trips_s, default=None))
+
+
+def undisturbed(times_s: Sequence[float]) -> float:
+    """The first quartile: what a machine can do, also where others disturb it half of the time."""
+    return sorted(times_s)[(len(times_s) - 1) // 4]
 
 
 def memory_rows(view: View) -> list[Row]:
@@ -381,7 +300,7 @@ def memory_rows(view: View) -> list[Row]:
         shown.setdefault(row["run"], row["panel"])
     rows: list[Row] = []
     for run in view.data.runs:
-        machine = run["_measure"].machine
+        machine = run["_machine"]
         for kernel, curve in (("copying", machine.copy), ("adding", machine.add)):
             for working_set, rate in sorted(curve.items()):
                 head = {"panel": shown.get(run["run"], run["mpi"]), "run": run["run"]}
@@ -390,45 +309,57 @@ def memory_rows(view: View) -> list[Row]:
     return rows
 
 
-def _machines(measures: Sequence[BenchMeasure]) -> Iterator[tuple[str, str]]:
+def _machines(runs: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """Yield each run's own speed of the machine."""
-    for measure in measures:
-        machine, parts = measure.machine, list[str]()
+    for run in runs:
+        machine, parts = run["_machine"], list[str]()
         if machine.round_trip_s is not None:
-            how = f" ({measure.flags_by})" if measure.flags_by else ""
+            how = f" ({run['flags_by']})" if run["flags_by"] else ""
             parts.append(f"flag there and back {duration(machine.round_trip_s)}{how}")
-        for name, curve in (("copy", machine.copy), ("add", machine.add)):
+        curves: Mapping[str, Mapping[int, float]] = {"copy": machine.copy, "add": machine.add}
+        for name, curve in curves.items():
             chosen = [n for n in (2**20, max(curve, default=0)) if n in curve]
             rates = [
                 f"{curve[n] / 1e9:.0f} GB/s at {size(n)} a rank" for n in dict.fromkeys(chosen)
             ]
             parts += [f"{name} {', '.join(rates)}"] if rates else []
         if parts:
-            yield measure.mpi, sentence(f"this machine: {'; '.join(parts)}")
+            yield run["mpi"], sentence(f"this machine: {'; '.join(parts)}")
 
 
-def _missing(measures: Sequence[BenchMeasure]) -> Iterator[tuple[str, str]]:
+def _obstacles(run: Run) -> list[PathStateEvent]:
+    """Return the state of each path that was not measured, with the first collective that met a
+    reason."""
+    found: dict[tuple[str, str], PathStateEvent] = {}
+    for event in _first(run):
+        if isinstance(event, PathStateEvent) and event.obstacle:
+            found.setdefault((event.path, event.obstacle), event)
+    return list(found.values())
+
+
+def _missing(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     """Yield what could not be measured; once where it holds for every run."""
-    met: dict[Obstacle, list[str]] = {}
-    for measure in measures:
-        for obstacle in measure.obstacles:
-            met.setdefault(obstacle, []).append(measure.mpi)
-    for obstacle, runs in met.items():
-        where = f" ({joined(runs)})" if len(runs) < len(measures) else ""
-        reason = obstacle.reason.rstrip(".")
-        text = sentence(f"not measured: {PHRASES[obstacle.collective]}: {reason}{where}")
-        yield obstacle.label, text
+    met: dict[tuple[str, Collective, str | None], list[str]] = {}
+    for run in runs:
+        for state in _obstacles(run):
+            met.setdefault((state.label, state.collective, state.obstacle), []).append(_mpi(run))
+    for (label, collective, reason), names in met.items():
+        where = f" ({joined(names)})" if len(names) < len(runs) else ""
+        text = f"not measured: {PHRASES[collective]}: {(reason or '').rstrip('.')}{where}"
+        yield label, sentence(text)
 
 
-def _disturbed(measures: Sequence[BenchMeasure]) -> Iterator[str]:
+def _disturbed(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the runs whose ranks lost their cores to other processes."""
-    for measure in measures:
-        lost, bench = measure.preempted_per_s, measure.bench
-        crowded = bench is not None and (
+    for run in runs:
+        ends = [e for events in run.ranks for e in events if isinstance(e, MeasuredEvent)]
+        lost = max((end.preempted / end.watched_s for end in ends if end.watched_s), default=0.0)
+        bench = run.bench
+        is_crowded = bench is not None and (
             bench.setting.crowd > 0 or bench.setting.ranks > bench.environment.cores
         )
-        if lost is not None and lost > QUIET_PER_S and not crowded:
+        if lost > QUIET_PER_S and not is_crowded:
             yield (
-                f"Ranks lost their core {lost:,.0f} times per second ({measure.mpi}): these are "
+                f"Ranks lost their core {lost:,.0f} times per second ({_mpi(run)}): these are "
                 "not the numbers of a quiet machine."
             )

@@ -5,16 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from phalanx.report.build import claims_of
+from phalanx.report.build import claims_of, views_of
 from phalanx.report.cells import Row
 from phalanx.report.claims import TIMES
-from phalanx.report.collectives import rows as rows_of
-from phalanx.report.collectives.measures import BenchMeasure
-from phalanx.report.collectives.rows import FAR, PHRASES
+from phalanx.report.collectives import claims
+from phalanx.report.collectives.claims import FAR
+from phalanx.report.collectives.rows import (
+    PHRASES,
+    memory_rows,
+    read_algorithms,
+    read_collectives,
+)
 from phalanx.report.content import Column, words
 from phalanx.report.format import grouped, microseconds, size
 from phalanx.report.marks import Axis, Bars, Lines
-from phalanx.report.values import ChartSection, Page, Plot, Say, TableSpec, View
+from phalanx.report.values import ChartSection, Page, Plot, Say, StudyRows, TableSpec, View
 
 SOURCE = "calls events of all ranks: times_s, the slowest rank of each call; traffic, round_trips"
 SIZE_WORDS = (
@@ -174,39 +179,39 @@ def result_rows(view: View) -> list[Row]:
     """Return the cells, each with whether it is the fastest at its size."""
     found = []
     for panel in view.panels:
-        best = {n: rows_of.at_size(panel, n)[0]["path"] for n in rows_of.sizes(panel)}
+        best = {n: claims.at_size(panel, n)[0]["path"] for n in claims.sizes(panel)}
         cells = [row for row in view.data.rows if row["panel"] == panel.label]
         found += [{**row, "fastest": best[row["bytes"]] == row["path"]} for row in cells]
     return [{**row, "words": microseconds(row["median_s"])} for row in found]
 
 
 COLLECTIVES = Page(
-    read=rows_of.read_collectives,
+    read=read_collectives,
     cell=("path", "bytes"),
-    frames={"memory": rows_of.memory_rows, "results": result_rows},
-    headline=rows_of.headline,
-    facts=rows_of.facts,
-    keys=rows_of.keys,
+    frames={"memory": memory_rows, "results": result_rows},
+    headline=claims.headline,
+    facts=claims.facts,
+    keys=claims.keys,
     claims=(
-        Say(rows_of.wrong_results),
+        Say(claims.wrong_results),
         Say(
-            rows_of.against_rest,
+            claims.against_rest,
             note="The fastest path of Phalanx and the fastest of the others at each size, by their "
             "medians in the same run; of several MPI libraries the hardest to beat.",
         ),
         Say(
-            rows_of.private_tensors,
+            claims.private_tensors,
             note="torch.distributed: on tensors where PyTorch put them, at the size where it gains "
             "least.",
         ),
         Say(
-            rows_of.crossings,
+            claims.crossings,
             note="Fastest: the smallest median at each size, where the interval of its ratio to "
             f"every other says so; what takes more than {FAR:g} times as long is slower without "
             "one.",
         ),
         Say(
-            rows_of.right_results,
+            claims.right_results,
             note="Buffers are rewritten before every call, results checked after it.",
         ),
     ),
@@ -242,34 +247,35 @@ COLLECTIVES = Page(
     ),
 )
 ALGORITHMS = Page(
-    read=rows_of.read_algorithms,
+    read=read_algorithms,
     cell=("path", "bytes"),
     frames=COLLECTIVES.frames,
-    claims=(Say(rows_of.crossings),),
+    claims=(Say(claims.crossings),),
     sections=(ChartSection("All-reduce on messages", (time_plot("algorithms"),)),),
     tables=(RESULTS,),
 )
 """Part of another page: algorithms that a study has measured."""
 
 
-def as_json(measure: BenchMeasure, view: View) -> dict[str, Any]:
-    """Return the content of the tables, unrounded, for other programs."""
-    machine = measure.machine
+def as_json(data: StudyRows) -> dict[str, Any]:
+    """Return the content of the tables of one run, unrounded, for other programs."""
+    (view,), (run,) = views_of(COLLECTIVES, data), data.runs
+    machine = run["_machine"]
     return {
-        "bench": measure.name,
-        "mpi": measure.mpi,
-        "status": measure.status,
-        "rows": [_as_json(row) for row in view.data.rows],
+        "bench": run["run"],
+        "mpi": run["mpi"],
+        "status": run["status"],
+        "rows": [_as_json(row) for row in data.rows],
         "against_the_rest": [
             {
                 "collective": ours["collective"],
                 "bytes": ours["bytes"],
                 "ours": ours["path"],
                 "theirs": theirs["path"],
-                "gain": rows_of.gain((ours, theirs)),
+                "gain": claims.gain((ours, theirs)),
             }
             for panel in view.panels
-            for ours, theirs in rows_of.pairs(panel)
+            for ours, theirs in claims.pairs(panel)
         ],
         "machine": {
             "copy_bytes_per_s": {str(n): rate for n, rate in machine.copy.items()},
@@ -277,29 +283,28 @@ def as_json(measure: BenchMeasure, view: View) -> dict[str, Any]:
             "flag_round_trip_s": machine.round_trip_s,
         },
         "not_measured": [
-            {"path": o.label, "collective": PHRASES[o.collective], "reason": o.reason}
-            for o in measure.obstacles
+            {"path": o.label, "collective": PHRASES[o.collective], "reason": o.obstacle}
+            for o in run["_obstacles"]
         ],
         "findings": [f"{label}: {text}" if label else text for label, text in claims_of([view])],
     }
 
 
 def _as_json(row: Row) -> dict[str, Any]:
-    point = row["_point"]
+    def times(name: str, factor: float) -> float | None:
+        return None if row[name] is None else row[name] * factor
+
     return {
-        "collective": point.collective,
-        "path": point.path,
-        "label": point.label,
-        "ranks": point.ranks,
-        "count": point.count,
-        "bytes": point.num_bytes,
-        "calls": len(point.times_s),
-        "min_s": point.minimum_s,
-        "median_s": point.median_s,
-        "p99_s": point.p99_s,
-        "algorithm_bandwidth_bytes_per_s": point.algorithm_bandwidth,
-        "bus_bandwidth_bytes_per_s": point.bus_bandwidth,
-        "wrong": point.wrong,
-        "floor_s": None if point.floor is None else point.floor.seconds,
-        "times_floor": point.times_floor,
+        "collective": row["collective"],
+        "path": row["_path"],
+        "label": row["path"],
+        **{name: row[name] for name in ("ranks", "count", "bytes", "calls")},
+        "min_s": times("median_us_low", 1e-6),
+        "median_s": row["median_s"],
+        "p99_s": times("median_us_high", 1e-6),
+        "algorithm_bandwidth_bytes_per_s": times("algbw", 1e9),
+        "bus_bandwidth_bytes_per_s": times("busbw", 1e9),
+        "wrong": row["wrong"],
+        "floor_s": times("floor_us", 1e-6),
+        "times_floor": row["times_floor"],
     }

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
+from operator import itemgetter
 from typing import Any
 
-from rich.console import Console
+import msgspec
 
-from phalanx.report.build import claims_of, print_summary, views_of
+from phalanx.report.build import claims_of, views_of
 from phalanx.report.cells import Row
 from phalanx.report.content import Column, words
 from phalanx.report.format import amount, duration, fixed, grouped, one_decimal, three_digits
-from phalanx.report.io import rows as rows_of
-from phalanx.report.io.comparison import floor_of
-from phalanx.report.io.measures import IoMeasure, IoPoint
+from phalanx.report.io import claims
+from phalanx.report.io.claims import (
+    Ways,
+    best_by,
+    busy,
+    flat,
+    on_fewest_ranks,
+    own,
+    paced,
+    times_read,
+    times_torch,
+    with_compute,
+)
+from phalanx.report.io.rows import (
+    COLUMNS,
+    MEGABYTE,
+    OF_WAY,
+    QUANTITIES,
+    floor_of,
+    read_bench,
+    read_study,
+    ways_of,
+)
 from phalanx.report.marks import Axis, Bars, Lines
-from phalanx.report.values import ChartSection, Page, Plot, Rows, Say, TableSpec
+from phalanx.report.values import ChartSection, Page, Plot, Rows, Say, StudyRows, TableSpec, View
 
 SOURCE = "io_epoch events of all ranks: samples, bytes, total_s, waits_s"
 SHORT = {"threads": "thr.", "processes": "proc."}
@@ -27,6 +48,8 @@ TOOLTIP = (
     *("mb_per_s|MB/s|,.4~r", "first_ms|first batch (ms)|,.3~r", "stalls:Q"),
     "utilisation|busy|.1%",
 )
+OF_PACE = ("first_ms", "stalls", "utilisation", "utilisation_low", "utilisation_high")
+BY_BYTES = itemgetter("mb_per_s")
 BUSY = Axis(field="utilisation", title="busy: compute ÷ total time", form="%", domain=(0.0, 1.0))
 FLAT_OUT = Axis(field="mb_per_s", title="MB/s flat out", zero=True)
 _plot = partial(Plot, source=SOURCE)
@@ -97,22 +120,74 @@ DEPTH_PLOT = _over(
 RANKS_PLOT = _over(
     "ranks", "ranks", "ranks, each on data of its own; one line per format, its fastest way."
 )
+
+
+def frame(choose: Callable[[Ways], Iterable[Row]]) -> Callable[[View], list[Row]]:
+    """Return the rows of some ways of each panel, with the floor of its profile."""
+
+    def rows(view: View) -> list[Row]:
+        names = ("panel", "run", *COLUMNS, "floor")
+        found = (way for ways in claims.panels(view).values() for way in choose(ways))
+        return [{name: way[name] for name in names} for way in found]
+
+    return rows
+
+
+def busiest_by_compute(ways: Ways) -> list[Row]:
+    """Return the best utilisation of each format at each compute time."""
+    found = own(with_compute(ways))
+    best = best_by(found, ("_format", "compute_s"), busy)
+    return [best[key] for key in sorted(best)]
+
+
+def fastest_over(column: str) -> Callable[[Ways], list[Row]]:
+    """Return the fastest of each format at each value; nothing where there is one value."""
+
+    def choose(ways: Ways) -> list[Row]:
+        known = [w for w in own(flat(ways)) if column != "depth" or w["readers"]]
+        best = best_by(known, ("_format", column), BY_BYTES)
+        several = len({value for _, value in best}) > 1
+        return [best[key] for key in sorted(best)] if several else []
+
+    return choose
+
+
+def flat_rows(view: View) -> list[Row]:
+    """Return the ways flat out, with what they are at the compute time of the profile."""
+    every = ways_of(view)
+    at_pace = {(way["run"], way["_way"]): way for way in paced(every)}
+    rows: list[Row] = []
+    for way in flat(every):
+        peers = [other for other in every if other["run"] == way["run"]]
+        with_pace = at_pace.get((way["run"], way["_way"]))
+        times = {"times_read": times_read(peers, way), "times_torch": times_torch(peers, way)}
+        busyness = {name: with_pace[name] if with_pace else None for name in OF_PACE}
+        rows.append({**way, "panel": way["run"], **busyness, **times})
+    return rows
+
+
+def written_rows(view: View) -> list[Row]:
+    """Return a row a format that was written for a run."""
+    found = [
+        (r["run"], one) for r in view.data.runs if r["_bench"] for one in r["_bench"].generated
+    ]
+    names = {"format": "format", "files": "num_files", "bytes": "bytes", "write_s": "write_s"}
+    return [
+        {"run": run, **{name: getattr(one, field) for name, field in names.items()}}
+        for run, one in found
+    ]
+
+
 FRAMES = {
-    "fastest": rows_of.frame(rows_of.fastest_of_loaders),
-    "busiest": rows_of.frame(rows_of.busiest_of_formats),
-    "paced": rows_of.frame(rows_of.busiest_by_compute),
-    "by readers": rows_of.frame(rows_of.fastest_over(lambda p: p.cell.readers)),
-    "by depth": rows_of.frame(
-        rows_of.fastest_over(lambda p: p.cell.depth if p.cell.readers else None)
+    "fastest": frame(lambda ways: best_by(flat(ways), ("format", "loader"), BY_BYTES).values()),
+    "busiest": frame(
+        lambda ways: best_by(own(paced(on_fewest_ranks(ways))), ("format",), busy).values()
     ),
-    "by ranks": rows_of.frame(rows_of.fastest_over(lambda p: p.cell.ranks)),
-    "flat": rows_of.flat_rows,
-    "written": rows_of.written_rows,
+    "paced": frame(busiest_by_compute),
+    **{f"by {column}": frame(fastest_over(column)) for column in ("readers", "depth", "ranks")},
+    "flat": flat_rows,
+    "written": written_rows,
 }
-
-
-def _cell(name: str) -> Any:
-    return lambda row: getattr(row["_point"].cell, name)
 
 
 def _range(low: str, high: str, form: Any) -> Any:
@@ -123,7 +198,7 @@ def _range(low: str, high: str, form: Any) -> Any:
 
 
 def _ways_note(rows: Rows) -> str:
-    setting = rows[0]["_measure"].bench.setting
+    setting = rows[0]["_bench"].setting
     return (
         "samples/s and MB/s of 10⁶ bytes flat out. Time to the first batch, stalls (waits over "
         f"{duration(setting.stall_s)}, an epoch of {setting.steps} steps) and busy (compute ÷ "
@@ -135,17 +210,17 @@ def _ways_note(rows: Rows) -> str:
 
 def _style(row: Row, column: str) -> str:
     known = row["utilisation"]
-    is_low = known is not None and known < floor_of(row["_measure"])
+    is_low = known is not None and known < row["floor"]
     return "red" if column == "busy" and is_low else ""
 
 
 def _readers(row: Row) -> str | None:
-    cell = row["_point"].cell
+    cell = row["_way"]
     return f"{cell.readers} {SHORT[cell.kind]}" if cell.readers else None
 
 
 def _loader(row: Row) -> str:
-    name: str = row["_point"].cell.loader
+    name: str = row["_way"].loader
     return LOADER_WORDS.get(name, name)
 
 
@@ -157,7 +232,7 @@ WAYS = TableSpec(
     on_terminal=True,
     style=_style,
     columns=(
-        words("format", _cell("format"), short="format"),
+        words("format", "_format", short="format"),
         words("cache", "cache", short="cache"),
         words("loader", _loader, short="loader"),
         words("readers", _readers, short="readers"),
@@ -205,29 +280,36 @@ TABLES = (
     ),
 )
 FASTEST = Say(
-    rows_of.claim(rows_of.fastest_format),
+    claims.claim(claims.fastest_format),
     note="Fastest format: flat out, nothing is computed between batches. The best way of each, "
     "where it is ahead of every other in each round, by more than 5 %.",
 )
-IO = Page(
-    read=rows_of.read_bench,
+_page = partial(
+    Page,
+    cell=("_way", "compute_s"),
+    columns=(*(*OF_WAY, "compute_s", "run", "floor", "number", "_way", "_format", "_bench"),),
+    quantities=QUANTITIES,
     frames=FRAMES,
-    headline=rows_of.headline,
-    facts=rows_of.facts,
-    keys=rows_of.keys,
+    tables=TABLES,
+)
+IO = _page(
+    read=read_bench,
+    headline=claims.headline,
+    facts=claims.facts,
+    keys=claims.keys,
     claims=(
         Say(
-            rows_of.claim(rows_of.utilisation),
+            claims.claim(claims.utilisation),
             note="Busy: compute ÷ total time of an epoch, median over epochs; the best way of each "
             "format.",
         ),
         Say(
-            rows_of.claim(rows_of.against_torch),
+            claims.claim(claims.against_torch),
             note="Against PyTorch's DataLoader: in the fastest format that both read, each at its "
             "best, on the same shards and in turn; its workers stay and were started before the "
             "clock. The range is that of the rounds.",
         ),
-        Say(rows_of.claim(rows_of.bound)),
+        Say(claims.claim(claims.bound)),
         FASTEST,
     ),
     leading=(UTILISATION_PLOT,),
@@ -235,21 +317,19 @@ IO = Page(
         ChartSection("Loading", (THROUGHPUT_PLOT, FIRST_PLOT)),
         ChartSection("Readers, depth, ranks", (READERS_PLOT, DEPTH_PLOT, RANKS_PLOT)),
     ),
-    tables=TABLES,
 )
-IO_STUDY = Page(
-    read=rows_of.read_study,
-    frames=FRAMES,
-    headline=rows_of.study_headline,
-    keys=rows_of.balances,
+IO_STUDY = _page(
+    read=read_study,
+    headline=claims.study_headline,
+    keys=claims.balances,
     claims=(
         Say(
-            rows_of.claim(rows_of.choice),
+            claims.claim(claims.choice),
             note="Which to take: the least that keeps the accelerator busy: fewest readers, then "
             "fewest batches ahead, then the fastest format; where nothing does, the fastest.",
         ),
         Say(
-            rows_of.claim(rows_of.bounds),
+            claims.claim(claims.bounds),
             note="A way is compute-bound where a step computes longer than a batch takes flat out; "
             "measured: the shortest compute time at which the floor was reached.",
         ),
@@ -257,46 +337,33 @@ IO_STUDY = Page(
     ),
     leading=(BUSY_PLOT,),
     sections=(ChartSection("What comes through", (THROUGHPUT_PLOT, READERS_PLOT, DEPTH_PLOT)),),
-    tables=TABLES,
 )
 
 
-def show(measure: IoMeasure, console: Console) -> None:
-    """Print the table of all ways and the claims of a measurement."""
-    print_summary(IO, rows_of.rows_of_bench(measure, Path()), console)
-
-
-def as_json(measure: IoMeasure) -> dict[str, Any]:
-    """Return the content of the table, unrounded, for other programs."""
-    found = claims_of(views_of(IO, rows_of.rows_of_bench(measure, Path())))
+def as_json(data: StudyRows) -> dict[str, Any]:
+    """Return the content of the table of a measurement, unrounded, for other programs."""
+    (view,), (run,) = views_of(IO, data), data.runs
     return {
-        "bench": measure.name,
-        "status": measure.status,
-        "scaled": measure.bench.setting.scaled if measure.bench else [],
-        "utilisation_floor": floor_of(measure),
-        "rows": [_as_json(point) for point in measure.points],
-        "left_out": measure.bench.left_out if measure.bench else {},
-        "findings": [f"{label}: {text}" for label, text in found],
+        "bench": run["run"],
+        "status": run["status"],
+        "scaled": run["_bench"].setting.scaled,
+        "utilisation_floor": floor_of(run["_bench"]),
+        "rows": [_as_json(way) for way in ways_of(view)],
+        "left_out": run["_bench"].left_out,
+        "findings": [f"{label}: {text}" for label, text in claims_of([view])],
     }
 
 
-def _as_json(point: IoPoint) -> dict[str, Any]:
-    cell = point.cell
+def _as_json(way: Row) -> dict[str, Any]:
     return {
-        "format": cell.format,
-        "loader": cell.loader,
-        "kind": cell.kind,
-        "readers": cell.readers,
-        "depth": cell.depth,
-        "cache": cell.cache,
-        "ranks": cell.ranks,
-        "compute_s": point.compute_s,
-        "samples_per_s": point.samples_per_s,
-        "bytes_per_s": point.bytes_per_s,
-        "first_batch_s": point.first_s,
-        "stalls": point.stalls,
-        "utilisation": point.utilisation,
-        "resident_before": point.resident,
-        "wrong": point.wrong,
-        "epoch_s": [epoch.total_s for epoch in point.epochs],
+        **msgspec.to_builtins(way["_way"]),
+        "compute_s": way["compute_s"],
+        "samples_per_s": way["samples_per_s"],
+        "bytes_per_s": way["mb_per_s"] * MEGABYTE,
+        "first_batch_s": way["first_ms"] / 1e3,
+        "stalls": way["stalls"],
+        "utilisation": way["utilisation"],
+        "resident_before": way["resident"],
+        "wrong": way["wrong"],
+        "epoch_s": way["_cell"].values("total_s"),
     }

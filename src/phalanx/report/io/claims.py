@@ -1,0 +1,329 @@
+"""Claims about ways of loading: how busy, how fast, and which to take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from phalanx.records.io import READS
+from phalanx.report.cells import Row
+from phalanx.report.claims import NOTHING_COMPLETED, TIMES
+from phalanx.report.content import KeyFigure
+from phalanx.report.format import amount, duration, joined, percent, sentence, span, three_digits
+from phalanx.report.io.rows import LOADERS, RATE
+from phalanx.report.statistics import Interval, not_told_apart
+from phalanx.report.values import Told, View
+
+SAME_WITHIN = 0.05  # ratios of rounds closer to 1 are called none
+Ways = Sequence[Row]
+"""Cells of one panel: from one state of the cache."""
+
+
+def compare_loaders(ours: Row, theirs: Row) -> Interval:
+    """Return the ratio of samples/s of ours and theirs, flat out, in the same rounds: the median
+    over the rounds, and their range."""
+    rates = (row["_cell"].values(RATE.column) for row in (ours, theirs))
+    gains = [own / other for own, other in zip(*rates, strict=False)]
+    return Interval(estimate=RATE.how(gains), low=min(gains), high=max(gains))
+
+
+def own(ways: Iterable[Row]) -> list[Row]:
+    return [way for way in ways if way["_way"].loader == "phalanx"]
+
+
+def flat(ways: Iterable[Row]) -> list[Row]:
+    """Return the ways flat out: nothing is computed."""
+    return [way for way in ways if not way["compute_s"]]
+
+
+def with_compute(ways: Iterable[Row]) -> list[Row]:
+    return [way for way in ways if way["compute_s"]]
+
+
+def paced(ways: Iterable[Row]) -> list[Row]:
+    """Return the ways with the compute time of the profile."""
+    return [way for way in ways if way["compute_s"] == way["_bench"].setting.compute_s]
+
+
+def busy(way: Row) -> float:
+    """Return the utilisation; 0 of what was measured flat out."""
+    return way["utilisation"] or 0.0
+
+
+def rate(way: Row) -> float:
+    found: float = way["samples_per_s"]
+    return found
+
+
+def best_by(
+    ways: Iterable[Row], columns: Sequence[str], value: Callable[[Row], float]
+) -> dict[tuple[object, ...], Row]:
+    """Return the way with the largest value for each combination of `columns`, the first of
+    equals."""
+    best: dict[tuple[object, ...], Row] = {}
+    for way in ways:
+        key = tuple(way[column] for column in columns)
+        if key not in best or value(way) > value(best[key]):
+            best[key] = way
+    return best
+
+
+def on_fewest_ranks(ways: Ways) -> list[Row]:
+    fewest = min((way["ranks"] for way in ways), default=1)
+    return [way for way in ways if way["ranks"] == fewest]
+
+
+def best_of_each_format(ways: Ways) -> list[Row]:
+    """Return the fastest of our ways in each format flat out, on the fewest ranks."""
+    return list(best_by(own(flat(on_fewest_ranks(ways))), ["format"], rate).values())
+
+
+def fastest(ways: Iterable[Row]) -> Row | None:
+    return max(ways, key=rate, default=None)
+
+
+def rivals(ways: Ways, way: Row, loader: str) -> list[Row]:
+    """Return the ways of another loader over the same data, cache and ranks, flat out."""
+    same = ("format", "cache", "ranks")
+    return [
+        other
+        for other in flat(ways)
+        if other["_way"].loader == loader and all(other[name] == way[name] for name in same)
+    ]
+
+
+def times_read(ways: Ways, way: Row) -> float | None:
+    others = rivals(ways, way, "read") if way["_way"].loader not in READS else []
+    return 1 / compare_loaders(way, others[0]).estimate if others else None
+
+
+def times_torch(ways: Ways, way: Row) -> float | None:
+    """Return the speed-up over PyTorch with the same number of readers and batches ahead."""
+    same = [
+        other
+        for other in rivals(ways, way, "torch")
+        if (other["readers"], other["depth"]) == (way["readers"], way["depth"])
+    ]
+    return compare_loaders(way, same[0]).estimate if same and own([way]) else None
+
+
+def balance_s(way: Row) -> float:
+    """Return the compute time of a step below which a way cannot keep up: of a batch flat out."""
+    batch: int = way["_bench"].setting.batch_size * way["ranks"]
+    return batch / rate(way)
+
+
+def how(way: Row) -> str:
+    """Return the readers in words: 2 threads, 4 batches ahead."""
+    cell = way["_way"]
+    if cell.loader in READS:
+        return "one process"
+    if not cell.readers:
+        return "no readers"
+    one = {"threads": "thread", "processes": "process"}[cell.kind]
+    readers = f"{cell.readers} {one if cell.readers == 1 else cell.kind}"
+    return f"{readers}, {cell.depth} {'batch' if cell.depth == 1 else 'batches'} ahead"
+
+
+# -- Claims ----------------------------------------------------------------------------------------
+
+
+def panels(view: View) -> dict[str, list[Row]]:
+    """Return the cells of each panel, by its label."""
+    cells = view.frame("cells")
+    return {p.label: [row for row in cells if row["panel"] == p.label] for p in view.panels}
+
+
+def claim(question: Callable[[Ways], str | None]) -> Callable[[View], Iterator[Told]]:
+    """Return a claim about each panel."""
+
+    def tell(view: View) -> Iterator[Told]:
+        for label, ways in panels(view).items():
+            if text := question(ways):
+                yield Told(text=text, label=label)
+
+    return tell
+
+
+def utilisation(ways: Ways) -> str | None:
+    """Return the formats that keep the accelerator busy, and those that do not."""
+    best = best_by(own(paced(ways)), ["format"], busy)
+    if not best:
+        return None
+    floor = ways[0]["floor"]
+    words = [(f"{w['format']} ({percent(busy(w), 1)})", busy(w) >= floor) for w in best.values()]
+    reach = [text for text, is_reached in words if is_reached]
+    below = [text for text, is_reached in words if not is_reached]
+    text = f"{len(reach)} of {len(best)} formats reach the floor of {percent(floor, 0)}"
+    text += f": {joined(reach)}" if reach else ""
+    return f"{text}; not {joined(below)}" if below else text
+
+
+def bound(ways: Ways) -> str | None:
+    """Return the compute time from which the fastest way keeps up, relative to the profile's."""
+    best = fastest(best_of_each_format(ways))
+    if best is None:
+        return None
+    setting, least_s = best["_bench"].setting, balance_s(best)
+    margin = setting.compute_s / least_s
+    which = "compute-bound" if margin >= 1 else "I/O-bound"
+    far = f"{margin:.1f} times what it takes" if margin >= 1 else f"{percent(margin, 0)} of that"
+    return (
+        f"a batch of {amount(setting.batch_size * setting.sample_bytes)} takes "
+        f"{duration(least_s)} from {best['format']}; a step computes "
+        f"{duration(setting.compute_s)}, {far}: {which}"
+    )
+
+
+def fastest_format(ways: Ways) -> str | None:
+    """Return the fastest format, or that it cannot be told from others."""
+    found = sorted(best_of_each_format(ways), key=rate, reverse=True)
+    if len(found) < 2:
+        return None
+    best, *others = found
+    least = others[-1]
+    near = not_told_apart(
+        others, lambda other: compare_loaders(best, other), neutral=1 + SAME_WITHIN
+    )
+    facts = f"{three_digits(rate(best))} samples/s with {how(best)}, "
+    facts += f"{rounds(compare_loaders(best, least))} those of {least['format']}"
+    if near:
+        names = joined([way["format"] for way in near])
+        return f"No clear winner among {len(found)} formats: {best['format']} ({facts}) and {names}"
+    return f"{best['format']} is the fastest of {len(found)} formats: {facts}"
+
+
+def rounds(interval: Interval) -> str:
+    """Return a ratio with its range over the rounds."""
+    return f"{interval.estimate:.2f}{TIMES} (rounds {span(interval)})"
+
+
+def against_torch(ways: Ways) -> str | None:
+    """Compare with PyTorch's DataLoader, in the fastest format that both read."""
+    for way in sorted(best_of_each_format(ways), key=rate, reverse=True):
+        theirs = [r for name in ("torch", "torch-batched") for r in rivals(ways, way, name)]
+        if best := fastest(theirs):
+            gain, other = compare_loaders(way, best), LOADERS[best["_way"].loader]
+            return compare_rounds(f"Phalanx from {way['format']}", other, gain)
+    return None
+
+
+def compare_rounds(subject: str, against: str, interval: Interval) -> str:
+    """Return a comparison by rounds in a sentence; what is within SAME_WITHIN of 1 is none."""
+    if interval.verdict(1 + SAME_WITHIN) == "higher":
+        return f"{subject}: {rounds(interval)} as fast as {against}"
+    if interval.verdict(1 / (1 + SAME_WITHIN)) == "lower":
+        return f"{subject}: {rounds(interval.inverse)} slower than {against}"
+    return f"No difference between {subject} and {against}: {rounds(interval)}"
+
+
+def choice(ways: Ways) -> str | None:
+    """Return the cheapest way that reaches the floor at the profile's own compute time."""
+    chosen = chosen_way(ways)
+    if chosen is None:
+        return None
+    floor, step = percent(chosen["floor"], 0), duration(chosen["_bench"].setting.compute_s)
+    reached, name = percent(busy(chosen), 1), chosen["format"]
+    if busy(chosen) >= chosen["floor"]:
+        text = f"at {step} per step {name} with {how(chosen)} suffice: busy {reached}"
+        return f"{text}, floor {floor}"
+    text = f"at {step} per step nothing reaches {floor}; the most is {reached}, with {name}"
+    return f"{text}, {how(chosen)}"
+
+
+def chosen_way(ways: Ways) -> Row | None:
+    """Return the least that reaches the floor, or what comes nearest to it."""
+    found, rates = own(paced(ways)), {way["_way"]: rate(way) for way in flat(ways)}
+    if reach := [way for way in found if busy(way) >= way["floor"]]:
+        return min(reach, key=lambda w: (w["readers"], w["depth"], -rates.get(w["_way"], 0.0)))
+    return max(found, key=busy, default=None)
+
+
+def bounds(ways: Ways) -> str | None:
+    """Return, for each format, the compute time below which it is I/O-bound."""
+    texts = []
+    for best in best_of_each_format(ways):
+        reached_s = [
+            way["compute_s"]
+            for way in own(with_compute(ways))
+            if way["format"] == best["format"] and busy(way) >= way["floor"]
+        ]
+        at = f"floor reached at {duration(min(reached_s))}" if reached_s else "floor never reached"
+        texts.append(f"{best['format']} below {duration(balance_s(best))} per step ({at})")
+    return f"I/O-bound: {joined(texts)}" if texts else None
+
+
+def _busy_words(way: Row) -> str:
+    setting = way["_bench"].setting
+    only = "" if busy(way) >= way["floor"] else "only "
+    where = f"{way['format']} from {'memory' if way['cache'] == 'warm' else 'disk'}"
+    name = f"{setting.profile.name}: {setting.accelerator.upper()}"
+    return f"{name} {only}{percent(busy(way), 1)} busy with {where}"
+
+
+def headline(view: View) -> str:
+    """Return the best utilisation of a measurement, or its best rate."""
+    ways = view.frame("cells")
+    if found := own(paced(ways)):
+        return _busy_words(max(found, key=busy))
+    for each in panels(view).values():
+        if best := fastest(best_of_each_format(each)):
+            return sentence(f"{best['format']}: {three_digits(rate(best))} samples/s").rstrip(".")
+    return "No way of loading was measured to its end yet"
+
+
+def study_headline(view: View) -> str:
+    """Return what suffices for the first profile, from the last cache."""
+    profiles = {ways[0]["run"]: ways for ways in panels(view).values()}
+    for ways in profiles.values():
+        if chosen := chosen_way(ways):
+            return _busy_words(chosen)
+    return NOTHING_COMPLETED
+
+
+def keys(view: View) -> list[KeyFigure]:
+    """Return the best utilisation from each state of the cache."""
+    figures = []
+    for label, ways in panels(view).items():
+        if best := max(own(paced(ways)), key=busy, default=None):
+            first, floor = duration(best["first_ms"] / 1e3), percent(best["floor"], 0)
+            figures.append(
+                KeyFigure(
+                    label=label,
+                    value=percent(busy(best), 1),
+                    meaning=f"busy, {best['format']}, {how(best)}",
+                    beside=f"floor {floor}; first batch after {first}",
+                )
+            )
+    return figures
+
+
+def balances(view: View) -> list[KeyFigure]:
+    """Return the compute time at which the fastest way turns compute-bound."""
+    figures = []
+    for label, ways in panels(view).items():
+        if best := fastest(best_of_each_format(ways)):
+            profile_s = duration(best["_bench"].setting.compute_s)
+            figures.append(
+                KeyFigure(
+                    label=label,
+                    value=duration(balance_s(best)),
+                    meaning="per step: below it the storage holds the accelerator up",
+                    beside=f"{best['format']}, {how(best)}; the profile computes {profile_s}",
+                )
+            )
+    return figures
+
+
+def facts(view: View) -> list[str]:
+    """Return what was measured."""
+    for bench in [row["_bench"] for row in view.data.runs if row["_bench"]]:
+        setting = bench.setting
+        return [
+            f"{setting.profile.name}{' (scaled)' if setting.scaled else ''}",
+            f"{setting.num_samples:,} samples of {amount(setting.sample_bytes)} a rank",
+            f"batches of {setting.batch_size}",
+            f"{duration(setting.compute_s)} of compute per step on an emulated "
+            f"{setting.accelerator.upper()}",
+            bench.storage.file_system or "an unknown file system",
+        ]
+    return []
