@@ -14,7 +14,7 @@ from phalanx.errors import UserError
 from phalanx.records.files import read_study, write_record
 from phalanx.records.schema import Run
 from phalanx.study import execute as steps
-from phalanx.study.execute import open_study
+from phalanx.study.execute import PreparedStudy, open_study
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
 from tests.report.collectives.made_bench import make_bench
@@ -33,7 +33,8 @@ def planned(**changed: object) -> list[TrainingRun]:
 def opened(
     folder: Path, data: str = "digits", command: str = "phalanx new", **changed: object
 ) -> None:
-    open_study(folder, planned(**changed), kind="scaling", command=command, data=[data])
+    runs = planned(**changed)
+    open_study(PreparedStudy(kind="scaling", folder=folder, runs=runs, data=[data]), command)
 
 
 def test_the_plan_is_written_with_every_option_once(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_one_run_that_can_be_made_is_enough(tmp_path: Path) -> None:
         **{**bad.config.options(), "strategy": "mpi", "ranks": 100, "batch_size": 32}
     )
     runs = [TrainingRun(name="bad", config=config), good]
-    open_study(tmp_path, runs, kind="scaling", command="phalanx new")
+    open_study(PreparedStudy(kind="scaling", folder=tmp_path, runs=runs), "phalanx new")
     assert read_study(tmp_path).runs == ["bad", "one"]
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from phalanx.errors import UserError
 from phalanx.report.kinds import summarize
 from phalanx.report.page import write_report
-from phalanx.study.execute import execute, open_study
+from phalanx.study.execute import PreparedStudy, execute, open_study
 from phalanx.study.own import Grid, keep_file, own_folder, plan, read_file
 from tests.report.made_view import check_claims, read, rows_of, table_of
 
@@ -37,7 +37,8 @@ def test_the_example_is_made_and_drawn(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(planned) == 3 * 2 * 2 - 1
     assert planned[0].name == "seed-0-momentum-0.0-lr-0.01"
     keep_file(file, folder)
-    open_study(folder, planned, kind=study.name, command="phalanx study rates.toml")
+    prepared = PreparedStudy(kind=study.name, folder=folder, runs=planned)
+    open_study(prepared, "phalanx study rates.toml")
     assert execute(folder, planned, Console(quiet=True)) == 0
     content, (view,) = read(folder)
     check_claims(content)

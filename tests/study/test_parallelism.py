@@ -8,8 +8,8 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName
 from phalanx.report.options import SPLITTING
-from phalanx.study.parallelism import ParallelismConfig, StudyPlan, layouts, plan
-from phalanx.study.planned import TrainingRun
+from phalanx.study.parallelism import ParallelismConfig, layouts, plan
+from phalanx.study.planned import StudyPlan, TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.study.scratch import plan_scratch, scratch_layouts
 from phalanx.train.config import TrainConfig

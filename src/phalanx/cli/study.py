@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -26,14 +26,13 @@ from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_bench, read_record
 from phalanx.records.schema import JobRecord
 from phalanx.report.collectives.rows import ALGORITHMS
-from phalanx.report.kinds import summarize
 from phalanx.study import compression as compression_study
 from phalanx.study import large_batch as large_batch_study
 from phalanx.study import parallelism as parallelism_study
 from phalanx.study import scaling as scaling_study
 from phalanx.study import survival as survival_study
 from phalanx.study.compression import CompressionConfig
-from phalanx.study.execute import execute, set_aside
+from phalanx.study.execute import PreparedStudy, execute, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.own import keep_file, own_folder, read_file
 from phalanx.study.own import plan as plan_own
@@ -48,11 +47,34 @@ from phalanx.train.data_options import DatasetName
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")
 OPTIONS = Parameter(name="*", consume_multiple=True, negative_iterable=())
+Prepare = TypeVar("Prepare", bound=Callable[[Any], PreparedStudy])
 
 app = App(
     name="study", help="Compare options by measuring them on this machine, and draw a report."
 )
 add_command(app, "io", "phalanx.cli.study_io:io")
+
+
+def study_command(prepare: Prepare) -> Prepare:
+    """Register a kind of study: a function of its options, whose docstring is the help."""
+    options: Any = get_type_hints(prepare)["config"]
+
+    def command(
+        *,
+        config: Any = options(),  # noqa: B008  # frozen
+        preflight: Preflight = True,
+        json_: Json = False,
+        hosts: Hosts = None,
+        hostfile: HostFile = None,
+    ) -> None:
+        console = new_console(json_)
+        take_hosts(hosts, hostfile, console)
+        run_study(prepare(config), console, preflight=preflight, json_=json_)
+
+    command.__doc__ = prepare.__doc__
+    command.__annotations__ |= {"config": Annotated[options, OPTIONS]}
+    app.command(command, name=prepare.__name__.replace("_", "-"))
+    return prepare
 
 
 @app.default
@@ -83,29 +105,13 @@ def own(
     folder = study_dir or own_folder(study, file)
     planned = plan_own(study)
     keep_file(file, folder)
-    run_study(
-        folder,
-        planned,
-        console,
-        summarize,
-        kind=study.name,
-        data=[file_state(study.program)] if study.program else [],
-        preflight=preflight,
-        json_=json_,
-    )
+    data = [file_state(study.program)] if study.program else []
+    prepared = PreparedStudy(kind=study.name, folder=folder, runs=planned, data=data)
+    run_study(prepared, console, preflight=preflight, json_=json_)
 
 
-@app.command
-def scaling(
-    *,
-    config: Annotated[ScalingConfig, OPTIONS] = ScalingConfig(),  # noqa: B008  # frozen
-    program: str | None = None,
-    epoch_pattern: str | None = None,
-    preflight: Preflight = True,
-    json_: Json = False,
-    hosts: Hosts = None,
-    hostfile: HostFile = None,
-) -> None:
+@study_command
+def scaling(config: ScalingConfig) -> PreparedStudy:
     """Is it worth spreading the training over ranks, with what, how far, at what accuracy?
 
     Trains every model alone, over MPI and over Gloo, each run its own job. With --program it does
@@ -122,74 +128,29 @@ def scaling(
         phalanx study scaling --ranks 1 2 4 --program my_train.py --epochs 6
 
         phalanx study scaling --hosts n0:4,n1:4 --nodes 1 2
-
-    Parameters
-    ----------
-    program
-        A program that trains by phalanx.start with strategy="auto", and its arguments: all that
-        follows belongs to it, so options of the study stand before.
-    epoch_pattern
-        Of a program that trains otherwise: a regular expression of the line that it prints after
-        an epoch, e.g. "epoch.*loss (?P<loss>[0-9.]+)"; groups seconds, loss and samples are taken.
-        Steps are not known then.
     """
-    console = new_console(json_)
-    take_hosts(hosts, hostfile, console)
-    if program is not None:
-        study_of_program(config, program, epoch_pattern, console, preflight=preflight, json_=json_)
-        return
-    if epoch_pattern is not None:
-        raise UserError("--epoch-pattern is for --program: give both")
+    cores = usable_cores()
+    if config.program is not None:
+        state = [config.program, str(config.epoch_pattern)]
+        return PreparedStudy(
+            kind="scaling",
+            folder=study_folder(config, "scaling", "program", found=state),
+            runs=plan_program(config, config.program, config.epoch_pattern, cores),
+            data=[file_state(config.program)],
+        )
     choice = resolve(config.dataset, config.data_root)
-
-    def print_all(folder: Path, console: Console) -> None:
-        summarize(folder, console)
-        console.print(scaling_study.larger_study_hint(config, usable_cores()), markup=False)
-
-    run_study(
-        study_folder(config, "scaling", choice.name),
-        scaling_study.plan(config, usable_cores()),
-        console,
-        print_all,
+    return PreparedStudy(
         kind="scaling",
+        folder=study_folder(config, "scaling", choice.name),
+        runs=scaling_study.plan(config, cores),
         reasons=[f"data set: {choice.reason}"],
         data=[choice.name],
-        preflight=preflight,
-        json_=json_,
+        hint=scaling_study.larger_study_hint(config, cores),
     )
 
 
-def study_of_program(
-    config: ScalingConfig,
-    program: str,
-    epoch_pattern: str | None,
-    console: Console,
-    *,
-    preflight: bool,
-    json_: bool,
-) -> None:
-    """Make the scaling study of a user's program."""
-    run_study(
-        study_folder(config, "scaling", "program", found=[program, str(epoch_pattern)]),
-        plan_program(config, program, epoch_pattern, usable_cores()),
-        console,
-        summarize,
-        kind="scaling",
-        data=[file_state(program)],
-        preflight=preflight,
-        json_=json_,
-    )
-
-
-@app.command
-def compression(
-    *,
-    config: Annotated[CompressionConfig, OPTIONS] = CompressionConfig(),  # noqa: B008  # frozen
-    preflight: Preflight = True,
-    json_: Json = False,
-    hosts: Hosts = None,
-    hostfile: HostFile = None,
-) -> None:
+@study_command
+def compression(config: CompressionConfig) -> PreparedStudy:
     """Compare gradient compressors: below which bandwidth each pays, and at what accuracy.
 
     Trains one wide network with each: whole trainings over several seeds in this node's memory,
@@ -204,31 +165,18 @@ def compression(
 
         phalanx study compression --links 10Gbit/s 1Gbit/s,1ms --ranks 4 --epochs 5
     """
-    console = new_console(json_)
-    take_hosts(hosts, hostfile, console)
     choice = resolve(config.dataset, config.data_root)
-    run_study(
-        study_folder(config, "compression", found=[choice.name]),
-        compression_study.plan(config),
-        console,
-        summarize,
+    return PreparedStudy(
         kind="compression",
+        folder=study_folder(config, "compression", found=[choice.name]),
+        runs=compression_study.plan(config),
         reasons=[f"data set: {choice.reason}"],
         data=[choice.name],
-        preflight=preflight,
-        json_=json_,
     )
 
 
-@app.command
-def large_batch(
-    *,
-    config: Annotated[LargeBatchConfig, OPTIONS] = LargeBatchConfig(),  # noqa: B008  # frozen
-    preflight: Preflight = True,
-    json_: Json = False,
-    hosts: Hosts = None,
-    hostfile: HostFile = None,
-) -> None:
+@study_command
+def large_batch(config: LargeBatchConfig) -> PreparedStudy:
     """Find how large a batch may be, its cost in accuracy, and the remedies that help.
 
     Trains with ever larger batches: the recipe of the smallest as it is, with its learning rate
@@ -243,20 +191,14 @@ def large_batch(
 
         phalanx study large-batch --batch-sizes 128 4096 --remedies plain linear-warmup --seeds 0 1
     """
-    console = new_console(json_)
-    take_hosts(hosts, hostfile, console)
     choice = resolve(config.dataset, config.data_root)
-    run_study(
-        study_folder(config, "large-batch", choice.name),
-        large_batch_study.plan(config, NUM_TRAIN_SAMPLES),
-        console,
-        summarize,
+    return PreparedStudy(
         kind="large-batch",
+        folder=study_folder(config, "large-batch", choice.name),
+        runs=large_batch_study.plan(config, NUM_TRAIN_SAMPLES),
         reasons=[f"data set: {choice.reason}"],
         data=[choice.name],
         make_runs=partial(execute, is_there=_is_a_result),
-        preflight=preflight,
-        json_=json_,
     )
 
 
@@ -269,15 +211,8 @@ def _is_a_result(folder: Path, kind: type[JobRecord]) -> bool:
     return outcome.status == "completed" or has_diverged(outcome)
 
 
-@app.command
-def parallelism(
-    *,
-    config: Annotated[ParallelismConfig, OPTIONS] = ParallelismConfig(),  # noqa: B008  # frozen
-    preflight: Preflight = True,
-    json_: Json = False,
-    hosts: Hosts = None,
-    hostfile: HostFile = None,
-) -> None:
+@study_command
+def parallelism(config: ParallelismConfig) -> PreparedStudy:
     """Compare strategies of parallel training: speed, cost, and agreement with theory.
 
     Trains the same model on the same data in every way: summed gradients, parameter servers, local
@@ -293,8 +228,6 @@ def parallelism(
 
         phalanx study parallelism --schemes sequential ring zero-3 --ranks 4 --no-scratch
     """
-    console = new_console(json_)
-    take_hosts(hosts, hostfile, console)
     choices = {model: resolve(_data_of(model, config), config.data_root) for model in config.models}
     planned = parallelism_study.plan(config, {model: c.shape for model, c in choices.items()})
     if config.scratch:
@@ -307,21 +240,17 @@ def parallelism(
             failed += measure_algorithms(folder, max(config.ranks), config.algorithms_s, console)
         return failed
 
-    run_study(
-        study_folder(config, "parallelism", found=names),
-        planned.runs,
-        console,
-        summarize,
+    return PreparedStudy(
         kind="parallelism",
+        folder=study_folder(config, "parallelism", found=names),
+        runs=planned.runs,
         reasons=[
             *dict.fromkeys(f"data set: {choice.reason}" for choice in choices.values()),
-            *(f"left out: {name}: {reason}" for name, reason in planned.left_out.items()),
+            *planned.reasons,
         ],
         data=names,
         left_out=planned.left_out,
         make_runs=make_runs,
-        preflight=preflight,
-        json_=json_,
     )
 
 
@@ -329,15 +258,8 @@ def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:
     return "text" if model == "gpt" else config.dataset
 
 
-@app.command
-def survival(
-    *,
-    config: Annotated[SurvivalConfig, OPTIONS] = SurvivalConfig(),  # noqa: B008  # frozen
-    preflight: Preflight = True,
-    json_: Json = False,
-    hosts: Hosts = None,
-    hostfile: HostFile = None,
-) -> None:
+@study_command
+def survival(config: SurvivalConfig) -> PreparedStudy:
     """Measure what faults cost: the same training undisturbed, and with ranks that die.
 
     Faults are injected at times drawn from a seed. The page shows the loss against wall-clock time
@@ -351,24 +273,15 @@ def survival(
 
         phalanx study survival --fault-s 15 --seeds 0 1 2
     """
-    console = new_console(json_)
-    take_hosts(hosts, hostfile, console)
     choice = resolve(config.dataset, config.data_root)
     planned = survival_study.plan(config)
-    run_study(
-        study_folder(config, "survival", choice.name),
-        planned.runs,
-        console,
-        summarize,
+    return PreparedStudy(
         kind="survival",
-        reasons=[
-            choice.reason,
-            *(f"left out: {name}: {reason}" for name, reason in planned.left_out.items()),
-        ],
+        folder=study_folder(config, "survival", choice.name),
+        runs=planned.runs,
+        reasons=[choice.reason, *planned.reasons],
         data=[choice.name],
         left_out=planned.left_out,
-        preflight=preflight,
-        json_=json_,
     )
 
 

@@ -19,8 +19,7 @@ from phalanx.cli.study_runs import run_study
 from phalanx.records.io import IoBench
 from phalanx.records.schema import JobRecord
 from phalanx.report.format import amount
-from phalanx.report.kinds import summarize
-from phalanx.study.execute import execute
+from phalanx.study.execute import PreparedStudy, execute
 from phalanx.study.io import KIND, IoStudyConfig, plan
 from phalanx.study.planned import PlannedRun, own_command, study_folder
 
@@ -54,15 +53,9 @@ def io(
         for name, options in plan(config).items()
     ]
     most = max(run.num_bytes for run in planned)
-    run_study(
-        folder,
-        planned,
-        new_console(),
-        summarize,
-        kind=KIND,
-        where=f"; data in {data}: {amount(most)} at a time, removed at the end",
-        make_runs=_measure,
-    )
+    where = f"; data in {data}: {amount(most)} at a time, removed at the end"
+    study = PreparedStudy(kind=KIND, folder=folder, runs=planned, where=where, make_runs=_measure)
+    run_study(study, new_console())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -29,37 +31,47 @@ MOST_TOLD = 6
 """Options that differ, in one message."""
 
 
-def open_study(
-    folder: Path,
-    planned: Sequence[PlannedRun],
-    *,
-    kind: str,
-    command: str,
-    data: Sequence[str] = (),
-    left_out: Mapping[str, str] | None = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PreparedStudy:
+    """A study before its first run."""
+
+    kind: str
+    folder: Path
+    runs: Sequence[PlannedRun]
+    reasons: Sequence[str] = ()
+    """Lines to print first."""
+    where: str = ""
+    """Words behind the line that names the folder."""
+    data: Sequence[str] = ()
+    """Data sets that were found for it."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Runs of the study that are asked for and impossible, and why."""
+    make_runs: Callable[[Path, Sequence[Any], Console], int] | None = None
+    """Maker of the runs, which returns how many failed; `execute` where None."""
+    hint: str = ""
+    """Last line of the summary."""
+
+
+def open_study(study: PreparedStudy, command: str) -> None:
     """Write the plan with the configuration of each run, or find the same one there.
 
-    data: the data sets that were found for it.
-    left_out: what is no run of the study although it was asked for, and why.
     Raises: UserError when the folder holds another study, or one of other options, and when none
     of the runs can be made.
     """
-    wanted = {
-        run.name: deciding_options({**run.options, "data found": list(data)}) for run in planned
-    }
+    folder, data = study.folder, list(study.data)
+    wanted = {run.name: deciding_options({**run.options, "data found": data}) for run in study.runs}
     if (folder / "study.json").exists():
         _check_same(folder, _read(folder), wanted, command)
         return
-    _check_possible(planned)
+    _check_possible(study.runs)
     common = shared(wanted)
-    study = Study(
+    record = Study(
         study=folder.name,
-        kind=kind,
+        kind=study.kind,
         command=command,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         runs=list(wanted),
-        left_out=dict(left_out or {}),
+        left_out=dict(study.left_out),
         common=common,
         configurations={
             name: {option: value for option, value in config.items() if option not in common}
@@ -67,7 +79,7 @@ def open_study(
         },
     )
     try:
-        write_record(folder, study)
+        write_record(folder, record)
     except OSError as error:
         raise UserError(f"the study cannot be written to {folder}: {error.strerror}") from error
 

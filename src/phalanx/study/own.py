@@ -18,7 +18,6 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,28 +59,6 @@ class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The program and its words, in which {axis} stands for the value of an axis."""
     epoch_pattern: str | None = None
     page: dict[str, Any] = {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnTraining(TrainingRun):
-    """A training whose place in the grid is recorded."""
-
-    point: Mapping[str, object]
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return {**super().options, **self.point}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnProgram(ProgramTraining):
-    """A run of a program whose place in the grid is recorded."""
-
-    point: Mapping[str, object]
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return {**super().options, **self.point}
 
 
 def read_file(path: Path) -> StudyFile:
@@ -145,14 +122,14 @@ def _planned(study: StudyFile, point: Mapping[str, Any]) -> PlannedRun:
             raise UserError(
                 f"axes and run name an option that phalanx train has not: {error}"
             ) from error
-        return OwnTraining(name=name, config=config, point=point)
+        return TrainingRun(name=name, config=config, point=point)
     try:
         words = tuple(word.format(**options) for word in shlex.split(study.program))
     except KeyError as error:
         raise UserError(f"program: {{{error.args[0]}}} is neither an axis nor in [run]") from error
     ranks = int(options.get("ranks", 1))
     strategy = options.get("strategy", "mpi" if ranks > 1 else "sequential")
-    return OwnProgram(
+    return ProgramTraining(
         name=name,
         point=point,
         config=ProgramConfig(

@@ -12,7 +12,7 @@ from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.records.configuration import check_at_least, check_values
 from phalanx.study.options import StudyOptions
-from phalanx.study.planned import COUNT, PlannedRun, TrainingRun
+from phalanx.study.planned import COUNT, PlannedRun, StudyPlan, TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
@@ -104,16 +104,6 @@ class ParallelismConfig(StudyOptions):
         if not self.algorithms_s >= 0:
             raise UserError(f"--algorithms-s must not be negative, not {self.algorithms_s:g}")
         check_at_least(self, 1, "ranks", "hidden", "workers")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyPlan:
-    runs: tuple[PlannedRun, ...]
-    left_out: dict[str, str]
-    """Names of runs that cannot be, and why."""
-
-    def __add__(self, later: StudyPlan) -> StudyPlan:
-        return StudyPlan(runs=self.runs + later.runs, left_out={**self.left_out, **later.left_out})
 
 
 def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyPlan:

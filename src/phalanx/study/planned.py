@@ -40,12 +40,15 @@ class PlannedRun(ABC):
     """Name of the run's folder within the study."""
 
     config: Any
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its ranks, besides ours."""
+    point: Mapping[str, object] = field(default_factory=dict)
+    """Place in the grid of a study of the user's own."""
 
     @property
     def options(self) -> Mapping[str, object]:
         """All options of the run, defaults included."""
-        options: Mapping[str, object] = self.config.as_record()
-        return options
+        return {**self.config.as_record(), **self.environment, **self.point}
 
     @property
     def mpi_ranks(self) -> int:
@@ -70,11 +73,6 @@ class TrainingRun(PlannedRun):
     """`phalanx train`."""
 
     config: TrainConfig
-    environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, besides ours
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return {**super().options, **self.environment}
 
     def check(self) -> None:
         with environment_of(self.environment):
@@ -85,6 +83,23 @@ class TrainingRun(PlannedRun):
         with environment_of(self.environment):
             config, _ = complete(self.config, None)
             run_job(config, folder, study=study, command=command, console=console, label=label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """Runs of a study, where some are impossible."""
+
+    runs: tuple[PlannedRun, ...]
+    left_out: dict[str, str]
+    """Names of runs that cannot be, and why."""
+
+    @property
+    def reasons(self) -> list[str]:
+        """Lines that say what is left out."""
+        return [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
+
+    def __add__(self, later: StudyPlan) -> StudyPlan:
+        return StudyPlan(runs=self.runs + later.runs, left_out={**self.left_out, **later.left_out})
 
 
 def command_words(

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -56,11 +56,6 @@ class ProgramTraining(PlannedRun):
     """A run of a user's program."""
 
     config: ProgramConfig
-    environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, besides ours
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return {**super().options, **self.environment}
 
     def check(self) -> None:
         program_words(self.config.words)

@@ -81,7 +81,18 @@ class ScalingConfig(StudyOptions):
     lr: float = 1e-3
     """Learning rate."""
 
+    program: str | None = None
+    """A program that trains by phalanx.start with strategy="auto", and its arguments: all that
+    follows belongs to it, so options of the study stand before."""
+
+    epoch_pattern: str | None = None
+    """Of a program that trains otherwise: a regular expression of the line that it prints after an
+    epoch, e.g. "epoch.*loss (?P<loss>[0-9.]+)"; groups seconds, loss and samples are taken. Steps
+    are not known then."""
+
     def __post_init__(self) -> None:
+        if self.epoch_pattern is not None and self.program is None:
+            raise UserError("--epoch-pattern is for --program: give both")
         values = ("models", "strategies", "ranks", "nodes", "threads", "batch_sizes", "seeds")
         check_values(self, *values)
 

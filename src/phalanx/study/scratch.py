@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 import phalanx
-from phalanx.study.parallelism import ParallelismConfig, StudyPlan
+from phalanx.study.parallelism import ParallelismConfig
+from phalanx.study.planned import StudyPlan
 from phalanx.study.programs import ProgramConfig, ProgramTraining
 
 PROGRAM = Path("examples", "scratch", "train.py")

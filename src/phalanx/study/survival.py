@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from phalanx.errors import UserError
 from phalanx.records.configuration import check_at_least, check_positive, check_values
 from phalanx.study.options import StudyOptions
-from phalanx.study.parallelism import StudyPlan
+from phalanx.study.planned import StudyPlan
 from phalanx.study.survival_run import WAYS, SurvivalRun, WayName
 from phalanx.train.survival_options import DisturbedTraining
 
