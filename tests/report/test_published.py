@@ -13,8 +13,8 @@ from tests.report.made_view import measured, read, table_of, view_of
 def test_every_published_value_has_a_source_and_says_what_differs() -> None:
     assert published()
     for entry in published():
-        assert entry.source.startswith("https://")
-        assert entry.differs and entry.study and entry.split
+        assert (entry["source"] or "").startswith("https://")
+        assert entry["differs"] and entry["study"] and entry["split"]
 
 
 def test_a_study_of_images_stands_beside_them(full: Path) -> None:

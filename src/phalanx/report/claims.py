@@ -16,6 +16,7 @@ from phalanx.report.cells import Baseline, Cell, CellPanel, Measure
 from phalanx.report.content import KeyFigure
 from phalanx.report.format import (
     first_few,
+    joined,
     percent,
     points,
     points_with_span,
@@ -91,6 +92,49 @@ def change_of_accuracy(
     return f"{subject}: {noun} {where} {against}, {change}", verdict, interval
 
 
+def compared(
+    measure: Measure,
+    own: Cell,
+    other: Cell,
+    words: tuple[str, str],
+    *,
+    comparisons: int = 1,
+    units: str = "epochs",
+) -> Told:
+    """Return a comparison of the speeds of two cells. words: for the one and the other."""
+    interval = measure.ratio(own, other, comparisons)
+    text, verdict = speed(*words, interval, units=units)
+    return Told(text=text, verdict=verdict, interval=interval)
+
+
+def best_and_rivals(
+    measure: Measure, cells: Iterable[Cell]
+) -> tuple[Cell | None, list[Cell], list[Cell]]:
+    """Return the best cell, the others, and those that it is not significantly ahead of."""
+    ordered = measure.ordered(cells)
+    if not ordered:
+        return None, [], []
+    best, *others = ordered
+    lead = partial(measure.lead, best, comparisons=len(others))
+    neutral = 0 if measure.paired else 1
+    return best, others, not_told_apart(others, lead, neutral=neutral)
+
+
+def mean_share(shares: Sequence[float]) -> str:
+    """Return the mean of the shares that runs have measured, with its interval: 8.1 % (7.9 to
+    8.4)."""
+    interval, mean = mean_interval(shares), percent(fmean(shares), 1)
+    if interval is None:
+        return f"{mean} (one run)"
+    return f"{mean} ({100 * max(0.0, interval.low):.1f} to {100 * min(1.0, interval.high):.1f})"
+
+
+def agreement(number: int, holds: str, exceptions: Sequence[str], noun: str) -> Told:
+    """Return for how many something holds, and those for which it does not."""
+    text = f"{number - len(exceptions)} of {number} {noun} {holds}"
+    return Told(text=f"{text}; not {joined(exceptions)}" if exceptions else text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CellClaim:
     """A claim about the cells of each panel."""
@@ -132,10 +176,9 @@ class Fastest(CellClaim):
         for cell in panel.cells:
             groups.setdefault(cell[self.within] if self.within else None, []).append(cell)
         for value, group in groups.items():
-            ordered = self.measure.ordered(group)
-            if not ordered:
+            best, others, rivals = best_and_rivals(self.measure, group)
+            if best is None:
                 continue
-            best, *others = ordered
             where = f"{self.at.format(value)}: " if self.within else ""
             facts = ", ".join(self.facts(best))
             if not others and self.within:
@@ -144,8 +187,6 @@ class Fastest(CellClaim):
                 yield Told(text=f"{where}{self.name(best)}, {facts}")
                 continue
             count = len(others)
-            lead = partial(self.measure.lead, best, comparisons=count)
-            rivals = not_told_apart(others, lead, neutral=0 if self.measure.paired else 1)
             if rivals:
                 names = first_few([self.name(cell) for cell in rivals])
                 yield Told(
@@ -292,10 +333,9 @@ class Versus(CellClaim):
         both = sorted(sides[0].keys() & sides[1].keys())
         for key in both:
             own, other = (side[key] for side in sides)
-            interval = self.measure.ratio(own, other, len(both))
-            subject = f"{self.names[0]} on {own[self.at]}"
-            text, verdict = speed(subject, self.names[1], interval, units=self.units)
-            yield Told(text=text, verdict=verdict, interval=interval)
+            words = f"{self.names[0]} on {own[self.at]}", self.names[1]
+            count, units = len(both), self.units
+            yield compared(self.measure, own, other, words, comparisons=count, units=units)
 
 
 @dataclass(frozen=True, kw_only=True)

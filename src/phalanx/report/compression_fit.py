@@ -13,22 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from phalanx.report.cells import Row
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompressionPoint:
-    """Measured step time of a compressor on a link."""
-
-    compressor: str
-    sent_bytes: float
-    """By a rank, in a step."""
-    bandwidth_bytes_per_s: float
-    step_s: float
-
-    @property
-    def wire_s(self) -> float:
-        return self.sent_bytes / self.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,45 +60,30 @@ class Fit:
         return self.slope * saved_bytes / added_s if added_s > 0 else math.inf
 
 
-def fit_step_time(points: Sequence[CompressionPoint]) -> Fit | None:
-    """Fit by least squares of the relative differences; None with fewer than two bandwidths."""
-    groups: dict[str, list[CompressionPoint]] = {}
-    for point in points:
-        groups.setdefault(point.compressor, []).append(point)
-    groups = {
-        name: some
-        for name, some in groups.items()
-        if len({point.bandwidth_bytes_per_s for point in some}) > 1
-    }
-    if not groups:
+def fit_cells(cells: Sequence[Row]) -> Fit | None:
+    """Fit the cells whose bandwidth and bytes are known, by least squares of the relative
+    differences; None with fewer than two bandwidths."""
+    known = [cell for cell in cells if cell["bandwidth"] and cell["sent_bytes"]]
+    rates: dict[str, set[float]] = {}
+    for cell in known:
+        rates.setdefault(cell["compressor"], set()).add(cell["bandwidth"])
+    names = [name for name, of_name in rates.items() if len(of_name) > 1]
+    points = [cell for cell in known if cell["compressor"] in names]
+    if not points:
         return None
-    above = below = 0.0
-    means = {}
-    for name, some in groups.items():
-        weights = [point.step_s**-2 for point in some]
-        wire = _mean([point.wire_s for point in some], weights)
-        step = _mean([point.step_s for point in some], weights)
-        means[name] = wire, step
-        for point, weight in zip(some, weights, strict=True):
-            above += weight * (point.wire_s - wire) * (point.step_s - step)
-            below += weight * (point.wire_s - wire) ** 2
-    slope = above / below if below else 0.0
-    fit = Fit(
-        bases_s={name: step - slope * wire for name, (wire, step) in means.items()},
-        sent_bytes={name: some[0].sent_bytes for name, some in groups.items()},
+    terms = [
+        [*(cell["compressor"] == name for name in names), cell["sent_bytes"] / cell["bandwidth"]]
+        for cell in points
+    ]
+    system = np.array(terms, float) / np.array([[cell["step_s"]] for cell in points])
+    found = np.linalg.lstsq(system, np.ones(len(points)))[0]
+    *bases_s, slope = map(float, found)
+    return Fit(
+        bases_s=dict(zip(names, bases_s, strict=True)),
+        sent_bytes={cell["compressor"]: cell["sent_bytes"] for cell in reversed(points)},
         slope=slope,
-        worst=0.0,
+        worst=float(np.abs(system @ found - 1).max()),
     )
-    worst = max(
-        abs(fit.step_s(name, point.bandwidth_bytes_per_s) / point.step_s - 1)
-        for name, some in groups.items()
-        for point in some
-    )
-    return Fit(bases_s=fit.bases_s, sent_bytes=fit.sent_bytes, slope=slope, worst=worst)
-
-
-def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
 
 
 _UNITS = {"kbit/s": 1e3 / 8, "mbit/s": 1e6 / 8, "gbit/s": 1e9 / 8}
@@ -133,19 +105,3 @@ def bandwidth_text(bytes_per_s: float) -> str:
         if bits >= unit:
             return f"{bits / unit:.3g} {name}"
     return f"{bits / 1e3:.3g} kbit/s"
-
-
-def fit_cells(cells: Sequence[Row]) -> Fit | None:
-    """Return the fit of the cells whose bandwidth and bytes are known."""
-    return fit_step_time(
-        [
-            CompressionPoint(
-                compressor=cell["compressor"],
-                sent_bytes=cell["sent_bytes"],
-                bandwidth_bytes_per_s=cell["bandwidth"],
-                step_s=cell["step_s"],
-            )
-            for cell in cells
-            if cell["bandwidth"] and cell["sent_bytes"]
-        ]
-    )

@@ -16,11 +16,10 @@ from typing import Any
 from phalanx.records.divergence import has_diverged
 from phalanx.records.schema import Setting
 from phalanx.report.cells import Cell, Measure, Row
-from phalanx.report.claims import held
+from phalanx.report.claims import best_and_rivals, held
 from phalanx.report.content import KeyFigure
 from phalanx.report.format import joined, percent, seconds
 from phalanx.report.measures import RunMeasure
-from phalanx.report.statistics import not_told_apart, paired_difference
 from phalanx.report.training_page import ACCURACY
 from phalanx.report.values import Told, View
 
@@ -218,7 +217,7 @@ def best_remedies(view: View) -> Iterator[Told]:
     for size in batches(view)[1:]:
         at = [c for c in cells if c["batch_size"] == size]
         whole = [c for c in at if c.by_seed("accuracy") and not any(r["diverged"] for r in c.rows)]
-        best = significantly_best(whole, ACCURACY)
+        best = significantly_best(whole, replace(ACCURACY, paired=True))
         if best is not None:
             accuracy, base = ACCURACY.estimate(best), recipe_at_the_smallest(best, cells)
             name = f"best is {best['remedy']} with {percent(accuracy or 0.0, 2)}"
@@ -231,18 +230,8 @@ def best_remedies(view: View) -> Iterator[Told]:
 
 def significantly_best(cells: Sequence[Cell], measure: Measure) -> Cell | None:
     """Return the cell that is seen to be better than every other, seed by seed."""
-    known = [cell for cell in cells if cell.by_seed(measure.column)]
-    if len(known) < 2 or len(known) < len(cells):
-        return None
-    sign, column = (1 if measure.better == "lower" else -1), measure.column
-    best = min(known, key=lambda cell: sign * fmean(cell.by_seed(column).values()))
-    signed = {id(c): {s: sign * v for s, v in c.by_seed(column).items()} for c in known}
-
-    def lead(other: Cell) -> Any:
-        return paired_difference(signed[id(other)], signed[id(best)], comparisons=len(cells) - 1)
-
-    others = [cell for cell in known if cell is not best]
-    return None if not_told_apart(others, lead, neutral=0) else best
+    best, others, rivals = best_and_rivals(measure, cells)
+    return best if others and len(others) + 1 == len(cells) and not rivals else None
 
 
 def target(view: View) -> float | None:
@@ -285,12 +274,12 @@ def _reaching(cell: Row, wanted: float) -> Row:
 def soonest(view: View) -> Iterator[Told]:
     """Yield what reaches the target accuracy first, where that is significant."""
     rows = [r for r in view.frame("targets") if 0 < r["num_reached"] == r["runs"]]
-    column = "reached_s"
     cells = [
-        Cell(tuple({"seed": s, column: t, "row": row} for s, t in row["_reached_s"].items()))
+        Cell(tuple({"seed": s, "reached_s": t, "row": row} for s, t in row["_reached_s"].items()))
         for row in rows
     ]
-    best, wanted = significantly_best(cells, Measure(column=column)), target(view)
+    reached_s = Measure(column="reached_s", how=fmean, paired=True)
+    best, wanted = significantly_best(cells, reached_s), target(view)
     if best is not None and wanted is not None:
         row = best["row"]
         yield Told(

@@ -8,17 +8,13 @@ Where communication is hidden behind the backward pass, what is left of it is di
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import fmean
-from typing import Protocol
 
-from phalanx.records.events import EpochEvent, StepEvent
+from phalanx.report.rank_measures import FIELDS, NOT_MEASURED, RankEpoch
 
-NOT_MEASURED = -1.0
-FIELDS = 3
 FORMULA_SHARE = 0.01
 """Of the bytes sent: up to so much may be by formula where the others are counted."""
 IN_STEP = ("mpi", "shared", "gloo", "zero", "local")
@@ -38,30 +34,7 @@ class LinkShares:
     is_formula: bool = False  # not counted: the MPI library does not say what it sends
 
 
-class RankEpochTimes(Protocol):
-    """One rank's epoch, as far as it is needed here."""
-
-    @property
-    def event(self) -> EpochEvent: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def parts_s(self) -> Sequence[float]: ...
-    @property
-    def exchanges(self) -> Sequence[float]: ...
-
-
-def exchanges_of(steps: Iterable[StepEvent]) -> array[float]:
-    """Return communication, node and network time of each step, one after the other."""
-    times = array("d")
-    for step in steps:
-        is_known = step.node_s is not None and step.network_s is not None
-        links = (step.node_s or 0.0, step.network_s or 0.0) if is_known else (NOT_MEASURED,) * 2
-        times.extend((step.communication_s, *links))
-    return times
-
-
-def link_shares(epochs: Sequence[Sequence[RankEpochTimes]], *, num_nodes: int) -> LinkShares | None:
+def link_shares(epochs: Sequence[Sequence[RankEpoch]], *, num_nodes: int) -> LinkShares | None:
     """Return the shares of a run; None where ranks do not make the same steps.
 
     epochs: the timed ones, of each the ranks in their order.
@@ -104,7 +77,7 @@ def _divided(last: Sequence[float], num_nodes: int) -> dict[str, float]:
     return {"node": communication_s * (1 - share), "network": communication_s * share}
 
 
-def _bytes_between(epochs: Sequence[Sequence[RankEpochTimes]]) -> tuple[int | None, bool]:
+def _bytes_between(epochs: Sequence[Sequence[RankEpoch]]) -> tuple[int | None, bool]:
     """Return the bytes that went between nodes, None where they were not counted, and whether more
     than sums of a few values are by formula."""
     events = [rank.event for ranks in epochs for rank in ranks]

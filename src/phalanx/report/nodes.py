@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from phalanx.report.cells import Cell, CellPanel, Measure
-from phalanx.report.claims import CellClaim, speed
+from phalanx.report.claims import CellClaim, compared, mean_share
 from phalanx.report.format import percent
-from phalanx.report.statistics import mean_interval, paired_difference
+from phalanx.report.statistics import paired_difference
 from phalanx.report.values import Told
 
 
@@ -47,10 +47,10 @@ class MoreNodes(CellClaim):
         return None
 
     def _told(self, more: Cell, fewer: Cell, comparisons: int) -> Told:
-        interval = self.measure.ratio(more, fewer, comparisons)
-        text, verdict = speed(self.name(more), self.name(fewer), interval)
+        names = self.name(more), self.name(fewer)
+        told = compared(self.measure, more, fewer, names, comparisons=comparisons)
         share = exchange_between(more) or added_communication(more, fewer, comparisons)
-        return Told(text=f"{text}; {share}" if share else text, verdict=verdict, interval=interval)
+        return replace(told, text="; ".join(filter(None, [told.text, share])))
 
 
 def exchange_between(cell: Cell) -> str:
@@ -60,11 +60,7 @@ def exchange_between(cell: Cell) -> str:
     known = [each.network for each in links if each is not None and each.network is not None]
     if not known or len(known) < len(links):
         return ""
-    interval, mean = mean_interval(known), percent(fmean(known), 1)
-    ends = "one run"
-    if interval is not None:
-        ends = f"{100 * max(0.0, interval.low):.1f} to {100 * min(1.0, interval.high):.1f}"
-    return f"exchange between nodes takes {mean} ({ends}) of a step"
+    return f"exchange between nodes takes {mean_share(known)} of a step"
 
 
 def added_communication(more: Cell, fewer: Cell, comparisons: int) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from phalanx.records.events import StepEvent
 
 
-@dataclass(frozen=True, kw_only=True)
-class Overlap:
+class Overlap(NamedTuple):
     """Seconds of a mean step."""
 
     exposed_s: float
@@ -28,37 +27,18 @@ class Overlap:
         """Communication of all but the last bucket, at most the backward time."""
         return min(max(0.0, self.communication_s - self.last_bucket_s), self.backward_s)
 
-    @property
-    def ceiling(self) -> float:
-        """The largest part of the communication that could be hidden."""
-        return self.hideable_s / self.communication_s if self.communication_s else 0.0
-
-    @property
-    def reached(self) -> float:
-        """Share of the hideable communication that is hidden."""
-        return min(1.0, self.hidden_s / self.hideable_s) if self.hideable_s else 1.0
-
 
 def mean_overlap(overlaps: Sequence[Overlap]) -> Overlap | None:
-    """Average over ranks, epochs or runs of equal weight."""
-    if not overlaps:
-        return None
-    return Overlap(
-        exposed_s=fmean(overlap.exposed_s for overlap in overlaps),
-        hidden_s=fmean(overlap.hidden_s for overlap in overlaps),
-        last_bucket_s=fmean(overlap.last_bucket_s for overlap in overlaps),
-        backward_s=fmean(overlap.backward_s for overlap in overlaps),
-    )
+    """Average over steps, ranks, epochs or runs of equal weight; None of nothing."""
+    return Overlap(*map(fmean, zip(*overlaps, strict=True))) if overlaps else None
 
 
 def overlap_of(steps: Sequence[StepEvent]) -> Overlap | None:
     """Return the mean overlap of the steps that recorded it; None where none did."""
-    known = [step for step in steps if step.hidden_s is not None]
-    if not known:
-        return None
-    return Overlap(
-        exposed_s=sum(step.communication_s for step in known) / len(known),
-        hidden_s=sum(step.hidden_s or 0.0 for step in known) / len(known),
-        last_bucket_s=sum(step.last_bucket_s or 0.0 for step in known) / len(known),
-        backward_s=sum(step.backward_s for step in known) / len(known),
+    return mean_overlap(
+        [
+            Overlap(s.communication_s, s.hidden_s, s.last_bucket_s or 0.0, s.backward_s)
+            for s in steps
+            if s.hidden_s is not None
+        ]
     )

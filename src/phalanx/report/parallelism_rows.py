@@ -12,8 +12,8 @@ from typing import Any
 
 from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
 from phalanx.report.cells import Cell, CellPanel, Row
-from phalanx.report.claims import change_of_accuracy
-from phalanx.report.format import UNKNOWN, amount, joined, percent, signed_percent
+from phalanx.report.claims import agreement, change_of_accuracy
+from phalanx.report.format import UNKNOWN, amount, percent, signed_percent
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.rank_details import (
     EQUAL_WITHIN,
@@ -262,10 +262,8 @@ def _cells(view: View) -> Iterator[tuple[CellPanel, list[Row]]]:
         yield panel, [row for row in view.frame("cells") if row["panel"] == panel.label]
 
 
-def agreement(holds: str, known: Sequence[str], exceptions: Sequence[str], label: str) -> Told:
-    """Return for how many configurations something holds, and those for which it does not."""
-    text = f"{len(known) - len(exceptions)} of {len(known)} configurations {holds}"
-    return Told(text=f"{text}; not {joined(exceptions)}" if exceptions else text, label=label)
+def _agreement(holds: str, known: Sequence[str], exceptions: Sequence[str], label: str) -> Told:
+    return replace(agreement(len(known), holds, exceptions, "configurations"), label=label)
 
 
 def least_memory(view: View) -> Iterator[Told]:
@@ -302,10 +300,10 @@ def formulas_hold(view: View) -> Iterator[Told]:
             wrong = [label for label, own in sent.items() if not all(c.is_equal for c in own)]
             marks = [f"{label} {deviation_mark(sent[label])}" for label in wrong]
             holds = "send the bytes of their formula on every rank"
-            yield agreement(holds, list(sent), marks, panel.label)
+            yield _agreement(holds, list(sent), marks, panel.label)
         if off:
             far = [f"{n} ({signed_percent(o)})" for n, o in off.items() if abs(o) > NEAR_FORMULA]
-            yield agreement("keep the memory of their formula", list(off), far, panel.label)
+            yield _agreement("keep the memory of their formula", list(off), far, panel.label)
 
 
 def _alone(panel: CellPanel) -> Cell | None:
@@ -327,7 +325,7 @@ def losses_agree(view: View) -> Iterator[Told]:
             holds = "that make the sequential update end with its validation loss, "
             holds += f"{fmean(base.values()):.4f}, to {percent(SAME_LOSS, 1)} with every seed"
             far = [f"{n} ({off * 100:.2g} %)" for n, off in offs.items() if off > SAME_LOSS]
-            yield agreement(holds, list(offs), far, panel.label)
+            yield _agreement(holds, list(offs), far, panel.label)
 
 
 def drift(view: View) -> Iterator[Told]:

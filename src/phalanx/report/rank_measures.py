@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
 
 from phalanx.records.events import (
     ActionEvent,
@@ -21,10 +24,13 @@ from phalanx.records.events import (
     SummaryEvent,
     TrainingEvaluationEvent,
 )
-from phalanx.report.links import exchanges_of
 from phalanx.report.overlap import Overlap, overlap_of
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer")
+NOT_MEASURED = -1.0
+FIELDS = 3
+"""Of each step in `RankEpoch.exchanges`."""
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +43,7 @@ class RankEpoch:
     targets_per_sample: int = 1
     overlap: Overlap | None = None  # of a mean step; None where not measured
     exchanges: Sequence[float] = ()
-    """Communication, node and network time of each step (`links.exchanges_of`)."""
+    """Communication, node and network time of each step (`exchanges_of`)."""
     step_events: tuple[StepEvent, ...] = ()
     """Of a study that shows single steps; else they are not kept."""
 
@@ -54,22 +60,54 @@ class RankEpoch:
 
 @dataclass(frozen=True, kw_only=True)
 class RankMeasure:
-    """One rank's file, reduced to one entry an epoch."""
+    """One rank's file, its steps reduced to one entry an epoch."""
 
     rank: int = 0
-    started: StartedEvent | None = None
     epochs: Mapping[int, RankEpoch] = field(default_factory=dict)
-    evaluations: Mapping[int, EvaluationEvent] = field(default_factory=dict)
-    finished: FinishedEvent | None = None
-    training_evaluation: TrainingEvaluationEvent | None = None
-    summaries: Mapping[int, SummaryEvent] = field(default_factory=dict)
-    """By epoch, of all ranks; rank 0 alone has them, or after its death the next."""
-    memory: MemoryEvent | None = None
-    actions: Sequence[ActionEvent] = ()
-    metrics: Sequence[MetricsEvent] = ()
-    """A program's own; rank 0 alone has them."""
-    num_finished: int = 0
+    events: Sequence[Event] = ()
+    """All but steps and epochs, in their order."""
     is_last_finished: bool = False  # whether its last event is FinishedEvent
+
+    @cached_property
+    def _by_kind(self) -> dict[type[Event], list[Any]]:
+        found: dict[type[Event], list[Any]] = {}
+        for event in self.events:
+            found.setdefault(type(event), []).append(event)
+        return found
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of a kind."""
+        return self._by_kind.get(kind, [])
+
+    @property
+    def started(self) -> StartedEvent | None:
+        return next(iter(self.of(StartedEvent)), None)
+
+    @property
+    def memory(self) -> MemoryEvent | None:
+        return next(reversed(self.of(MemoryEvent)), None)
+
+    @property
+    def training_evaluation(self) -> TrainingEvaluationEvent | None:
+        return next(reversed(self.of(TrainingEvaluationEvent)), None)
+
+    @cached_property
+    def evaluations(self) -> Mapping[int, EvaluationEvent]:
+        return {event.epoch: event for event in self.of(EvaluationEvent)}
+
+    @cached_property
+    def summaries(self) -> Mapping[int, SummaryEvent]:
+        """By epoch, of all ranks; rank 0 alone has them, or after its death the next."""
+        return {event.epoch: event for event in self.of(SummaryEvent)}
+
+    @property
+    def actions(self) -> Sequence[ActionEvent]:
+        return self.of(ActionEvent)
+
+    @property
+    def metrics(self) -> Sequence[MetricsEvent]:
+        """A program's own; rank 0 alone has them."""
+        return self.of(MetricsEvent)
 
     @property
     def damage(self) -> str | None:
@@ -77,9 +115,8 @@ class RankMeasure:
         are."""
         if not self.is_last_finished:
             return "ends before the run did" if self.started else "is empty"
-        if self.num_finished > 1:
-            return f"holds the end of the run {self.num_finished} times"
-        return None
+        times = len(self.of(FinishedEvent))
+        return f"holds the end of the run {times} times" if times > 1 else None
 
     @property
     def targets_per_sample(self) -> int:
@@ -133,17 +170,10 @@ def measure_rank(
 ) -> RankMeasure:
     """Reduce a rank's events. Steps of an epoch that was never finished are left out; of an epoch
     that was done again after a resume, the later one counts."""
-    started: StartedEvent | None = None
-    finished: FinishedEvent | None = None
-    memory: MemoryEvent | None = None
     epochs: dict[int, RankEpoch] = {}
-    evaluations: dict[int, EvaluationEvent] = {}
-    summaries: dict[int, SummaryEvent] = {}
     steps: list[StepEvent] = []
-    actions: list[ActionEvent] = []
-    metrics: list[MetricsEvent] = []
-    training_evaluation: TrainingEvaluationEvent | None = None
-    num_finished, last = 0, None
+    others: list[Event] = []
+    last, targets = None, 1
     for event in events:
         # A program logs metrics after its loop, too, and ranks may be lost at the end.
         if not isinstance(event, MetricsEvent | RecoveredEvent):
@@ -151,59 +181,35 @@ def measure_rank(
         match event:
             case StepEvent():
                 steps.append(event)
-            case ActionEvent():
-                actions.append(event)
-            case MetricsEvent():
-                metrics.append(event)
             case EpochEvent():
-                epochs[event.epoch] = _rank_epoch(event, steps, started, keeps_steps=keeps_steps)
+                epochs[event.epoch] = RankEpoch(
+                    event=event,
+                    steps=len(steps),
+                    parts_s=tuple(map(sum, zip(*map(parts_of, steps), strict=True)))
+                    or (0.0,) * len(PARTS),
+                    targets_per_sample=targets,
+                    overlap=overlap_of(steps),
+                    exchanges=exchanges_of(steps),
+                    step_events=tuple(steps) if keeps_steps else (),
+                )
                 steps = []
-            case EvaluationEvent():
-                evaluations[event.epoch] = event
-            case SummaryEvent():
-                summaries[event.epoch] = event
-            case TrainingEvaluationEvent():
-                training_evaluation = event
-            case MemoryEvent():
-                memory = event
             case StartedEvent():
-                started, steps = started or event, []
-            case FinishedEvent():
-                finished, num_finished = event, num_finished + 1
+                targets, steps = event.targets_per_sample, []
+                others.append(event)
             case _:
-                pass
-    return RankMeasure(
-        rank=rank,
-        started=started,
-        epochs=epochs,
-        evaluations=evaluations,
-        finished=finished,
-        training_evaluation=training_evaluation,
-        summaries=summaries,
-        memory=memory,
-        actions=actions,
-        metrics=metrics,
-        num_finished=num_finished,
-        is_last_finished=isinstance(last, FinishedEvent),
-    )
+                others.append(event)
+    is_finished = isinstance(last, FinishedEvent)
+    return RankMeasure(rank=rank, epochs=epochs, events=others, is_last_finished=is_finished)
 
 
-def _rank_epoch(
-    event: EpochEvent,
-    steps: Sequence[StepEvent],
-    started: StartedEvent | None,
-    *,
-    keeps_steps: bool,
-) -> RankEpoch:
-    return RankEpoch(
-        event=event,
-        steps=len(steps),
-        parts_s=tuple(sum(getattr(step, f"{part}_s") for step in steps) for part in PARTS),
-        targets_per_sample=started.targets_per_sample if started else 1,
-        overlap=overlap_of(steps),
-        exchanges=exchanges_of(steps),
-        step_events=tuple(steps) if keeps_steps else (),
-    )
+def exchanges_of(steps: Iterable[StepEvent]) -> array[float]:
+    """Return communication, node and network time of each step, one after the other."""
+    times = array("d")
+    for step in steps:
+        is_known = step.node_s is not None and step.network_s is not None
+        links = (step.node_s or 0.0, step.network_s or 0.0) if is_known else (NOT_MEASURED,) * 2
+        times.extend((step.communication_s, *links))
+    return times
 
 
 def step_times(ranks: Iterable[RankMeasure]) -> list[float]:

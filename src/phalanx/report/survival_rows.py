@@ -12,10 +12,10 @@ from typing import Any
 from phalanx.records.events import FinishedEvent
 from phalanx.records.files import read_events
 from phalanx.report.cells import Cell, Measure, Row
-from phalanx.report.claims import TIMES
+from phalanx.report.claims import TIMES, agreement
 from phalanx.report.content import KeyFigure
 from phalanx.report.folder import read_folder
-from phalanx.report.format import counted, duration, joined, one_decimal, span
+from phalanx.report.format import counted, duration, one_decimal, span
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import Interval, mean_interval
 from phalanx.report.survival_timeline import (
@@ -134,9 +134,7 @@ def differing(view: View, cells: Sequence[Cell]) -> list[str]:
 
 
 def _agreement(number: int, holds: str, exceptions: Sequence[str]) -> Told:
-    noun = "runs with faults" if number > 1 else "run with faults"
-    text = f"{number - len(exceptions)} of {number} {noun} {holds}"
-    return Told(text=f"{text}; not {joined(exceptions)}" if exceptions else text)
+    return agreement(number, holds, exceptions, f"run{'s' * (number > 1)} with faults")
 
 
 def same_bits(view: View) -> Iterator[Told]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from phalanx.records.divergence import loss_text
 from phalanx.report.cells import Row
+from phalanx.report.claims import mean_share
 from phalanx.report.content import Column, words
 from phalanx.report.format import (
     UNKNOWN,
@@ -17,7 +18,6 @@ from phalanx.report.format import (
     three_digits,
     two_decimals,
 )
-from phalanx.report.statistics import mean_interval
 from phalanx.report.training_frames import LINKS, bytes_between, link_shares
 from phalanx.report.values import TableSpec
 
@@ -51,8 +51,9 @@ def _range(row: Row) -> str:
     return f" {UNKNOWN} ".join(fixed(row[f"epoch_s_{end}"]) for end in ("low", "high"))
 
 
-def _over_seeds(row: Row) -> str | None:
-    if row["accuracy"] is None:
+def over_seeds(row: Row) -> str | None:
+    """Return the worst and the best accuracy of the seeds."""
+    if row.get("accuracy") is None:
         return None
     if row["seeds"] == 1:
         return "1 seed"
@@ -98,7 +99,7 @@ CONFIGURATIONS = TableSpec(
     columns=(
         *(MODEL, *SPLIT, NODES, EPOCH, Column("range (s)", _range), *PROCESSOR, RATE, SPEED_UP),
         *(EFFICIENCY, Column("comm.", "communication", one_decimal), ACCURACY),
-        Column("over seeds", _over_seeds),
+        Column("over seeds", over_seeds),
     ),
     order=_by_batch,
 )
@@ -163,14 +164,7 @@ SHORT_RUNS = TableSpec(
 def _share(link: str) -> RowColumn:
     def text(row: Row) -> str | None:
         known = link_shares(row, link)
-        if not known:
-            return None
-        interval = mean_interval(known)
-        mean = percent(sum(known) / len(known), 1)
-        if interval is None:
-            return f"{mean} (one run)"
-        ends = (100 * max(0.0, interval.low), 100 * min(1.0, interval.high))
-        return f"{mean} ({ends[0]:.1f} to {ends[1]:.1f})"
+        return mean_share(known) if known else None
 
     return Column(LINKS[link], text, only="known")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.report.compression_fit import CompressionPoint, fit_step_time
+from phalanx.report.compression_fit import fit_cells
 from phalanx.report.compression_rows import (
     MEMORY,
     STEPS,
@@ -63,18 +63,16 @@ def test_the_fit_finds_what_the_steps_were_made_of(made: View) -> None:
 
 def test_who_costs_nothing_pays_always_and_who_saves_nothing_never() -> None:
     points = [
-        CompressionPoint(
-            compressor=name, sent_bytes=sent, bandwidth_bytes_per_s=b, step_s=base + sent / b
-        )
+        {"compressor": name, "sent_bytes": sent, "bandwidth": b, "step_s": base + sent / b}
         for name, sent, base in (("none", 8.0, 5.0), ("free", 4.0, 4.0), ("larger", 9.0, 6.0))
         for b in (1.0, 10.0)
     ]
-    fit = fit_step_time(points)
+    fit = fit_cells(points)
     assert fit is not None
     assert [fit.pays(name, "none") for name in ("free", "larger", "unknown")] == (
         ["always", "never", None]
     )
-    assert fit_step_time(points[:1]) is None
+    assert fit_cells(points[:1]) is None
 
 
 def test_accuracy_is_held_within_the_spread_of_the_seeds(made: View) -> None:

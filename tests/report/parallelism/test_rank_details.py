@@ -133,7 +133,7 @@ def placed(rank: int, place: dict[str, int], done: Sequence[ActionEvent]) -> Ran
         validation_samples=1,
         coordinates=place,
     )
-    return RankMeasure(rank=rank, started=started, actions=done)
+    return RankMeasure(rank=rank, events=[started, *done])
 
 
 def actions(stage: int, step: int = 0) -> Sequence[ActionEvent]:

@@ -5,10 +5,10 @@ For a collective over p ranks whose larger buffer holds n bytes on each of them.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+
+import numpy as np
 
 from phalanx.records.collectives import Collective
 
@@ -81,11 +81,6 @@ def floor_s(collective: Collective, ranks: int, num_bytes: int, machine: Machine
 
 def interpolated(curve: Mapping[int, float], at: float) -> float:
     """The value of a curve between its points, both axes logarithmic; flat beyond its ends."""
-    points: Sequence[tuple[int, float]] = sorted(curve.items())
-    if at <= points[0][0]:
-        return points[0][1]
-    for (low, below), (high, above) in pairwise(points):
-        if at <= high:
-            share = math.log(at / low) / math.log(high / low)
-            return math.exp((1 - share) * math.log(below) + share * math.log(above))
-    return points[-1][1]
+    sizes = sorted(curve)
+    rates = [curve[size] for size in sizes]
+    return float(np.exp(np.interp(np.log(at), np.log(sizes), np.log(rates))))

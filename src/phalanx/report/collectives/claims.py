@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from phalanx.report.cells import Cell, CellPanel, Measure
-from phalanx.report.claims import TIMES, speed
+from phalanx.report.claims import TIMES, compared
 from phalanx.report.collectives.rows import PHRASES
 from phalanx.report.content import KeyFigure
 from phalanx.report.format import counted, duration, joined, size, span
@@ -52,12 +53,12 @@ def gain(pair: Pair) -> float:
     return ratio
 
 
-def told_pair(pair: Pair, comparisons: int) -> Told:
+def told_pair(pair: Pair, comparisons: int, name: str = "") -> Told:
+    """Return the comparison of a pair. name: of ours, where it is not its path's."""
     ours, theirs = pair
     at = f" at {ours['size']}" if ours["bytes"] else ""
-    interval = CALLS.ratio(ours, theirs, comparisons)
-    text, verdict = speed(f"{ours['path']}{at}", theirs["path"], interval, units="calls")
-    return Told(text=text, verdict=verdict, interval=interval)
+    names = f"{name or ours['path']}{at}", theirs["path"]
+    return compared(CALLS, ours, theirs, names, comparisons=comparisons, units="calls")
 
 
 def against_rest(view: View) -> Iterator[Told]:
@@ -75,13 +76,8 @@ def against_rest(view: View) -> Iterator[Told]:
         phrase = PHRASES[first["collective"]].capitalize()
         label = f"{phrase}, {first['ranks']} ranks, {len(group)} libraries"
         for pair in hardest:
-            told = told_pair(pair, len(hardest))
-            yield Told(
-                text=told.text,
-                label=group[0].label if len(group) == 1 else label,
-                verdict=told.verdict,
-                interval=told.interval,
-            )
+            shown_label = group[0].label if len(group) == 1 else label
+            yield replace(told_pair(pair, len(hardest)), label=shown_label)
 
 
 def near_a_megabyte(panel: CellPanel) -> Pair | None:
@@ -186,11 +182,8 @@ def private_tensors(view: View) -> Iterator[Told]:
         both = [(ours[n], gloo[n]) for n in ours if n in gloo]
         if both:
             own, other = min(both, key=gain)
-            interval = CALLS.ratio(own, other, len(both))
-            at = f" at {own['size']}" if own["bytes"] else ""
-            name = f"torch.distributed, backend mpi{at}"
-            text, verdict = speed(name, other["path"], interval, units="calls")
-            yield Told(text=text, label=panel.label, verdict=verdict, interval=interval)
+            told = told_pair((own, other), len(both), "torch.distributed, backend mpi")
+            yield replace(told, label=panel.label)
 
 
 def wrong_results(view: View) -> Iterator[Told]:

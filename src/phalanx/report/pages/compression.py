@@ -10,23 +10,16 @@ from phalanx.report.cells import Change, Derived, Gain, Row, baseline
 from phalanx.report.claims import TIMES
 from phalanx.report.compression_rows import MARGIN, MEMORY, NONE, SENT, STEP, STEPS
 from phalanx.report.content import Column, words
-from phalanx.report.format import UNKNOWN, amount, percent, points
+from phalanx.report.format import amount, percent, points
 from phalanx.report.marks import Axis, Bars, Lines
 from phalanx.report.training import reader
 from phalanx.report.training_page import ACCURACY
-from phalanx.report.training_tables import RUNS
+from phalanx.report.training_tables import RUNS, over_seeds
 from phalanx.report.values import ChartSection, Page, Plot, Say, TableSpec, View
 
 
 def columns(view: View) -> list[Column[Row]]:
     """Return the columns of the compressors: one a place."""
-
-    def over_seeds(row: Row) -> str | None:
-        if row.get("accuracy") is None:
-            return None
-        ends = f"{row['accuracy_low'] * 100:.2f} {UNKNOWN} {percent(row['accuracy_high'], 2)}"
-        return f"{ends}, {row['seeds']}"
-
     places = ["memory" if p.label == MEMORY else p.label for p in view.panels]
     return [
         words("sent as", "compressor", short="sent as"),

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from phalanx.report.cells import Cell, Measure, Row
-from phalanx.report.claims import Fastest, speed
+from phalanx.report.claims import Fastest, compared
 from phalanx.report.content import Column, words
 from phalanx.report.figure import numbers
 from phalanx.report.format import counted, fixed, percent, whole_percent
@@ -51,10 +51,8 @@ def most_workers(view: View) -> Iterator[Told]:
             first = min(cells, key=lambda cell: (cell["strategy"] != ALONE, cell["ranks"]))
             most = max(cells, key=lambda cell: int(cell["num_workers"]))
             if most is not first:
-                interval = EPOCH.ratio(most, first)
-                subject = f"{hidden} hidden units on {most['who']}"
-                text, verdict = speed(subject, first["who"], interval)
-                yield Told(text=text, label=panel.label, verdict=verdict, interval=interval)
+                names = f"{hidden} hidden units on {most['who']}", first["who"]
+                yield replace(compared(EPOCH, most, first, names), label=panel.label)
 
 
 def _loss_domain(rows: Sequence[Row]) -> tuple[float, float]:

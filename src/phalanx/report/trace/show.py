@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from phalanx.report.content import make_table
 from phalanx.report.format import counted, percent
+from phalanx.report.terminal import terminal_table
 from phalanx.report.trace.chrome import clock_error
 from phalanx.report.trace.read import Traces, is_traced
-from phalanx.report.trace.table import RankRow, lines, table
+from phalanx.report.trace.table import COLUMNS, RankRow, table
 from phalanx.report.trace.write import write_trace
 
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
@@ -28,7 +27,7 @@ def show_trace(folder: Path, console: Console) -> None:
     path, traces = write_trace(folder)
     rows = table(traces)
     if rows:
-        console.print(_table(rows))
+        console.print(terminal_table(make_table("", "", COLUMNS, rows)))
         for line in remarks(rows, traces):
             console.print(line, markup=False)
     for rank, why in traces.missing.items():
@@ -58,13 +57,3 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
                 "bucket nothing is left to be computed"
             )
     return made
-
-
-def _table(rows: list[RankRow]) -> Table:
-    heading, *cells = lines(rows)
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="")
-    for name in heading:
-        drawn.add_column(name, justify="right", no_wrap=True)
-    for row in cells:
-        drawn.add_row(*map(Text, row))
-    return drawn

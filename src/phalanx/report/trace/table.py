@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from phalanx.records.events import StepEvent
+from phalanx.report.content import Column
 from phalanx.report.overlap import Overlap, overlap_of
+from phalanx.report.rank_measures import PARTS, parts_of
 from phalanx.report.trace.read import RankTrace, Traces
 from phalanx.report.trace.waits import waited_s, waits
 
@@ -20,19 +23,11 @@ class RankRow:
 
     rank: int
     num_steps: int
-    data_s: float
-    forward_s: float
-    backward_s: float
-    exposed_s: float
-    optimizer_s: float
+    parts_s: Sequence[float]
+    """In the order of PARTS; the communication is the exposed one."""
     overlap: Overlap | None
     waited_s: dict[int, float]
     """By the rank that was waited for, the most first."""
-
-    @property
-    def step_s(self) -> float:
-        parts = (self.data_s, self.forward_s, self.backward_s, self.exposed_s, self.optimizer_s)
-        return sum(parts)
 
 
 def table(traces: Traces) -> list[RankRow]:
@@ -49,11 +44,7 @@ def table(traces: Traces) -> list[RankRow]:
             RankRow(
                 rank=rank,
                 num_steps=len(steps),
-                data_s=fmean(step.data_s for step in steps),
-                forward_s=fmean(step.forward_s for step in steps),
-                backward_s=fmean(step.backward_s for step in steps),
-                exposed_s=fmean(step.communication_s for step in steps),
-                optimizer_s=fmean(step.optimizer_s for step in steps),
+                parts_s=[fmean(times) for times in zip(*map(parts_of, steps), strict=True)],
                 overlap=overlap_of(steps),
                 waited_s={late: took_s / len(steps) for late, took_s in waited.items()},
             )
@@ -72,26 +63,6 @@ def _ends(trace: RankTrace, steps: set[int]) -> tuple[int, int]:
     return began, max((span.ended_ns for span in own), default=0)
 
 
-def lines(rows: list[RankRow]) -> list[list[str]]:
-    """Cells as they are shown, the heading first; milliseconds."""
-    heading = ["rank", "step", "data", "forward", "backward", "exposed", "hidden", "ceiling",
-               "optimizer", "waits (for)"]  # fmt: skip
-    return [heading, *map(_line, rows)]
-
-
-def _line(row: RankRow) -> list[str]:
-    overlap = row.overlap
-    times = [row.step_s, row.data_s, row.forward_s, row.backward_s, row.exposed_s]
-    return [
-        str(row.rank),
-        *map(_ms, times),
-        _ms(overlap.hidden_s) if overlap else "\N{EN DASH}",
-        _ms(overlap.hideable_s) if overlap else "\N{EN DASH}",
-        _ms(row.optimizer_s),
-        _waits(row) or "\N{EN DASH}",
-    ]
-
-
 def _waits(row: RankRow) -> str:
     """Return the total of the waits, and the rank that caused most."""
     most = next(iter(row.waited_s), None)
@@ -102,3 +73,19 @@ def _ms(time_s: float) -> str:
     """Three digits that say something, and no more than five characters below ten seconds."""
     time_ms = 1e3 * time_s
     return f"{time_ms:.{3 if time_ms < 1 else 2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}"
+
+
+def _part(name: str) -> Callable[[RankRow], float]:
+    return lambda row: row.parts_s[PARTS.index(name)]
+
+
+COLUMNS = (
+    Column[RankRow]("rank", lambda row: row.rank),
+    Column[RankRow]("step", lambda row: sum(row.parts_s), _ms),
+    *(Column(name, _part(name), _ms) for name in PARTS[:3]),
+    Column[RankRow]("exposed", _part("communication"), _ms),
+    Column[RankRow]("hidden", lambda row: row.overlap and row.overlap.hidden_s, _ms),
+    Column[RankRow]("ceiling", lambda row: row.overlap and row.overlap.hideable_s, _ms),
+    Column[RankRow]("optimizer", _part("optimizer"), _ms),
+    Column[RankRow]("waits (for)", lambda row: _waits(row) or None),
+)
