@@ -104,7 +104,7 @@ def _single_run(folder: Path) -> RunMeasure:
 def _run_of_study(folder: Path, *, is_alone: bool = False, keeps_steps: bool = False) -> RunMeasure:
     """is_alone: it is in no study, and may have been made on nodes that share no folder."""
     if not (folder / "run.json").exists():
-        return RunMeasure(name=folder.name, status="missing")
+        return RunMeasure(name=folder.name, status="missing", folder=folder)
     try:
         run = read_run(folder)
         num_ranks, parts = _parts_of(folder, run)
@@ -118,8 +118,9 @@ def _run_of_study(folder: Path, *, is_alone: bool = False, keeps_steps: bool = F
         if is_complete and (damage := _damage(folder, left)):
             raise ValueError(damage)
     except (ValueError, OSError) as error:
-        return RunMeasure(name=folder.name, status="damaged", error=str(error))
-    measure = replace(measure_run(run, ranks, unseen=unseen), is_traced=is_traced(folder))
+        return RunMeasure(name=folder.name, status="damaged", error=str(error), folder=folder)
+    measure = measure_run(run, ranks, unseen=unseen)
+    measure = replace(measure, is_traced=is_traced(folder), folder=folder)
     return replace(measure, status="interrupted", error=DIED) if has_died(run, folder) else measure
 
 

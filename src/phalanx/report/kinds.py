@@ -54,9 +54,7 @@ def content_of(folder: Path) -> Content:
     Raises: UserError when the records cannot be read.
     """
     page = page_of(folder)
-    data = page.read(folder)
-    assert data is not None, "its records were found"
-    return page_content(page, data)
+    return page_content(page, page.read(folder))
 
 
 def summarize(folder: Path, console: Console) -> None:
@@ -65,6 +63,4 @@ def summarize(folder: Path, console: Console) -> None:
     Raises: UserError when the records cannot be read.
     """
     page = page_of(folder)
-    data = page.read(folder)
-    assert data is not None, "its records were found"
-    print_summary(page, data, console)
+    print_summary(page, page.read(folder), console)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, median
 from typing import Literal
 
@@ -68,6 +69,8 @@ class RunMeasure:
     summed up over all, and what needs every rank's records is not known. So it is where ranks have
     died (`Outcome.lost`), and the first of those that were left has summed up."""
     is_traced: bool = False  # a trace exists or can be made
+    folder: Path = Path()
+    """Folder of its records."""
 
     @property
     def setting(self) -> Setting | None:

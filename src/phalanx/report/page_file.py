@@ -29,7 +29,8 @@ from phalanx.report.content import Column, words
 from phalanx.report.folder import read_folder
 from phalanx.report.format import percent, seconds
 from phalanx.report.marks import Axis, Bars, Lines, Mark
-from phalanx.report.training import COLUMNS, training_rows
+from phalanx.report.measures import RunMeasure
+from phalanx.report.training import COLUMNS, run_row, training_rows
 from phalanx.report.training_frames import FRAMES
 from phalanx.report.training_page import QUANTITIES
 from phalanx.report.training_tables import RUNS, with_ends
@@ -203,28 +204,22 @@ def plot_of(chart: PlotOfFile, page: PageOfFile) -> Plot:
 def read_rows(folder: Path, *, page: PageOfFile, axes: Sequence[str]) -> StudyRows:
     """Read the runs of a study, with its axes, their options and their last metrics as columns."""
     measures = read_folder(folder)
-    found = training_rows(measures)
-    options = measures.study.configurations
-    rows = []
-    for row in found.runs:
-        own = {**measures.study.common, **options.get(row["run"], {})}
-        logged = {n: v for rank in row["_measure"].ranks.values() for e in rank.metrics
+    study = measures.study
+
+    def of_run(run: RunMeasure) -> dict[str, Any]:
+        own = {**study.common, **study.configurations.get(run.name, {})}
+        logged = {n: v for rank in run.ranks.values() for e in rank.metrics
                   for n, v in e.metrics.items()}  # fmt: skip
-        point = {axis: own.get(axis) for axis in (*axes, page.panel) if axis}
-        words_of = [f"{axis} {point[axis]}" for axis in axes]
-        base = {k: v for k, v in {**own, **logged}.items() if row.get(k) is None}
-        phrase = ", ".join(words_of) or ALL_RUNS
-        panel = f"{page.panel} {point[page.panel]}" if page.panel else ALL_RUNS
-        rows.append({**row, **base, **point, "phrase": phrase, "configuration": phrase,
-                     "panel": panel, "rest": phrase})  # fmt: skip
-    return StudyRows(
-        study=found.study,
-        folder=folder,
-        runs=rows,
-        rows=[row for row in rows if row["is_timed"]],
-        environments=found.environments,
-        measures=found.measures,
-    )
+        known = run_row(run, {run.name: ""})
+        phrase = ", ".join(f"{axis} {own.get(axis)}" for axis in axes) or ALL_RUNS
+        return {
+            **{name: v for name, v in {**own, **logged}.items() if known.get(name) is None},
+            **{axis: own.get(axis) for axis in (*axes, page.panel) if axis},
+            **dict.fromkeys(("phrase", "configuration", "rest"), phrase),
+            "set": f"{page.panel} {own.get(page.panel)}" if page.panel else ALL_RUNS,
+        }
+
+    return training_rows(measures, of_run, panel="set")
 
 
 def _title(name: str) -> str:

@@ -1,11 +1,10 @@
-"""Rows of a survival study: runs with their faults, and what these cost. Pure but for reading."""
+"""Rows of a survival study: runs with their faults, and what these cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -14,7 +13,6 @@ from phalanx.records.files import read_events
 from phalanx.report.cells import Cell, Measure, Row
 from phalanx.report.claims import TIMES, agreement
 from phalanx.report.content import KeyFigure
-from phalanx.report.folder import read_folder
 from phalanx.report.format import counted, duration, one_decimal, span
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import Interval, mean_interval
@@ -25,8 +23,7 @@ from phalanx.report.survival_timeline import (
     Timeline,
     make_timeline,
 )
-from phalanx.report.training import run_row, training_rows, workload_labels
-from phalanx.report.values import StudyRows, Told, View
+from phalanx.report.values import Told, View
 
 UNDISTURBED = "undisturbed"
 LABELS = {
@@ -49,29 +46,9 @@ CONTINUE = Measure(column="continue_s", how=fmean, interval="mean")
 WALL = Measure(column="wall_s", how=fmean, better="higher")
 
 
-def read_survival(folder: Path) -> StudyRows:
-    """Read a survival study, each run with its timeline.
-
-    Raises: UserError when the records cannot be read.
-    """
-    measures = read_folder(folder)
-    found = training_rows(measures)
-    labels = workload_labels([run.run for run in measures.runs if run.run])
-    runs = [{**run_row(run, labels), **_of_run(folder, run)} for run in measures.runs]
-    rows = [row for row in runs if row["status"] == "completed"]
-    return StudyRows(
-        study=found.study,
-        folder=folder,
-        runs=runs,
-        rows=[{**row, "panel": "all runs"} for row in rows],
-        environments=found.environments,
-        measures=found.measures,
-        notes=[("", f"Left out: {w}: {why}") for w, why in found.study.left_out.items()],
-    )
-
-
-def _of_run(folder: Path, run: RunMeasure) -> dict[str, Any]:
-    starts = [] if run.status == "damaged" else _starts_of(folder / run.name, run)
+def of_run(run: RunMeasure) -> dict[str, Any]:
+    """Return what faults did to a run, with its timeline."""
+    starts = [] if run.status == "damaged" else _starts_of(run)
     timeline, (way, _, seed) = make_timeline(starts), run.name.rpartition("-s")
     certified = {
         event.certificate.sha256
@@ -85,6 +62,7 @@ def _of_run(folder: Path, run: RunMeasure) -> dict[str, Any]:
         return tuple(value for value in values if value is not None)
 
     return {
+        "set": "all runs",
         "way": LABELS.get(way, way),
         "seed": int(seed),
         "share": timeline.effective_share,
@@ -101,11 +79,11 @@ def _of_run(folder: Path, run: RunMeasure) -> dict[str, Any]:
     }
 
 
-def _starts_of(folder: Path, run: RunMeasure) -> list[RankEvents]:
+def _starts_of(run: RunMeasure) -> list[RankEvents]:
     """Return the events of the first start and of every restart."""
     restarts = run.run.restarts if run.run else []
     starts: list[RankEvents] = []
-    for each in (folder, *(folder / restart.folder for restart in restarts)):
+    for each in (run.folder, *(run.folder / restart.folder for restart in restarts)):
         files = {int(path.stem.removeprefix("rank-")): path for path in each.glob("rank-*.jsonl")}
         starts.append({rank: list(read_events(files[rank])) for rank in sorted(files)})
     return starts

@@ -59,28 +59,17 @@ def read_trainings(folder: Path) -> StudyRows:
 
     Raises: UserError when the records cannot be read.
     """
-    return training_rows(read_folder(folder))
+    return reader()(folder)
 
 
 def reader(
-    extra: Extra = lambda _: {},
-    *,
-    keeps_steps: bool = False,
-    counts: Callable[[Row], bool] = lambda row: row["is_timed"],
-    panel: str = "workload",
-    finish: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda rows: rows,
+    extra: Extra = lambda _: {}, *, keeps_steps: bool = False, **how: Any
 ) -> Callable[[Path], StudyRows]:
     """Return a reader of trainings whose rows have further columns.
 
-    keeps_steps: single steps are kept, too. counts: whether a row forms a cell. panel: column of
-    the panels' labels. finish: what is known from all rows together, and their order.
+    keeps_steps: single steps are kept, too. how: as `training_rows` takes it.
     """
-
-    def read(folder: Path) -> StudyRows:
-        found = read_folder(folder, keeps_steps=keeps_steps)
-        return training_rows(found, extra, counts=counts, panel=panel, finish=finish)
-
-    return read
+    return lambda folder: training_rows(read_folder(folder, keeps_steps=keeps_steps), extra, **how)
 
 
 def training_rows(
@@ -90,8 +79,13 @@ def training_rows(
     counts: Callable[[Row], bool] = lambda row: row["is_timed"],
     panel: str = "workload",
     finish: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda rows: rows,
+    tells_left_out: bool = False,
 ) -> StudyRows:
-    """Return the runs of a study as rows."""
+    """Return the runs of a study as rows.
+
+    counts: whether a row forms a cell. panel: column of the panels' labels. finish: what is known
+    from all rows together, and their order. tells_left_out: among the conditions.
+    """
     labels = workload_labels([run.run for run in measures.runs if run.run])
     runs = [{**run_row(run, labels), **extra(run)} for run in measures.runs]
     runs = [{**row, "panel": row.get(panel)} for row in runs]
@@ -100,6 +94,7 @@ def training_rows(
     for row in runs:
         row["smallest"] = min(planned, default=0)
     rows = finish([row for row in runs if row["panel"] is not None and counts(row)])
+    left_out = measures.study.left_out if tells_left_out else {}
     return StudyRows(
         study=measures.study,
         folder=measures.folder,
@@ -107,6 +102,7 @@ def training_rows(
         rows=rows,
         environments=[run.run.environment for run in measures.runs if run.run],
         measures=measures.runs,
+        notes=[("", f"Left out: {what}: {why}") for what, why in left_out.items()],
     )
 
 

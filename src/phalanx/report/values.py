@@ -181,8 +181,8 @@ class TableSpec:
 class Page:
     """A kind of study: what its page holds."""
 
-    read: Callable[[Path], StudyRows | None]
-    """Reader of the records; None where the folder has nothing for this part of a page."""
+    read: Callable[[Path], StudyRows]
+    """Reader of the records."""
     cell: Sequence[str] = ("cell",)
     """Columns that tell cells of a panel apart."""
     columns: Sequence[str] = ()

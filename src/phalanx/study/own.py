@@ -47,12 +47,10 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
                 yield point
 
 
-class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StudyFile(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A study as its file says it."""
 
     name: str
-    axes: dict[str, list[str | int | float | bool]]
-    leave_out: list[dict[str, str | int | float | bool]] = []
     run: dict[str, Any] = {}
     """Options of every run: of `phalanx train`; of a program strategy, ranks and threads."""
     program: str = ""
@@ -106,7 +104,7 @@ def plan(study: StudyFile) -> list[PlannedRun]:
 
     Raises: UserError for options that do not fit, or where nothing is left to run.
     """
-    points = list(Grid(axes=study.axes, leave_out=study.leave_out).points())
+    points = list(study.points())
     if not points:
         raise UserError("leave_out leaves nothing to run")
     return [_planned(study, point) for point in points]

@@ -5,11 +5,11 @@ Pure; making the runs is `execute`'s work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from phalanx.errors import UserError
-from phalanx.models.options import DataShape, ModelName, ModelOptions
+from phalanx.models.options import DataShape, ModelName
 from phalanx.records.configuration import check_at_least, check_values
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import COUNT, PlannedRun, StudyPlan, TrainingRun
@@ -18,33 +18,17 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
 from phalanx.train.validate import validate
 
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """Size of the model and its training, the same for every scheme."""
-
-    model: ModelOptions
-    batch_size: int
-    epochs: int
-    train_samples: int | None
-    validation_samples: int | None
-
-
-QUICK = Size(
-    model=ModelOptions(), batch_size=128, epochs=6, train_samples=4_096, validation_samples=1_000
-)
-QUICK_GPT = Size(
+IMAGES: Mapping[str, int | None] = {
+    **{"width": None, "batch_size": 128, "epochs": 6},
+    **{"train_samples": 4_096, "validation_samples": 1_000},
+}
+TEXT: Mapping[str, int] = {
     # Enough layers for 4 ranks of two stages each, and few enough to take seconds.
-    model=ModelOptions(width=64, layers=6, heads=4),
-    batch_size=16,
-    epochs=6,
-    train_samples=128,
-    validation_samples=64,
-)
-FULL = Size(
-    model=ModelOptions(), batch_size=128, epochs=6, train_samples=None, validation_samples=None
-)
-FULL_GPT = replace(QUICK_GPT, train_samples=2_048, validation_samples=512)
+    **{"width": 64, "layers": 6, "heads": 4, "batch_size": 16, "epochs": 6},
+    **{"train_samples": 128, "validation_samples": 64},
+}
+FULL_TEXT = {"train_samples": 2_048, "validation_samples": 512}
+"""Sizes of a model and its training, the same for every scheme."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,39 +140,31 @@ def _is_wanted(study: ParallelismConfig, name: SchemeName, model: ModelName) -> 
     return model in scheme.leads_for and (scheme.ranks or 1) <= max(study.ranks)
 
 
-def size_of(study: ParallelismConfig, model: ModelName) -> Size:
+def size_of(study: ParallelismConfig, model: ModelName) -> dict[str, int | None]:
     """Return the model's size, with the options of the study in place of the defaults."""
-    if model == "gpt":
-        size = FULL_GPT if study.full else QUICK_GPT
-    else:
-        size = FULL if study.full else QUICK
-    width = None if model in ("cnn", "rnn") else study.width or size.model.width
-    return Size(
-        model=replace(size.model, width=width),
-        batch_size=study.batch_size or size.batch_size,
-        epochs=study.epochs or size.epochs,
-        train_samples=study.train_samples or size.train_samples,
-        validation_samples=study.validation_samples or size.validation_samples,
-    )
+    is_text = model == "gpt"
+    size = dict[str, int | None](TEXT if is_text else IMAGES)
+    if study.full:
+        size |= FULL_TEXT if is_text else dict.fromkeys(FULL_TEXT)
+    size |= {name: value for name in size if (value := getattr(study, name, None))}
+    if model in ("cnn", "rnn"):
+        del size["width"]
+    return size
 
 
 def _config(
     study: ParallelismConfig, model: ModelName, scheme: SchemeName, ranks: int, seed: int
 ) -> TrainConfig:
-    size = size_of(study, model)
+    is_text = model == "gpt"
     return TrainConfig.from_options(
         model=model,
-        dataset="text" if model == "gpt" else study.dataset,
-        data_root=None if model == "gpt" else study.data_root,
+        dataset="text" if is_text else study.dataset,
+        data_root=None if is_text else study.data_root,
         ranks=ranks,
         threads=1,
-        epochs=size.epochs,
-        batch_size=size.batch_size,
         lr=study.lr,
         seed=seed,
-        train_samples=size.train_samples,
-        validation_samples=size.validation_samples,
         timeout_s=study.timeout_s,
-        **vars(size.model),
+        **size_of(study, model),
         **SCHEMES[scheme].options,
     )

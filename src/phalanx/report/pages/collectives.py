@@ -13,7 +13,6 @@ from phalanx.report.collectives.claims import FAR
 from phalanx.report.collectives.rows import (
     PHRASES,
     memory_rows,
-    read_algorithms,
     read_collectives,
 )
 from phalanx.report.content import Column, words
@@ -247,7 +246,7 @@ COLLECTIVES = Page(
     ),
 )
 ALGORITHMS = Page(
-    read=read_algorithms,
+    read=read_collectives,
     cell=("path", "bytes"),
     frames=COLLECTIVES.frames,
     claims=(Say(claims.crossings),),

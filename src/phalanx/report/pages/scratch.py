@@ -14,6 +14,7 @@ from phalanx.report.figure import numbers
 from phalanx.report.format import counted, fixed, percent, whole_percent
 from phalanx.report.marks import Axis, Lines
 from phalanx.report.parallelism_rows import cost_columns, detail_of, range_of, scheme_columns
+from phalanx.report.training import read_trainings
 from phalanx.report.training_page import ACCURACY, EPOCH, EPOCH_SOURCE, LOSS, epoch_time
 from phalanx.report.values import ChartSection, Page, Plot, Say, StudyRows, TableSpec, Told, View
 
@@ -87,7 +88,7 @@ _plot = partial(
     tooltip=TOOLTIP,
 )
 SCRATCH = Page(
-    read=lambda _: None,
+    read=read_trainings,
     columns=("strategy", "ranks", "hidden", "num_workers", "who"),
     cell=("cell", "hidden"),
     quantities=(EPOCH, LOSS, ACCURACY, Measure(column="waiting")),

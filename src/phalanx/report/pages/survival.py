@@ -11,6 +11,7 @@ from phalanx.report.content import Column, words
 from phalanx.report.format import counted, duration, fixed, one_decimal
 from phalanx.report.marks import Axis, Bars, Lines
 from phalanx.report.survival_rows import FLOOR, UNDISTURBED
+from phalanx.report.training import reader
 from phalanx.report.training_tables import RUNS
 from phalanx.report.values import ChartSection, Page, Plot, Say, TableSpec
 
@@ -72,7 +73,12 @@ SHARE_PLOT = Plot(
     ),
 )
 SURVIVAL = Page(
-    read=rows_of.read_survival,
+    read=reader(
+        rows_of.of_run,
+        counts=lambda row: row["status"] == "completed",
+        panel="set",
+        tells_left_out=True,
+    ),
     cell=("way",),
     columns=("way",),
     baseline=baseline(way=UNDISTURBED),
