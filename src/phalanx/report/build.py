@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -24,14 +24,12 @@ from phalanx.report.content import (
     Table,
     chart_row,
     make_table,
-    sections,
-    with_rows,
 )
 from phalanx.report.content import Row as ChartRow
 from phalanx.report.format import UNKNOWN, counted, joined
 from phalanx.report.tables import environments
 from phalanx.report.terminal import terminal_table
-from phalanx.report.values import ChartSection, Page, Plot, StudyRows, TableSpec, View, word
+from phalanx.report.values import Page, Plot, StudyRows, TableSpec, View, word
 
 WIDE_COLUMNS = 100
 
@@ -57,9 +55,7 @@ def page_content(page: Page, data: StudyRows) -> Content:
         notes=[claim.note for each in views for claim in each.page.claims if claim.note],
         conditions=conditions(data),
         sections=[s for each in views for s in _sections(each, drawn if each is view else ())],
-        tables=with_rows(
-            *(t for each in views for spec in each.page.tables for t in tables(each, spec))
-        ),
+        tables=[t for each in views for spec in each.page.tables for t in tables(each, spec)],
         environment=environments(data.environments),
         num_panels=len(view.panels),
     )
@@ -105,17 +101,12 @@ def _leading(view: View) -> tuple[ChartRow | None, Sequence[Plot]]:
     return None, ()
 
 
-def _sections(view: View, drawn: Sequence[Plot]) -> tuple[Section, ...]:
-    return sections(
-        *(
-            (word(section.title), section.title, _rows(section, view, drawn))
-            for section in view.page.sections
-        )
-    )
-
-
-def _rows(section: ChartSection, view: View, drawn: Sequence[Plot]) -> list[ChartRow | None]:
-    return [chart_row(plot.panels(view)) for plot in section.plots if plot not in drawn]
+def _sections(view: View, drawn: Sequence[Plot]) -> Iterator[Section]:
+    """Yield the sections that have a chart."""
+    for section in view.page.sections:
+        found = [chart_row(plot.panels(view)) for plot in section.plots if plot not in drawn]
+        if rows := tuple(filter(None, found)):
+            yield Section(name=word(section.title), title=section.title, rows=rows)
 
 
 def tables(view: View, spec: TableSpec) -> list[Table]:

@@ -149,15 +149,6 @@ def chart_row(drawn: Iterable[Drawn], *, title: str | None = None) -> Row | None
     return replace(row, title=title, caption=" ".join(panel.figure.caption for panel in panels))
 
 
-def sections(*planned: tuple[str, str, Iterable[Row | None]]) -> tuple[Section, ...]:
-    """Return the sections (name, title, rows) that have a chart."""
-    found = [
-        Section(name=name, title=title, rows=tuple(row for row in rows if row))
-        for name, title, rows in planned
-    ]
-    return tuple(section for section in found if section.rows)
-
-
 def make_table(title: str, note: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
     """Return the table of the items, a row each."""
     return Table(
@@ -167,8 +158,3 @@ def make_table(title: str, note: str, columns: Sequence[Column[T]], items: Itera
         numeric=tuple(column.numeric for column in columns),
         rows=tuple(tuple(column.cell(item) for column in columns) for item in items),
     )
-
-
-def with_rows(*tables: Table) -> list[Table]:
-    """Return the tables that have rows."""
-    return [table for table in tables if table.rows]

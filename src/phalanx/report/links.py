@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from statistics import fmean
+
+import numpy as np
 
 from phalanx.report.rank_measures import FIELDS, NOT_MEASURED, RankEpoch
 
@@ -39,42 +40,34 @@ def link_shares(epochs: Sequence[Sequence[RankEpoch]], *, num_nodes: int) -> Lin
 
     epochs: the timed ones, of each the ranks in their order.
     """
-    step_s = sum(fmean(sum(rank.parts_s) for rank in ranks) for ranks in epochs if ranks)
-    numbers = {rank.steps for ranks in epochs for rank in ranks}
-    num_steps = sum(ranks[0].steps for ranks in epochs if ranks)
-    is_alike = all(len({rank.steps for rank in ranks}) == 1 for ranks in epochs)
-    if not num_steps or not is_alike or 0 in numbers or min(map(len, epochs)) < 2:
+    numbers = [{rank.steps for rank in ranks} for ranks in epochs]
+    if min(map(len, epochs)) < 2 or any(len(steps) > 1 or 0 in steps for steps in numbers):
         return None
-    totals = {"node": 0.0, "network": 0.0, "untold": 0.0, "waiting": 0.0}
-    for ranks in epochs:
-        for first in range(0, FIELDS * ranks[0].steps, FIELDS):
-            rows = [rank.exchanges[first : first + FIELDS] for rank in ranks]
-            last = min(rows, key=itemgetter(0))
-            totals["waiting"] += fmean(row[0] for row in rows) - last[0]
-            for link, time_s in _divided(last, num_nodes).items():
-                totals[link] += time_s
-    is_told = totals["untold"] == 0.0
+    times = np.concatenate(  # of each rank and step: all communication, in the node, between nodes
+        [
+            np.array([r.exchanges for r in ranks]).reshape(len(ranks), -1, FIELDS)
+            for ranks in epochs
+        ],
+        axis=1,
+    )
+    last = times[times[:, :, 0].argmin(axis=0), np.arange(times.shape[1])]
+    exchange_s, node_s, network_s = last.T
+    if num_nodes == 1:
+        node_s, network_s = np.ones_like(node_s), np.zeros_like(node_s)
+    is_told = (node_s != NOT_MEASURED) & (node_s + network_s > 0)
+    share = network_s[is_told] / (node_s + network_s)[is_told]
+    untold_s = exchange_s[~is_told].sum()
+    step_s = sum(fmean(sum(rank.parts_s) for rank in ranks) for ranks in epochs)
     sent, is_formula = _bytes_between(epochs)
     return LinkShares(
-        step_s=step_s / num_steps,
-        node=totals["node"] / step_s if is_told else None,
-        network=totals["network"] / step_s if is_told else None,
-        untold=None if is_told else totals["untold"] / step_s,
-        waiting=totals["waiting"] / step_s,
-        network_bytes=None if sent is None else sent / num_steps / num_nodes,
+        step_s=step_s / len(last),
+        node=None if untold_s else float((exchange_s[is_told] * (1 - share)).sum() / step_s),
+        network=None if untold_s else float((exchange_s[is_told] * share).sum() / step_s),
+        untold=float(untold_s / step_s) if untold_s else None,
+        waiting=float((times[:, :, 0].mean(axis=0) - exchange_s).sum() / step_s),
+        network_bytes=None if sent is None else sent / len(last) / num_nodes,
         is_formula=is_formula,
     )
-
-
-def _divided(last: Sequence[float], num_nodes: int) -> dict[str, float]:
-    """Divide the exchange of the rank that came last among the links."""
-    communication_s, node_s, network_s = last
-    if num_nodes == 1:
-        return {"node": communication_s}
-    if node_s == NOT_MEASURED or node_s + network_s <= 0:
-        return {"untold": communication_s}
-    share = network_s / (node_s + network_s)
-    return {"node": communication_s * (1 - share), "network": communication_s * share}
 
 
 def _bytes_between(epochs: Sequence[Sequence[RankEpoch]]) -> tuple[int | None, bool]:

@@ -9,7 +9,7 @@ from phalanx.errors import UserError
 from phalanx.records.files import rank_file
 from phalanx.records.schema import Outcome
 from phalanx.report.cells import Row
-from phalanx.report.collectives.rows import holds_benches, p99, read_collectives, slowest
+from phalanx.report.collectives.rows import holds_benches, quantile, read_collectives, slowest
 from tests.report.collectives.made_bench import MEDIANS, make_bench
 
 
@@ -40,7 +40,7 @@ def test_points_of_a_bench(tmp_path: Path) -> None:
 
 
 def test_the_99th_percentile_of_many_calls() -> None:
-    assert p99([float(number) for number in range(1, 201)]) == 198.0
+    assert quantile([float(number) for number in range(1, 201)], 0.99) == 198.0
 
 
 def test_wrong_elements_are_added_up(tmp_path: Path) -> None:

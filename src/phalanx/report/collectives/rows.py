@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from phalanx.errors import UserError
 from phalanx.records.collectives import (
     Bench,
@@ -33,6 +35,8 @@ from phalanx.report.statistics import blocks
 from phalanx.report.values import StudyRows, View
 
 OURS = frozenset({"window", "phalanx", "torch", "ring", "tree", "halving", "naive", "direct"})
+UNDISTURBED = 0.25
+"""Quantile that tells what a machine can do, also where others disturb it half of the time."""
 QUIET_PER_S = 300  # a quiet machine of two cores showed 210 to 240, a busy one 350 to 1,200
 PHRASES: dict[Collective, str] = {
     "all_reduce": "all-reduce",
@@ -212,14 +216,8 @@ def _times(times_s: Sequence[float]) -> dict[str, Any]:
         "median_s": median_s,
         "median_us": median_s * 1e6,
         "median_us_low": min(times_s) * 1e6,
-        "median_us_high": p99(times_s) * 1e6,
+        "median_us_high": quantile(times_s, 0.99) * 1e6,  # of fewer than 100 calls the slowest
     }
-
-
-def p99(times_s: Sequence[float]) -> float:
-    """Return the time that 99 of 100 calls do not exceed; of fewer calls, the slowest."""
-    ordered = sorted(times_s)
-    return ordered[min(len(ordered) - 1, -(-99 * len(ordered) // 100) - 1)]
 
 
 def _bandwidths(
@@ -284,13 +282,13 @@ def measure_machine(ranks: Sequence[Sequence[Event]]) -> Machine:
     rates: dict[Kernel, dict[int, float]] = {"copy": {}, "add": {}}
     for (kernel, working_set), parts in times_s.items():
         if whole := slowest(parts):
-            rates[kernel][working_set] = moved[kernel, working_set] / undisturbed(whole)
+            rates[kernel][working_set] = moved[kernel, working_set] / quantile(whole, UNDISTURBED)
     return Machine(copy=rates["copy"], add=rates["add"], round_trip_s=min(trips_s, default=None))
 
 
-def undisturbed(times_s: Sequence[float]) -> float:
-    """The first quartile: what a machine can do, also where others disturb it half of the time."""
-    return sorted(times_s)[(len(times_s) - 1) // 4]
+def quantile(times_s: Sequence[float], share: float) -> float:
+    """Return the shortest of the times that this share of them does not exceed."""
+    return float(np.quantile(times_s, share, method="inverted_cdf"))
 
 
 def memory_rows(view: View) -> list[Row]:

@@ -120,20 +120,20 @@ def _key(span: TraceSpan) -> TraceSpan:
 
 
 def _process(rank: int, trace: RankTrace) -> list[Event]:
-    name = f"rank {rank} on {trace.traced.hostname}"
-    return [
-        {"ph": "M", "pid": rank, "tid": 0, "name": "process_name", "args": {"name": name}},
-        {"ph": "M", "pid": rank, "tid": 0, "name": "process_sort_index",
-         "args": {"sort_index": rank}},
-    ]  # fmt: skip
+    return _named("process", rank, 0, f"rank {rank} on {trace.traced.hostname}", rank)
 
 
 def _thread(rank: int, thread: int, lane: str) -> list[Event]:
+    return _named("thread", rank, thread, lane, thread)
+
+
+def _named(kind: str, rank: int, thread: int, name: str, place: int) -> list[Event]:
+    """Return the name of a process or a thread, and its place from the top."""
+    of: Event = {"ph": "M", "pid": rank, "tid": thread}
     return [
-        {"ph": "M", "pid": rank, "tid": thread, "name": "thread_name", "args": {"name": lane}},
-        {"ph": "M", "pid": rank, "tid": thread, "name": "thread_sort_index",
-         "args": {"sort_index": thread}},
-    ]  # fmt: skip
+        {**of, "name": f"{kind}_name", "args": {"name": name}},
+        {**of, "name": f"{kind}_sort_index", "args": {"sort_index": place}},
+    ]
 
 
 def _complete(rank: int, thread: int, span: TraceSpan, start_ns: int) -> Event:
