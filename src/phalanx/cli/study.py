@@ -77,6 +77,21 @@ def study_command(prepare: Prepare) -> Prepare:
     return prepare
 
 
+def on_data_set(
+    kind: str, config: Any, runs: Sequence[PlannedRun], reasons: Sequence[str] = (), **more: Any
+) -> PreparedStudy:
+    """Return a study of one data set, which is told and is in the name of its folder."""
+    choice = resolve(config.dataset, config.data_root)
+    return PreparedStudy(
+        kind=kind,
+        folder=study_folder(config, kind, choice.name),
+        runs=runs,
+        reasons=[f"data set: {choice.reason}", *reasons],
+        data=[choice.name],
+        **more,
+    )
+
+
 @app.default
 def own(
     file: Path | None = None,
@@ -138,15 +153,8 @@ def scaling(config: ScalingConfig) -> PreparedStudy:
             runs=plan_program(config, config.program, config.epoch_pattern, cores),
             data=[file_state(config.program)],
         )
-    choice = resolve(config.dataset, config.data_root)
-    return PreparedStudy(
-        kind="scaling",
-        folder=study_folder(config, "scaling", choice.name),
-        runs=scaling_study.plan(config, cores),
-        reasons=[f"data set: {choice.reason}"],
-        data=[choice.name],
-        hint=scaling_study.larger_study_hint(config, cores),
-    )
+    hint = scaling_study.larger_study_hint(config, cores)
+    return on_data_set("scaling", config, scaling_study.plan(config, cores), hint=hint)
 
 
 @study_command
@@ -165,14 +173,7 @@ def compression(config: CompressionConfig) -> PreparedStudy:
 
         phalanx study compression --links 10Gbit/s 1Gbit/s,1ms --ranks 4 --epochs 5
     """
-    choice = resolve(config.dataset, config.data_root)
-    return PreparedStudy(
-        kind="compression",
-        folder=study_folder(config, "compression", found=[choice.name]),
-        runs=compression_study.plan(config),
-        reasons=[f"data set: {choice.reason}"],
-        data=[choice.name],
-    )
+    return on_data_set("compression", config, compression_study.plan(config))
 
 
 @study_command
@@ -191,15 +192,9 @@ def large_batch(config: LargeBatchConfig) -> PreparedStudy:
 
         phalanx study large-batch --batch-sizes 128 4096 --remedies plain linear-warmup --seeds 0 1
     """
-    choice = resolve(config.dataset, config.data_root)
-    return PreparedStudy(
-        kind="large-batch",
-        folder=study_folder(config, "large-batch", choice.name),
-        runs=large_batch_study.plan(config, NUM_TRAIN_SAMPLES),
-        reasons=[f"data set: {choice.reason}"],
-        data=[choice.name],
-        make_runs=partial(execute, is_there=_is_a_result),
-    )
+    runs = large_batch_study.plan(config, NUM_TRAIN_SAMPLES)
+    make_runs = partial(execute, is_there=_is_a_result)
+    return on_data_set("large-batch", config, runs, make_runs=make_runs)
 
 
 def _is_a_result(folder: Path, kind: type[JobRecord]) -> bool:
@@ -273,16 +268,9 @@ def survival(config: SurvivalConfig) -> PreparedStudy:
 
         phalanx study survival --fault-s 15 --seeds 0 1 2
     """
-    choice = resolve(config.dataset, config.data_root)
     planned = survival_study.plan(config)
-    return PreparedStudy(
-        kind="survival",
-        folder=study_folder(config, "survival", choice.name),
-        runs=planned.runs,
-        reasons=[choice.reason, *planned.reasons],
-        data=[choice.name],
-        left_out=planned.left_out,
-    )
+    left_out = planned.left_out
+    return on_data_set("survival", config, planned.runs, planned.reasons, left_out=left_out)
 
 
 def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console) -> int:

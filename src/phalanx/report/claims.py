@@ -15,12 +15,14 @@ from typing import Any
 from phalanx.report.cells import Baseline, Cell, CellPanel, Measure
 from phalanx.report.content import KeyFigure
 from phalanx.report.format import (
+    ends,
     first_few,
     joined,
     percent,
     points,
     points_with_span,
     span,
+    whole_percent,
 )
 from phalanx.report.statistics import (
     Interval,
@@ -371,8 +373,8 @@ class Wall(CellClaim):
             if verdict == "lower":
                 return Told(text=f"{text}{crowd}", verdict="wall", interval=interval)
             if waits is not None and waits.low > self.most:
-                share, low, high = (percent(x, 0) for x in (waits.estimate, waits.low, waits.high))
-                told = f"{subject}: {share} of the time is communication (95 % CI {low} to {high})"
+                share, of = whole_percent(waits.estimate), ends(waits, whole_percent)
+                told = f"{subject}: {share} of the time is communication (95 % CI {of})"
                 return Told(text=f"{told}{crowd}", verdict="wall", interval=waits)
             if verdict == "unclear" and unknown is None:
                 unknown = Told(text=text, verdict="unclear", interval=interval)

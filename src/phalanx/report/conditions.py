@@ -91,43 +91,31 @@ def _shown(value: object) -> str:
     return str(value)
 
 
+LEFT_OUT = (
+    "Times, losses and accuracies are those that rank 0 summed up; what needs the records of all "
+    "ranks is left out."
+)
+
+
 def unseen(data: StudyRows) -> Iterator[Condition]:
     """Yield the runs of which some ranks left their records elsewhere, or died."""
-    left_out = (
-        "Times, losses and accuracies are those that rank 0 summed up; what needs the "
-        "records of all ranks is left out."
-    )
     for run in data.measures:
         if run.unseen:
-            ranks = joined([str(rank) for rank in run.unseen])
-            yield (
-                run.name,
-                (
-                    f"There are no records of {counted(len(run.unseen), 'rank')} ({ranks}): on "
-                    f"several nodes that share no folder each node keeps its own. {left_out}"
-                ),
-            )
+            of = f"There are no records of {_ranks(run.unseen)}: on several nodes that share no"
+            yield run.name, f"{of} folder each node keeps its own. {LEFT_OUT}"
         if run.run is not None and (lost := run.run.outcome.lost):
-            ranks = joined([str(rank) for rank in lost])
-            yield (
-                run.name,
-                (
-                    f"{counted(len(lost), 'rank')} died ({ranks}), and the others went on. "
-                    f"{left_out}"
-                ),
-            )
+            yield run.name, f"{_ranks(lost, ' died')}, and the others went on. {LEFT_OUT}"
+
+
+def _ranks(ranks: Sequence[int], did: str = "") -> str:
+    return f"{counted(len(ranks), 'rank')}{did} ({joined([str(rank) for rank in ranks])})"
 
 
 def traced(data: StudyRows) -> Iterator[Condition]:
     """Point to the traces of what every rank did when."""
     if names := [run.name for run in data.measures if run.is_traced]:
-        yield (
-            "",
-            (
-                f"What every rank did when is in {TRACE_NAME} of {joined(names)}: open it in "
-                "https://ui.perfetto.dev or chrome://tracing."
-            ),
-        )
+        of = f"What every rank did when is in {TRACE_NAME} of {joined(names)}"
+        yield "", f"{of}: open it in https://ui.perfetto.dev or chrome://tracing."
 
 
 def not_completed(data: StudyRows) -> Iterator[Condition]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what measures formats its sizes here, and needs no interval
@@ -70,9 +70,14 @@ def span(interval: Interval) -> str:
     return f"{interval.low:.2f}\N{EN DASH}{interval.high:.2f}"
 
 
+def ends(interval: Interval, form: Callable[[float], str]) -> str:
+    """The ends of an interval: 7.9 % to 8.4 %."""
+    return f"{form(interval.low)} to {form(interval.high)}"
+
+
 def points_with_span(interval: Interval) -> str:
     """A difference of shares: +0.09 points (+0.06 to +0.14)."""
-    return f"{points(interval.estimate)} points ({points(interval.low)} to {points(interval.high)})"
+    return f"{points(interval.estimate)} points ({ends(interval, points)})"
 
 
 def joined(parts: Sequence[str]) -> str:

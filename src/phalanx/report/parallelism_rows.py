@@ -129,6 +129,7 @@ def _costs(detail: RunDetail, ranks: Sequence[RankMeasure]) -> dict[str, Any]:
         "state_off": kept.difference if kept else None,
         "_sent": sent,
         "_received": [detail.received(rank) for rank in ranks],
+        "_states": [state(rank) for rank in ranks],
         "_fullest": fullest,
         "_state": kept,
     }
@@ -289,12 +290,9 @@ def formulas_hold(view: View) -> Iterator[Told]:
         sent: dict[str, list[FormulaCheck]] = {}
         off: dict[str, float] = {}
         for row in rows:
-            detail = detail_of(row)
-            checks = [detail.sent(rank) for rank in detail.ranks]
-            if known := [check for check in checks if check.difference is not None]:
+            if known := [check for check in row["_sent"] if check.difference is not None]:
                 sent[row["label"]] = known
-            offs = [d for rank in detail.ranks if (d := state(rank).difference) is not None]
-            if offs:
+            if offs := [c.difference for c in row["_states"] if c.difference is not None]:
                 off[row["label"]] = max(offs, key=abs)
         if sent:
             wrong = [label for label, own in sent.items() if not all(c.is_equal for c in own)]

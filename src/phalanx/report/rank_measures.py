@@ -97,7 +97,7 @@ class RankMeasure:
 
     @cached_property
     def summaries(self) -> Mapping[int, SummaryEvent]:
-        """By epoch, of all ranks; rank 0 alone has them, or after its death the next."""
+        """Sums over all ranks, by epoch; rank 0 alone has them, or after its death the next."""
         return {event.epoch: event for event in self.of(SummaryEvent)}
 
     @property

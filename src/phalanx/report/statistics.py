@@ -60,6 +60,10 @@ class Interval:
             return "higher"
         return "lower" if self.high < neutral else "unclear"
 
+    def within(self, least: float, most: float = math.inf) -> Interval:
+        """Return the interval, cut to what is possible."""
+        return replace(self, low=max(least, self.low), high=min(most, self.high))
+
     @property
     def inverse(self) -> Interval:
         """Interval of the reciprocal of a ratio."""

@@ -13,7 +13,7 @@ from phalanx.records.files import read_events
 from phalanx.report.cells import Cell, Measure, Row
 from phalanx.report.claims import TIMES, agreement
 from phalanx.report.content import KeyFigure
-from phalanx.report.format import counted, duration, one_decimal, span
+from phalanx.report.format import counted, duration, ends, one_decimal, span
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import Interval, mean_interval
 from phalanx.report.survival_timeline import (
@@ -139,9 +139,7 @@ def _losses(row: Row) -> dict[int, float]:
 
 def share_interval(cell: Cell) -> Interval | None:
     found = mean_interval(cell.values("share"))
-    if found is None:
-        return None
-    return Interval(estimate=found.estimate, low=found.low, high=min(1.0, found.high))
+    return found and found.within(0, 1)
 
 
 def effective_time(view: View) -> Iterator[Told]:
@@ -158,8 +156,7 @@ def effective_time(view: View) -> Iterator[Told]:
             told = {"higher": f"above {floor}", "lower": f"below {floor}"}.get(
                 verdict, f"not significantly different from {floor}"
             )
-            ends = f"95 % CI {one_decimal(interval.low)} to {one_decimal(interval.high)}"
-            text = f"{start} ({ends}), {told}"
+            text = f"{start} (95 % CI {ends(interval, one_decimal)}), {told}"
         facts = [f"steps of {duration(_step_s(cell))}", mean_time_between(cell)]
         text = f"{text}; {', '.join(filter(None, facts))}"
         yield Told(text=text, label=cell["way"], verdict=verdict, interval=interval)
@@ -215,8 +212,7 @@ def _mean(times: Sequence[float]) -> str:
     interval = mean_interval(times)
     if interval is None:
         return duration(fmean(times))
-    low, high = duration(max(0.0, interval.low)), duration(interval.high)
-    return f"{duration(interval.estimate)} ({low} to {high})"
+    return f"{duration(interval.estimate)} ({ends(interval.within(0), duration)})"
 
 
 def num_faults(view: View) -> int:
@@ -237,8 +233,7 @@ def headline(view: View) -> str:
     if not shares:
         return text
     low, high = (f"{100 * end:.1f}" for end in (min(shares), max(shares)))
-    ends = low if low == high else f"{low}–{high}"
-    return f"{text}, {ends} % of the time effective"
+    return f"{text}, {low if low == high else f'{low}–{high}'} % of the time effective"
 
 
 def keys(view: View) -> list[KeyFigure]:
@@ -248,11 +243,9 @@ def keys(view: View) -> list[KeyFigure]:
     for cell in cells:
         interval, share = share_interval(cell), SHARE.estimate(cell)
         if share is not None:
-            ends = (
-                f"{one_decimal(interval.low)} to {one_decimal(interval.high)}" if interval else ""
-            )
             meaning = "of the wall-clock time went into steps that count"
-            beside = "; ".join(filter(None, [ends, mean_time_between(cell)]))
+            span_words = ends(interval, one_decimal) if interval else ""
+            beside = "; ".join(filter(None, [span_words, mean_time_between(cell)]))
             figures.append(
                 KeyFigure(
                     label=cell["way"], value=one_decimal(share), meaning=meaning, beside=beside
@@ -264,8 +257,8 @@ def keys(view: View) -> list[KeyFigure]:
     ):
         if cells and (times := cells[0].values(measure.column)):
             known = mean_interval(times)
-            ends = f"{duration(max(0.0, known.low))} to {duration(known.high)}" if known else ""
-            value, beside = duration(fmean(times)), ends or "one fault"
+            beside = ends(known.within(0), duration) if known else "one fault"
+            value = duration(fmean(times))
             figures.insert(
                 len(figures) if measure is CONTINUE else 1,
                 KeyFigure(label=cells[0]["way"], value=value, meaning=meaning, beside=beside),
@@ -323,5 +316,5 @@ def fault_rows(view: View) -> list[Row]:
 
 def share_words(row: Row) -> str:
     interval = share_interval(row["_cell"])
-    ends = f" ({one_decimal(interval.low)} to {one_decimal(interval.high)})" if interval else ""
-    return "" if row["share"] is None else f"{one_decimal(row['share'])}{ends}"
+    span_words = f" ({ends(interval, one_decimal)})" if interval else ""
+    return "" if row["share"] is None else f"{one_decimal(row['share'])}{span_words}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
@@ -28,32 +28,19 @@ QUICK_SEEDS, FULL_SEEDS = (0, 1, 2), (0, 1, 2, 3, 4)
 FINAL_TRAIN_SAMPLES = 10_000
 """That the final model is judged by, for the generalisation gap."""
 
-WARM_UP_PART = 0.25
+WARM_UP = {"warmup_part": 0.25}
 """Of the run's epochs."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Remedy:
-    """Changes to the base recipe for large batches."""
-
-    options: Mapping[str, object]  # of `TrainConfig`
-    has_warm_up: bool = False
-    is_layerwise: bool = False
-    """A recipe of its own, which differs from the base at the smallest batch as well."""
-
-
-REMEDIES: Mapping[RemedyName, Remedy] = {
-    "plain": Remedy(options={}),
-    "linear": Remedy(options={"lr_rule": "linear"}),
-    "linear-warmup": Remedy(options={"lr_rule": "linear"}, has_warm_up=True),
-    "sqrt-warmup": Remedy(options={"lr_rule": "sqrt"}, has_warm_up=True),
-    "lars": Remedy(
-        options={"optimizer": "lars", "lr_rule": "sqrt"}, has_warm_up=True, is_layerwise=True
-    ),
-    "lamb": Remedy(
-        options={"optimizer": "lamb", "lr_rule": "sqrt"}, has_warm_up=True, is_layerwise=True
-    ),
+REMEDIES: Mapping[RemedyName, Mapping[str, Any]] = {
+    "plain": {},
+    "linear": {"lr_rule": "linear"},
+    "linear-warmup": {"lr_rule": "linear", **WARM_UP},
+    "sqrt-warmup": {"lr_rule": "sqrt", **WARM_UP},
+    "lars": {"optimizer": "lars", "lr_rule": "sqrt", **WARM_UP},
+    "lamb": {"optimizer": "lamb", "lr_rule": "sqrt", **WARM_UP},
 }
+"""Changes to the base recipe for large batches, as options of `TrainConfig`. Another optimizer is a
+recipe of its own, which differs from the base at the smallest batch as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +138,14 @@ def cells(study: LargeBatchConfig) -> Iterator[tuple[int, RemedyName]]:
     what is a recipe of its own; a learning rate that is scaled by 1 is no remedy."""
     first = study.batches[0]
     yield first, "plain"
-    yield from ((first, name) for name in study.remedies if REMEDIES[name].is_layerwise)
+    yield from ((first, name) for name in study.remedies if "optimizer" in REMEDIES[name])
     for batch in study.batches[1:]:
         yield from ((batch, name) for name in study.remedies)
 
 
 def _config(study: LargeBatchConfig, name: RemedyName, batch: int, seed: int) -> TrainConfig:
-    remedy = REMEDIES[name]
+    remedy = dict(REMEDIES[name])
+    warmup_epochs = study.num_epochs * remedy.pop("warmup_part", 0.0)
     return TrainConfig.from_options(
         model=study.model,
         dataset=study.dataset,
@@ -173,9 +161,9 @@ def _config(study: LargeBatchConfig, name: RemedyName, batch: int, seed: int) ->
         **{
             "optimizer": "sgd",
             "label_smoothing": study.label_smoothing,
-            "warmup_epochs": WARM_UP_PART * study.num_epochs if remedy.has_warm_up else 0.0,
+            "warmup_epochs": warmup_epochs,
             **_constants(study, name),
-            **remedy.options,
+            **remedy,
         },
     )
 
