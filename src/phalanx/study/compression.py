@@ -133,24 +133,17 @@ def _config(
         own["topk_fraction"] = study.topk_fraction
     steps = None if link is None else steps_on(study, link)
     return TrainConfig.from_options(
+        **study.passed_on("width", "ranks", "lr", "batch_size", "overlap"),
         model="mlp",
-        width=study.width,
         strategy="mpi",
-        ranks=study.ranks,
         threads=1,
         optimizer="sgd",
-        lr=study.lr,
-        batch_size=study.batch_size,
         seed=seed,
         epochs=study.epochs if steps is None else 1,
         train_samples=study.train_samples if steps is None else steps * study.batch_size,
         validation_samples=study.validation_samples if steps is None else study.batch_size,
         compress=compressor,
-        overlap=study.overlap,
         link=link,
-        dataset=study.dataset,
-        data_root=study.data_root,
-        timeout_s=study.timeout_s,
         **own,
     )
 

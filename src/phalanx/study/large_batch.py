@@ -146,25 +146,18 @@ def cells(study: LargeBatchConfig) -> Iterator[tuple[int, RemedyName]]:
 def _config(study: LargeBatchConfig, name: RemedyName, batch: int, seed: int) -> TrainConfig:
     remedy = dict(REMEDIES[name])
     warmup_epochs = study.num_epochs * remedy.pop("warmup_part", 0.0)
+    samples = ("train_samples", "validation_samples")
+    recipe = {
+        **study.passed_on("model", "threads", "label_smoothing", *samples),
+        **{"optimizer": "sgd", **_constants(study, name), **remedy},
+    }
     return TrainConfig.from_options(
-        model=study.model,
-        dataset=study.dataset,
-        data_root=study.data_root,
-        threads=study.threads,
+        **recipe,
         epochs=study.num_epochs,
+        warmup_epochs=warmup_epochs,
         batch_size=batch,
         seed=seed,
-        train_samples=study.train_samples,
-        validation_samples=study.validation_samples,
         final_train_samples=study.validation_samples or FINAL_TRAIN_SAMPLES,
-        timeout_s=study.timeout_s,
-        **{
-            "optimizer": "sgd",
-            "label_smoothing": study.label_smoothing,
-            "warmup_epochs": warmup_epochs,
-            **_constants(study, name),
-            **remedy,
-        },
     )
 
 
@@ -175,8 +168,4 @@ def _constants(study: LargeBatchConfig, name: RemedyName) -> dict[str, object]:
         case "lamb":
             return {"lr": study.lamb_lr}
         case _:
-            return {
-                "lr": study.lr,
-                "clip_norm": study.clip_norm,
-                "weight_decay": study.weight_decay,
-            }
+            return study.passed_on("lr", "clip_norm", "weight_decay")

@@ -6,6 +6,7 @@ these options, in whose module the names mean nothing.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from phalanx.train.data_options import DatasetName
 
@@ -26,3 +27,9 @@ class StudyOptions:
 
     timeout_s: float = 300.0
     """A run whose ranks have waited this long for each other has failed."""
+
+    def passed_on(self, *names: str) -> dict[str, Any]:
+        """Return what every run has by the name that it has here: the data, the time that ranks
+        may wait, and the options `names`."""
+        always = ("dataset", "data_root", "timeout_s")
+        return {name: getattr(self, name) for name in (*always, *names)}

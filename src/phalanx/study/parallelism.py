@@ -155,16 +155,13 @@ def size_of(study: ParallelismConfig, model: ModelName) -> dict[str, int | None]
 def _config(
     study: ParallelismConfig, model: ModelName, scheme: SchemeName, ranks: int, seed: int
 ) -> TrainConfig:
-    is_text = model == "gpt"
+    data = {"dataset": "text", "data_root": None} if model == "gpt" else {}
     return TrainConfig.from_options(
+        **{**study.passed_on("lr"), **data},
         model=model,
-        dataset="text" if is_text else study.dataset,
-        data_root=None if is_text else study.data_root,
         ranks=ranks,
         threads=1,
-        lr=study.lr,
         seed=seed,
-        timeout_s=study.timeout_s,
         **size_of(study, model),
         **SCHEMES[scheme].options,
     )

@@ -220,20 +220,16 @@ def _planned(
 ) -> TrainingRun:
     samples = QUICK_TRAIN_SAMPLES.get(model, OTHER_TRAIN_SAMPLES)
     config = TrainConfig.from_options(
+        **study.passed_on("epochs", "lr"),
         model=model,
-        dataset=study.dataset,
-        data_root=study.data_root,
         strategy=layout.strategy,
         ranks=layout.ranks,
         threads=layout.threads,
-        epochs=study.epochs,
         batch_size=batch_size,
-        lr=study.lr,
         seed=seed,
         train_samples=study.train_samples or (None if study.full else samples),
         validation_samples=study.validation_samples
         or (None if study.full else QUICK_VALIDATION_SAMPLES),
-        timeout_s=study.timeout_s,
     )
     config.global_batch_size(layout.ranks)
     return TrainingRun(

@@ -128,16 +128,9 @@ def _planned(study: SurvivalConfig, way: WayName, seed: int) -> SurvivalRun:
         mean_s=study.mean_s,
         patience_s=study.patience_s,
         config=DisturbedTraining(
-            width=study.width,
-            batch_size=study.batch_size,
-            micro_batches=study.micro_batches,
+            **study.passed_on("width", "batch_size", "micro_batches", "train_samples", "lr"),
             steps=study.num_steps,
-            train_samples=study.train_samples,
-            lr=study.lr,
             seed=seed,
-            dataset=study.dataset,
-            data_root=study.data_root,
-            timeout_s=study.timeout_s,
             checkpoint_steps=study.checkpoint_steps if WAYS[way].restarts else None,
         ),
     )
