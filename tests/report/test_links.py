@@ -11,7 +11,6 @@ from phalanx.report.links import LinkShares
 from phalanx.report.measures import RunMeasure, measure_run
 from phalanx.report.nodes import MoreNodes
 from phalanx.report.rank_measures import RankMeasure, measure_rank
-from phalanx.report.training_frames import link_shares
 from phalanx.report.values import View
 from tests.report.made_study import Job, run_of
 from tests.report.made_view import measured, on_nodes, rows_of, table_of, texts, view_of
@@ -189,7 +188,7 @@ def test_of_one_node_nothing_is_shown() -> None:
 def test_a_run_without_a_measure_hides_the_share_of_its_cell() -> None:
     first, *others = over_nodes((2, 2, TWO_NODES))
     unknown = replace(first, links=replace(TWO_NODES, network=None))
-    (cell,) = view_of([unknown, *others]).frame("cells")
-    assert link_shares(cell, "network") == []
+    (cell,) = view_of([unknown, *others]).frame("linked")
+    assert cell["link_network"] is None
     (row,) = links_of(view_of([first]))
     assert row["between nodes"].endswith("(one run)")

@@ -119,14 +119,21 @@ class Measure:
     """Compared by the difference seed by seed, not by the ratio of times."""
     interval: Literal["range", "mean"] = "range"
     """Ends: the lowest and the highest value, or the interval of the mean over runs."""
+    whole: bool = False
+    """A cell has a value only if every run of it has one."""
+
+    def known(self, cell: Cell) -> list[float]:
+        """Return the values of a cell's runs."""
+        is_known = not self.whole or len(cell.times(self.column)) == len(cell.rows)
+        return cell.values(self.column) if is_known else []
 
     def estimate(self, cell: Cell) -> float | None:
         """Return the value of a cell, None where no run has one."""
-        values = cell.values(self.column)
+        values = self.known(cell)
         return self.how(values) if values else None
 
     def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:  # noqa: ARG002
-        values = cell.values(self.column)
+        values = self.known(cell)
         ends: tuple[float | None, float | None] = (
             (min(values), max(values)) if values else (None,) * 2
         )

@@ -10,6 +10,7 @@ from phalanx.report.cells import Cell, CellPanel, Measure
 from phalanx.report.claims import CellClaim, compared, mean_share
 from phalanx.report.format import percent
 from phalanx.report.statistics import paired_difference
+from phalanx.report.training_frames import BETWEEN
 from phalanx.report.values import Told
 
 
@@ -56,11 +57,8 @@ class MoreNodes(CellClaim):
 def exchange_between(cell: Cell) -> str:
     """Return the share of a step that the exchange between nodes takes, in words; empty where a run
     has not measured it."""
-    links = [row["_measure"].links for row in cell.rows]
-    known = [each.network for each in links if each is not None and each.network is not None]
-    if not known or len(known) < len(links):
-        return ""
-    return f"exchange between nodes takes {mean_share(known)} of a step"
+    known = BETWEEN.known(cell)
+    return f"exchange between nodes takes {mean_share(known)} of a step" if known else ""
 
 
 def added_communication(more: Cell, fewer: Cell, comparisons: int) -> str:

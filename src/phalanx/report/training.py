@@ -7,6 +7,7 @@ apart (the workload), and how it is split tells cells apart (the layout).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,10 @@ def _measured(measure: RunMeasure) -> dict[str, Any]:
         "train_loss": last.train_loss if last else None,
         "accuracy": measure.final_accuracy,
         "startup_s": max(started, default=None),
+        **{
+            f"link_{name}": v
+            for name, v in (asdict(measure.links) if measure.links else {}).items()
+        },
     }
 
 

@@ -5,15 +5,15 @@ They are what charts are drawn from and what is saved as CSV, so names carry the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from phalanx.report.cells import Row
+from phalanx.report.cells import Measure, Row
 from phalanx.report.measures import EpochMeasure, RunMeasure
 from phalanx.report.rank_measures import PARTS
-from phalanx.report.statistics import mean_interval
-from phalanx.report.training import measures_of
+from phalanx.report.training import COLUMNS, measures_of
 from phalanx.report.values import View
 
 MOST_EPOCHS = 12
@@ -161,48 +161,36 @@ def rank_rows(view: View) -> list[Row]:
     ]
 
 
-def link_rows(view: View) -> list[Row]:
-    """Return a row a link of a configuration whose share was measured, where some have several
+BETWEEN = Measure(column="link_network", how=fmean, interval="mean", whole=True)
+LINK_QUANTITIES = (
+    *(replace(BETWEEN, column=f"link_{name}") for name in LINKS),
+    Measure(column="link_step_s", how=fmean),
+    replace(BETWEEN, column="link_network_bytes"),
+    Measure(column="link_is_formula", how=max),
+)
+
+
+def linked_cells(view: View) -> list[Row]:
+    """Return the configurations whose shares of links were measured, where some have several
     nodes."""
-    cells = [cell for cell in view.frame("cells") if cell["main"] and link_shares(cell, "waiting")]
-    if not any(cell["nodes"] > 1 for cell in cells):
-        return []
-    return [row for cell in cells for row in _links_of(cell)]
+    cells = view.measured(COLUMNS, LINK_QUANTITIES)
+    found = [cell for cell in cells if cell["main"] and cell["link_waiting"] is not None]
+    return found if any(cell["nodes"] > 1 for cell in found) else []
 
 
-def _links_of(cell: Row) -> Iterator[Row]:
-    steps = [run.links.step_s for run in measures_of(cell) if run.links is not None]
-    for link, words in LINKS.items():
-        if known := link_shares(cell, link):
-            interval = mean_interval(known)
-            head = {**layout_of(cell), "nodes": cell["nodes"], "link": words}
-            yield {
-                **head,
-                "share": fmean(known),
-                "share_low": max(0.0, interval.low) if interval else None,
-                "share_high": min(1.0, interval.high) if interval else None,
-                "step_ms": 1e3 * fmean(steps),
-                "runs": len(known),
-                "_runs": cell["_runs"],
-            }
-
-
-def link_shares(cell: Row, link: str) -> list[float]:
-    """Return a share of a mean step of each run; nothing where one has not measured it."""
-    runs = measures_of(cell)
-    known = [getattr(run.links, link) for run in runs if run.links is not None]
-    return known if len(known) == len(runs) and None not in known else []
-
-
-def bytes_between(cell: Row) -> tuple[float, bool] | None:
-    """Return the bytes that a node sends to others in a step, and whether by formula; None where
-    they were not counted."""
-    runs = measures_of(cell)
-    links = [run.links for run in runs if run.links is not None]
-    known = [each.network_bytes for each in links if each.network_bytes is not None]
-    if not known or len(known) < len(runs):
-        return None
-    return fmean(known), any(each.is_formula for each in links)
+def link_rows(view: View) -> list[Row]:
+    """Return a row a link of these configurations."""
+    rows: list[Row] = []
+    for cell in linked_cells(view):
+        for link, words in LINKS.items():
+            share, low, high = (cell[f"link_{link}{end}"] for end in ("", "_low", "_high"))
+            if share is not None:
+                row = {**layout_of(cell), "nodes": cell["nodes"], "link": words, "share": share}
+                row["share_low"] = None if low is None else max(0.0, low)
+                row["share_high"] = None if high is None else min(1.0, high)
+                row["step_ms"] = 1e3 * cell["link_step_s"]
+                rows.append({**row, "runs": len(cell["_runs"]), "_runs": cell["_runs"]})
+    return rows
 
 
 FRAMES = {
@@ -212,5 +200,6 @@ FRAMES = {
     "metrics": metric_rows,
     "ranks": rank_rows,
     "links": link_rows,
+    "linked": linked_cells,
 }
 """Rows of every training, by name."""

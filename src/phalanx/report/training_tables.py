@@ -18,7 +18,7 @@ from phalanx.report.format import (
     three_digits,
     two_decimals,
 )
-from phalanx.report.training_frames import LINKS, bytes_between, link_shares
+from phalanx.report.training_frames import LINKS
 from phalanx.report.values import TableSpec
 
 MARKS = {
@@ -163,23 +163,17 @@ SHORT_RUNS = TableSpec(
 
 def _share(link: str) -> RowColumn:
     def text(row: Row) -> str | None:
-        known = link_shares(row, link)
-        return mean_share(known) if known else None
+        is_known = row[f"link_{link}"] is not None
+        return mean_share(row["_cell"].values(f"link_{link}")) if is_known else None
 
     return Column(LINKS[link], text, only="known")
 
 
 def _bytes_words(row: Row) -> str | None:
-    found = bytes_between(row)
-    if found is None:
+    sent = row["link_network_bytes"]
+    if sent is None:
         return None
-    return f"{amount(found[0])} (by formula)" if found[1] else amount(found[0])
-
-
-def _step_ms(row: Row) -> str | None:
-    steps = [run["_measure"].links for run in row["_cell"].rows]
-    known = [links.step_s for links in steps if links is not None]
-    return three_digits(1e3 * sum(known) / len(known)) if known else None
+    return f"{amount(sent)} (by formula)" if row["link_is_formula"] else amount(sent)
 
 
 LINK_TABLE = TableSpec(
@@ -190,7 +184,12 @@ LINK_TABLE = TableSpec(
     "not count. Bytes: what a node sends to the others in a step.",
     frame="linked",
     columns=(
-        *(MODEL, *SPLIT, NODES, Column("step (ms)", _step_ms)),
+        *(
+            MODEL,
+            *SPLIT,
+            NODES,
+            Column("step (ms)", lambda row: three_digits(1e3 * row["link_step_s"])),
+        ),
         *map(_share, LINKS),
         Column("sent between nodes", _bytes_words),
     ),

@@ -247,7 +247,10 @@ class View:
             return self.data.runs
         if name != "cells":
             return self.page.frames[name](self)
-        columns, quantities = self.page.columns, self.page.quantities
+        return self.measured(self.page.columns, self.page.quantities)
+
+    def measured(self, columns: Sequence[str], quantities: Sequence[Quantity]) -> Rows:
+        """Return a row a cell with other columns and quantities than those of the page."""
         return [row for panel in self.panels for row in cell_rows(panel, columns, quantities)]
 
     def labels(self, rows: Rows) -> list[str]:

@@ -174,7 +174,6 @@ def point_rows(run: Run, bench: Bench, machine: Machine) -> list[dict[str, Any]]
                         *(collective, setting.ranks),
                         (setting.dtype, setting.op, setting.crowd),
                     ),
-                    "where": f"on {setting.ranks} ranks{beside_crowd(setting.crowd)}",
                     "path": labels.get(path, path),
                     "key": "mpi library" if path == "mpi" else path,
                     "ours": path in OURS,

@@ -16,7 +16,7 @@ from phalanx.report.nodes import MoreNodes
 from phalanx.report.published.beside import BESIDE_PUBLISHED, published_rows
 from phalanx.report.schemes import scheme_phrase
 from phalanx.report.training import COLUMNS, read_trainings
-from phalanx.report.training_frames import FRAMES, link_rows
+from phalanx.report.training_frames import FRAMES
 from phalanx.report.training_page import (
     BEST,
     BEST_AGAINST_THREADS,
@@ -41,13 +41,6 @@ def batches(view: View) -> list[Row]:
     return [row for row in rows if len(sizes[row["panel"], row["strategy"], row["width"]]) > 1]
 
 
-def linked(view: View) -> list[Row]:
-    """Return the cells with shares of links."""
-    measured = {(row["panel"], row["configuration"]) for row in link_rows(view)}
-    cells = [row for row in view.frame("cells") if row["main"]]
-    return [row for row in cells if (row["panel"], row["configuration"]) in measured]
-
-
 def short_runs(view: View) -> list[Row]:
     """Return every run with the speed-up of its cell."""
     gains = {run: row["speed_up"] for row in view.frame("cells") for run in row["_runs"]}
@@ -67,7 +60,6 @@ SCALING = Page(
     frames={
         **FRAMES,
         "batches": batches,
-        "linked": linked,
         "short runs": short_runs,
         "published": published_rows,
     },
