@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from phalanx.report.cells import Cell, Measure
 from phalanx.report.statistics import (
     RUN_TO_RUN,
     Interval,
@@ -16,7 +17,6 @@ from phalanx.report.statistics import (
     is_spread,
     level_of,
     mean_interval,
-    paired_difference,
     ratio_of_times,
 )
 
@@ -83,6 +83,12 @@ def test_an_interval_holds_its_estimate_and_is_the_same_every_time(a: Times, b: 
     assert interval.inverse.inverse.low == pytest.approx(interval.low)
 
 
+def difference(*sides: dict[int, float]) -> Interval | None:
+    """The difference of two cells, of values by seed."""
+    own, base = (Cell(tuple({"seed": s, "x": v} for s, v in side.items())) for side in sides)
+    return Measure(column="x").difference(own, base)
+
+
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=6), st.floats(-5, 5))
 @settings(max_examples=40, deadline=None)
 def test_a_paired_difference_knows_nothing_of_what_both_share(
@@ -90,8 +96,7 @@ def test_a_paired_difference_knows_nothing_of_what_both_share(
 ) -> None:
     """However much seeds differ from each other, what is the same in both is no difference."""
     base = dict(enumerate(values))
-    of = {seed: value + shift for seed, value in base.items()}
-    interval = paired_difference(of, base)
+    interval = difference({seed: value + shift for seed, value in base.items()}, base)
     assert interval is not None
     assert interval.low == pytest.approx(shift, abs=1e-9)
     assert interval.high == pytest.approx(shift, abs=1e-9)
@@ -99,7 +104,7 @@ def test_a_paired_difference_knows_nothing_of_what_both_share(
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     """Seeds 0, 1 and 2 have 98, 96 and 94 %; where only seed 0 and 1 are there, no mean is off."""
-    interval = paired_difference({0: 0.98, 1: 0.96}, {0: 0.98, 1: 0.96, 2: 0.94})
+    interval = difference({0: 0.98, 1: 0.96}, {0: 0.98, 1: 0.96, 2: 0.94})
     assert interval is not None
     assert (interval.low, interval.high) == (0.0, 0.0)
 

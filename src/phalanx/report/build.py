@@ -19,7 +19,6 @@ from phalanx.report.content import (
     SHOWN_CLAIMS,
     Column,
     Content,
-    Drawn,
     Section,
     Table,
     chart_row,
@@ -91,9 +90,7 @@ def _leading(view: View) -> tuple[ChartRow | None, Sequence[Plot]]:
     """Return the charts of the first screen, and those that are drawn there."""
     page = view.page
     if page.leading_title:
-        drawn: list[Drawn] = []
-        for plot in page.leading:
-            drawn += plot.panels(view)
+        drawn = [panel for plot in page.leading for panel in plot.panels(view)]
         return chart_row(drawn, title=page.leading_title), page.leading
     for plot in page.leading:
         if row := chart_row(plot.panels(view)):

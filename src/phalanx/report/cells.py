@@ -17,7 +17,6 @@ from phalanx.report.statistics import (
     Interval,
     Times,
     mean_interval,
-    paired_difference,
     ratio_of_times,
 )
 
@@ -117,6 +116,8 @@ class Measure:
     better: Literal["lower", "higher"] = "lower"
     paired: bool = False
     """Compared by the difference seed by seed, not by the ratio of times."""
+    is_share: bool = True
+    """Such a difference is told in percentage points."""
     interval: Literal["range", "mean"] = "range"
     """Ends: the lowest and the highest value, or the interval of the mean over runs."""
     whole: bool = False
@@ -149,10 +150,20 @@ class Measure:
         sides = (other, own) if self.better == "lower" else (own, other)
         return ratio_of_times(*sides, comparisons=comparisons)
 
+    def pairs(self, cell: Cell, base: Cell) -> list[tuple[float, float]]:
+        """Return the values of two cells for each seed that both have."""
+        own, other = cell.by_seed(self.column), base.by_seed(self.column)
+        return [(own[seed], other[seed]) for seed in sorted(own.keys() & other.keys())]
+
+    def gap(self, cell: Cell, base: Cell) -> float | None:
+        """Return the mean of the differences seed by seed; None where no seed is in both."""
+        pairs = self.pairs(cell, base)
+        return fmean(own - other for own, other in pairs) if pairs else None
+
     def difference(self, cell: Cell, base: Cell, comparisons: int = 1) -> Interval | None:
         """Return the difference of two cells seed by seed, None with fewer than two in common."""
-        own, other = cell.by_seed(self.column), base.by_seed(self.column)
-        return paired_difference(own, other, comparisons=comparisons)
+        gaps = [own - other for own, other in self.pairs(cell, base)]
+        return mean_interval(gaps, comparisons=comparisons)
 
     def lead(self, best: Cell, other: Cell, comparisons: int = 1) -> Interval | None:
         """Return by how much a cell is ahead of another one: more than 1, or of paired measures
@@ -196,11 +207,8 @@ class Change:
 
     def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:
         base = panel.base_of(cell)
-        row[self.column] = None
-        if base is not None and base is not cell:
-            own, other = (each.by_seed(self.measure.column) for each in (cell, base))
-            gaps = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
-            row[self.column] = fmean(gaps) if gaps else None
+        is_apart = base is not None and base is not cell
+        row[self.column] = self.measure.gap(cell, base) if base and is_apart else None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from phalanx.report.format import (
 )
 from phalanx.report.statistics import (
     Interval,
-    in_pairs,
     mean_interval,
     non_inferiority,
     not_told_apart,
@@ -42,58 +41,6 @@ def confidence(interval: Interval) -> str:
     return f"(95 % CI {span(interval)})"
 
 
-def speed(
-    subject: str, against: str, interval: Interval | None, *, units: str = "epochs"
-) -> tuple[str, str]:
-    """Return a comparison of two speeds in a sentence, and its verdict.
-
-    interval: how many times as fast the subject is; None with too few values to tell.
-    """
-    if interval is None:
-        return f"{subject} and {against}: too few {units} to compare", "unclear"
-    verdict = interval.verdict(1)
-    if verdict == "unclear":
-        factor = f"{interval.estimate:.2f}{TIMES} ({span(interval)})"
-        return f"No significant difference between {subject} and {against}: {factor}", verdict
-    shown, how = (interval, "faster") if verdict == "higher" else (interval.inverse, "slower")
-    factor = f"{shown.estimate:.2f}{TIMES} {how} than {against}"
-    return f"{subject}: {factor} {confidence(shown)}", verdict
-
-
-def change_of_accuracy(
-    subject: str,
-    against: str,
-    own: dict[int, float],
-    base: dict[int, float],
-    *,
-    comparisons: int,
-    noun: str = "accuracy",
-    is_share: bool = True,
-) -> tuple[str, str, Interval | None]:
-    """Return a comparison of two accuracies, seed by seed, in a sentence, its verdict and interval.
-
-    noun, is_share: of another measure, and whether it is told in percentage points.
-    """
-    pairs = in_pairs(own, base)
-    interval = mean_interval([a - b for a, b in pairs], comparisons=comparisons)
-    if interval is None:
-        if not pairs:
-            return f"{subject}: no seed in common with {against}", "unclear", None
-        mean = fmean(a - b for a, b in pairs)
-        gap = f"{points(mean)} points" if is_share else f"{mean:+.4g}"
-        return f"{subject}: {gap} against {against}, one seed", "unclear", None
-    if interval.low == interval.high == 0:
-        return f"{subject}: the {noun} of {against} with every seed", "same", interval
-    verdict, change = interval.verdict(0), points_with_span(interval)
-    if not is_share:
-        change = f"{interval.estimate:+.4g} ({interval.low:+.4g} to {interval.high:+.4g})"
-    if verdict == "unclear":
-        text = f"No significant difference in {noun} between {subject} and {against}: {change}"
-        return text, verdict, interval
-    where = "above" if verdict == "higher" else "below"
-    return f"{subject}: {noun} {where} {against}, {change}", verdict, interval
-
-
 def compared(
     measure: Measure,
     own: Cell,
@@ -104,8 +51,41 @@ def compared(
     units: str = "epochs",
 ) -> Told:
     """Return a comparison of the speeds of two cells. words: for the one and the other."""
-    interval = measure.ratio(own, other, comparisons)
-    text, verdict = speed(*words, interval, units=units)
+    (subject, against), interval = words, measure.ratio(own, other, comparisons)
+    if interval is None:
+        return Told(text=f"{subject} and {against}: too few {units} to compare", verdict="unclear")
+    verdict = interval.verdict(1)
+    if verdict == "unclear":
+        factor = f"{interval.estimate:.2f}{TIMES} ({span(interval)})"
+        text = f"No significant difference between {subject} and {against}: {factor}"
+        return Told(text=text, verdict=verdict, interval=interval)
+    shown, how = (interval, "faster") if verdict == "higher" else (interval.inverse, "slower")
+    factor = f"{shown.estimate:.2f}{TIMES} {how} than {against}"
+    text = f"{subject}: {factor} {confidence(shown)}"
+    return Told(text=text, verdict=verdict, interval=interval)
+
+
+def changed(
+    measure: Measure, own: Cell, base: Cell, words: tuple[str, str], *, comparisons: int = 1
+) -> Told:
+    """Return a comparison of two cells seed by seed, as of accuracies. words: for each of them."""
+    (subject, against), gap = words, measure.gap(own, base)
+    interval, verdict = measure.difference(own, base, comparisons), "unclear"
+    form = points if measure.is_share else "{:+.4g}".format
+    unit = " points" if measure.is_share else ""
+    if gap is None:
+        text = f"{subject}: no seed in common with {against}"
+    elif interval is None:
+        text = f"{subject}: {form(gap)}{unit} against {against}, one seed"
+    elif interval.low == interval.high == 0:
+        text, verdict = f"{subject}: the {measure.noun} of {against} with every seed", "same"
+    else:
+        verdict = interval.verdict(0)
+        where = "above" if verdict == "higher" else "below"
+        text = f"{subject}: {measure.noun} {where} {against}, "
+        if verdict == "unclear":
+            text = f"No significant difference in {measure.noun} between {subject} and {against}: "
+        text += f"{form(interval.estimate)}{unit} ({ends(interval, form)})"
     return Told(text=text, verdict=verdict, interval=interval)
 
 
@@ -239,8 +219,15 @@ class AgainstBaseline(CellClaim):
         interval, text, verdict, short = None, "", "unclear", ""
         if base is not None and base is not cell:
             against = self.base or self.name(base)
-            interval = self.measure.ratio(cell, base, comparisons)
-            text, verdict = speed(name, against, interval, units=self.units)
+            told = compared(
+                self.measure,
+                cell,
+                base,
+                (name, against),
+                comparisons=comparisons,
+                units=self.units,
+            )
+            interval, text, verdict = told.interval, told.text, told.verdict
             if interval is not None and verdict == "higher":
                 factor = f"{interval.estimate:.2f}{TIMES}"
                 facts = [
@@ -365,19 +352,19 @@ class Wall(CellClaim):
     def _told(self, name: str, cells: Sequence[Cell]) -> Told:
         unknown = None
         for before, cell in pairwise(cells):
-            interval = self.measure.ratio(cell, before, len(cells) - 1)
             subject, against = f"{name} on {cell[self.at]}", str(before[self.at])
-            text, verdict = speed(subject, against, interval)
+            count = len(cells) - 1
+            step = compared(self.measure, cell, before, (subject, against), comparisons=count)
             waits = mean_interval(cell.values(self.waiting.column))
             crowd = ", where ranks share cores" if cell["workers"] > cell["cores"] else ""
-            if verdict == "lower":
-                return Told(text=f"{text}{crowd}", verdict="wall", interval=interval)
+            if step.verdict == "lower":
+                return replace(step, text=f"{step.text}{crowd}", verdict="wall")
             if waits is not None and waits.low > self.most:
                 share, of = whole_percent(waits.estimate), ends(waits, whole_percent)
                 told = f"{subject}: {share} of the time is communication (95 % CI {of})"
                 return Told(text=f"{told}{crowd}", verdict="wall", interval=waits)
-            if verdict == "unclear" and unknown is None:
-                unknown = Told(text=text, verdict="unclear", interval=interval)
+            if step.verdict == "unclear" and unknown is None:
+                unknown = step
         last = f"{name}: every step up to {cells[-1][self.at]} is faster than the one before"
         return unknown or Told(text=last, verdict="higher")
 
@@ -412,48 +399,36 @@ class FarthestAccuracy(CellClaim):
     measure: Measure
     of_each: bool = False
     base: str = "the sequential program"
-    is_share: bool = True
 
     def of(self, panel: CellPanel) -> Iterator[Told]:
-        column = self.measure.column
         gaps = [
-            (abs(fmean(a - b for a, b in pairs)), cell, base)
+            (abs(gap), cell, base)
             for cell, base in panel.pairs
-            if (pairs := in_pairs(cell.by_seed(column), base.by_seed(column)))
+            if (gap := self.measure.gap(cell, base)) is not None
         ]
         chosen = gaps if self.of_each else sorted(gaps, key=lambda gap: -gap[0])[:1]
         for _, cell, base in chosen:
-            own, other = cell.by_seed(column), base.by_seed(column)
-            text, verdict, interval = change_of_accuracy(
-                self.name(cell),
-                self.base or self.name(base),
-                own,
-                other,
-                comparisons=len(gaps),
-                noun=self.measure.noun,
-                is_share=self.is_share,
-            )
-            yield Told(text=text, verdict=verdict, interval=interval)
+            words = self.name(cell), self.base or self.name(base)
+            yield changed(self.measure, cell, base, words, comparisons=len(gaps))
 
 
 def held(
-    subject: str,
-    against: str,
-    own: dict[int, float],
-    base: dict[int, float],
+    measure: Measure,
+    own: Cell,
+    base: Cell,
+    words: tuple[str, str],
     margin: float,
     *,
     comparisons: int,
 ) -> Told:
     """Return whether an accuracy is held: not significantly lower, and by its interval less than
     `margin` lower."""
-    text, verdict, interval = change_of_accuracy(
-        subject, against, own, base, comparisons=comparisons
-    )
-    is_same, verdict = verdict == "same", non_inferiority(interval, margin)
-    if verdict == "holds" and interval is not None and not is_same:
-        text = f"{subject}: accuracy of {against} held, {points_with_span(interval)}"
-    return Told(text=text, verdict=verdict, interval=interval)
+    told = changed(measure, own, base, words, comparisons=comparisons)
+    verdict = non_inferiority(told.interval, margin)
+    if verdict == "holds" and told.interval is not None and told.verdict != "same":
+        text = f"{words[0]}: accuracy of {words[1]} held, {points_with_span(told.interval)}"
+        told = replace(told, text=text)
+    return replace(told, verdict=verdict)
 
 
 def as_sentence(told: Told) -> str:

@@ -15,6 +15,7 @@ from phalanx.report.format import amount, percent, span
 from phalanx.report.measures import RunMeasure
 from phalanx.report.rank_measures import step_times
 from phalanx.report.statistics import blocks
+from phalanx.report.training_page import ACCURACY
 from phalanx.report.values import Told, View
 
 NONE, MEMORY = "float32", "shared memory"
@@ -93,11 +94,10 @@ def held_in_memory(view: View) -> dict[str, Told]:
     found: dict[str, Told] = {}
     for panel in view.panels:
         for cell, base in panel.pairs if panel.label == MEMORY else ():
-            own, plain = cell.by_seed("accuracy"), base.by_seed("accuracy")
-            if own and plain:
-                count = len(panel.cells) - 1
-                name = cell["compressor"]
-                found[name] = held(name, NONE, own, plain, MARGIN, comparisons=count)
+            if cell.by_seed("accuracy") and base.by_seed("accuracy"):
+                count, name = len(panel.cells) - 1, cell["compressor"]
+                words = name, NONE
+                found[name] = held(ACCURACY, cell, base, words, MARGIN, comparisons=count)
     return found
 
 

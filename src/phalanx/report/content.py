@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -130,23 +130,16 @@ class Content:
 SHOWN_CLAIMS = 6
 
 
-Drawn = tuple[str, Figure | None]
-"""A panel's label, and its chart where the records allow one."""
-
-
-def chart_row(drawn: Iterable[Drawn], *, title: str | None = None) -> Row | None:
+def chart_row(panels: Sequence[Panel], *, title: str | None = None) -> Row | None:
     """Return the charts that could be drawn as a row; None without any.
 
     title: of a row of different charts, whose captions are then joined; else the first chart's.
     """
-    panels = tuple(Panel(label=label, figure=figure) for label, figure in drawn if figure)
     if not panels:
         return None
     first = panels[0].figure
-    row = Row(title=first.title, caption=first.caption, panels=panels)
-    if title is None:
-        return row
-    return replace(row, title=title, caption=" ".join(panel.figure.caption for panel in panels))
+    caption = " ".join(panel.figure.caption for panel in panels) if title else first.caption
+    return Row(title=title or first.title, caption=caption, panels=tuple(panels))
 
 
 def make_table(title: str, note: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:

@@ -140,8 +140,8 @@ def held_to(base: Cell, cell: Cell | None, size: int, comparisons: int = 1) -> T
         return Told(
             text=f"{subject} diverged with {gone} of {len(cell.rows)} seeds", verdict="diverged"
         )
-    own, other = cell.by_seed("accuracy"), base.by_seed("accuracy")
-    told = held(subject, label_of(base), own, other, MARGIN, comparisons=comparisons)
+    words = subject, label_of(base)
+    told = held(ACCURACY, cell, base, words, MARGIN, comparisons=comparisons)
     return replace(told, verdict="unclear") if any(r["diverged"] for r in base.rows) else told
 
 

@@ -8,9 +8,9 @@ from statistics import fmean
 
 from phalanx.report.cells import Cell, CellPanel, Measure
 from phalanx.report.claims import CellClaim, compared, mean_share
-from phalanx.report.format import percent
-from phalanx.report.statistics import paired_difference
+from phalanx.report.format import ends, whole_percent
 from phalanx.report.training_frames import BETWEEN
+from phalanx.report.training_page import COMMUNICATION
 from phalanx.report.values import Told
 
 
@@ -64,12 +64,11 @@ def exchange_between(cell: Cell) -> str:
 def added_communication(more: Cell, fewer: Cell, comparisons: int) -> str:
     """Return what nodes add to communication, where links were not measured; empty where that
     cannot be told."""
-    shares, base = more.by_seed("communication"), fewer.by_seed("communication")
-    added = paired_difference(shares, base, comparisons=comparisons)
+    added = COMMUNICATION.difference(more, fewer, comparisons)
     if added is None or fewer["nodes"] > 1:
         return ""
-    estimate, low, high = (percent(end, 0) for end in (added.estimate, added.low, added.high))
+    base = whole_percent(fmean(fewer.by_seed("communication").values()))
     return (
-        f"communication in memory takes {percent(fmean(base.values()), 0)} of the training time, "
-        f"the network adds {estimate} ({low} to {high})"
+        f"communication in memory takes {base} of the training time, the network adds "
+        f"{whole_percent(added.estimate)} ({ends(added, whole_percent)})"
     )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -126,11 +126,12 @@ def make_page(page: PageOfFile, axes: Sequence[str]) -> Page:
 
 def measure_of(name: str, page: PageOfFile) -> Measure:
     """Return a measure by the name of its column."""
-    better = "higher" if name in page.higher_is_better else "lower"
+    better: Literal["higher", "lower"] = "higher" if name in page.higher_is_better else "lower"
     noun = KNOWN.get(name, name.replace("_", " "))
     if name in TIMES:
         return Measure(column=name, noun=noun)
-    return Measure(column=name, noun=noun, how=fmean, paired=True, better=better)  # type: ignore[arg-type]
+    is_share = name in SHARES
+    return Measure(column=name, noun=noun, how=fmean, paired=True, better=better, is_share=is_share)
 
 
 def claim_of(claim: ClaimOfFile, measures: Mapping[str, Measure], axes: Sequence[str]) -> Claim:
@@ -147,8 +148,7 @@ def claim_of(claim: ClaimOfFile, measures: Mapping[str, Measure], axes: Sequence
             word = "best" if measure.paired else "fastest"
             return Fastest(measure=measure, noun="configurations", word=word, facts=facts)
         case "baseline" if measure.paired:
-            share = measure.column in SHARES
-            return FarthestAccuracy(measure=measure, of_each=True, base="", is_share=share)
+            return FarthestAccuracy(measure=measure, of_each=True, base="")
         case "baseline":
             return AgainstBaseline(measure=measure, of_each=True)
         case "versus" if claim.column in axes and not measure.paired:

@@ -12,7 +12,7 @@ from typing import Any
 
 from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
 from phalanx.report.cells import Cell, CellPanel, Row
-from phalanx.report.claims import agreement, change_of_accuracy
+from phalanx.report.claims import agreement, changed
 from phalanx.report.format import UNKNOWN, amount, percent, signed_percent
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.rank_details import (
@@ -25,8 +25,8 @@ from phalanx.report.rank_details import (
 )
 from phalanx.report.rank_measures import RankMeasure
 from phalanx.report.schemes import communicates_within, makes_the_same_update, scheme_phrase
-from phalanx.report.statistics import in_pairs
 from phalanx.report.training import measures_of
+from phalanx.report.training_page import ACCURACY, LOSS
 from phalanx.report.values import Told, View
 
 MOST_STEPS = 60
@@ -312,16 +312,16 @@ def losses_agree(view: View) -> Iterator[Told]:
     """Yield how many schemes that make the sequential program's update end with its loss."""
     for panel in view.panels:
         alone = _alone(panel)
-        base = alone.by_seed("loss") if alone else {}
         offs = {
             cell["label"]: max(abs(own / other - 1) for own, other in pairs)
             for cell in panel.cells
-            if cell is not alone and makes_the_same_update(cell["strategy"])
-            if (pairs := in_pairs(cell.by_seed("loss"), base))
+            if alone and cell is not alone and makes_the_same_update(cell["strategy"])
+            if (pairs := LOSS.pairs(cell, alone))
         }
-        if offs:
+        if alone and offs:
+            loss = fmean(alone.by_seed("loss").values())
             holds = "that make the sequential update end with its validation loss, "
-            holds += f"{fmean(base.values()):.4f}, to {percent(SAME_LOSS, 1)} with every seed"
+            holds += f"{loss:.4f}, to {percent(SAME_LOSS, 1)} with every seed"
             far = [f"{n} ({off * 100:.2g} %)" for n, off in offs.items() if off > SAME_LOSS]
             yield _agreement(holds, list(offs), far, panel.label)
 
@@ -330,22 +330,17 @@ def drift(view: View) -> Iterator[Told]:
     """Yield the accuracy of schemes that do not make the same update, on the most ranks."""
     for panel in view.panels:
         alone, ranks = _alone(panel), max((cell["ranks"] for cell in panel.cells), default=0)
-        for cell in panel.cells if alone is not None else ():
-            pairs = in_pairs(cell.by_seed("loss"), alone.by_seed("loss")) if alone else []
-            if alone is None or makes_the_same_update(cell["strategy"]) or not pairs:
-                continue
-            if cell["ranks"] != ranks:
-                continue
-            mean = mean_loss(sum(own for own, _ in pairs), len(pairs))
-            change = "diverged"
-            if mean < UNBOUNDED:
-                change = signed_percent(fmean(own / base - 1 for own, base in pairs))
-            own, base = cell.by_seed("accuracy"), alone.by_seed("accuracy")
-            text, verdict, interval = change_of_accuracy(
-                cell["phrase"], "the sequential program", own, base, comparisons=1
-            )
-            told = Told(text=text, label=panel.label, verdict=verdict, interval=interval)
-            yield replace(told, text=f"{text}; loss {loss_text(mean)}, {change}")
+        for cell in panel.cells:
+            pairs = LOSS.pairs(cell, alone) if alone else []
+            is_drifting = not makes_the_same_update(cell["strategy"])
+            if alone and pairs and is_drifting and cell["ranks"] == ranks:
+                mean = mean_loss(sum(own for own, _ in pairs), len(pairs))
+                change = "diverged"
+                if mean < UNBOUNDED:
+                    change = signed_percent(fmean(own / base - 1 for own, base in pairs))
+                told = changed(ACCURACY, cell, alone, (cell["phrase"], "the sequential program"))
+                text = f"{told.text}; loss {loss_text(mean)}, {change}"
+                yield replace(told, text=text, label=panel.label)
 
 
 EQUAL = percent(EQUAL_WITHIN, 1)

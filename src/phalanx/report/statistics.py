@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist, fmean, median
@@ -114,19 +114,6 @@ def blocks(times: Sequence[float], number: int = BLOCKS) -> tuple[float, ...]:
     size = max(1, len(times) // number)
     starts = range(0, len(times) - size + 1, size)
     return tuple(median(times[start : start + size]) for start in starts)
-
-
-def in_pairs(of: Mapping[int, float], base: Mapping[int, float]) -> list[tuple[float, float]]:
-    """Return the values of the seeds that both have, by seed."""
-    return [(of[seed], base[seed]) for seed in sorted(of.keys() & base.keys())]
-
-
-def paired_difference(
-    of: Mapping[int, float], base: Mapping[int, float], *, comparisons: int = 1
-) -> Interval | None:
-    """Mean of (of \N{MINUS SIGN} base) over the seeds that both have; None with fewer than two."""
-    differences = [own - other for own, other in in_pairs(of, base)]
-    return mean_interval(differences, comparisons=comparisons)
 
 
 def non_inferiority(difference: Interval | None, margin: float) -> Holding:

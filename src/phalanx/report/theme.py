@@ -165,11 +165,6 @@ class Series:
         return channel(f"{self.field}:N", title=self.title, scale=scale, legend=legend)
 
 
-def numbered_series(field: str, values: Sequence[Any], title: str | None = None) -> Series:
-    looks = {value: NUMBERED[i % len(NUMBERED)] for i, value in enumerate(values)}
-    return Series(field=field, looks=looks, title=title, columns=None)
-
-
 def _free(offered: Sequence[str], taken: Sequence[str], number: int) -> list[str]:
     """Return unused values from those offered, cycling when they run out."""
     free = [one for one in offered if one not in taken] or list(offered)
@@ -186,7 +181,9 @@ def series_of(
     """
     names = {row[field]: row[look or field] for row in rows if row[field] is not None}
     if all(isinstance(name, int | float) for name in names):
-        return numbered_series(field, sorted(names), title or field)
+        values: list[Any] = sorted(names)
+        looks = {value: NUMBERED[i % len(NUMBERED)] for i, value in enumerate(values)}
+        return Series(field=field, looks=looks, title=title or field, columns=None)
     looks = {name: LOOKS[key] for name, key in names.items() if key in LOOKS}
     looks = dict(sorted(looks.items(), key=lambda item: list(LOOKS).index(str(names[item[0]]))))
     others, taken = [name for name in names if name not in looks], list(looks.values())
@@ -215,12 +212,9 @@ def highlight(field: str) -> alt.Parameter:
     return alt.selection_point(fields=[field], bind="legend", name=f"{field}_picked")
 
 
-def faded_unless(*selections: alt.Parameter) -> Any:
+def faded_unless(picked: alt.Parameter) -> Any:
     """Full opacity for what is picked out (everything, at first)."""
-    chosen: Any = selections[0]
-    for selection in selections[1:]:
-        chosen = chosen & selection
-    return alt.condition(chosen, alt.value(1), alt.value(FADED))
+    return alt.condition(picked, alt.value(1), alt.value(FADED))
 
 
 def tooltips(*fields: str) -> list[alt.Tooltip]:

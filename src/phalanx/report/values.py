@@ -17,7 +17,7 @@ import altair as alt
 
 from phalanx.records.schema import Environment, Study
 from phalanx.report.cells import Baseline, CellPanel, Quantity, Row, cell_rows, make_cells
-from phalanx.report.content import Column, KeyFigure
+from phalanx.report.content import Column, KeyFigure, Panel
 from phalanx.report.figure import HEIGHT_PIXELS, AnyChart, Figure
 from phalanx.report.marks import Mark
 from phalanx.report.measures import RunMeasure
@@ -104,7 +104,7 @@ class Plot:
     least: int = 1
     """Rows that a chart needs."""
 
-    def panels(self, view: View) -> list[tuple[str, Figure]]:
+    def panels(self, view: View) -> list[Panel]:
         """Return a figure a panel, and a value of `split`, with its label."""
         drawn = []
         rows = [r for r in view.frame(self.frame) if not self.known or r[self.known] is not None]
@@ -120,7 +120,7 @@ class Plot:
                 words = part[-1][self.split_label or self.split] if value else ""
                 title = ": ".join(filter(None, (label, str(words))))
                 if len(part) >= self.least and (figure := self.figure(part, name)):
-                    drawn.append((title, figure))
+                    drawn.append(Panel(label=title, figure=figure))
         return drawn
 
     def figure(self, rows: Rows, name: str) -> Figure | None:

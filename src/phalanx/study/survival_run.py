@@ -20,6 +20,7 @@ from phalanx.launch.installation import find_mpi
 from phalanx.launch.survival import check_survival
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.fault_schedule import INJECT
+from phalanx.study.epoch_lines import EpochLines
 from phalanx.study.planned import PlannedRun, environment_of
 from phalanx.train.survival_options import DisturbedTraining
 
@@ -102,12 +103,14 @@ class SurvivalRun(PlannedRun):
         if way.restarts:
             config = replace(config, checkpoint_dir=(folder / CHECKPOINTS).absolute())
         text = msgspec.json.encode(config.as_record()).decode()
+        lines = EpochLines(None)
         with environment_of({INJECT: self.faults}), LiveLine(console, label) as live:
+            lines.on_line = live.draw
             job = ProgramJob(
                 words=program_words(("-m", PROGRAM, text)),
                 threads=1,
                 mpi=find_mpi(os.environ),
-                output=_LastLine(live),
+                output=lines,
                 environment=lambda own: {RUN_DIR: str(own.absolute())},
                 survive=way.survives,
                 spares=self._num_spares,
@@ -133,18 +136,3 @@ class _Resumed:
     def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
         """Decide from where the ranks go on."""
         return self._job.prepare(attempt, former)
-
-
-class _LastLine:
-    """Output of rank 0, of which the last line is drawn."""
-
-    def __init__(self, live: LiveLine) -> None:
-        self._live = live
-
-    def write(self, new: bytes, /) -> None:
-        """Draw the last line of `new`."""
-        if lines := new.decode(errors="replace").strip().splitlines():
-            self._live.draw(lines[-1])
-
-    def flush(self) -> None:
-        """Do nothing: a line is drawn at once."""

@@ -45,15 +45,13 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
         f"clock error: {clock_error(traces.ranks)}",
     ]
     overlaps = [row.overlap for row in rows if row.overlap]
-    if overlaps:
-        hidden_s = sum(overlap.hidden_s for overlap in overlaps)
-        could_s = sum(overlap.hideable_s for overlap in overlaps)
-        whole_s = sum(overlap.communication_s for overlap in overlaps)
-        if whole_s and could_s:
-            made.append(
-                f"{percent(hidden_s / whole_s, 0)} of the communication is hidden behind "
-                f"backward, of at most {percent(could_s / whole_s, 0)} "
-                f"({percent(min(1.0, hidden_s / could_s), 0)} of what can be): behind the last "
-                "bucket nothing is left to be computed"
-            )
+    hidden_s = sum(overlap.hidden_s for overlap in overlaps)
+    could_s = sum(overlap.hideable_s for overlap in overlaps)
+    whole_s = sum(overlap.communication_s for overlap in overlaps)
+    if whole_s and could_s:
+        made.append(
+            f"{percent(hidden_s / whole_s, 0)} of the communication is hidden behind backward, of "
+            f"at most {percent(could_s / whole_s, 0)} ({percent(min(1.0, hidden_s / could_s), 0)} "
+            "of what can be): behind the last bucket nothing is left to be computed"
+        )
     return made
