@@ -46,7 +46,6 @@ def compared(
     own: Cell,
     other: Cell,
     words: tuple[str, str],
-    *,
     comparisons: int = 1,
     units: str = "epochs",
 ) -> Told:
@@ -66,7 +65,7 @@ def compared(
 
 
 def changed(
-    measure: Measure, own: Cell, base: Cell, words: tuple[str, str], *, comparisons: int = 1
+    measure: Measure, own: Cell, base: Cell, words: tuple[str, str], comparisons: int = 1
 ) -> Told:
     """Return a comparison of two cells seed by seed, as of accuracies. words: for each of them."""
     (subject, against), gap = words, measure.gap(own, base)
@@ -219,14 +218,8 @@ class AgainstBaseline(CellClaim):
         interval, text, verdict, short = None, "", "unclear", ""
         if base is not None and base is not cell:
             against = self.base or self.name(base)
-            told = compared(
-                self.measure,
-                cell,
-                base,
-                (name, against),
-                comparisons=comparisons,
-                units=self.units,
-            )
+            names = name, against
+            told = compared(self.measure, cell, base, names, comparisons, self.units)
             interval, text, verdict = told.interval, told.text, told.verdict
             if interval is not None and verdict == "higher":
                 factor = f"{interval.estimate:.2f}{TIMES}"
@@ -323,8 +316,7 @@ class Versus(CellClaim):
         for key in both:
             own, other = (side[key] for side in sides)
             words = f"{self.names[0]} on {own[self.at]}", self.names[1]
-            count, units = len(both), self.units
-            yield compared(self.measure, own, other, words, comparisons=count, units=units)
+            yield compared(self.measure, own, other, words, len(both), self.units)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,8 +345,7 @@ class Wall(CellClaim):
         unknown = None
         for before, cell in pairwise(cells):
             subject, against = f"{name} on {cell[self.at]}", str(before[self.at])
-            count = len(cells) - 1
-            step = compared(self.measure, cell, before, (subject, against), comparisons=count)
+            step = compared(self.measure, cell, before, (subject, against), len(cells) - 1)
             waits = mean_interval(cell.values(self.waiting.column))
             crowd = ", where ranks share cores" if cell["workers"] > cell["cores"] else ""
             if step.verdict == "lower":
@@ -409,7 +400,7 @@ class FarthestAccuracy(CellClaim):
         chosen = gaps if self.of_each else sorted(gaps, key=lambda gap: -gap[0])[:1]
         for _, cell, base in chosen:
             words = self.name(cell), self.base or self.name(base)
-            yield changed(self.measure, cell, base, words, comparisons=len(gaps))
+            yield changed(self.measure, cell, base, words, len(gaps))
 
 
 def held(
@@ -418,12 +409,11 @@ def held(
     base: Cell,
     words: tuple[str, str],
     margin: float,
-    *,
     comparisons: int,
 ) -> Told:
     """Return whether an accuracy is held: not significantly lower, and by its interval less than
     `margin` lower."""
-    told = changed(measure, own, base, words, comparisons=comparisons)
+    told = changed(measure, own, base, words, comparisons)
     verdict = non_inferiority(told.interval, margin)
     if verdict == "holds" and told.interval is not None and told.verdict != "same":
         text = f"{words[0]}: accuracy of {words[1]} held, {points_with_span(told.interval)}"

@@ -74,10 +74,6 @@ TIMED = Measure(column="timed_s")
 SENT = Measure(column="sent_bytes", how=lambda values: values[-1])
 
 
-def cells_at(view: View, place: str) -> list[Row]:
-    return [row for row in view.frame("cells") if row["panel"] == place]
-
-
 def fit_of(view: View) -> Fit | None:
     return fit_cells(view.frame("cells"))
 
@@ -97,7 +93,7 @@ def held_in_memory(view: View) -> dict[str, Told]:
             if cell.by_seed("accuracy") and base.by_seed("accuracy"):
                 count, name = len(panel.cells) - 1, cell["compressor"]
                 words = name, NONE
-                found[name] = held(ACCURACY, cell, base, words, MARGIN, comparisons=count)
+                found[name] = held(ACCURACY, cell, base, words, MARGIN, count)
     return found
 
 
@@ -163,7 +159,7 @@ def headline(view: View) -> str:
 def keys(view: View) -> list[KeyFigure]:
     """Return the compressor that is faster and holds the accuracy, for each place."""
     figures = []
-    accuracies = {row["compressor"]: row["accuracy"] for row in cells_at(view, MEMORY)}
+    accuracies = {row["compressor"]: row["accuracy"] for row in view.by_panel.get(MEMORY, [])}
     for panel in view.panels:
         chosen = best_at(view, panel)
         if chosen and chosen[1].interval:
@@ -221,7 +217,7 @@ def accuracy_rows(view: View) -> list[Row]:
 
 def nearest_rows(view: View) -> list[Row]:
     place = nearest_gigabit(view)
-    return [{**row, "panel": f"time, {place}"} for row in cells_at(view, place)]
+    return [{**row, "panel": f"time, {place}"} for row in view.by_panel.get(place, [])]
 
 
 def bandwidth_rows(view: View) -> list[Row]:

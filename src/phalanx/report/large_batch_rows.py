@@ -141,7 +141,7 @@ def held_to(base: Cell, cell: Cell | None, size: int, comparisons: int = 1) -> T
             text=f"{subject} diverged with {gone} of {len(cell.rows)} seeds", verdict="diverged"
         )
     words = subject, label_of(base)
-    told = held(ACCURACY, cell, base, words, MARGIN, comparisons=comparisons)
+    told = held(ACCURACY, cell, base, words, MARGIN, comparisons)
     return replace(told, verdict="unclear") if any(r["diverged"] for r in base.rows) else told
 
 

@@ -49,7 +49,7 @@ class MoreNodes(CellClaim):
 
     def _told(self, more: Cell, fewer: Cell, comparisons: int) -> Told:
         names = self.name(more), self.name(fewer)
-        told = compared(self.measure, more, fewer, names, comparisons=comparisons)
+        told = compared(self.measure, more, fewer, names, comparisons)
         share = exchange_between(more) or added_communication(more, fewer, comparisons)
         return replace(told, text="; ".join(filter(None, [told.text, share])))
 

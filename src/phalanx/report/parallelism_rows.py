@@ -258,18 +258,13 @@ def range_of(checks: Sequence[FormulaCheck], name: str) -> str | None:
 # -- Claims ----------------------------------------------------------------------------------------
 
 
-def _cells(view: View) -> Iterator[tuple[CellPanel, list[Row]]]:
-    for panel in view.panels:
-        yield panel, [row for row in view.frame("cells") if row["panel"] == panel.label]
-
-
 def _agreement(holds: str, known: Sequence[str], exceptions: Sequence[str], label: str) -> Told:
     return replace(agreement(len(known), holds, exceptions, "configurations"), label=label)
 
 
 def least_memory(view: View) -> Iterator[Told]:
     """Yield the scheme with the least training state on its fullest rank, on the most ranks."""
-    for panel, rows in _cells(view):
+    for label, rows in view.by_panel.items():
         ranks = max((row["ranks"] for row in rows), default=0)
         kept = [r for r in rows if r["ranks"] == ranks > 1 and r["state_mb"] is not None]
         if len(kept) < 2:
@@ -281,12 +276,12 @@ def least_memory(view: View) -> Iterator[Told]:
             share = percent(cell["state_mb"] / alone[0], 0)
             text += f" against {amount(alone[0] * MEBIBYTE)} of one process ({share})"
         formula = _formula(detail_of(cell).ranks, "state_formula")
-        yield Told(text=f"{text}, by the formula {formula}" if formula else text, label=panel.label)
+        yield Told(text=f"{text}, by the formula {formula}" if formula else text, label=label)
 
 
 def formulas_hold(view: View) -> Iterator[Told]:
     """Yield for how many configurations bytes and memory are those of their formulas."""
-    for panel, rows in _cells(view):
+    for label, rows in view.by_panel.items():
         sent: dict[str, list[FormulaCheck]] = {}
         off: dict[str, float] = {}
         for row in rows:
@@ -295,13 +290,13 @@ def formulas_hold(view: View) -> Iterator[Told]:
             if offs := [c.difference for c in row["_states"] if c.difference is not None]:
                 off[row["label"]] = max(offs, key=abs)
         if sent:
-            wrong = [label for label, own in sent.items() if not all(c.is_equal for c in own)]
-            marks = [f"{label} {deviation_mark(sent[label])}" for label in wrong]
+            wrong = [name for name, own in sent.items() if not all(c.is_equal for c in own)]
+            marks = [f"{name} {deviation_mark(sent[name])}" for name in wrong]
             holds = "send the bytes of their formula on every rank"
-            yield _agreement(holds, list(sent), marks, panel.label)
+            yield _agreement(holds, list(sent), marks, label)
         if off:
             far = [f"{n} ({signed_percent(o)})" for n, o in off.items() if abs(o) > NEAR_FORMULA]
-            yield _agreement("keep the memory of their formula", list(off), far, panel.label)
+            yield _agreement("keep the memory of their formula", list(off), far, label)
 
 
 def _alone(panel: CellPanel) -> Cell | None:

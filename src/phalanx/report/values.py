@@ -232,6 +232,12 @@ class View:
             for label in labels
         )
 
+    @property
+    def by_panel(self) -> dict[str, list[Row]]:
+        """Rows of the cells of each panel, by its label."""
+        cells = self.frame("cells")
+        return {p.label: [row for row in cells if row["panel"] == p.label] for p in self.panels}
+
     @cached_property
     def _frames(self) -> dict[str, Rows]:
         return {}

@@ -11,7 +11,6 @@ from phalanx.report.io.claims import (
     choice,
     compare_rounds,
     fastest_format,
-    panels,
     utilisation,
 )
 from phalanx.report.statistics import Interval
@@ -26,7 +25,7 @@ def told(folder: Path) -> str:
 
 
 def warm(folder: Path) -> Ways:
-    return panels(read(folder)[1][0])["from memory (warm)"]
+    return read(folder)[1][0].by_panel["from memory (warm)"]
 
 
 def test_of_a_measurement(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def told_pair(pair: Pair, comparisons: int, name: str = "") -> Told:
     ours, theirs = pair
     at = f" at {ours['size']}" if ours["bytes"] else ""
     names = f"{name or ours['path']}{at}", theirs["path"]
-    return compared(CALLS, ours, theirs, names, comparisons=comparisons, units="calls")
+    return compared(CALLS, ours, theirs, names, comparisons, "calls")
 
 
 def against_rest(view: View) -> Iterator[Told]:

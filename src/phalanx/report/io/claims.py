@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from phalanx.records.io import READS
 from phalanx.report.cells import Row
-from phalanx.report.claims import NOTHING_COMPLETED, TIMES
+from phalanx.report.claims import NOTHING_COMPLETED, TIMES, agreement
 from phalanx.report.content import KeyFigure
 from phalanx.report.format import amount, duration, joined, percent, sentence, span, three_digits
 from phalanx.report.io.rows import LOADERS, RATE
@@ -127,17 +127,11 @@ def how(way: Row) -> str:
 # -- Claims ----------------------------------------------------------------------------------------
 
 
-def panels(view: View) -> dict[str, list[Row]]:
-    """Return the cells of each panel, by its label."""
-    cells = view.frame("cells")
-    return {p.label: [row for row in cells if row["panel"] == p.label] for p in view.panels}
-
-
 def claim(question: Callable[[Ways], str | None]) -> Callable[[View], Iterator[Told]]:
     """Return a claim about each panel."""
 
     def tell(view: View) -> Iterator[Told]:
-        for label, ways in panels(view).items():
+        for label, ways in view.by_panel.items():
             if text := question(ways):
                 yield Told(text=text, label=label)
 
@@ -151,11 +145,10 @@ def utilisation(ways: Ways) -> str | None:
         return None
     floor = ways[0]["floor"]
     words = [(f"{w['format']} ({percent(busy(w), 1)})", busy(w) >= floor) for w in best.values()]
-    reach = [text for text, is_reached in words if is_reached]
+    reach = joined([text for text, is_reached in words if is_reached])
     below = [text for text, is_reached in words if not is_reached]
-    text = f"{len(reach)} of {len(best)} formats reach the floor of {percent(floor, 0)}"
-    text += f": {joined(reach)}" if reach else ""
-    return f"{text}; not {joined(below)}" if below else text
+    holds = f"reach the floor of {percent(floor, 0)}{': ' * bool(reach)}{reach}"
+    return agreement(len(best), holds, below, "formats").text
 
 
 def bound(ways: Ways) -> str | None:
@@ -265,7 +258,7 @@ def headline(view: View) -> str:
     ways = view.frame("cells")
     if found := own(paced(ways)):
         return _busy_words(max(found, key=busy))
-    for each in panels(view).values():
+    for each in view.by_panel.values():
         if best := fastest(best_of_each_format(each)):
             return sentence(f"{best['format']}: {three_digits(rate(best))} samples/s").rstrip(".")
     return "No way of loading was measured to its end yet"
@@ -273,7 +266,7 @@ def headline(view: View) -> str:
 
 def study_headline(view: View) -> str:
     """Return what suffices for the first profile, from the last cache."""
-    profiles = {ways[0]["run"]: ways for ways in panels(view).values()}
+    profiles = {ways[0]["run"]: ways for ways in view.by_panel.values()}
     for ways in profiles.values():
         if chosen := chosen_way(ways):
             return _busy_words(chosen)
@@ -283,7 +276,7 @@ def study_headline(view: View) -> str:
 def keys(view: View) -> list[KeyFigure]:
     """Return the best utilisation from each state of the cache."""
     figures = []
-    for label, ways in panels(view).items():
+    for label, ways in view.by_panel.items():
         if best := max(own(paced(ways)), key=busy, default=None):
             first, floor = duration(best["first_ms"] / 1e3), percent(best["floor"], 0)
             figures.append(
@@ -300,7 +293,7 @@ def keys(view: View) -> list[KeyFigure]:
 def balances(view: View) -> list[KeyFigure]:
     """Return the compute time at which the fastest way turns compute-bound."""
     figures = []
-    for label, ways in panels(view).items():
+    for label, ways in view.by_panel.items():
         if best := fastest(best_of_each_format(ways)):
             profile_s = duration(best["_bench"].setting.compute_s)
             figures.append(

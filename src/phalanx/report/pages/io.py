@@ -127,7 +127,7 @@ def frame(choose: Callable[[Ways], Iterable[Row]]) -> Callable[[View], list[Row]
 
     def rows(view: View) -> list[Row]:
         names = ("panel", "run", *COLUMNS, "floor")
-        found = (way for ways in claims.panels(view).values() for way in choose(ways))
+        found = (way for ways in view.by_panel.values() for way in choose(ways))
         return [{name: way[name] for name in names} for way in found]
 
     return rows
