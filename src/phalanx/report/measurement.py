@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from phalanx.records.collectives import Bench
+from phalanx.records.collectives import Bench, CallsEvent
 from phalanx.records.events import Event
 from phalanx.records.files import read_events, read_record, record_file
-from phalanx.records.io import IoBench
+from phalanx.records.io import IoBench, IoEpochEvent
 from phalanx.records.owner import has_died
 
 DIED = "its process is gone: it ended without a word"
 D = TypeVar("D", Bench, IoBench)
+E = TypeVar("E", CallsEvent, IoEpochEvent)
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,16 @@ def read_measurement(
         bench=bench,
         ranks=list(ranks.values()),
     )
+
+
+def by_round(
+    ranks: Sequence[Sequence[Event]], kind: type[E], key: Callable[[E], K]
+) -> dict[K, dict[int, list[E]]]:
+    """Return the events of a kind over all ranks, by what they measured and the round."""
+    found: dict[K, dict[int, list[E]]] = {}
+    for event in (event for events in ranks for event in events if isinstance(event, kind)):
+        found.setdefault(key(event), {}).setdefault(event.round, []).append(event)
+    return found
 
 
 def _check_complete(folder: Path, ranks: Mapping[Path, Sequence[Event]], last: type[Event]) -> None:

@@ -5,6 +5,7 @@ A call's time is that of its slowest rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,7 @@ import numpy as np
 from phalanx.errors import UserError
 from phalanx.records.collectives import (
     Bench,
+    BenchSetting,
     CallsEvent,
     Collective,
     Kernel,
@@ -30,7 +32,7 @@ from phalanx.records.schema import Study
 from phalanx.report.cells import Row
 from phalanx.report.collectives.bandwidth import Machine, bus_bandwidth, floor_s
 from phalanx.report.format import duration, joined, sentence, size
-from phalanx.report.measurement import Measurement, read_measurement
+from phalanx.report.measurement import Measurement, by_round, read_measurement
 from phalanx.report.statistics import blocks
 from phalanx.report.values import StudyRows, View
 
@@ -155,52 +157,50 @@ def _first(run: Run) -> Sequence[Event]:
 def point_rows(run: Run, bench: Bench, machine: Machine) -> list[dict[str, Any]]:
     """Return a row a collective, path and size, by size and in the order of the paths."""
     setting, labels = bench.setting, _labels(run)
-    turns: dict[tuple[Collective, int, str], dict[int, list[CallsEvent]]] = {}
-    for event in (event for rank in run.ranks for event in rank):
-        if isinstance(event, CallsEvent):
-            key = event.collective, event.bytes, event.path
-            turns.setdefault(key, {}).setdefault(event.round, []).append(event)
-    order = {path: number for number, path in enumerate(setting.paths)}
+    turns = by_round(
+        run.ranks, CallsEvent, lambda event: (event.path, event.collective, event.bytes)
+    )
     rows: list[dict[str, Any]] = []
-    for (collective, num_bytes, path), rounds in turns.items():
-        whole = [calls for calls in rounds.values() if len(calls) == setting.ranks]
-        times_s = [s for calls in whole for s in slowest([call.times_s for call in calls])]
-        if times_s:
-            rows.append(
-                {
-                    "run": run.name,
-                    "collective": collective,
-                    "group": (
-                        *(collective, setting.ranks),
-                        (setting.dtype, setting.op, setting.crowd),
-                    ),
-                    "path": labels.get(path, path),
-                    "key": "mpi library" if path == "mpi" else path,
-                    "ours": path in OURS,
-                    "bytes": num_bytes,
-                    "size": size(num_bytes),
-                    "count": whole[0][0].count,
-                    "type": setting.dtype if num_bytes else None,
-                    "op": setting.op if collective in REDUCING else None,
-                    "ranks": setting.ranks,
-                    "calls_a_time": whole[0][0].calls_a_time,
-                    **_times(times_s),
-                    "wrong": sum(call.wrong for calls in rounds.values() for call in calls),
-                    **_bandwidths(collective, setting.ranks, num_bytes, median(times_s), machine),
-                    "_path": path,
-                    "_times_s": times_s,
-                    "_facts": _facts(run, bench),
-                }
-            )
+    for (path, *_), rounds in turns.items():
+        head = {"run": run.name, "_path": path, "path": labels.get(path, path)}
+        rows += [{**head, **row} for row in _points(setting, list(rounds.values()), machine)]
+    fastest: dict[tuple[str, int], float] = {}
     for row in rows:
-        ours = [
-            other["median_s"]
-            for other in rows
-            if other["ours"]
-            and (other["collective"], other["bytes"]) == (row["collective"], row["bytes"])
-        ]
-        row["slower"] = row["median_s"] / min(ours) if ours else None
+        key = row["collective"], row["bytes"]
+        if row["ours"]:
+            fastest[key] = min(row["median_s"], fastest.get(key, math.inf))
+    order = {path: number for number, path in enumerate(setting.paths)}
+    for row in rows:
+        ours = fastest.get((row["collective"], row["bytes"]))
+        row |= {"slower": row["median_s"] / ours if ours else None, "_facts": _facts(run, bench)}
     return sorted(rows, key=lambda row: (row["bytes"], order.get(row["_path"], len(order))))
+
+
+def _points(
+    setting: BenchSetting, rounds: Sequence[Sequence[CallsEvent]], machine: Machine
+) -> Iterator[dict[str, Any]]:
+    """Yield the row of a path at a size, if a round of it is whole."""
+    whole = [calls for calls in rounds if len(calls) == setting.ranks]
+    times_s = [s for calls in whole for s in slowest([call.times_s for call in calls])]
+    if times_s:
+        call, ranks, times = whole[0][0], setting.ranks, _times(times_s)
+        yield {
+            "collective": call.collective,
+            "group": (call.collective, ranks, (setting.dtype, setting.op, setting.crowd)),
+            "key": "mpi library" if call.path == "mpi" else call.path,
+            "ours": call.path in OURS,
+            "bytes": call.bytes,
+            "size": size(call.bytes),
+            "count": call.count,
+            "type": setting.dtype if call.bytes else None,
+            "op": setting.op if call.collective in REDUCING else None,
+            "ranks": ranks,
+            "calls_a_time": call.calls_a_time,
+            **times,
+            "wrong": sum(call.wrong for calls in rounds for call in calls),
+            **_bandwidths(call.collective, ranks, call.bytes, times["median_s"], machine),
+            "_times_s": times_s,
+        }
 
 
 def _labels(run: Run) -> dict[str, str]:

@@ -17,7 +17,7 @@ from phalanx.records.schema import Study
 from phalanx.report.cells import Measure, Row
 from phalanx.report.folder import study_of
 from phalanx.report.format import joined, percent
-from phalanx.report.measurement import Measurement, read_measurement
+from phalanx.report.measurement import Measurement, by_round, read_measurement
 from phalanx.report.values import StudyRows, View
 
 MEGABYTE = 1e6
@@ -145,14 +145,10 @@ def floor_of(bench: IoBench) -> float:
 
 def way_rows(bench: IoBench, run: Loading) -> Iterator[dict[str, Any]]:
     """Yield a row a way and pace of which every rank has finished a round."""
-    found: dict[tuple[IoCell, float], dict[int, list[IoEpochEvent]]] = {}
-    for event in (event for events in run.ranks for event in events):
-        if isinstance(event, IoEpochEvent) and event.round > 0:
-            rounds = found.setdefault((event.cell, event.compute_s), {})
-            rounds.setdefault(event.round, []).append(event)
+    found = by_round(run.ranks, IoEpochEvent, lambda event: (event.cell, event.compute_s))
     for (way, compute_s), rounds in found.items():
-        # Rounds that are incomplete on any rank do not count.
-        epochs = [parts for _, parts in sorted(rounds.items()) if len(parts) == way.ranks]
+        # The first warms up, and those that are incomplete on any rank do not count.
+        epochs = [parts for n, parts in sorted(rounds.items()) if n > 0 and len(parts) == way.ranks]
         if epochs:
             yield {
                 **_of_way(way, compute_s),
