@@ -287,7 +287,7 @@ FASTEST = Say(
 _page = partial(
     Page,
     cell=("_way", "compute_s"),
-    columns=(*(*OF_WAY, "compute_s", "run", "floor", "number", "_way", "_format", "_bench"),),
+    columns=(*OF_WAY, "compute_s", "run", "floor", "number", "_way", "_format", "_bench"),
     quantities=QUANTITIES,
     frames=FRAMES,
     tables=TABLES,
