@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import begin_record, end_record, opening_fields
@@ -21,9 +20,7 @@ from phalanx.records.events import (
 )
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.schema import Outcome, Run, Setting
-
-if TYPE_CHECKING:
-    from phalanx.study.programs import ProgramConfig
+from phalanx.study.program_config import ProgramConfig
 
 SHORTEST_S = 2.0
 """Of an epoch that is timed by lines, which are seen a tenth of a second late."""

@@ -28,7 +28,8 @@ from phalanx.jobs.record import RUNS
 from phalanx.report.page_file import NAME as PAGE_FILE
 from phalanx.report.page_file import read_page
 from phalanx.study.planned import PlannedRun, TrainingRun
-from phalanx.study.programs import ProgramConfig, ProgramTraining
+from phalanx.study.program_config import ProgramConfig
+from phalanx.study.programs import ProgramTraining
 from phalanx.train.config import TrainConfig
 
 

@@ -23,6 +23,7 @@ from phalanx.records.schema import Run
 from phalanx.run.defaults import RUN_DIR, SEED, STRATEGY
 from phalanx.study.epoch_lines import EpochLines, compiled_pattern
 from phalanx.study.planned import PlannedRun, environment_of
+from phalanx.study.program_config import ProgramConfig
 from phalanx.study.scaling import ScalingConfig, layouts
 
 OF_BUILT_IN_MODELS = (
@@ -32,23 +33,6 @@ OF_BUILT_IN_MODELS = (
 """Options of the study that a program decides itself."""
 
 STRATEGIES = ("sequential", "mpi", "shared", "gloo")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramConfig:
-    """One way to run a program."""
-
-    words: tuple[str, ...]
-    """The program and its arguments."""
-    strategy: str
-    ranks: int
-    threads: int
-    seed: int
-    epoch_pattern: str | None
-    """Regular expression of the line that it prints after an epoch; None: it writes records."""
-
-    def as_record(self) -> dict[str, object]:
-        return asdict(self) | {"words": shlex.join(self.words)}
 
 
 @dataclass(frozen=True, kw_only=True)

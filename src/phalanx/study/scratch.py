@@ -9,7 +9,8 @@ from typing import Literal
 import phalanx
 from phalanx.study.parallelism import ParallelismConfig
 from phalanx.study.planned import StudyPlan
-from phalanx.study.programs import ProgramConfig, ProgramTraining
+from phalanx.study.program_config import ProgramConfig
+from phalanx.study.programs import ProgramTraining
 
 PROGRAM = Path("examples", "scratch", "train.py")
 BATCH_SIZE = 128
