@@ -42,6 +42,9 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.parallel.stepping import make_step
+
 STEPS: dict[ModelName, int] = {"mlp": 400, "cnn": 50}
 TURN = 10
 RULE = OptimizerConfig(name="sgd", learning_rate=0.01)
@@ -86,10 +89,10 @@ def in_turns(
     times: Times = {name: [] for name in strategies}
     for turn in range(-(-steps // TURN)):
         for name in sorted(strategies, reverse=turn % 2 == 1):
-            strategies[name].step(batch)
+            make_step(strategies[name], batch)
             for _ in range(TURN):
                 began = time.thread_time()
-                strategies[name].step(batch)
+                make_step(strategies[name], batch)
                 times[name].append(time.thread_time() - began)
                 look(name)
     return times

@@ -10,12 +10,13 @@ and what counts is its median step, which a hiccup of a shared machine does not 
     half both   the same on both ranks at once, which share cache and memory but nothing else
     free barrier  from these: every step as long as the slower rank's, which is what ranks in
                 lockstep could reach if communication took no time at all
-    sequential  phalanx's loop, all its measuring and recording included, on rank 0
-    mpi 1       the same over MPI, on rank 0 alone
-    mpi, shared, gloo     two ranks, the same global batch
+    sequential  `phalanx.start` and `run.step`, all measuring and recording included, on rank 0
+    unrecorded  the same without records
+    traced      the same with a trace, too
+    mpi, shared           two ranks, the same global batch
     ddp mpi, ddp gloo     the bare loop in stock DistributedDataParallel, on either backend
 
-Reported with the spread over the rounds: sequential ÷ bare and mpi 1 ÷ sequential, the overhead;
+Reported with the spread over the rounds: sequential ÷ bare, the overhead, and the part of records;
 the speed-up of two ranks over `bare`; and its share of the model's own limit, bare ÷ bare half.
 Raw times, commit and machine go to runs/benchmarks/training.json.
 """
@@ -31,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,27 +40,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+import phalanx
 from harness import quartiles, run_ranks, save
 from phalanx.comm.world import World
 from phalanx.data.datasets.dataset import Dataset, load_dataset
 from phalanx.data.sampler import epoch_order
-from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelName
-from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
-from phalanx.parallel.mpi import MPI
-from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.shared import Shared
-from phalanx.parallel.strategy import Strategy
-from phalanx.records.events import StepEvent
-from phalanx.records.files import EventTail, EventWriter, rank_file
 from phalanx.run.memory import keep_freed_memory
-from phalanx.train.config import TrainConfig
-from phalanx.train.loop import Training, TrainingContext
-from phalanx.train.optimizer import update_rule
-from phalanx.train.progress import step_s
-from phalanx.train.schedule import LRSchedule
 
 BATCH = 128
 SAMPLES: dict[ModelName, int] = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
@@ -93,29 +83,31 @@ def bare_loop(
     return epoch
 
 
-def phalanx_loop(name: ModelName, data: Dataset, strategy: Strategy, folder: Path) -> Epoch:
-    """One epoch of phalanx's own loop, events written to disk as in any run."""
-    model = build_model(name, seed=0)
-    config = TrainConfig.from_options(model=name)
-    strategy.prepare(model, update_rule(config, config.lr))
-    path = rank_file(folder, strategy.rank)
-    writer, tail = EventWriter(path), EventTail(path)
-    work = TrainingContext(
-        strategy=strategy,
-        schedule=LRSchedule(kind="constant", peak=config.lr, num_steps=1),
-        source=InMemorySource(data),
-        global_batch_size=BATCH,
-        seed=0,
-        writer=writer,
-        began_at=time.perf_counter(),
-    )
-
-    training = Training(work)
+def phalanx_loop(
+    name: ModelName, data: Dataset, folder: Path, *, trace: bool = False, **options: Any
+) -> Epoch:
+    """A run of one epoch, its records written to disk but where there is no folder."""
+    numbers = itertools.count()
 
     def epoch() -> list[float]:
-        training.train_epoch()
-        writer.flush()
-        return [step_s(event) for event in tail.read_new() if isinstance(event, StepEvent)]
+        model = build_model(name, seed=0)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+        run_dir = folder / str(next(numbers)) if options.get("recorded", True) else None
+        run = phalanx.start(
+            model,
+            optimizer,
+            (data.train_inputs, data.train_targets),
+            batch_size=BATCH,
+            run_dir=run_dir,
+            records=phalanx.Records(trace=trace, counts_correct=True),
+            **{key: value for key, value in options.items() if key != "recorded"},
+        )
+        ends = [time.perf_counter()]
+        for batch in run:
+            run.step(batch, F.cross_entropy)
+            ends.append(time.perf_counter())
+        run.close()
+        return [end - begin for begin, end in itertools.pairwise(ends)]
 
     return epoch
 
@@ -155,7 +147,6 @@ def quiet_barrier() -> None:
 def measure(
     name: ModelName,
     world: World,
-    gloo: TorchReplicas,
     groups: dict[str, dist.ProcessGroup | None],
     folder: Path,
 ) -> dict[str, list[float]]:
@@ -166,24 +157,16 @@ def measure(
     data = load_dataset("auto", train_samples=samples)
     steps = samples // BATCH
     data = Dataset(**{**vars(data), "train_targets": data.train_targets[: steps * BATCH]})
-    alone = World(COMM_SELF, timeout_s=60)
-    strategies = {
-        "sequential": Sequential(),
-        "mpi 1": MPI(alone),
-        "mpi": MPI(world),
-        "shared": Shared(world),
-        "gloo": gloo,
-    }
+    loop = partial(phalanx_loop, name, data)
     cells = [
         Cell("bare", True, bare_loop(name, data, steps * BATCH, BATCH, steps)),
         Cell("bare half", True, bare_loop(name, data, steps * BATCH, BATCH // 2, steps)),
         Cell("half both", False, bare_loop(name, data, steps * BATCH, BATCH // 2, steps)),
-        *(
-            Cell(
-                label, label in ("sequential", "mpi 1"), phalanx_loop(name, data, s, folder / label)
-            )
-            for label, s in strategies.items()
-        ),
+        Cell("sequential", True, loop(folder / "sequential", comm=COMM_SELF)),
+        Cell("unrecorded", True, loop(folder, comm=COMM_SELF, recorded=False)),
+        Cell("traced", True, loop(folder / "traced", comm=COMM_SELF, trace=True)),
+        Cell("mpi", False, loop(folder / "mpi", strategy="mpi")),
+        Cell("shared", False, loop(folder / "shared", strategy="shared")),
         *(
             Cell(
                 label,
@@ -219,14 +202,13 @@ def rank_main(folder: Path, models: list[ModelName]) -> None:
     group = GlooGroup(
         rank=world.rank, size=world.size, local_rank=world.rank, store=store, timeout_s=600
     )
-    gloo = TorchReplicas(group, backend="gloo")
     groups = {"ddp mpi": dist.new_group(backend="mpi"), "ddp gloo": None}
     for name in models:
-        times = measure(name, world, gloo, groups, folder / name)
+        times = measure(name, world, groups, folder / name)
         if world.rank == 0:
             (folder / f"{name}.json").write_text(json.dumps(times))
     world.barrier()
-    gloo.close()
+    group.close()
 
 
 def report(times: dict[ModelName, dict[str, list[float]]]) -> None:
@@ -239,16 +221,17 @@ def report(times: dict[ModelName, dict[str, list[float]]]) -> None:
     print("median [quartiles] over", ROUNDS, "rounds")
     for title, above, below in (
         ("sequential ÷ bare", "sequential", "bare"),
-        ("mpi 1 ÷ sequential", "mpi 1", "sequential"),
+        ("sequential ÷ unrecorded", "sequential", "unrecorded"),
+        ("traced ÷ sequential", "traced", "sequential"),
         ("limit: bare ÷ bare half", "bare", "bare half"),
         ("speed-up mpi 2", "bare", "mpi"),
         ("speed-up shared 2", "bare", "shared"),
-        ("speed-up gloo 2", "bare", "gloo"),
+        ("speed-up ddp gloo 2", "bare", "ddp gloo"),
         ("mpi's share of the limit", "bare half", "mpi"),
         ("a free barrier's share", "bare half", "free barrier"),
         ("mpi against free barrier", "free barrier", "mpi"),
         ("shared's share of limit", "bare half", "shared"),
-        ("mpi against gloo", "gloo", "mpi"),
+        ("mpi against ddp gloo", "ddp gloo", "mpi"),
         ("ddp: mpi against gloo", "ddp gloo", "ddp mpi"),
     ):
         cells = "  ".join(f"{name} {ratio(name, above, below)}" for name in times)

@@ -59,6 +59,9 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup
 from phalanx.run.memory import keep_freed_memory
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.parallel.stepping import make_step
+
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
 LAYOUTS = ("2x1", "2x2")
 COMPRESSORS = ("fp16", "int8", "powersgd", "topk")
@@ -120,7 +123,7 @@ def make_engine(name: str, setting: Setting, link: Link | None) -> Engine:
         compressor = make_compressor(name) if name in COMPRESSORS else None
         strategy = MPI(world, overlap="off" if name == "mpi" else "on", compressor=compressor)
     strategy.prepare(make_model(setting), ADAM)
-    return Engine(lambda: strategy.step(batch), strategy.close, strategy.group.barrier)
+    return Engine(lambda: make_step(strategy, batch), strategy.close, strategy.group.barrier)
 
 
 def stock_engine(

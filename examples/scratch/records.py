@@ -19,10 +19,9 @@ from costs import expected_costs
 from network import Result
 
 from phalanx.comm.traffic import TrafficCounter
-from phalanx.jobs import record
-from phalanx.launch import relayed
-from phalanx.launch.binding import pool_threads
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs import record, relayed
+from phalanx.jobs.binding import pool_threads
+from phalanx.jobs.cores import usable_cores
 from phalanx.records import events, files, schema, totals
 from phalanx.records.divergence import loss_text
 from phalanx.records.environment import process_age_s
@@ -143,19 +142,27 @@ class RunRecords:
         mine = totals.RankTotals(
             train_s=train_s,
             communication_s=sums.communication_s,
-            samples=sums.samples,
-            loss_sum=sums.loss_sum,
             correct=sums.correct,
             targets=sums.samples,
-            validation_targets=found.samples,
-            validation_loss_sum=found.loss_sum,
-            validation_correct=found.correct,
         )
-        rows = self.world.gather(np.array(mine.values()))
+        own = [*mine.values(), sums.loss_sum, found.samples, found.loss_sum, found.correct]
+        rows = self.world.gather(np.array(own))
         if rows is not None:
+            ranks = [totals.RankTotals.from_values(row) for row in rows[:, :-4].tolist()]
+            loss_sum, number, found_sum, correct = rows[:, -4:].sum(0).tolist()
+            samples = round(sum(rank.targets for rank in ranks))
             summary = totals.summarize(
-                [totals.RankTotals.from_values(row) for row in rows.tolist()],
+                ranks,
+                totals.Validation(
+                    samples=round(number),
+                    loss=found_sum / number,
+                    accuracy=correct / number,
+                    correct=round(correct),
+                    seconds=0.0,
+                ),
                 epoch=epoch,
+                samples=samples,
+                train_loss=loss_sum / samples,
                 trained_s=self.trained_s,
                 at_s=self.at_s(),
             )

@@ -45,8 +45,8 @@ def save(folder: Path, **others: object) -> Path:
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     recipe = {"lr": 1e-3, "clip_norm": None, "augment": False, "epochs": 5, "data": ""}
-    found = verify(save(tmp_path, recipe=recipe, samples_seen=640, schedule_start=(1, 5)))
-    expected = manifest(recipe=recipe, samples_seen=640, schedule_start=(1, 5))
+    found = verify(save(tmp_path, recipe=recipe, samples_seen=640, program={"width": 3}))
+    expected = manifest(recipe=recipe, samples_seen=640, program={"width": 3})
     assert msgspec.structs.replace(found, files={}, sha256="", saved_at=expected.saved_at) == (
         expected
     )
@@ -76,7 +76,7 @@ def test_every_flipped_bit_is_refused(tmp_path: Path) -> None:
         ({"global_batch_size": 0}, "global_batch_size"),
         ({"seed": -1}, "seed"),
         ({"schema": 99}, "newer Phalanx: update"),
-        ({"schema": 2}, r"older Phalanx \(manifest schema 2, this one reads 3\)"),
+        ({"schema": 2}, r"older Phalanx \(manifest schema 2, this one reads 4\)"),
     ],
 )
 def test_numbers_out_of_range_are_refused(
@@ -97,7 +97,7 @@ def test_numbers_out_of_range_are_refused(
         (b"", "is damaged"),
         (b"\xff\xfe", "is damaged"),
         (b"[" * 100_000, "is damaged"),
-        (b'{"schema": 3, "phalanx": "0"}', "is damaged"),
+        (b'{"schema": 4, "phalanx": "0"}', "is damaged"),
         (b"{}", "older Phalanx"),
     ],
 )

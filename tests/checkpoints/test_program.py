@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler as schedules
 
 from phalanx.checkpoints.find import FoundCheckpoint, find_checkpoint
 from phalanx.checkpoints.folder import IN_PROGRAM
-from phalanx.checkpoints.manifest import PROGRAM_FILE, Manifest
+from phalanx.checkpoints.manifest import TRAINER, Manifest
 from phalanx.checkpoints.program import ProgramState, WholeModel
 from phalanx.checkpoints.program_recipe import check_program, program_manifest
 from phalanx.checkpoints.writer import CheckpointWriter
@@ -310,5 +310,5 @@ def test_a_strategy_that_follows_the_rate_alone_refuses_other_options(tmp_path: 
 def test_a_checkpoint_of_phalanx_train_is_refused(tmp_path: Path) -> None:
     state = state_of(make_single(Sloth)(Model()))
     found = save(tmp_path, state)
-    del found.manifest.files[PROGRAM_FILE]
+    found.manifest.program[TRAINER] = "phalanx train"
     assert "was written by phalanx train, for its model Model" in told(found, state)

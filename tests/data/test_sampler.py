@@ -5,35 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.sampler import (
-    GlobalBatches,
-    RankBatch,
-    epoch_order,
-    evaluation_shard,
-    num_batches,
-    shard,
-)
+from phalanx.data.sampler import epoch_order, evaluation_shard, shard
 
 sample_counts = st.integers(0, 300)
 world_sizes = st.integers(1, 17)
-batch_sizes = st.integers(1, 70)
 seeds = st.integers(0, 2**64)
 epochs = st.integers(0, 10_000)
-
-
-def batches_of(
-    rank: int, world_size: int, num_samples: int, batch_size: int, epoch: int = 0
-) -> list[RankBatch]:
-    return list(
-        GlobalBatches(
-            num_samples=num_samples,
-            global_batch_size=batch_size,
-            seed=3,
-            epoch=epoch,
-            rank=rank,
-            num_ranks=world_size,
-        )
-    )
 
 
 def test_shard_is_a_table_one_can_read() -> None:
@@ -65,35 +42,6 @@ def test_shard_refuses_a_rank_outside_the_world(rank: int, world_size: int) -> N
 def test_evaluation_counts_each_sample_once(num_samples: int, world_size: int) -> None:
     parts = [evaluation_shard(num_samples, rank, world_size) for rank in range(world_size)]
     assert sorted(i for part in parts for i in part) == list(range(num_samples))
-
-
-@given(num_samples=sample_counts, world_size=world_sizes, batch_size=batch_sizes)
-def test_ranks_together_make_the_sequential_batches(
-    num_samples: int, world_size: int, batch_size: int
-) -> None:
-    sequential = batches_of(0, 1, num_samples, batch_size)
-    ranks = [batches_of(rank, world_size, num_samples, batch_size) for rank in range(world_size)]
-    assert {len(batches) for batches in ranks} == {len(sequential)}
-    for step, whole in enumerate(sequential):
-        parts = [batches[step] for batches in ranks]
-        assert torch.equal(torch.cat([part.indices for part in parts]), whole.indices)
-        assert {part.global_size for part in parts} == {whole.indices.numel()}
-
-
-@given(num_samples=sample_counts, batch_size=batch_sizes)
-def test_an_epoch_holds_every_sample_once(num_samples: int, batch_size: int) -> None:
-    batches = batches_of(0, 1, num_samples, batch_size)
-    assert len(batches) == num_batches(num_samples, batch_size)
-    seen = [i for batch in batches for i in batch.indices.tolist()]
-    assert sorted(seen) == list(range(num_samples))
-    assert all(batch.global_size == batch_size for batch in batches[:-1])
-
-
-def test_a_last_batch_smaller_than_the_world_leaves_ranks_empty() -> None:
-    last = [batches_of(rank, 4, 10, 8)[-1] for rank in range(4)]
-    assert [part.indices.numel() for part in last] == [0, 1, 0, 1]
-    assert all(part.indices.dtype == torch.int64 for part in last)
-    assert all(part.global_size == 2 for part in last)
 
 
 @given(seed=seeds, epoch=epochs, num_samples=sample_counts)

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.sampler import GlobalBatches
 from phalanx.data.windowed_shuffle import shard_windows, windowed_order
 
 shard_sizes = st.lists(st.integers(1, 12), min_size=1, max_size=15)
@@ -48,48 +47,6 @@ def test_epochs_differ_in_windows_and_within_them() -> None:
     assert not torch.equal(orders[0], orders[1])
     alone = [windowed_order([0, 50], 1, 0, epoch) for epoch in range(2)]
     assert not torch.equal(*alone)
-
-
-@given(
-    sizes=shard_sizes,
-    window=windows,
-    batch_size=st.integers(1, 30),
-    cut=st.integers(0, 200),
-    before=st.integers(1, 5),
-    after=st.integers(1, 5),
-)
-def test_an_epoch_that_was_cut_goes_on_in_the_same_order_on_other_ranks(
-    sizes: list[int], window: int, batch_size: int, cut: int, before: int, after: int
-) -> None:
-    num_samples = sum(sizes)
-    order = windowed_order(starts(sizes), window, 3, 4)
-
-    def given_out(ranks: int, first_sample: int, given_order: torch.Tensor | None) -> list[int]:
-        batches = [
-            list(
-                GlobalBatches(
-                    num_samples=num_samples,
-                    global_batch_size=batch_size,
-                    seed=3,
-                    epoch=4,
-                    rank=rank,
-                    num_ranks=ranks,
-                    first_sample=first_sample,
-                    order=given_order,
-                )
-            )
-            for rank in range(ranks)
-        ]
-        return [
-            s for step in zip(*batches, strict=True) for part in step for s in part.indices.tolist()
-        ]
-
-    position = min(cut // batch_size * batch_size, num_samples)
-    for given_order in (None, order):
-        whole = given_out(1, 0, given_order)
-        assert sorted(whole) == list(range(num_samples))
-        assert given_out(before, 0, given_order)[:position] == whole[:position]
-        assert given_out(after, position, given_order) == whole[position:]
 
 
 def effective_batch_size(

@@ -20,7 +20,8 @@ from phalanx.gradients.norms import (
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.step import IGNORED, Batch, StepOptions, cross_entropy_sum
+from phalanx.parallel.step import IGNORED, Batch, StepOptions
+from tests.parallel.stepping import cross_entropy_sum, make_step
 
 SGD = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9)
 NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
@@ -135,26 +136,26 @@ def batch(step: int, value: float = 1.0) -> Batch:
 
 def test_a_run_stops_where_gradients_are_not_finite() -> None:
     strategy = made()
-    strategy.step(batch(0))
+    make_step(strategy, batch(0))
     with pytest.raises(UserError, match=r"step 1: .* the loss of rank 0 is nan; .* bias"):
-        strategy.step(batch(1, math.nan))
+        make_step(strategy, batch(1, math.nan))
 
 
 def test_a_step_that_is_skipped_changes_nothing() -> None:
     strategy = made(StepOptions(skips_nonfinite=True))
-    assert not strategy.step(batch(0)).is_skipped
+    assert not make_step(strategy, batch(0)).is_skipped
     weights = [p.detach().clone() for p in strategy.model.parameters()]
     momentum = [s["momentum_buffer"].clone() for s in strategy.optimizer_state().values()]
-    assert strategy.step(batch(1, math.inf)).is_skipped
+    assert make_step(strategy, batch(1, math.inf)).is_skipped
     after = [s["momentum_buffer"] for s in strategy.optimizer_state().values()]
     assert all(map(torch.equal, strategy.model.parameters(), weights))
     assert all(map(torch.equal, after, momentum))
-    assert not strategy.step(batch(2)).is_skipped
+    assert not make_step(strategy, batch(2)).is_skipped
 
 
 def test_clipping_is_that_of_pytorch() -> None:
     clipped, plain = made(StepOptions(clip_norm=0.05)), made()
-    clipped.step(batch(0))
+    make_step(clipped, batch(0))
     plain.clear_gradients()
     loss = cross_entropy_sum(plain.model(batch(0).inputs), batch(0).targets)
     (loss / 2).backward()

@@ -8,6 +8,7 @@ from phalanx.models.build import build_model
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.step import Batch, StepOptions
 from phalanx.train.config import TrainConfig
+from tests.parallel.stepping import make_step
 
 RULE = OptimizerConfig(name="sgd", learning_rate=0.1)
 
@@ -18,7 +19,7 @@ def stepped(dtype: torch.dtype | None) -> tuple[float, nn.Module]:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(64, 1, 28, 28, generator=generator)
     labels = torch.randint(10, (64,), generator=generator)
-    losses = [strategy.step(Batch(images, labels, 64, 64, n)).loss_sum for n in range(20)]
+    losses = [make_step(strategy, Batch(images, labels, 64, 64, n)).loss_sum for n in range(20)]
     return losses[-1] / 64, strategy.model
 
 

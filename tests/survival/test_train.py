@@ -188,7 +188,7 @@ def test_a_stopped_rank_is_killed_and_a_slow_one_relieved(
     ranks = events_of(tmp_path / "run", 3)
     assert certificates(ranks) == 2 * certificates(events_of(truth / "run", 1))
     assert read_run(tmp_path / "run").outcome.lost == [2]
-    assert "rank 1: data " in done.stdout, done.stdout
+    assert "rank 1: forward " in done.stdout, done.stdout
     moved = [event for event in ranks[0] if isinstance(event, RebalancedEvent)]
     assert moved and moved[0].micro_batches[1] < 4 and "step " in done.stdout
     assert not list((tmp_path / "run").glob("waits-*"))

@@ -10,8 +10,8 @@ from phalanx.data.sources.pack_description import describe
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.run.packed import measure, preparation
+from phalanx.train.agreement import packed_of
 from phalanx.train.config import TrainConfig
-from phalanx.train.data_source import packed_of
 from phalanx.train.run import complete, setting_of, title
 from tests.data.packs import make_pack, rows
 

@@ -11,14 +11,12 @@ import torch
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
 from phalanx.models.options import MNIST_SHAPE
-from phalanx.parallel.loss import CrossEntropy
 from phalanx.records.events import FinishedEvent
 from phalanx.records.files import rank_file, read_events
 from phalanx.train.config import TrainConfig
-from phalanx.train.own_model import examine, make_loss
+from phalanx.train.own_model import examine, make_loss, mean_cross_entropy
 from phalanx.train.recipe import recipe_of
 from phalanx.train.run import begin_run, new_folder, setting_of
-from phalanx.train.run_output import RunOutput
 from phalanx.train.session import train
 from phalanx.train.validate import validate
 
@@ -39,7 +37,7 @@ def test_a_loss_of_classes_counts_correct_predictions_and_another_does_not() -> 
         chosen = config(model, loss)
         made = make_loss(chosen, build_model(chosen.model, seed=0), MNIST_SHAPE)
         assert made.counts_correct == counts
-        assert isinstance(made, CrossEntropy) == (loss is None)
+        assert (made.evaluate is mean_cross_entropy) == (loss is None)
 
 
 def test_the_tensors_of_the_model_are_known_beforehand() -> None:
@@ -118,9 +116,8 @@ def test_random_numbers_of_a_step_depend_on_the_seed_alone(tmp_path: Path) -> No
     for other in (1, 2):
         torch.manual_seed(other)
         chosen = config("noisy", epochs=1, train_samples=256, dataset="digits", threads=1)
-        output = RunOutput(folder=tmp_path / str(other))
         begin_run(tmp_path / str(other), chosen, study="train", command=(), mpi=None)
-        train(chosen, None, output)
+        train(chosen, None, tmp_path / str(other))
         *_, finished = read_events(rank_file(tmp_path / str(other), 0))
         assert isinstance(finished, FinishedEvent)
         found.append(finished.parameters_sha256)

@@ -1,6 +1,7 @@
 """What a run may resume from: the newest complete checkpoint, of its own recipe, or it is told."""
 
 import dataclasses
+import json
 import os
 import shutil
 from pathlib import Path
@@ -21,14 +22,13 @@ from phalanx.checkpoints.manifest import (
     MODEL_FILE,
     PROGRAM_FILE,
     Manifest,
-    StoredFile,
     folder_name,
 )
 from phalanx.checkpoints.retention import Retention
 from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
 from phalanx.train.recipe import recipe_of, restarts_schedule
-from phalanx.train.resume import RunIsFinishedError, check_resumable
+from phalanx.train.resume import SCHEDULE_START, RunIsFinishedError, check_resumable
 from phalanx.train.run import complete, folder_of
 from tests.checkpoints.test_manifest import save
 from tests.data.packs import make_pack
@@ -171,8 +171,18 @@ def changed(config: TrainConfig, **others: Any) -> TrainConfig:
     return TrainConfig.from_options(**{**config.options(), **others})
 
 
-def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> FoundCheckpoint:
-    """A checkpoint of a run of `config`."""
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def found(
+    config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0, start: tuple[int, int] = (0, 0)
+) -> FoundCheckpoint:
+    """A checkpoint of a run of `config`. start: from where its schedule counts."""
+    folder = Path("ck/epoch")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PROGRAM_FILE).write_text(json.dumps({"state": {SCHEDULE_START: start}}))
     manifest = Manifest(
         phalanx="0",
         model=config.model,
@@ -183,11 +193,10 @@ def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> Fo
         global_batch_size=config.global_batch_size(1),
         epochs_done=epochs,
         samples_seen=samples,
-        options={"width": 256},
         run="a run",
-        recipe=recipe_of(config),
+        program=recipe_of(config),
     )
-    return FoundCheckpoint(path=Path("ck/epoch"), manifest=manifest)
+    return FoundCheckpoint(path=folder, manifest=manifest)
 
 
 def told(checkpoint: FoundCheckpoint, **others: Any) -> str:
@@ -252,8 +261,7 @@ def test_another_model_is_refused_whatever_is_allowed() -> None:
 
 
 def test_a_checkpoint_of_a_program_is_refused() -> None:
-    stored = StoredFile(sha256="", bytes=1)
-    checkpoint = of(found(), files={PROGRAM_FILE: stored}, model="Net")
+    checkpoint = of(found(), program={}, model="Net")
     assert "was written by a program, for its model Net" in told(checkpoint)
 
 
@@ -291,16 +299,15 @@ def test_a_command_that_changes_the_recipe_may_be_repeated(changes: dict[str, bo
     config = changed(CONFIG, epochs=8, **changes)
     assert not check_resumable(found(epochs=4), config)
     restarts = "restart_schedule" in changes
-    assert restarts_schedule(found(epochs=4).manifest, config) == restarts
+    assert restarts_schedule(config, found(epochs=4).manifest.program, (0, 0)) == restarts
     start = (4, 0) if restarts else (0, 0)
-    resumed = of(found(config, epochs=6), schedule_start=start)
+    resumed = found(config, epochs=6, start=start)
     assert check_resumable(resumed, config)
-    assert not restarts_schedule(resumed.manifest, config)
-    with pytest.raises(RunIsFinishedError) as caught:
-        check_resumable(of(found(config, epochs=8), schedule_start=start), config)
-    assert caught.value.checkpoint == resumed.path
+    assert not restarts_schedule(config, resumed.manifest.program, start)
+    with pytest.raises(RunIsFinishedError, match="the run is finished"):
+        check_resumable(found(config, epochs=8, start=start), config)
     again = changed(config, epochs=12)
-    assert not check_resumable(of(found(config, epochs=8), schedule_start=start), again)
+    assert not check_resumable(found(config, epochs=8, start=start), again)
 
 
 def of(checkpoint: FoundCheckpoint, **others: Any) -> FoundCheckpoint:
@@ -313,7 +320,7 @@ def test_other_packed_data_are_refused_whatever_their_folder(tmp_path: Path) -> 
     numbers = {"first": 77, "copy": 77, "other": 78}
     packs = {name: make_pack(tmp_path / name, samples=n) for name, n in numbers.items()}
     configs = {name: TrainConfig.from_options(data=pack, ranks=1) for name, pack in packs.items()}
-    checkpoint = of(found(configs["first"]), dataset="first")
+    checkpoint = found(configs["first"])
     assert check_resumable(checkpoint, configs["copy"])
     with pytest.raises(UserError, match=r"is of another recipe: --data \w+ there, \w+ here"):
         check_resumable(checkpoint, configs["other"])

@@ -38,6 +38,8 @@ COUNTS = pytest.mark.parametrize(
 METHODS = ("library", "naive", "direct", "ring", "tree", "halving")
 COUNTS_BYTES = 100
 """More or less of the optimizer's counts of steps, one for each parameter."""
+LOSS_BYTES = 64
+"""At most of a step: its loss and weight, which ranks sum beside the gradients."""
 OF_THE_TRUTH = ("model", "dtype", "optimizer", "weight_decay", "momentum", "lr")
 """Options that decide the parameters; the others decide how they are come by."""
 
@@ -193,6 +195,7 @@ def test_checkpoints_of_one_strategy_go_on_under_another(
             name = f"{optimizer}-{epoch}"
             folder = {"checkpoint_dir": str(tmp_path / optimizer)}
             before = [{}, {"resume": str(tmp_path / optimizer / f"epoch-{epoch:04d}")}][epoch > 0]
+            options["epochs"] = epoch + 1
             alone[name] = {**options, **folder, **before}
             if epoch > 0:
                 folder = {"checkpoint_dir": str(together / optimizer)}
@@ -221,13 +224,15 @@ def assert_equal(
             assert_exact(folder, name, expected, count)
         found = load_file(folder / f"{name}-0.safetensors")
         precision = 1e-10 if options.get("dtype") == "float64" else 1e-3
-        assert torch.allclose(found["losses"], expected["losses"], rtol=precision, atol=0), name
+        losses = sum_over_ranks(folder, name, "losses", count)
+        assert torch.allclose(losses, expected["losses"], rtol=precision, atol=0), name
         kept, in_theory = found["kept"].tolist()
         assert 0 <= kept - in_theory <= COUNTS_BYTES, (name, kept, in_theory)
         if options.get("count"):
             for rank in range(count):
                 counted = load_file(folder / f"{name}-{rank}.safetensors")
-                assert counted["moved"].tolist() == counted["expected"].tolist(), (name, rank)
+                beside = counted["moved"] - counted["expected"]
+                assert ((beside >= 0) & (beside <= (steps + 2) * LOSS_BYTES)).all(), (name, rank)
 
 
 def assert_exact(folder: Path, name: str, truth: dict[str, Tensor], count: int) -> None:
@@ -238,6 +243,11 @@ def assert_exact(folder: Path, name: str, truth: dict[str, Tensor], count: int) 
             assert torch.allclose(found[key], truth[key], rtol=0, atol=1e-10), (
                 f"{name}: {key} on rank {rank}"
             )
-    found = load_file(folder / f"{name}-0.safetensors")
-    # Samples, hits and losses: none lost, none twice. (The others are times and steps.)
-    assert torch.allclose(found["totals"].sum(0)[2:9], truth["totals"].sum(0)[2:9], rtol=1e-10)
+    totals = sum_over_ranks(folder, name, "totals", count)
+    # Samples, losses and hits: none lost, none twice.
+    assert torch.allclose(totals, truth["totals"], rtol=1e-10)
+
+
+def sum_over_ranks(folder: Path, name: str, key: str, count: int) -> Tensor:
+    ranks = [load_file(folder / f"{name}-{rank}.safetensors")[key] for rank in range(count)]
+    return torch.stack(ranks).sum(0)

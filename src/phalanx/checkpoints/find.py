@@ -169,13 +169,3 @@ def check_checkpoint_dir(
         raise UserError(
             f"{where} holds the checkpoints of another run than {resumed.path}: name another folder"
         )
-
-
-def check_order(manifest: Manifest, checkpoint: Path, order: str) -> None:
-    """Raise UserError when the checkpoint is within an epoch of other samples, or of the same in
-    another order: which samples are left of it cannot be known."""
-    if manifest.samples_seen and manifest.order != order:
-        raise UserError(
-            f"checkpoint {checkpoint} is within an epoch of {manifest.order}, this run's epochs "
-            f"are of {order}: take the same options, or a checkpoint of a whole epoch"
-        )

@@ -22,8 +22,10 @@ MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 PROGRAM_FILE = "program.json"
 """Only in checkpoints of programs: all that is no tensor of the model or of optimizers."""
-MANIFEST_SCHEMA = 3
-"""Since 3 with a checksum of its own, the run and its recipe; older ones are refused."""
+TRAINER = "trainer"
+"""The program's own option by which `phalanx train` is known."""
+MANIFEST_SCHEMA = 4
+"""Since 4 with options of the program; older ones are refused."""
 
 _KEPT = "kept-"
 
@@ -52,18 +54,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Of the epoch after these, by all ranks together: from there any number of ranks resumes."""
     train_samples: Count = 0
     """Of an epoch; 0 where unknown."""
-    order: str = ""
-    """Of the samples of an epoch, besides its seed."""
     options: dict[str, int] = {}
-    """Of the model, every default filled in."""
+    """Of the model."""
     run: str = ""
     """Id of the run, kept when it resumes by the same recipe."""
     saved_at: float = msgspec.field(default_factory=time.time)
     """Seconds since 1970."""
     recipe: dict[str, Value] = {}
     """All other options that decide the numbers."""
-    schedule_start: tuple[Count, Count] = (0, 0)
-    """Epoch, and samples of it, from which the learning rate's schedule counts."""
+    program: dict[str, Value] = {}
+    """The program's own options that do, by its own names."""
     files: dict[FileName, StoredFile] = {}
     sha256: Sha256 = ""
     """Of the manifest with this left empty."""

@@ -161,17 +161,19 @@ class ProgramState:
             for quantity, value in state.items():
                 yield names[parameter], quantity, value
 
-    def load(self, checkpoint: Path) -> list[str]:
+    def load(self, checkpoint: Path, *, keeps_options: bool = False) -> list[str]:
         """Fill all objects from the checkpoint, and return lines for the user on what did not fit.
         Collective.
 
+        keeps_options: those of the optimizers stay as the program has given them now.
         Raises: UserError when a file is damaged, or optimizers or schedulers are others.
         """
         document = json.loads((checkpoint / PROGRAM_FILE).read_text())
         self._check_classes(checkpoint, document)
         _, messages = load(checkpoint, self.strategy)
         rules = {name: rule_of(optimizer) for name, optimizer in self.optimizers.items()}
-        self._fill(document, read_tensors(checkpoint / PROGRAM_TENSORS))
+        tensors = read_tensors(checkpoint / PROGRAM_TENSORS)
+        self._fill(document, tensors, keeps_options=keeps_options)
         self._check_rules(checkpoint, rules)
         return messages
 
@@ -184,12 +186,18 @@ class ProgramState:
         for name, value in self.values.items():
             self.values[name] = _in_place(former.get(name), value)
 
-    def _fill(self, document: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def _fill(
+        self,
+        document: dict[str, Any],
+        tensors: Mapping[str, Tensor],
+        *,
+        keeps_options: bool = False,
+    ) -> None:
         self.step = document["step"]
         self.drawn.update(document.get("drawn", {}))
         loss, samples = document.get("epoch_sums", (0.0, 0))
         self.sums = lambda: (loss, samples)
-        for name, stored in document["optimizers"].items():
+        for name, stored in ({} if keeps_options else document["optimizers"]).items():
             groups = self.optimizers[name].param_groups
             for group, options in zip(groups, stored["groups"], strict=True):
                 _fill(group, decode(options["options"], tensors))

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,12 +17,14 @@ from phalanx import __version__
 from phalanx.checkpoints.checkpoint import model_tensors
 from phalanx.checkpoints.differences import differing_tensors, differing_values
 from phalanx.checkpoints.find import FoundCheckpoint
-from phalanx.checkpoints.manifest import MODEL_FILE, PROGRAM_FILE, Manifest, Value
+from phalanx.checkpoints.manifest import MODEL_FILE, TRAINER, Manifest, Value
 from phalanx.checkpoints.nested import NestedEncoder
 from phalanx.checkpoints.program import NOT_SAVED
 from phalanx.checkpoints.tensor_file import Spec, read_specs
 from phalanx.errors import UserError
 
+WITHIN_EPOCH = {"seed", "length of data", "kind of data", "pack", "preparation"}
+"""What decides which samples are left of an epoch."""
 LAYERS, ENDS = "text of the model", "digest of the first and last samples"
 """Entries of a recipe that may differ where a run is not bitwise."""
 
@@ -36,11 +39,12 @@ def program_manifest(
     batch_size: int,
     seed: int,
     options: Mapping[str, Value],
+    program: Mapping[str, Value] = MappingProxyType({}),
 ) -> Manifest:
     """Return the manifest of a program's run at its first step, before anything is resumed.
 
     data: name of the data. num_samples: of an epoch; 0: unknown. batch_size: of the global batch.
-    options: of the run that decide its numbers, besides these.
+    options: of the run that decide its numbers, besides these. program: the program's own.
     """
     tensors = model_tensors(model)
     return Manifest(
@@ -58,38 +62,53 @@ def program_manifest(
         train_samples=num_samples,
         options={"tensors": len(tensors), "elements": sum(t.numel() for t in tensors.values())},
         recipe={**options, **_starting_options(optimizers), **_starting_schedule(schedulers)},
+        program=dict(program),
     )
 
 
 def check_program(
-    found: FoundCheckpoint, wanted: Manifest, tensors: Mapping[str, Tensor]
+    found: FoundCheckpoint,
+    wanted: Manifest,
+    tensors: Mapping[str, Tensor],
+    *,
+    allow_changes: bool = False,
 ) -> list[str]:
     """Raise UserError where a checkpoint is no program's, or of another model or recipe; return
     lines on layers and samples that are others in the same shapes, which bitwise runs refuse.
 
     wanted: of the run that resumes. tensors: of its whole model, by their names there.
+    allow_changes: of everything but the samples that are left of an epoch.
     Cost: the header of the model's file is read.
     """
     manifest, path = found.manifest, found.path
-    if PROGRAM_FILE not in manifest.files:
+    if manifest.program.get(TRAINER) != wanted.program.get(TRAINER):
+        trainer = manifest.program.get(TRAINER) or "a program"
         raise UserError(
-            f"checkpoint {path} was written by phalanx train, for its model {manifest.model}: "
+            f"checkpoint {path} was written by {trainer}, for its model {manifest.model}: "
             "a program resumes from checkpoints of its own"
         )
     check_model(path, manifest.model, wanted.model, tensors)
     there, here = _values_of(manifest), _values_of(wanted)
+    if allow_changes:  # but not which samples are left of an epoch
+        kept = WITHIN_EPOCH if manifest.samples_seen else set()
+        there, here = ({name: of[name] for name in of.keys() & kept} for of in (there, here))
     if differing := differing_values(there, here):
         raise UserError(
             f"checkpoint {path} is of another recipe: {'; '.join(differing)}\n"
             "give what it had; what is to change from here on, change after phalanx.start"
         )
     changed = _differing_contents(manifest.recipe, wanted.recipe)
-    if changed and wanted.recipe.get("bitwise"):
+    if changed and wanted.recipe.get("bitwise") and not allow_changes:
         raise UserError(
             f"checkpoint {path}: {'; '.join(changed)}: a bitwise run resumes by the same model and "
             "data: give these, or begin anew in another checkpoint_dir"
         )
     return [f"the run is not that of checkpoint {path} any more: {line}" for line in changed]
+
+
+def is_same_recipe(one: Manifest, other: Manifest) -> bool:
+    """Return whether the numbers of two runs are decided by the same options."""
+    return not differing_values(_values_of(one), _values_of(other))
 
 
 def _differing_contents(there: Mapping[str, Value], here: Mapping[str, Value]) -> list[str]:
@@ -125,6 +144,7 @@ def _values_of(manifest: Manifest) -> dict[str, Value]:
         "seed": manifest.seed,
         "length of data": manifest.train_samples,
         **{name: value for name, value in manifest.recipe.items() if name not in (LAYERS, ENDS)},
+        **{f"{name} of the program": value for name, value in manifest.program.items()},
     }
 
 

@@ -14,11 +14,8 @@ from phalanx.records.divergence import NOT_FINITE
 from phalanx.torch_backend.tensors import dtype_of, is_plain
 
 REMEDIES = (
-    "lower --lr, give --warmup-epochs or --clip-norm, or leave such steps out by "
-    "--bad-gradients skip"
-)
-REMEDIES_IN_PROGRAM = (
-    "lower the learning rate, give clip_norm=, or leave such steps out by bad_gradients='skip'"
+    "lower the learning rate, give clip_norm=, or leave such steps out by bad_gradients='skip' "
+    "(--clip-norm, --bad-gradients skip)"
 )
 CHECKED_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Types that the C kernel checks."""

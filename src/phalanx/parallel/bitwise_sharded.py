@@ -28,6 +28,7 @@ from phalanx.gradients.norms import are_finite, find_nonfinite, square_of
 from phalanx.launch.survival import num_spares
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners, owned_costs
+from phalanx.parallel.layerwise import LAMB, LARS
 from phalanx.parallel.nonfinite import describe_parts_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.parameter_memory import OneCopy, ParameterMemory
@@ -159,9 +160,9 @@ class BitwiseSharded(Bitwise):
         own = [square_of(p.grad) if is_held and p.grad is not None else 0.0 for p, is_held in held]
         return sum(self.group.sum(own))
 
-    def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
+    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
         if not self._reducer.is_divided:
-            return super().describe_nonfinite_sums(batch, loss)
+            return super().describe_nonfinite(batch, loss)
         found = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
         return describe_parts_over_ranks(self.group, batch.step, found, self._names)
 
@@ -329,7 +330,8 @@ def check_by_parameter(source: OptimizerSource, strategy: str) -> None:
     itself, as those of PyTorch do."""
     if not isinstance(source, Optimizer):
         return
-    if isinstance(source, LBFGS) or not type(source).__module__.startswith("torch.optim"):
+    own = type(source).__module__.startswith("torch.optim") or isinstance(source, (LARS, LAMB))
+    if isinstance(source, LBFGS) or not own:
         raise UserError(
             f'strategy="{strategy}" divides the parameters among the ranks, and '
             f"{type(source).__name__} may update them jointly: give an optimizer of torch.optim, "

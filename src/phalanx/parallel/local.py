@@ -25,7 +25,6 @@ from phalanx.parallel.step import (
     Batch,
     StateBytes,
     StepOptions,
-    StepResult,
     storage_bytes,
 )
 from phalanx.parallel.strategy import Strategy
@@ -100,25 +99,10 @@ class Local(Strategy):
         if self._outer_momentum:  # there from the start, as the formula of memory has it
             self._outer.state[self._shared]["momentum_buffer"] = torch.zeros_like(self._shared)
 
-    def step(self, batch: Batch) -> StepResult:
-        self._step_weight = float(self.loss.num_targets(batch))
-        return super().step(batch)
-
     def clear_gradients(self) -> None:
         if self._steps_since == 0:
             self._shared.copy_(self._flat_parameters)  # also of a checkpoint
         super().clear_gradients()
-
-    def apply_gradients(
-        self, batch: Batch, result: StepResult, *, scale: float = 1, own_weight: float | None = None
-    ) -> StepResult:
-        if own_weight is not None:
-            self._step_weight = own_weight
-        return super().apply_gradients(batch, result, scale=scale, own_weight=own_weight)
-
-    def loss_weight(self, batch: Batch) -> float:  # noqa: ARG002
-        """Return the weight of the rank's local mean; a padding sample's loss is 0 anyway."""
-        return 1 / max(1, self._step_weight)
 
     def clip_factor(self, scale: float = 1.0) -> float | None:
         return super().clip_factor(scale) if self._step_weight else scale
@@ -136,12 +120,7 @@ class Local(Strategy):
             self._synchronize()
         return time.perf_counter() - began
 
-    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
-        """Describe this rank's gradients alone: peers are at other steps. Not collective."""
-        own = self._recompute_gradients(batch)
-        return describe_rank_nonfinite(batch.step, self.rank, own, self._names)
-
-    def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
+    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
         """Describe this rank's gradients alone. Not collective."""
         own = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
         return describe_rank_nonfinite(batch.step, self.rank, own, self._names)

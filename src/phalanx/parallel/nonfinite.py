@@ -8,6 +8,7 @@ from torch import Tensor
 
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
+    REMEDIES,
     NonFiniteGradients,
     describe_nonfinite,
     describe_nonfinite_sums,
@@ -19,9 +20,9 @@ from phalanx.parallel.run_group import RunGroup
 class NonFiniteGradientsError(UserError):
     """Gradients that are not finite; all ranks that train together raise it."""
 
-    def __init__(self, why: str, remedies: str) -> None:
+    def __init__(self, why: str) -> None:
         """why: step, ranks and a parameter."""
-        super().__init__(f"{why}; {remedies}")
+        super().__init__(f"{why}; {REMEDIES}")
         self.why = why
 
 

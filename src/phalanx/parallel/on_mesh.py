@@ -37,7 +37,7 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
-from phalanx.parallel.nonfinite import describe_over_ranks
+from phalanx.parallel.nonfinite import describe_parts_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, optimizer_of_parts, torch_optimizer
 from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
@@ -153,7 +153,7 @@ class OnMesh(Strategy):
 
     def _shape_for(self, model: nn.Module) -> DataShape | None:
         """Return the shape of the data; built-in models know it themselves."""
-        shape = self.data_shape or getattr(model, "shape", None)
+        shape = getattr(model, "shape", None)
         return shape if isinstance(shape, DataShape) else None
 
     def _split(self, model: nn.Module) -> None:
@@ -284,22 +284,16 @@ class OnMesh(Strategy):
         self._world.all_reduce(total.numpy())
         return float(total)
 
-    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
-        """Describe non-finite sums, by parameter only; after sharding the originating rank is
-        unknown."""
-        found = find_nonfinite([shard.grad for shard in self.shards], 0.0)
+    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
+        """Describe non-finite sums, of which each rank has shards, by the losses of the ranks."""
+        found = find_nonfinite([shard.grad for shard in self.shards], loss)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])
-        return describe_over_ranks(self.group, batch.step, found, found, self._names)
+        return describe_parts_over_ranks(self.group, batch.step, found, self._names)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         names = trained_parameters(self.model)
         return {n: self.optimizer.state[p] for n, p in zip(names, self.shards, strict=True)}
-
-    def predict(self, inputs: Tensor) -> Any:
-        outputs = self.model(inputs)
-        self.end_forward()
-        return outputs
 
     def end_forward(self) -> None:
         reshard_parameters(self.model)

@@ -76,7 +76,8 @@ def rule_of(source: OptimizerSource) -> OptimizerConfig | None:
     options = source.param_groups[0]
     if len(source.param_groups) > 1 or any(map(options.get, ("maximize", "amsgrad"))):
         return None
-    match source if type(source) in (SGD, Adam, AdamW) else None:  # not what a program derives
+    kinds = (SGD, Adam, AdamW, LARS, LAMB)
+    match source if type(source) in kinds else None:  # not what a program derives
         case SGD() if not options["dampening"] and not options["nesterov"]:
             return OptimizerConfig(
                 name="sgd",
@@ -87,6 +88,22 @@ def rule_of(source: OptimizerSource) -> OptimizerConfig | None:
         case Adam():
             return OptimizerConfig(
                 name="adamw" if options.get("decoupled_weight_decay") else "adam",
+                learning_rate=float(options["lr"]),
+                weight_decay=options["weight_decay"],
+                betas=options["betas"],
+                epsilon=options["eps"],
+            )
+        case LARS():
+            return OptimizerConfig(
+                name="lars",
+                learning_rate=float(options["lr"]),
+                momentum=options["momentum"],
+                weight_decay=options["weight_decay"],
+                trust_coefficient=options["trust_coefficient"],
+            )
+        case LAMB():
+            return OptimizerConfig(
+                name="lamb",
                 learning_rate=float(options["lr"]),
                 weight_decay=options["weight_decay"],
                 betas=options["betas"],

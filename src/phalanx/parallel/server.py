@@ -140,16 +140,16 @@ class Server(Strategy):
     def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:
         """Send the gradient and receive fresh weights. A server that gets a share of NaN makes no
         update of the step; a share of 0 is an update by nothing."""
-        share = self.loss.num_targets(batch) / batch.global_targets
+        share = self._step_weight / batch.global_targets
         if not is_updated:
             share = math.nan if self._mode == "synchronous" else 0.0
         header = Header(batch.step, self.optimizer.param_groups[0]["lr"], share)
         push_and_pull(self._world.group, header, self._gradient, self._weights, self._sources)
         return time.perf_counter() - computed_at
 
-    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:
+    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
         """Describe this worker's gradient alone. Not collective."""
-        own = find_nonfinite(self._gradients, loss_sum)
+        own = find_nonfinite(self._gradients, loss)
         return describe_rank_nonfinite(batch.step, self.rank, own, self._names)
 
     # -- server --

@@ -118,9 +118,9 @@ class Shared(Strategy):
             return stepped_s
         return stepped_s - self.optimizer.own_slice_s if self.size > 1 else 0.0
 
-    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:
+    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
         """Describe each rank's own gradients, which still exist; their sums never do."""
-        own = find_nonfinite([parameter.grad for parameter in self._parameters], loss_sum)
+        own = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
         return describe_over_ranks(self.group, batch.step, own, own, self._names)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002

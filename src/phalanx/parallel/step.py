@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 IGNORED = -100
 """Ignored target: that of a padding sample, with which a rank takes part in a step."""
@@ -39,8 +38,6 @@ class StepOptions:
 
     accumulate: int = 1
     """Micro-batches of a rank's shard of a batch."""
-
-    label_smoothing: float = 0.0
 
     clip_norm: float | None = None
     """Largest norm of the gradients over all parameters and ranks; None: as large as they are."""
@@ -110,22 +107,6 @@ class StateBytes(NamedTuple):
     optimizer: int
 
 
-def cross_entropy_sum(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Return the loss summed over all targets but the ignored, 0-dim.
-
-    logits: (n, classes) or (n, T, classes); targets: (n,) or (n, T).
-    smoothing: probability that a target spreads evenly over all classes. Source: Szegedy et al.
-    2016, arXiv:1512.00567.
-    """
-    return F.cross_entropy(
-        logits.flatten(0, -2),
-        targets.flatten(),
-        reduction="sum",
-        ignore_index=IGNORED,
-        label_smoothing=smoothing,
-    )
-
-
 def backward(
     loss_sum: Tensor,
     weight: float,
@@ -158,11 +139,6 @@ def split_micro_batches(batch: Batch, number: int) -> list[Batch]:
         for part, part_targets in zip(inputs, targets, strict=True)
         if len(part)
     ]
-
-
-def num_targets(batch: Batch) -> int:
-    """Return the number of this rank's targets."""
-    return int((batch.targets != IGNORED).sum())
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

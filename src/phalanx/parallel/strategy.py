@@ -16,22 +16,16 @@ from torch.optim import Optimizer
 
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
-    REMEDIES,
-    REMEDIES_IN_PROGRAM,
-    NonFiniteGradients,
     are_finite,
     clip_factor,
-    find_nonfinite,
     sum_of_squares,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
-from phalanx.models.options import DataShape
 from phalanx.parallel.costs import Trained
-from phalanx.parallel.loss import CrossEntropy, LossFunction, join_logits
+from phalanx.parallel.loss import LossFunction
 from phalanx.parallel.nonfinite import (
     NonFiniteGradientsError,
-    describe_over_ranks,
     describe_sums_over_ranks,
 )
 from phalanx.parallel.optimizer import OptimizerSource, rule_of
@@ -44,7 +38,6 @@ from phalanx.parallel.step import (
     SummedLoss,
     TimedAction,
     backward,
-    split_micro_batches,
     storage_bytes,
     trained_parameters,
 )
@@ -119,15 +112,14 @@ class Strategy(ABC):
     module: nn.Module
     """Module that the forward pass calls."""
     loss: LossFunction
-    """Cross entropy by default; another one is set before `prepare`."""
-    data_shape: DataShape | None = None
-    """Shape of the samples; set before `prepare` where the model has to be divided."""
+    """Of a strategy that makes steps itself; set before `prepare`."""
     sample: Tensor | None = None
-    """Inputs of one sample, (1, …), in place of `data_shape`; set before `prepare` where a
-    program's model is cut into stages."""
+    """Inputs of one sample, (1, …); set before `prepare` where a model is cut into stages."""
     optimizer: Optimizer
     """Set by `prepare`. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
+    _step_weight: float = 0.0
+    """By which this rank's samples of the step count."""
     _noted: tuple[float, float] = (0.0, 0.0)
     _reduced_bytes: int = 0
     """Gradient bytes that a step reduces."""
@@ -135,7 +127,6 @@ class Strategy(ABC):
     def __init__(self, group: RunGroup, options: StepOptions | None) -> None:
         """group: which the strategy closes. options: None for the defaults."""
         self.group, self.options = group, options or StepOptions()
-        self.loss = CrossEntropy(self.options.label_smoothing)
         self.rank, self.size = self.data_rank, self.data_size = group.rank, group.size
         self.coordinates = {}
 
@@ -174,35 +165,23 @@ class Strategy(ABC):
 
     # -- a step ------------------------------------------------------------------------------
 
-    def step(self, batch: Batch) -> StepResult:
-        """Make one step of the optimizer, by the gradient of the mean loss over the global
-        batch.
-
-        Raises: UserError when a gradient is not finite, naming the step, rank and parameter; where
-                such steps are skipped, nothing has changed afterwards.
-        """
-        self.clear_gradients()
-        result = self.compute_gradients(batch)  # forward, backward, reduce
-        return self.apply_gradients(batch, result)
-
     def apply_gradients(
-        self, batch: Batch, result: StepResult, *, scale: float = 1, own_weight: float | None = None
+        self, batch: Batch, result: StepResult, *, own_weight: float, scale: float = 1
     ) -> StepResult:
         """Check the gradients that the optimizer is about to apply, clip them, and update.
 
-        result: of `compute_gradients`. scale: by which the gradients are multiplied first.
-        own_weight: by which this rank's samples count, where a program computed the gradients: the
-        error on those that are not finite then knows less. None: the strategy computed them.
-        Raises: UserError as `step`.
+        result: of the passes. own_weight: by which this rank's samples of the step count. scale: by
+        which the gradients are multiplied first.
+        Raises: UserError when a gradient is not finite, naming the step, rank and parameter; where
+                such steps are skipped, nothing has changed afterwards.
         """
+        self._step_weight = own_weight
         computed_at = time.perf_counter()
         factor = self.clip_factor(scale)  # check
         if factor is not None:
             self._scale_gradients(factor)  # clip
         is_updated = factor is not None and self.update()
-        why_skipped, is_own = "", own_weight is None
-        if not is_updated:
-            why_skipped = self.reject_gradients(batch, result.loss_sum, can_recompute=is_own)
+        why_skipped = "" if is_updated else self.reject_gradients(batch, result.loss_sum)
         exchange_s = self.exchange(batch, computed_at, is_updated=is_updated)
         self.communicated_bytes += self._reduced_bytes
         communication_s = result.communication_s + exchange_s
@@ -211,35 +190,14 @@ class Strategy(ABC):
         )
 
     def compute_gradients(self, batch: Batch) -> StepResult:
-        """Accumulate the gradients of the micro-batches of `batch`, and sum them over the ranks in
-        the backward pass of the last."""
-        clock, weight = time.perf_counter, self.loss_weight(batch)
-        loss_sum, forward_s, backward_s, times = 0.0, 0.0, 0.0, ReduceTimes(0.0)
-        logits: list[Tensor | None] = []
-        *_, last = micro_batches = self.micro_batches(batch)
-        for micro_batch in micro_batches:
-            with nullcontext() if micro_batch is last else self.no_sync():
-                began = clock()
-                output, loss = self.forward(micro_batch)
-                forwarded = clock()
-                if micro_batch is last:
-                    times = self.backward_and_reduce(loss, weight)
-                else:
-                    backward(loss, weight)
-                backward_s += clock() - forwarded - times.exposed_s
-            forward_s += forwarded - began
-            loss_sum += loss.item()
-            logits.append(self.loss.logits(output))
-        return StepResult(loss_sum, join_logits(logits), forward_s, backward_s, *times)
+        """Compute and sum the gradients of the samples of a step, where the strategy makes steps
+        itself, by `loss`."""
+        raise NotImplementedError(f"{type(self).__name__} makes no steps of its own")
 
     def clear_gradients(self) -> None:
         """Clear the gradients of the step before."""
         for parameter in self._parameters:
             parameter.grad = None
-
-    def micro_batches(self, batch: Batch) -> list[Batch]:
-        """Return the micro-batches of `batch`, one forward pass each."""
-        return split_micro_batches(batch, self.options.accumulate)
 
     def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:  # noqa: B027
         """Begin a program's micro-batch, by its number in the global batch; 0 samples: padding."""
@@ -265,17 +223,6 @@ class Strategy(ABC):
         """Accumulate locally: within it, forward and backward add to this rank's own gradients
         alone."""
         return nullcontext()
-
-    def forward(self, batch: Batch) -> tuple[Any, Tensor]:
-        """Return the outputs of a micro-batch, and the sum of its losses, 0-dim."""
-        inputs = batch.inputs
-        if (dtype := self.options.autocast) is None:
-            outputs = self.module(inputs)
-        else:  # which the backward pass follows; parameters and gradients stay as they are
-            with torch.autocast("cpu", dtype=dtype):
-                outputs = self.module(inputs)
-            outputs = outputs.float() if isinstance(outputs, Tensor) else outputs
-        return outputs, self.loss.sum_over(outputs, batch.targets, batch.num_samples)
 
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
@@ -333,53 +280,24 @@ class Strategy(ABC):
 
     # -- gradients that are not finite ---------------------------------------------------------
 
-    def reject_gradients(self, batch: Batch, loss_sum: float, *, can_recompute: bool = True) -> str:
-        """Return why a step is skipped: whose gradients are not finite.
+    def reject_gradients(self, batch: Batch, loss: float) -> str:
+        """Return why a step is skipped: whose gradients are not finite. loss: sum over this rank's
+        samples.
 
         Raises: UserError, of the same words, where such steps are not skipped.
         """
-        own, sums = self.describe_nonfinite_gradients, self.describe_nonfinite_sums
-        why = own(batch, loss_sum) if can_recompute else sums(batch, loss_sum)
+        why = self.describe_nonfinite(batch, loss)
         if not self.options.skips_nonfinite:
-            raise NonFiniteGradientsError(why, REMEDIES if can_recompute else REMEDIES_IN_PROGRAM)
+            raise NonFiniteGradientsError(why)
         return why
 
-    def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
-        """Describe non-finite sums of gradients by the losses of the ranks."""
+    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
+        """Describe gradients that are not finite in a line, by the losses of the ranks and the
+        parameter. loss: sum over this rank's samples."""
         sums = [parameter.grad for parameter in self._parameters]
         return describe_sums_over_ranks(self.group, batch.step, loss, sums, self._names)
 
-    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
-        """Describe non-finite gradients in a line that names rank and parameter.
-
-        loss_sum: of this rank's samples.
-        Cost: as much as a step: every rank recomputes its own gradients, which the sums have
-        replaced.
-        """
-        summed = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
-        own = self._recompute_gradients(batch)
-        return describe_over_ranks(self.group, batch.step, own, summed, self._names)
-
-    def _recompute_gradients(self, batch: Batch) -> NonFiniteGradients:
-        """Recompute this rank's gradients of the batch, before they are summed over the ranks, and
-        check them."""
-        self.clear_gradients()
-        loss_sum = 0.0
-        with self.no_sync():
-            for micro_batch in self.micro_batches(batch):
-                _, loss = self.forward(micro_batch)
-                backward(loss, self.loss_weight(batch))
-                loss_sum += loss.item()
-        found = find_nonfinite([parameter.grad for parameter in self._parameters], loss_sum)
-        self.clear_gradients()
-        return found
-
     # -- around the steps --------------------------------------------------------------------
-
-    def predict(self, inputs: Tensor) -> Any:
-        """Return the outputs for `inputs`, of logits (n, …, classes); None where this rank does not
-        see them. Ranks that share a model call it equally often."""
-        return self.model(inputs)
 
     def end_forward(self) -> None:  # noqa: B027  # most have nothing to do
         """End a forward pass that no backward pass follows. Ranks that share a model call it

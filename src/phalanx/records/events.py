@@ -143,7 +143,7 @@ class SummaryEvent(Event, frozen=True, kw_only=True, tag="summary"):
     communication_share: float  # exposed communication ÷ training time, mean over ranks
     train_loss: float
     train_accuracy: float | None
-    validation_loss: float
+    validation_loss: float | None  # None where nothing was evaluated
     validation_accuracy: float | None
     damaged: int = 0  # training samples left out
     skipped: int = 0  # steps, of the rank that skipped most

@@ -82,20 +82,30 @@ class MicroBatch:
     @property
     def inputs(self) -> Any:
         """First part of a batch of several parts, else all of it; if the data are a dictionary, its
-        entry `inputs`, or everything but `targets`."""
-        if isinstance(self.data, dict):
-            rest = {name: part for name, part in self.data.items() if name != "targets"}
-            return rest.get("inputs", rest)
-        return self.data[0] if isinstance(self.data, (tuple, list)) else self.data
+        `inputs`, or all but `targets`."""
+        return inputs_of(self.data)
 
     @property
     def targets(self) -> Any:
         """Second part of a batch of several parts; if the data are a dictionary, its `targets`."""
-        return self.data["targets" if isinstance(self.data, dict) else 1]
+        return targets_of(self.data)
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the parts of the data; where they have one, over that."""
         return iter(self.data if isinstance(self.data, (tuple, list)) else (self.data,))
+
+
+def inputs_of(data: Any) -> Any:
+    """Return the inputs of a batch as the data put it together, see `MicroBatch.inputs`."""
+    if isinstance(data, dict):
+        rest = {name: value for name, value in data.items() if name != "targets"}
+        return rest.get("inputs", rest)
+    return data[0] if isinstance(data, (tuple, list)) else data
+
+
+def targets_of(data: Any) -> Any:
+    """Return the targets of such a batch, see `MicroBatch.targets`."""
+    return data["targets" if isinstance(data, dict) else 1]
 
 
 class Epoch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +20,10 @@ from phalanx.checkpoints.find import (
 )
 from phalanx.checkpoints.folder import IN_PROGRAM, readable_folders
 from phalanx.checkpoints.load import agreed_manifest, readable_everywhere
-from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.checkpoints.memory_copies import MemoryCopies, find_copy
 from phalanx.checkpoints.program import ProgramState
-from phalanx.checkpoints.program_recipe import check_program
+from phalanx.checkpoints.program_recipe import check_program, is_same_recipe
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
 from phalanx.jobs.memory_copies import OPTION, copy_plan
@@ -97,8 +98,6 @@ class CheckpointPlan:
             lines = [*lines, f"no checkpoint in {folder} yet: training from the start"]
         if folder is not None:
             check_checkpoint_dir(folder, found, IN_PROGRAM, may_begin=may_begin)
-        if found is not None:
-            lines = [*lines, f"resuming from {found.path}"]
         return found, lines
 
     def find_together(self, group: RunGroup) -> tuple[FoundCheckpoint | None, list[str]]:
@@ -139,6 +138,8 @@ class ProgramCheckpoints:
         self._writer: CheckpointWriter | None = None
         self._copies: MemoryCopies | None = None
         self._checks_at = 0
+        self.resumed: Mapping[str, Value] | None = None
+        """The program's own options in the checkpoint that was loaded."""
         self._forgotten: list[str] = []
         self._notice = ""
 
@@ -200,8 +201,9 @@ class ProgramCheckpoints:
         self, state: ProgramState, *, epochs: int, steps: int | None
     ) -> tuple[Position, str]:
         """Load the checkpoint, if there is one; return where the run begins, and its id."""
-        strategy, position = state.strategy, BEGINNING
+        strategy, position, is_same = state.strategy, BEGINNING, False
         found, lines = self._plan.find_together(strategy.group)
+        copy = None
         if self._plan.folder is not None:
             on_disk = found.manifest.position if found else (-1, 0)
             copy = find_copy(self._plan.folder, strategy.group, on_disk)
@@ -212,9 +214,17 @@ class ProgramCheckpoints:
         if agreed is not None:
             path = Path(strategy.group.share(str(found.path if found else "")))
             with readable_everywhere(path, agreed, strategy.group) as folder:
-                here = FoundCheckpoint(path=folder, manifest=agreed)
-                lines += check_program(here, self._manifest, state.whole.tensors)
-                self._forgotten = state.load(folder)
+                here, changes = FoundCheckpoint(path=folder, manifest=agreed), self._changes
+                notices = check_program(
+                    here, self._manifest, state.whole.tensors, allow_changes=changes
+                )
+                is_same = is_same_recipe(agreed, self._manifest)
+                if copy is None:
+                    changed = "" if is_same else ", with changed options"
+                    lines += [f"resuming from {path}{changed}"]
+                lines += notices
+                self._forgotten = state.load(folder, keeps_options=changes)
+            self.resumed = agreed.program
             lines += self._forgotten
             position = Position(*agreed.position, state.step)
             if position.epoch >= epochs or (steps is not None and position.step >= steps):
@@ -225,7 +235,12 @@ class ProgramCheckpoints:
         if strategy.rank == 0 and lines:
             print("\n".join(lines), flush=True)
         strategy.group.barrier()  # no checkpoint is removed that slower ranks still read
-        return position, strategy.group.share(agreed.run if agreed else uuid.uuid4().hex)
+        run = agreed.run if agreed is not None and is_same else uuid.uuid4().hex
+        return position, strategy.group.share(run)
+
+    @property
+    def _changes(self) -> bool:
+        return self._plan.options.allow_changes
 
     def record_in(self, recorder: RunRecorder) -> None:
         """Record what did not fit the run, and each checkpoint from now on."""

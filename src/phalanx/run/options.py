@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 
+from phalanx.checkpoints.manifest import Value
 from phalanx.errors import UserError
+from phalanx.records.schema import Setting
 from phalanx.run.check_arguments import shown
 
 Metrics = Callable[[int, dict[str, float]], None]
@@ -37,6 +39,12 @@ class Checkpoints:
     in_thread: bool = True
     """A thread writes a copy of the state while training goes on; False: training waits, and needs
     no memory for a copy."""
+    options: Mapping[str, Value] = field(default_factory=dict)
+    """The program's own options that decide its numbers, by its names for them: a checkpoint of
+    others is refused."""
+    allow_changes: bool = False
+    """Whether a run resumes although these options, the optimizer's or others differ; those that
+    are given now hold."""
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "keep"):
@@ -46,14 +54,38 @@ class Checkpoints:
         seconds = self.every_seconds
         if seconds is not None and not (_is_number(seconds) and 0 < seconds < math.inf):
             raise _wrong(self, "every_seconds", "is no finite number above 0")
-        if not isinstance(self.in_thread, bool):
-            raise _wrong(self, "in_thread", "is neither True nor False")
+        for name in ("in_thread", "allow_changes"):
+            if not isinstance(getattr(self, name), bool):
+                raise _wrong(self, name, "is neither True nor False")
+        values = self.options.values() if isinstance(self.options, Mapping) else [self]
+        if not all(isinstance(value, str | int | float | None) for value in values):
+            raise _wrong(self, "options", "is no mapping of names to numbers and texts")
 
     @property
     def given(self) -> str:
-        """Return the first option that is not as by default, as it was given; empty: none."""
-        different = (each for each in fields(self) if getattr(self, each.name) != each.default)
+        """Return the first option of the writing that is not as by default, as it was given; empty:
+        none."""
+        writing = fields(self)[:4]
+        different = (each for each in writing if getattr(self, each.name) != each.default)
         return next((f"{each.name}={getattr(self, each.name)}" for each in different), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """A run as its records have it, where the program knows better than `phalanx.start`."""
+
+    kind: str
+    """Of run, such as `train`."""
+    config: Mapping[str, object]
+    """Every option of the program."""
+    setting: Setting
+    is_begun: bool = False
+    """Whether the process that has started the ranks keeps `run.json`: they add their events."""
+    validation_samples: int = 0
+    resident_before: int | None = None
+    """Bytes of the process before the model was made."""
+    targets_per_sample: int = 1
+    """Predictions that a sample asks for, such as the tokens of a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +107,18 @@ class Records:
     """Called on rank 0 with the number of the update and what `run.log` is given."""
     trace: bool = False
     """Record what every rank does when, too; `phalanx report` makes the trace of all ranks."""
+    counts_correct: bool = False
+    """The outputs of `run.step` are logits of classes, and targets their numbers: count those whose
+    largest is right, for the accuracy."""
+    description: RunDescription | None = None
+    """Of the run; None: made of the arguments of `phalanx.start`."""
 
     def __post_init__(self) -> None:
         if self.on_metrics is not None and not callable(self.on_metrics):
             raise _wrong(self, "on_metrics", "is no function")
-        if not isinstance(self.trace, bool):
-            raise _wrong(self, "trace", "is neither True nor False")
+        for name in ("trace", "counts_correct"):
+            if not isinstance(getattr(self, name), bool):
+                raise _wrong(self, name, "is neither True nor False")
 
 
 def _is_number(value: object) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -118,7 +117,6 @@ class Packed:
             depth=self.prefetch,
             cache_bytes=int(self.cache_mb * 1e6),
             damaged=self.damaged,
-            shuffle_shards=self.shuffle_shards,
             timeout_s=timeout_s,
         )
 
@@ -183,7 +181,7 @@ class PackedSamples:
         before those."""
         assert self._source is not None, "opened"
         loaded = self._source.read(self._split, indices, epoch)
-        for before, (inputs, targets, number, _, num_damaged) in zip(seen, loaded, strict=True):
+        for before, (inputs, targets, number, num_damaged) in zip(seen, loaded, strict=True):
             if self._split == TRAIN:
                 self._source.position = epoch, before
             yield PartialBatch((inputs, targets), number, num_damaged)
@@ -246,15 +244,10 @@ def open_pack(
     seed: int,
     epochs: int,
     timeout_s: float,
-    copies: ExitStack | None = None,
-    notice: str = "",
 ) -> PackSource:
-    """Return a pack that is read for training. Collective.
-
-    copies: of the pack on nodes that lack it, which need no stage. notice: a line on them.
-    """
+    """Return a pack that is read for training. Collective."""
     path: Path | None = None
-    if packed.stage is not None and not notice:  # nodes with copies have everything
+    if packed.stage is not None:
         run = group.share(f"{socket.gethostname()}-{os.getpid()}")
         path = stage_path(Path(packed.stage), described.fingerprint, run, group.node)
     source = PackSource(
@@ -266,7 +259,6 @@ def open_pack(
         staged=path,
         spans=group.spans,
     )
-    source.copies, source.opening_notice = copies or ExitStack(), notice
     if path is not None and group.is_node_leader:
         schedule = ReadSchedule(
             first_samples=source.first_samples(TRAIN),

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.checkpoints.program_recipe import ENDS, LAYERS, program_manifest
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched, detect
@@ -52,7 +52,13 @@ from phalanx.run.randomness import generators_kept
 from phalanx.run.records import ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
 from phalanx.run.source import Source, identity_of, make_feed
-from phalanx.run.strategy import StrategyChoice, as_arguments, choose_strategy, make_strategy
+from phalanx.run.strategy import (
+    StrategyChoice,
+    as_arguments,
+    choose_strategy,
+    data_ranks,
+    make_strategy,
+)
 from phalanx.torch_backend.threads import compute_bitwise, share_cores
 
 
@@ -136,10 +142,11 @@ class RunPlan:
     alternate: Sequence[str]
     """Names of the optimizers that the steps train in turn; none: each step trains all."""
 
-    def manifest(self, *, has_checkpoints: bool) -> Manifest:
+    def manifest(self, program: Mapping[str, Value], *, has_checkpoints: bool) -> Manifest:
         """Return the manifest of checkpoints at the first step. Not collective.
 
-        has_checkpoints: the model's text and the ends of the data are part of it.
+        program: the program's own options. has_checkpoints: the model's text and the ends of the
+        data are part of it.
         """
         batches, setup = self.batches, self.setup
         return program_manifest(
@@ -164,6 +171,7 @@ class RunPlan:
                 ),
                 **describe_order(batches.loader),
             },
+            program=program,
         )
 
     def join(self) -> Strategy:
@@ -249,7 +257,7 @@ class RunPlan:
         options: Records,
     ) -> ProgramRecords:
         """Return this rank's records, begun. Keywords: as `phalanx.start` has them."""
-        batches, setup = self.batches, self.setup
+        batches, setup, described = self.batches, self.setup, options.description
         setting = describe_setting(
             self.model,
             self.optimizers,
@@ -267,14 +275,14 @@ class RunPlan:
             strategy,
             run_dir,
             setting,
-            on_metrics=options.on_metrics,
             options=loop,
             num_samples=batches.num_samples,
-            trace=options.trace,
+            asked=options,
         )
         records.recorder.start(
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             train_samples=batches.num_samples or 0,
+            validation_samples=0 if described is None else described.validation_samples,
             expected=strategy.expected(batches.batch_size) if strategy.knows_rule else None,
         )
         return records
@@ -386,7 +394,9 @@ def make_setup(
         )
     if place == CPU and (choice.name != "sequential" or bitwise_micro_batches is not None):
         check_on_cpu(model)
+    parts = data_ranks(strategy, strategy_options, num_ranks)
     step = StepOptions(
+        accumulate=1 if choice.layout is not None else max(1, (micro_batches or 1) // parts),
         clip_norm=clip_norm,
         skips_nonfinite=bad_gradients == "skip",
         autocast=torch.bfloat16 if autocast else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,32 +17,34 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from phalanx.checkpoints.manifest import Value
 from phalanx.comm.errors import PeerDepartedError
 from phalanx.comm.recovery import Recovery
 from phalanx.data.samples import Samples
 from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
-from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.totals import Validation
 from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.certificate import certify
 from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.departure import MEND, Departure
-from phalanx.run.device import SamplesOnDevice
 from phalanx.run.ended import close_later
-from phalanx.run.evaluation import Evaluated, Reduction, evaluate, samples_to_evaluate
+from phalanx.run.evaluated_data import EvaluatedData
+from phalanx.run.evaluation import Evaluated, Reduction, evaluate
 from phalanx.run.feed import Feed
 from phalanx.run.gather import check_gather, gather_rows
 from phalanx.run.gradients import StepGradients
-from phalanx.run.loop import LoopOptions, TrainingLoop
-from phalanx.run.packed import Packed, PackedSamples
+from phalanx.run.loop import LoopOptions, Position, TrainingLoop
+from phalanx.run.packed import PackedSamples
 from phalanx.run.program_loss import LossOf, WeightOf, detached
 from phalanx.run.records import ProgramRecords
-from phalanx.run.samples import seeded_samples
 from phalanx.run.source import Source
 from phalanx.run.spares import SparePlaces
+from phalanx.run.step_counts import StepCounts
 from phalanx.run.stop import Stopped
+from phalanx.run.summary import EpochSummaries, Show, scoring, validation_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +111,23 @@ class ProgramRun:
         self._records, self._options, self._checkpoints = records, options, checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_closed = self._has_ended = False
-        self._packs: dict[Packed, PackedSamples] = {}
         self._has_completed: bool | None = None  # None: has not ended
+        self._summaries = EpochSummaries(strategy, records.recorder, records.folder)
         self._loop.places = places = SparePlaces.of(self._loop, strategy, checkpoints.state)
+        if places is not None:
+            places.known = self._summaries.known
+        self._counts = StepCounts(strategy, records.recorder)
+        self._evaluated = EvaluatedData(
+            options.source,
+            strategy.group,
+            loading=options.loading,
+            seed=options.seed,
+            device=options.device,
+            timeout_s=options.timeout_s,
+            seeds_samples=strategy.num_blocks is not None,
+        )
+        if self._loop.stop is not None:
+            self._loop.stop.on_terminate = records.expect_end
         gather = (lambda: None) if places is None else lambda: places.end("left")
         self._departure = Departure(strategy.group, gather)
         strategy.group.follow(self._record_loss)
@@ -152,6 +169,17 @@ class ProgramRun:
     def state(self, values: dict[str, Any]) -> None:
         """Replace all of it."""
         self._checkpoints.state.values = values
+
+    @property
+    def position(self) -> Position:
+        """Epochs done, samples seen of the next by all ranks, and updates made."""
+        return self._loop.position
+
+    @property
+    def resumed(self) -> Mapping[str, Value] | None:
+        """The program's own options, as `Checkpoints` takes them, of the checkpoint from which the
+        run goes on; None: it has begun anew."""
+        return self._checkpoints.resumed
 
     @property
     def is_main(self) -> bool:
@@ -275,7 +303,9 @@ class ProgramRun:
         if not self._strategy.makes_steps:
             outputs = self.model(batch.inputs)
             counts = weight(batch.targets) if callable(weight) else weight
-            self.backward(loss(outputs, batch.targets), weight=counts)
+            own_loss = loss(outputs, batch.targets)
+            self._counts.note(batch, outputs)
+            self.backward(own_loss, weight=counts)
             return detached(outputs)
         if weight is not None and not callable(weight):
             raise UserError(
@@ -284,6 +314,7 @@ class ProgramRun:
             )
         with self._failing(batch):
             outputs = self._gradients.compute(batch, loss, weight)
+        self._counts.note(batch, outputs)
         self._end_micro_batch(batch)
         return outputs
 
@@ -316,7 +347,7 @@ class ProgramRun:
             self._follow_optimizer()
             result = self._gradients.apply(batch)
         self._gradients.step_schedulers()
-        self._count_loss(batch, result)
+        self._counts.end_step(batch, result)
         counted = self._gradients.num_samples if self._strategy.counts_samples else 0
         loop.end_step(result, counted)
         self._records.show(loop.position)
@@ -356,13 +387,6 @@ class ProgramRun:
         counts = self._records.recorder.counts
         return counts.summed_loss, counts.summed_samples
 
-    def _count_loss(self, batch: MicroBatch, result: StepResult) -> None:
-        """Add the loss of a step's samples over all ranks, where the strategy sums it."""
-        summed, counts = self._strategy.summed, self._records.recorder.counts
-        if summed is not None and not result.is_skipped:
-            counts.summed_loss += summed.loss / (summed.weight or 1) * batch.global_samples
-            counts.summed_samples += batch.global_samples
-
     def _follow_optimizer(self) -> None:
         """Take the learning rate of the program's optimizer where the strategy has one of its own.
 
@@ -400,19 +424,9 @@ class ProgramRun:
         reduction: mean: results count by the samples of their batch; sum: they are added up.
         """
         self._departure.agree()
-        options = self._options
-        if isinstance(data, Packed):
-            samples: Samples = self._packed(data).validation()
-        else:
-            samples = samples_to_evaluate(
-                data, options.loading, seed=options.seed, group=self._group
-            )
+        samples = self._evaluated.of(data)
         if batch_size is None and isinstance(data, DataLoader):
             batch_size = data.batch_size
-        if self._strategy.num_blocks is not None:
-            samples = seeded_samples(samples, self._options.seed)
-        if self._options.device.type != "cpu":
-            samples = SamplesOnDevice(samples, self._options.device)
         return self._group.together(
             lambda: evaluate(
                 self._strategy,
@@ -424,16 +438,41 @@ class ProgramRun:
             )
         )
 
-    def _packed(self, data: Packed) -> PackedSamples:
-        """Return a pack that is open: the run's, or another one. Collective."""
-        source = self._options.source
-        if isinstance(source, PackedSamples) and source.packed == data:
-            return source
-        if data not in self._packs:
-            made = self._packs[data] = PackedSamples(data)
-            timeout_s = self._options.timeout_s
-            made.open(self._group, seed=self._options.seed, epochs=1, timeout_s=timeout_s)
-        return self._packs[data]
+    def validate(self, data: object, loss: LossOf, *, batch_size: int | None = None) -> Validation:
+        """Evaluate the model by `evaluate`, for the summary of the epoch. Collective.
+
+            run.summarize(run.validate(validation_data, torch.nn.functional.cross_entropy))
+
+        data: of inputs and targets; else as of `evaluate`. loss: function of outputs and targets
+            that returns the mean over their samples. batch_size: as of `evaluate`.
+        Returns: samples, their mean loss and, with `Records(counts_correct=True)`, the accuracy.
+        """
+        began, recorder = time.perf_counter(), self._records.recorder
+        score = scoring(loss, counts_correct=recorder.counts.right is not None)
+        sums = self.evaluate(score, data, batch_size=batch_size, reduction="sum")
+        return validation_of(sums, began, targets_per_sample=recorder.targets_per_sample)
+
+    def some_samples(self, number: int) -> Samples:
+        """Return so many of the training samples, or all, the same for every seed, to evaluate on.
+        Raises: UserError for data that are not read by number."""
+        return self._evaluated.some(number)
+
+    def summarize(
+        self,
+        validation: Validation | None = None,
+        *,
+        training: Validation | None = None,
+        show: Show | None = None,
+    ) -> None:
+        """Record the summary of the epoch that has just ended: its loss, time and accuracy, and
+        those of an evaluation. Collective.
+
+        validation: as `validate` returns it. training: the same on training data. show: is given
+            the summary, as of `records/events.py`, on the one rank that writes it.
+        """
+        self._departure.agree()
+        epoch = self._records.epoch_before(self._loop.position)
+        self._summaries.add(epoch, validation, training, show)
 
     @property
     def step_loss(self) -> float | None:
@@ -521,9 +560,7 @@ class ProgramRun:
                 self._leave()
             self._departure.agree()
             self._end()
-            for source in (self._options.source, *self._packs.values()):
-                if isinstance(source, PackedSamples):
-                    source.close()
+            self._evaluated.close()
             self._strategy.close()
 
     def close_unless_failed(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from phalanx.parallel.loss import LossFunction, sum_of_nothing
-from phalanx.parallel.step import Batch
 from phalanx.run.check_loss import check_loss, check_weight
 
 LossOf = Callable[[Any, Any], Tensor]
@@ -19,8 +18,6 @@ WeightOf = Callable[[Any], float]
 
 class ProgramLoss(LossFunction):
     """The loss that a call of `run.step` brings with it."""
-
-    counts_correct = False
 
     def __init__(self) -> None:
         self._function: LossOf | None = None
@@ -39,26 +36,18 @@ class ProgramLoss(LossFunction):
         """
         if not num_samples:
             return sum_of_nothing(outputs)
-        mean = self.mean_over(outputs, targets, num_samples, 1)
+        mean = self.mean_over(outputs, targets)
         weight = float(num_samples if self._weight is None else self._weight(targets))
         check_weight(weight)
         self.weights += weight
         return mean * weight if weight else sum_of_nothing(outputs)
 
-    def mean_over(
-        self,
-        outputs: Any,
-        targets: Tensor,
-        num_samples: int,  # noqa: ARG002
-        targets_per_sample: int,  # noqa: ARG002
-    ) -> Tensor:
+    def mean_over(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the mean. Raises: UserError for what is none."""
         assert self._function is not None, "set before the step"
         mean = self._function(outputs, targets)
         check_loss(mean)
         return mean
-
-    def num_targets(self, batch: Batch) -> int:
-        return batch.num_samples
 
     def logits(self, outputs: Any) -> Tensor | None:
         """Return the outputs, detached, where they are one tensor."""

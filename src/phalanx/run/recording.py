@@ -32,6 +32,7 @@ from phalanx.records.events import (
 )
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
+from phalanx.run.accuracy import CorrectCounter
 from phalanx.run.digests import ModelDigests
 from phalanx.run.fault_injector import FaultInjector
 from phalanx.run.gathered_records import GatheredRecords
@@ -47,19 +48,27 @@ class EpochCounts:
     samples: int = 0
     loss_sum: float = 0.0
     summed_loss: float = 0.0
-    summed_correct: int = 0
     summed_samples: int = 0
     """The same over all ranks, also of the epoch's part before a checkpoint."""
+    trained_samples: int = 0
+    """Over all ranks, of the steps that were made."""
     is_summed: tuple[float, int] = (0.0, 0)
     """Loss and samples of this rank in these sums, where the strategy does not sum losses."""
-    correct: int | None = None
-    """Right predictions; None where nobody counts them."""
+    right: CorrectCounter | None = None
+    """Counts right predictions; None where nobody does."""
+    summed_correct: int = 0
+    """Over all ranks, where ranks may be lost."""
     communication_s: float = 0.0
     steps: int = 0
     damaged: int = 0
     skipped: int = 0
     train_s: float = 0.0
     """From barrier to barrier; known at its end."""
+
+    @property
+    def correct(self) -> int | None:
+        """Return the right predictions so far; None where nobody counts them."""
+        return None if self.right is None else self.right.total()
 
 
 class RunRecorder:
@@ -72,16 +81,17 @@ class RunRecorder:
         *,
         began_at: float,
         resident_before: int | None = None,
+        targets_per_sample: int = 1,
         counts_correct: bool = False,
     ) -> None:
         """writer: None writes nothing. began_at: `time.perf_counter()` that events count from.
-        resident_before: bytes of the process before the model was made. counts_correct: whether
-        right predictions are counted."""
+        resident_before: bytes of the process before the run. targets_per_sample: predictions that
+        a sample asks for. counts_correct: whether right ones are counted."""
         self.writer, self.began_at = writer, began_at
         self.counts = EpochCounts()
+        self.targets_per_sample, self._counts_correct = targets_per_sample, counts_correct
         self._strategy, self._resident_before = strategy, resident_before
         self._counts_samples = strategy.counts_samples
-        self._first_correct = 0 if counts_correct else None
         self._epoch_began = began_at
         self._digests: ModelDigests | None = None
         self._num_steps = 0  # updates made
@@ -105,7 +115,6 @@ class RunRecorder:
         train_samples: int,
         expected: ExpectedCosts | None,
         validation_samples: int = 0,
-        targets_per_sample: int = 1,
     ) -> None:
         """Write the first line. num_parameters: of the whole model, of which this rank may hold a
         part. expected: of the strategy, where it knows the optimizer's rule."""
@@ -124,7 +133,7 @@ class RunRecorder:
                 parameters=num_parameters,
                 train_samples=train_samples,
                 validation_samples=validation_samples,
-                targets_per_sample=targets_per_sample,
+                targets_per_sample=self.targets_per_sample,
                 collective=strategy.collective,
                 role=strategy.role,
                 coordinates=strategy.coordinates,
@@ -156,7 +165,7 @@ class RunRecorder:
         """Begin to count an epoch; after the barrier with which it begins."""
         self.begin_faults()
         strategy = self._strategy
-        self.counts = EpochCounts(correct=self._first_correct)
+        self.counts = EpochCounts(right=CorrectCounter() if self._counts_correct else None)
         self._bytes_before, traffic = strategy.communicated_bytes, strategy.group.traffic
         self._traffic_before = None if traffic is None else traffic.snapshot()
         self._link_times = link_times(traffic)
@@ -214,7 +223,8 @@ class RunRecorder:
         # Made when it is written, and without the logits, which would stay in memory until then.
         writer.note(
             (
-                *(step_record, self.began_at, epoch, step, samples, loss_sum),
+                *(step_record, self.began_at, epoch, step, samples),
+                loss_sum * self.targets_per_sample,
                 *(*times, *result[2:], *self._times_since_last_step()),
             )
         )
@@ -244,7 +254,7 @@ class RunRecorder:
                 epoch=epoch,
                 train_s=counts.train_s,
                 samples=counts.samples,
-                loss_sum=counts.loss_sum,
+                loss_sum=counts.loss_sum * self.targets_per_sample,
                 correct=counts.correct,
                 communicated_bytes=strategy.communicated_bytes - self._bytes_before,
                 sent_bytes=None if moved is None else moved.sent_bytes,

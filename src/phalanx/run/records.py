@@ -36,8 +36,9 @@ from phalanx.records.files import EventWriter, rank_file, report_end, why_full, 
 from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.gathered_records import GatheredRecords
+from phalanx.run.known_failure import known_failure
 from phalanx.run.loop import LoopOptions, Position
-from phalanx.run.options import Metrics
+from phalanx.run.options import Records
 from phalanx.run.recording import RunRecorder
 from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
@@ -55,23 +56,30 @@ class ProgramRecords:
         strategy: Strategy,
         folder: Path | None,
         *,
-        on_metrics: Metrics | None,
         options: LoopOptions,
         num_samples: int | None,
-        trace: bool,
+        asked: Records,
     ) -> None:
-        """folder: None writes nothing. on_metrics: called on rank 0 with the number of the update
-        and the metrics that the program logs. num_samples: of an epoch."""
-        self.folder, self._strategy = folder, strategy
-        self._on_metrics, self._options, self._num_samples = on_metrics, options, num_samples
+        """folder: None writes nothing. num_samples: of an epoch. asked: for what is recorded."""
+        self.folder, self._strategy, self._asked = folder, strategy, asked
+        self._options, self._num_samples = options, num_samples
         self._is_ended = self.has_failed = False
         self._original_rank = strategy.rank  # others may die
         began_at = time.perf_counter() - process_age_s()
         self._path = None if folder is None else rank_file(folder, strategy.rank)
-        writer = None if self._path is None else EventWriter(self._path)
-        self.recorder = RunRecorder(strategy, writer, began_at=began_at)
+        described = asked.description
+        needs_end = described is not None  # whoever has started the ranks judges by the last event
+        writer = None if self._path is None else EventWriter(self._path, needs_end=needs_end)
+        self.recorder = RunRecorder(
+            strategy,
+            writer,
+            began_at=began_at,
+            resident_before=None if described is None else described.resident_before,
+            targets_per_sample=1 if described is None else described.targets_per_sample,
+            counts_correct=asked.counts_correct,
+        )
         self._tracing: Tracing | None = None
-        if trace:
+        if asked.trace:
             if folder is None:
                 raise UserError("trace=True writes into the folder of the records: give run_dir=")
             self._tracing = Tracing(strategy.group, folder, began_at)
@@ -93,29 +101,33 @@ class ProgramRecords:
         run_dir: Path | str | None,
         setting: Setting,
         *,
-        on_metrics: Metrics | None,
         options: LoopOptions,
         num_samples: int | None,
-        trace: bool,
+        asked: Records,
     ) -> ProgramRecords:
         """Make the folder on rank 0, and open this rank's file. Collective.
 
         run_dir: None: that of `PHALANX_RUN_DIR`, if it is set. Where it is taken, a resumed run
-            gets one of its own beside it.
+            gets one of its own beside it. setting: where the program has no description.
         Raises: UserError on rank 0 when it holds another run's records or cannot be written.
         """
         gathered: GatheredRecords | None = None
         is_new = run_dir is not None and not options.resumes and not is_restart()
         named = os.environ.get(RUN_DIR) if run_dir is None else run_dir
         folder = None if named is None else Path(named)
-        if folder is not None and not is_new:  # one more run of a program, or more of a run
+        described, is_begun = asked.description, False
+        if described is not None:
+            setting, is_begun = described.setting, described.is_begun
+        if folder is not None and described is not None:
+            folder = folder if is_begun else Path(strategy.group.share(str(folder)))
+        elif folder is not None and not is_new:  # one more run of a program, or more of a run
             folder = Path(strategy.group.share(str(unused_folder(folder))))
         if folder is not None:
-            if strategy.rank == 0:
+            if strategy.rank == 0 and not is_begun:
                 run = Run(
-                    study="program",
+                    study="program" if described is None else described.kind,
                     run=folder.name,
-                    config=msgspec.to_builtins(setting),
+                    config=msgspec.to_builtins(setting if described is None else described.config),
                     setting=setting,
                     **opening_fields(job_command(os.environ), strategy.group.library),
                 )
@@ -130,10 +142,9 @@ class ProgramRecords:
         records = cls(
             strategy,
             folder,
-            on_metrics=on_metrics,
             options=options,
             num_samples=num_samples,
-            trace=trace,
+            asked=asked,
         )
         records.recorder.gathered = gathered
         return records
@@ -148,12 +159,16 @@ class ProgramRecords:
             step = max(0, position.step - 1)
             if self._is_ended and self._path is not None:
                 self.recorder.writer = EventWriter(self._path)
-            epoch = position.epoch - (position.step > 0 and not position.seen)  # between two epochs
-            self.recorder.add_metrics(epoch, step, values)
+            self.recorder.add_metrics(self.epoch_before(position), step, values)
             if self._is_ended and self.recorder.writer is not None:
                 self.recorder.writer.close()
-            if self._on_metrics is not None:
-                self._on_metrics(step, values)
+            if self._asked.on_metrics is not None:
+                self._asked.on_metrics(step, values)
+
+    @staticmethod
+    def epoch_before(position: Position) -> int:
+        """Return the epoch of the last step: between two epochs the one that has ended."""
+        return position.epoch - (position.step > 0 and not position.seen)
 
     def show(self, position: Position) -> None:
         """Draw the live line, at most twice a second."""
@@ -226,34 +241,74 @@ class ProgramRecords:
         """Write the outcome; where that is not possible, print it: records end no training."""
         assert self.folder is not None, "of the record"
         report_incomplete(outcome)
+        if not self._keeps_run:
+            return
         try:
             end_record(self.folder, Run, outcome)
         except RunFailedError as error:
             with contextlib.suppress(OSError):
                 print(f"phalanx: {error}", file=sys.stderr, flush=True)
 
+    @property
+    def _keeps_run(self) -> bool:
+        """Return whether the ranks themselves keep `run.json`."""
+        return self._asked.description is None or not self._asked.description.is_begun
+
     def fail(self, error: BaseException) -> None:
         """Write how the run ended, as far as the disk still takes it. Not collective."""
         self.has_failed = True
-        self._hide()
-        if self.folder is None or self._is_ended:
+        if self._is_ended or self.folder is None:
+            self._hide()
             return
+        self.close_files()
+        if isinstance(error, KeyboardInterrupt):
+            if self._rank == 0:
+                self.end_kept_run(Outcome(status="interrupted"))
+            return
+        with contextlib.suppress(Exception):
+            failure = failure_of(error, self._original_rank)
+            if write_failure(self.folder, failure):
+                self.end_kept_run(
+                    Outcome(status="failed", error=failure.message, rank=failure.rank)
+                )
+
+    def close_files(self) -> None:
+        """Write what waits, as far as the disk still takes it; nothing follows. Not collective."""
+        self._hide()
         self._is_ended = True
         with contextlib.suppress(Exception):
             if self.recorder.writer is not None:
                 self.recorder.writer.close()
+        with contextlib.suppress(Exception):
             if self._tracing is not None:
                 self._tracing.write()
-            if isinstance(error, KeyboardInterrupt):
-                if self._rank == 0:
-                    end_record(self.folder, Run, Outcome(status="interrupted"))
-                return
-            failure = failure_of(error, self._original_rank)
+        with contextlib.suppress(Exception):
             if self.recorder.gathered is not None:
                 self.recorder.gathered.tell_where()
-            if write_failure(self.folder, failure):
-                outcome = Outcome(status="failed", error=failure.message, rank=failure.rank)
+
+    def end_kept_run(self, outcome: Outcome) -> None:
+        """Close `run.json`, where the ranks themselves keep it."""
+        if self.folder is not None and self._keeps_run:
+            with contextlib.suppress(Exception):
                 end_record(self.folder, Run, outcome)
+
+    def dump(self, reason: str) -> None:
+        """Write down this rank's last collectives; it cannot go on."""
+        with contextlib.suppress(Exception):
+            for recorder in self._strategy.group.recorders():
+                recorder.write(reason)
+
+    def expect_end(self) -> None:
+        """Write down what would be lost, should the launcher end this rank soon: that of Open MPI
+        gives 0.2 s after its SIGTERM. Not collective."""
+        if self.folder is None or self._is_ended:
+            return
+        with contextlib.suppress(Exception):
+            if self.recorder.writer is not None:
+                self.recorder.writer.flush()
+            if self._rank == 0 and self._keeps_run:
+                outcome = known_failure(self.folder, self._strategy.group)
+                end_record(self.folder, Run, outcome or Outcome(status="interrupted"))
 
     def leave(self) -> None:
         """Write that the program ended without its run's end."""

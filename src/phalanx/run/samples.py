@@ -110,6 +110,8 @@ def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> S
     Raises: UserError when it is of no known kind.
     """
     match data:
+        case ChosenSamples():
+            return data
         case Tensor():
             return TensorSamples([data], is_single=True)
         case TensorDataset(tensors=tensors) if "collate_fn" not in loading:

@@ -26,7 +26,7 @@ from phalanx.run.stop import Stopped
 
 BUFFERS_FILE = "buffers"
 """Of a model, those that no checkpoint has."""
-SUMS = ("summed_loss", "summed_correct", "summed_samples")
+SUMS = ("summed_loss", "summed_correct", "summed_samples", "trained_samples")
 """Counts of an epoch that are the same on all ranks."""
 
 End = Literal["over", "left", "stopped"]
@@ -51,7 +51,7 @@ class SparePlaces:
         self._loop, self._strategy, self._group, self._program = loop, strategy, group, program
         self._is_divided = self._has_ended = False
         self._end: End | None = None
-        self._sums: Sequence[float] = (0.0, 0, 0)
+        self._sums: Sequence[float] = (0.0, 0, 0, 0)
         self.known: dict[str, float] = {}
         """Further numbers that all ranks know between two steps."""
 
@@ -107,7 +107,7 @@ class SparePlaces:
         """Go on with the sums over all ranks that this one was given."""
         for name, value in zip(SUMS, self._sums, strict=True):
             setattr(self._loop.recorder.counts, name, value)
-        self._sums = (0.0, 0, 0)
+        self._sums = (0.0, 0, 0, 0)
 
     def _note(self, admission: Admission) -> None:
         """Go on with the ranks that compute now, and record it."""

@@ -193,7 +193,8 @@ def start(
         setup=setup,
         alternate=check_alternate(optimizers, alternate, setup.choice.mpi.compress),
     )
-    saved = ProgramCheckpoints(saving, plan.manifest(has_checkpoints=saving.is_used))
+    manifest = plan.manifest(checkpoints.options, has_checkpoints=saving.is_used)
+    saved = ProgramCheckpoints(saving, manifest)
     whole = WholeModel.of(model, optimizers)
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers, whole=whole)

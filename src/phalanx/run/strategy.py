@@ -399,7 +399,7 @@ def _check_types(options: Mapping[str, object], *groups: Any) -> None:
                 raise UserError(
                     f"{name}={value!r} is none of {', '.join(map(str, get_args(kind)))}"
                 )
-        elif isinstance(value, bool) or not isinstance(
+        elif isinstance(value, bool) != (kind is bool) or not isinstance(
             value, (int, float) if kind is float else kind
         ):
             raise UserError(f"{name}={value!r} is no value of this option: it takes {kind}")

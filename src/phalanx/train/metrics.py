@@ -13,7 +13,7 @@ def epoch_line(summary: SummaryEvent, config: TrainConfig) -> str:
     return (
         f"epoch {summary.epoch + 1}/{config.epochs}"
         f"  loss {loss_text(summary.train_loss)}"
-        f"  validation {loss_text(summary.validation_loss)}"
+        f"  validation {loss_text(summary.validation_loss or 0.0)}"
         f"{accuracy_text(summary.validation_accuracy, config)}"
         f"  {summary.images_per_s:,.0f} {samples_word(config)}/s"
         f"{communication_words(config, summary.communication_share)}"

@@ -1,8 +1,14 @@
-"""Construction of the update rule from the options."""
+"""Construction of the optimizer from the options."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from torch import nn
+from torch.optim import Optimizer
+
 from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.train.config import TrainConfig
 
 WITH_MOMENTUM = ("sgd", "lars")
@@ -10,9 +16,12 @@ LAMB_EPSILON = 1e-6
 """Of the paper; PyTorch's Adam has 1e-8."""
 
 
-def update_rule(config: TrainConfig, learning_rate: float) -> OptimizerConfig:
+def make_optimizer(
+    config: TrainConfig, parameters: Iterable[nn.Parameter], learning_rate: float
+) -> Optimizer:
+    """Return the optimizer of the options."""
     name = config.optimizer
-    return OptimizerConfig(
+    rule = OptimizerConfig(
         name=name,
         learning_rate=learning_rate,
         momentum=config.momentum if name in WITH_MOMENTUM else 0.0,
@@ -20,3 +29,4 @@ def update_rule(config: TrainConfig, learning_rate: float) -> OptimizerConfig:
         epsilon=LAMB_EPSILON if name == "lamb" else OptimizerConfig.epsilon,
         trust_coefficient=config.trust_coefficient,
     )
+    return torch_optimizer(rule, parameters)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
@@ -18,10 +22,8 @@ from phalanx.models.own_model import (
     run_once,
 )
 from phalanx.models.user_function import FunctionName, load, load_any, users_code
-from phalanx.parallel.loss import CrossEntropy, LossFunction, MeanLoss
 from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
-from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
 
 
@@ -86,13 +88,26 @@ def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def make_loss(config: TrainConfig, model: nn.Module, shape: DataShape) -> LossFunction:
+@dataclass(frozen=True)
+class TrainingLoss:
+    """The loss of the options: of outputs and targets, the mean over these, 0-dim."""
+
+    train: Callable[[Any, Tensor], Tensor]
+    evaluate: Callable[[Any, Tensor], Tensor]
+    """As training has it, without label smoothing."""
+    counts_correct: bool
+    """Whether outputs are logits of classes."""
+
+
+def make_loss(config: TrainConfig, model: nn.Module, shape: DataShape) -> TrainingLoss:
     """Return the loss of the options. Where model or loss are the user's, they are tried first.
 
     Raises: UserError as `examine`.
     """
+    smoothing = config.label_smoothing
+    usual = TrainingLoss(partial(mean_cross_entropy, smoothing=smoothing), mean_cross_entropy, True)
     if not (is_own_model(config.model) or config.loss):
-        return CrossEntropy(config.label_smoothing)
+        return usual
     inputs = example_inputs(shape, getattr(torch, config.dtype))
     with users_code(f"--model {config.model}, given inputs of {_sizes(inputs)}"):
         outputs = run_once(model, inputs)
@@ -100,30 +115,31 @@ def make_loss(config: TrainConfig, model: nn.Module, shape: DataShape) -> LossFu
     if config.loss is None:
         if not fits:
             raise _no_logits(config, shape, inputs, outputs)
-        return CrossEntropy(config.label_smoothing)
+        return usual
     name = FunctionName.parse("--loss", config.loss)
-    loss = MeanLoss(load(name), targets_per_sample=shape.targets_per_sample, counts_correct=fits)
+    function = load(name)
     targets = example_targets(shape, getattr(torch, config.dtype))
     with torch.no_grad(), users_code(f"{name}, given outputs of {_sizes(outputs)}"):
-        loss.evaluate(outputs, targets, EXAMPLES)
-    return loss
+        mean = function(outputs, targets)
+        if not isinstance(mean, Tensor) or mean.dim():
+            given = f"of shape {tuple(mean.shape)}" if isinstance(mean, Tensor) else f"{mean!r:.40}"
+            raise UserError(
+                f"--loss returned {given}: it must return the mean over the micro-batch, a 0-dim "
+                "tensor"
+            )
+    return TrainingLoss(function, function, fits)
 
 
-def check_same_model(config: TrainConfig, model: nn.Module, group: RunGroup) -> None:
-    """Raise UserError, on every rank, where the user's function has made a model with other
-    parameters than on rank 0. Collective."""
-    if not is_own_model(config.model):
-        return
-    mine = "\n".join(f"{name} of {list(shape)}" for name, shape in tensor_shapes(model).items())
-    theirs = group.share(mine)
-    rows = group.gather([float(mine != theirs)])
-    different = [] if rows is None else [rank for rank, row in enumerate(rows) if row[0]]
-    first = group.share(str(different[0]) if different else "")
-    if first:
-        raise UserError(
-            f"--model {config.model} has made another model on rank {first} than on rank 0: other "
-            "parameters or shapes; it must not depend on the rank or on random numbers of its own"
-        )
+def mean_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Return the mean over all targets, 0-dim.
+
+    logits: (n, classes) or (n, T, classes); targets: (n,) or (n, T).
+    smoothing: probability that a target spreads evenly over all classes. Source: Szegedy et al.
+    2016, arXiv:1512.00567.
+    """
+    logits, targets = logits.flatten(0, -2), targets.flatten()
+    loss = cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    return loss / len(targets)
 
 
 def _no_logits(config: TrainConfig, shape: DataShape, inputs: Any, outputs: Any) -> UserError:

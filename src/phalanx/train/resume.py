@@ -5,7 +5,8 @@ No torch, no MPI: all of it is decided before anything is started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -18,16 +19,18 @@ from phalanx.checkpoints.find import (
     find_newest,
 )
 from phalanx.checkpoints.folder import check_unlocked, readable_folders
-from phalanx.checkpoints.manifest import MODEL_FILE, PROGRAM_FILE, Manifest
+from phalanx.checkpoints.manifest import MODEL_FILE, PROGRAM_FILE, TRAINER, Manifest
 from phalanx.errors import UserError
 from phalanx.models.options import OwnModel, completed, is_own_model
 from phalanx.train.config import TrainConfig
-from phalanx.train.recipe import SCHEDULE, differences, restarts_schedule
+from phalanx.train.recipe import SCHEDULE, differences, recipe_of, restarts_schedule
 from phalanx.train.training_options import AUTOMATIC
 
 WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
 """What decides which samples are left of an epoch."""
 
+SCHEDULE_START = "schedule_start"
+"""What a run's state keeps: epoch, and samples of it, from which the schedule counts."""
 Shape = tuple[int, ...]
 
 
@@ -42,7 +45,7 @@ class RunIsFinishedError(UserError):
 def resumed(
     config: TrainConfig, own: OwnModel | None, *, is_restart: bool
 ) -> tuple[TrainConfig, list[str]]:
-    """Replace `--resume` by the checkpoint itself, and return lines for the user on it.
+    """Replace `--resume` by the checkpoint itself, and return lines for the user on others.
 
     own: the user's model. is_restart: as `phalanx.train.run.complete` takes it.
     Raises: UserError as `check_resumable`, and where another run has the folder.
@@ -65,12 +68,10 @@ def resumed(
     if found is not None:
         tensors = own.tensors if own is not None and is_own_model(config.model) else None
         try:
-            changed = "" if check_resumable(found, config, tensors) else ", with changed options"
+            check_resumable(found, config, tensors)
         except RunIsFinishedError:
             if not is_restart:
                 raise
-            changed = ", which has all epochs"
-        messages += [f"resuming from {found.path}{changed}"]
         config = replace(config, resume=found.path)
     if config.checkpoint_dir:
         check_checkpoint_dir(config.checkpoint_dir, found, may_begin=is_automatic)
@@ -90,13 +91,15 @@ def check_resumable(
     if tensors is not None:
         _check_tensors(path, tensors)
     _check_model(manifest, path, config)
-    differing = differences(manifest, config)
+    differing = differences(manifest.program, config)
     if manifest.samples_seen:
         _check_epoch(differing, path)
     if not config.allow_changes:
         allowed = SCHEDULE if config.restart_schedule else ()
         _refuse({name: words for name, words in differing.items() if name not in allowed}, found)
-    restarts = restarts_schedule(manifest, config)
+    restarts = config.restart_schedule and restarts_schedule(
+        config, manifest.program, _schedule_start(path)
+    )
     if manifest.epochs_done >= config.epochs:
         _raise_finished(found, config, is_changed=restarts or bool(differing))
     left = config.epochs - manifest.epochs_done
@@ -106,6 +109,15 @@ def check_resumable(
             "--restart-schedule leaves: warm up for less"
         )
     return not differing and not restarts
+
+
+def _schedule_start(checkpoint: Path) -> Sequence[int]:
+    """Return the position from which the schedule of the learning rate counts there."""
+    try:
+        state = json.loads((checkpoint / PROGRAM_FILE).read_text())["state"]
+        return [int(part) for part in state[SCHEDULE_START]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"checkpoint {checkpoint}: {PROGRAM_FILE} is damaged: {error}") from error
 
 
 def _check_tensors(path: Path, tensors: Mapping[str, Shape]) -> None:
@@ -124,20 +136,17 @@ def _check_tensors(path: Path, tensors: Mapping[str, Shape]) -> None:
 
 
 def _check_model(manifest: Manifest, path: Path, config: TrainConfig) -> None:
-    if PROGRAM_FILE in manifest.files:
+    there, here = manifest.program, recipe_of(config)
+    if there.get(TRAINER) != here[TRAINER]:
         raise UserError(
             f"checkpoint {path} was written by a program, for its model {manifest.model}: it is "
             "for phalanx.start(resume=) in that program"
         )
-    options = vars(completed(config.model, config.model_options))
-    pairs: dict[str, tuple[object, object]] = {
-        "dtype": (manifest.dtype, config.dtype),
-        "optimizer": (manifest.optimizer, config.optimizer),
-        **{name: (value, options.get(name)) for name, value in manifest.options.items()},
-    }
-    if not (is_own_model(config.model) and is_own_model(manifest.model)):
-        pairs = {"model": (manifest.model, config.model), **pairs}
-    for name, (has, wanted) in pairs.items():
+    names = ["model", "dtype", "optimizer", *vars(completed(config.model, config.model_options))]
+    if is_own_model(config.model) and is_own_model(str(there["model"])):
+        names.remove("model")
+    for name in names:
+        has, wanted = there.get(name), here.get(name)
         if has != wanted:
             raise UserError(
                 f"checkpoint {path} is of {name} {has}, this run wants {wanted}: "

@@ -29,7 +29,7 @@ from phalanx.train.config import TrainConfig
 
 
 @contextmanager
-def dataset_folder(config: TrainConfig, group: RunGroup) -> Iterator[Path | None]:
+def dataset_folder(config: TrainConfig, group: RunGroup | None) -> Iterator[Path | None]:
     """Give each rank the `--data-root` under which it finds the data set of rank 0. Collective, at
     the beginning of the block and at its end.
 
@@ -37,7 +37,7 @@ def dataset_folder(config: TrainConfig, group: RunGroup) -> Iterator[Path | None
     Raises: UserError, on every rank, when a file cannot be sent or written.
     """
     file_set = next((files for name, files in FILE_SETS.items() if name == config.dataset), None)
-    if file_set is None:  # embedded data
+    if file_set is None or group is None:  # embedded data, or one node
         yield config.data_root
         return
     root = config.data_root
@@ -53,7 +53,7 @@ def dataset_folder(config: TrainConfig, group: RunGroup) -> Iterator[Path | None
 
 
 def describe_everywhere(
-    config: TrainConfig, group: RunGroup, copies: ExitStack
+    config: TrainConfig, group: RunGroup | None, copies: ExitStack
 ) -> tuple[PackDescription, str]:
     """Return the pack as this rank reads it, and a line for the user where nodes lacked its folder
     and have got a copy. Collective.
@@ -63,6 +63,8 @@ def describe_everywhere(
             `--stage` names none for copies, or when they have other data in it.
     """
     assert config.data is not None, "packed data"
+    if group is None:  # one node
+        return describe(config.data), ""
     folder, lacking = config.data, _ranks_lacking(config.data, group)
     if not lacking:
         return describe(folder), ""

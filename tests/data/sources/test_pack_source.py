@@ -1,4 +1,4 @@
-"""Packed data as a source: the same samples for any readers and ranks."""
+"""Packed data as they are read: the same samples for any readers and ranks."""
 
 import itertools
 from pathlib import Path
@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from phalanx.comm.layout import share_of
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.writer import PackWriter
 from phalanx.data.reading.pack_reader import Preparation
+from phalanx.data.sampler import epoch_order
 from phalanx.data.sources.pack_description import describe
-from phalanx.data.sources.pack_source import PackSource, ReaderOptions
-from phalanx.data.sources.source import IGNORED, LoadedBatch
+from phalanx.data.sources.pack_source import PackSource, PreparedBatch, ReaderOptions
 from phalanx.errors import UserError
 from phalanx.models.options import check_data
 from tests.data.packs import alter, make_pack, number_of, rows
@@ -49,18 +50,25 @@ def open_pack(
 
 
 def epoch(
-    source: PackSource, ranks: int = 1, batch: int = 12, **of: int
-) -> list[list[LoadedBatch]]:
+    source: PackSource,
+    ranks: int = 1,
+    batch: int = 12,
+    epoch: int = 0,
+    first_sample: int = 0,
+    split: str = "train",
+) -> list[list[PreparedBatch]]:
     """The parts of every global batch, of a source that is read as every rank in turn."""
-    place: dict[str, int] = {"seed": 1, "epoch": 0, **of}
-    columns = [
-        list(source.train_batches(global_batch_size=batch, rank=r, num_ranks=ranks, **place))
-        for r in range(ranks)
-    ]
-    return [list(parts) for parts in zip(*columns, strict=True)]
+    number = source.first_samples(split)[-1]
+    order, parts = epoch_order(number, 1, epoch), list[list[PreparedBatch]]()
+    batches = [order[at : at + batch] for at in range(first_sample, number, batch)]
+    for rank in range(ranks):
+        shares = [share_of(rank, ranks, len(whole)) for whole in batches]
+        indices = [w[s.start : s.stop] for w, s in zip(batches, shares, strict=True)]
+        parts.append(list(source.read(split, indices, epoch)))
+    return [list(one) for one in zip(*parts, strict=True)]
 
 
-def together(batches: list[list[LoadedBatch]]) -> tuple[torch.Tensor, torch.Tensor]:
+def together(batches: list[list[PreparedBatch]]) -> tuple[torch.Tensor, torch.Tensor]:
     parts = [part for batch in batches for part in batch if part.num_samples]
     return torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])
 
@@ -78,7 +86,8 @@ def test_an_epoch_holds_what_was_packed(pack: Path) -> None:
     assert sorted(numbers) == list(range(SAMPLES))
     assert np.array_equal(found.numpy(), inputs[numbers])
     assert np.array_equal(classes.numpy(), targets[numbers])
-    assert source.shape.inputs == (1, 4, 4) and source.shape.num_classes == 3
+    shape = describe(pack).shape
+    assert shape.inputs == (1, 4, 4) and shape.num_classes == 3
     source.close()
 
 
@@ -98,10 +107,8 @@ def test_readers_and_ranks_change_nothing(pack: Path, ahead: dict[str, Any]) -> 
         expected, classes = together(epoch(plain, epoch=number))
         found = together(epoch(source, ranks, epoch=number))
         assert torch.equal(found[0], expected) and torch.equal(found[1], classes)
-    part = torch.cat(
-        [b.inputs for b in source.validation_batches(rank=1, num_ranks=2, batch_size=4)]
-    )
-    assert number_of(part.numpy()) == list(range(10, 20))
+    part, _ = together(epoch(source, split="validation"))
+    assert sorted(number_of(part.numpy())) == list(range(20))
     source.close()
 
 
@@ -119,23 +126,6 @@ def test_samples_in_memory_are_not_read_again(pack: Path) -> None:
         asked.clear()
         together(epoch(source, epoch=number))
         assert sum(asked) == 2 * expected  # inputs and targets
-
-
-def test_an_epoch_goes_on_where_it_was_left_on_other_ranks(pack: Path) -> None:
-    for window in (None, 2):
-        source = open_pack(pack, shuffle_shards=window)
-        whole = number_of(together(epoch(source))[0].numpy())
-        left = epoch(source, ranks=3, first_sample=36)
-        assert number_of(together(left)[0].numpy()) == whole[36:]
-        assert sorted(whole) == list(range(SAMPLES))
-    assert [part.num_samples for part in left[-1]] == [1, 2, 2]
-
-
-def test_a_rank_without_samples_borrows_one_that_counts_for_nothing(pack: Path) -> None:
-    *_, last = epoch(open_pack(pack, train_samples=25), ranks=3, batch=12)
-    assert [part.num_samples for part in last] == [0, 0, 1]
-    assert last[0].inputs.shape == (1, 1, 4, 4) and last[0].targets.tolist() == [IGNORED]
-    assert {part.global_size for part in last} == {1}
 
 
 def test_pixels_are_normalised_by_channel(tmp_path: Path) -> None:
@@ -164,7 +154,6 @@ def test_a_damaged_sample_stops_the_run_or_is_left_out(tmp_path: Path) -> None:
             numbers = number_of(together(batches)[0].numpy())
             assert sorted(numbers) == [s for s in range(70) if s not in (5, 33)]
             assert sum(part.num_damaged for batch in batches for part in batch) == 2
-            assert {part.global_size for batch in batches for part in batch} == {10}
         (notice,) = source.notices()
         assert "2 damaged so far, and left out: sample 5, 33" in notice
         assert source.notices() == []
@@ -191,9 +180,10 @@ def write(folder: Path, inputs: np.ndarray, targets: np.ndarray, **others: Any) 
 
 def test_texts_and_tables_are_known_by_their_shapes(tmp_path: Path) -> None:
     tokens = np.arange(60).reshape(6, 10) % 7
-    text = open_pack(write(tmp_path / "text", tokens, tokens), dtype="int64")
-    assert text.shape.is_text and text.shape.num_classes == 7
-    (batch,) = text.train_batches(seed=0, epoch=0, global_batch_size=6, rank=0, num_ranks=1)
+    folder = write(tmp_path / "text", tokens, tokens)
+    shape, text = describe(folder).shape, open_pack(folder, dtype="int64")
+    assert shape.is_text and shape.num_classes == 7
+    (batch,) = text.read("train", [torch.arange(6)], 0)
     assert batch.inputs.dtype == torch.int64 and torch.equal(batch.inputs, batch.targets)
     table = describe(write(tmp_path / "table", np.zeros((6, 9)), np.arange(6)))
     assert table.shape.inputs == (1, 1, 9) and table.shape.num_classes == 6
@@ -223,7 +213,7 @@ def test_what_is_no_class_of_an_image_or_text_is_for_models_of_the_users(
         with pytest.raises(UserError, match=r"--model file\.py:function"):
             check_data(model, shape)
     source = open_pack(folder, dtype="float32")
-    *_, parts = epoch(source, ranks=3, batch=2)  # one sample for three ranks
+    *_, parts = epoch(source, ranks=3, batch=2)  # two ranks ask for none
     expected = torch.float32 if targets.dtype.kind == "f" else torch.int64
     assert sorted(part.num_samples for part in parts) == [0, 0, 1]
     for part in parts:
@@ -264,7 +254,8 @@ def test_memory_is_bounded_however_large_the_data(tmp_path: Path, kind: str) -> 
                 pixels[:] = start // 100
                 writer.add_rows({"inputs": pixels, "targets": np.zeros(100, np.int64)})
     source = open_pack(tmp_path, dtype="float32", readers=2, depth=3, kind=kind)
-    batches = source.train_batches(seed=0, epoch=0, global_batch_size=4, rank=0, num_ranks=1)
+    order = epoch_order(number, 0, 0)
+    batches = source.read("train", [order[at : at + 4] for at in range(0, number, 4)], 0)
     for _ in itertools.islice(batches, 20):
         pass
     before, grown, seen = anonymous_bytes(), 0, 20 * 4

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from mpi4py.MPI import COMM_WORLD
+from tests.parallel.stepping import make_step
 from torch import Tensor, nn
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
@@ -124,7 +125,7 @@ def trained(
         reducer._group.traffic = traffic
     for step in range(STEPS):
         net.uses_all = step % 2 == 0
-        result = strategy.step(batch(step, own_part()))
+        result = make_step(strategy, batch(step, own_part()))
         assert result.communication_s >= 0 and result.backward_s > 0
         if isinstance(reducer, BucketedGradReducer):
             assert result.last_bucket_s >= 0
@@ -207,7 +208,7 @@ def strategy_with(compressor: Compressor | None = None, timeout_s: float = 60) -
     strategy = MPI(world, compressor=compressor, overlap="on", bucket_bytes=5000)
     net = model(0)
     strategy.prepare(net, RULE)
-    strategy.step(batch(0, own_part()))
+    make_step(strategy, batch(0, own_part()))
     strategy.group.barrier()
     return strategy, net
 
@@ -230,9 +231,9 @@ def check_faults() -> None:
     strategy, net = strategy_with()
     if RANK == 0:
         net.first.weight.register_hook(lambda _: 1 / 0)
-        says(ZeroDivisionError, "division", lambda: strategy.step(batch(1, own_part())))
+        says(ZeroDivisionError, "division", lambda: make_step(strategy, batch(1, own_part())))
     else:
-        says(PeerFailedError, "rank 0 failed: ", lambda: strategy.step(batch(1, own_part())))
+        says(PeerFailedError, "rank 0 failed: ", lambda: make_step(strategy, batch(1, own_part())))
     strategy.reducer.close()
     COMM_WORLD.Barrier()
 
@@ -242,7 +243,7 @@ def check_faults() -> None:
         time.sleep(3.5)  # the others ask each other for two seconds
     else:
         gone = (WaitTimeoutError, PeerFailedError)  # who gives up first tells the others
-        says(gone, "for rank 0", lambda: strategy.step(batch(1, own_part())))
+        says(gone, "for rank 0", lambda: make_step(strategy, batch(1, own_part())))
     COMM_WORLD.Barrier()
     strategy.reducer._group.fail("the others have given up")
     strategy.reducer.close()
@@ -253,12 +254,12 @@ def check_faults() -> None:
     strategy, net = strategy_with(compressor, timeout_s=3)
     compressor.is_on = True
     if RANK == 0:
-        says(ArithmeticError, "it broke", lambda: strategy.step(batch(1, own_part())))
+        says(ArithmeticError, "it broke", lambda: make_step(strategy, batch(1, own_part())))
     else:
         says(
             (PeerFailedError, WaitTimeoutError),
             "rank 0",
-            lambda: strategy.step(batch(1, own_part())),
+            lambda: make_step(strategy, batch(1, own_part())),
         )
     COMM_WORLD.Barrier()
 

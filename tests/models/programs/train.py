@@ -3,36 +3,20 @@
 Words: a folder for the results; the strategies, with commas between.
 """
 
-import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "train" / "programs"))
+
 import torch
 from safetensors.torch import save_file
+from truth import data_of, images, totals_of, train
 
-from phalanx.data.datasets.dataset import Dataset, load_dataset
-from phalanx.data.sources.in_memory import InMemorySource
-from phalanx.launch.detect import detect
-from phalanx.models.build import build_model
-from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.totals import RankTotals
+from phalanx.data.datasets.dataset import load_dataset
+from phalanx.train.agreement import TrainingData
 from phalanx.train.config import TrainConfig
-from phalanx.train.loop import Training, TrainingContext
-from phalanx.train.make_strategy import make_strategy
-from phalanx.train.optimizer import update_rule
-from phalanx.train.schedule import LRSchedule
 
-COUNTED = (
-    "samples",
-    "targets",
-    "validation_targets",
-    "loss_sum",
-    "correct",
-    "validation_loss_sum",
-    "validation_correct",
-)
 BATCH, SAMPLES = 7, 71  # the last of eleven batches has one sample
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpt": {"width": 16, "layers": 2, "heads": 2},
@@ -40,54 +24,24 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def samples(model: str) -> Dataset:
-    if model == "gpt":
-        return load_dataset("text", train_samples=SAMPLES, validation_samples=5)
-    generator = torch.Generator().manual_seed(5)
-    images = torch.rand(SAMPLES, 1, 28, 28, generator=generator, dtype=torch.float64)
-    labels = torch.randint(10, (SAMPLES,), generator=generator)
-    return Dataset(
-        name="digits",
-        train_inputs=images,
-        train_targets=labels,
-        validation_inputs=images[:5],
-        validation_targets=labels[:5],
-        reason="made here",
-    )
+def samples(model: str) -> TrainingData:
+    if model != "gpt":
+        return images(SAMPLES, torch.float64, 5)
+    text = load_dataset("text", train_samples=SAMPLES, validation_samples=5)
+    parts = text.train_inputs, text.train_targets, text.shape
+    return data_of(*parts, text.validation_inputs, text.validation_targets)
 
 
 def run(model: Any, kind: Any, folder: Path) -> None:
-    config = TrainConfig.from_options(model=model, strategy=kind, dtype="float64", **OPTIONS[model])
-    strategy = make_strategy(config, None if kind == "sequential" else detect(os.environ))
-    dataset = samples(model)
-    network = build_model(
-        model,
-        seed=strategy.rank,
-        dtype=torch.float64,
-        options=config.model_options,
-        shape=dataset.shape,
-    )
-    strategy.prepare(network, update_rule(config, config.lr))  # gives all the weights of rank 0
-    writer = EventWriter(rank_file(folder / f"{model}-{kind}", strategy.rank))
-    work = TrainingContext(
-        strategy=strategy,
-        schedule=LRSchedule(kind="constant", peak=config.lr, num_steps=11),
-        source=InMemorySource(dataset),
-        global_batch_size=BATCH,
-        seed=0,
-        writer=writer,
-        began_at=time.perf_counter(),
-    )
-    rows = strategy.group.gather(Training(work).run_epoch().values())
-    writer.close()
-    tensors = {k: v.detach().clone() for k, v in network.named_parameters()}
-    if rows is not None:
-        totals = [RankTotals.from_values(row) for row in rows]
-        counted = [sum(getattr(rank, name) for rank in totals) for name in COUNTED]
-        tensors["totals"] = torch.tensor(counted, dtype=torch.float64)
-    save_file(tensors, folder / f"{model}-{kind}-{strategy.rank}.safetensors")
-    strategy.group.barrier()
-    strategy.close()
+    config = TrainConfig.from_options(
+        model=model, strategy=kind, dtype="float64", epochs=1, batch_size=BATCH,
+        lr_schedule="constant", **OPTIONS[model],
+    )  # fmt: skip
+    training, events = train(config, samples(model), folder / f"{model}-{kind}")
+    tensors = {name: tensor.clone() for name, tensor in training.run.model.named_parameters()}
+    tensors["totals"] = totals_of(events)
+    save_file(tensors, folder / f"{model}-{kind}-{training.run.rank}.safetensors")
+    training.run.close()
 
 
 def main(folder: Path, strategies: list[str]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from phalanx.launch.detect import detect
 from phalanx.train.config import TrainConfig
-from phalanx.train.run_output import RunOutput
 from phalanx.train.session import train
 
 checkpoints = Path(sys.argv[1])
@@ -21,4 +20,4 @@ for name, options in json.loads(sys.argv[2]).items():
         run_dir=Path("runs", checkpoints.name, name).resolve(),
         checkpoint_dir=checkpoints / name,
     )
-    train(config, detect(os.environ), RunOutput(folder=None))
+    train(config, detect(os.environ))

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 from phalanx.launch.detect import Launched, detect
 from phalanx.train.config import TrainConfig
-from phalanx.train.run_output import RunOutput
 from phalanx.train.session import train
 
 MLP: dict[str, Any] = {
@@ -47,7 +46,7 @@ def run(folder: Path, options: dict[str, Any], launched: Launched) -> Path:
     """Train, and return the folder of the checkpoints."""
     saved = folder / "saved"
     config = TrainConfig.from_options(**options, run_dir=folder / "records", checkpoint_dir=saved)
-    train(config, launched, RunOutput(folder=None))
+    train(config, launched)
     return saved
 
 

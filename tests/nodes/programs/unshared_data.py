@@ -19,7 +19,6 @@ from phalanx.launch.detect import detect
 from phalanx.records.events import FinishedEvent
 from phalanx.records.files import rank_file, read_events
 from phalanx.train.config import TrainConfig
-from phalanx.train.run_output import RunOutput
 from phalanx.train.session import train
 
 FOLDER, SHARED = map(Path, sys.argv[1:])
@@ -64,7 +63,7 @@ def run(name: str, **options: Any) -> str:
     """Train; return the hash of the parameters on rank 0, what is refused on every rank."""
     config = TrainConfig.from_options(**OPTIONS, **options, run_dir=FOLDER / "records" / name)
     try:
-        train(config, LAUNCHED, RunOutput(folder=None))
+        train(config, LAUNCHED)
     except phalanx.UserError as error:
         return str(error)
     if LAUNCHED.rank:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from on_mesh import Case, cases, compare
+from tests.parallel.stepping import CrossEntropy, make_step
 from torch import Tensor
 
 from phalanx.comm.world import World
@@ -47,9 +48,7 @@ class Learning:
 
     @property
     def step_options(self) -> StepOptions:
-        return StepOptions(
-            clip_norm=self.clip_norm, label_smoothing=self.label_smoothing, skips_nonfinite=True
-        )
+        return StepOptions(clip_norm=self.clip_norm, skips_nonfinite=True)
 
 
 LARS = Learning(
@@ -75,11 +74,12 @@ ALL = {"lars": LARS, "lamb": LAMB, "clipped": CLIPPED, "smoothed": SMOOTHED}
 
 def trained(strategy: Strategy, case: Case, learning: Learning, seed: int) -> dict[str, Tensor]:
     """Closes nothing. A bad step has a sample that is not finite, the last one of its batch."""
+    strategy.loss = CrossEntropy(learning.label_smoothing)
     strategy.prepare(case.build(seed), learning.rule)
     if strategy.role == "server":
         strategy.serve(STEPS)
     else:
-        skipped = [step for step in range(STEPS) if make_step(strategy, case, learning, step)]
+        skipped = [step for step in range(STEPS) if is_skipped(strategy, case, learning, step)]
         assert skipped == [BAD_STEP] * learning.has_bad_step or isinstance(strategy, Server)
     strategy.finish_epoch()
     return {
@@ -88,11 +88,11 @@ def trained(strategy: Strategy, case: Case, learning: Learning, seed: int) -> di
     }
 
 
-def make_step(strategy: Strategy, case: Case, learning: Learning, step: int) -> bool:
+def is_skipped(strategy: Strategy, case: Case, learning: Learning, step: int) -> bool:
     batch = case.batch(step, strategy.data_rank, strategy.data_size)
     if learning.has_bad_step and step == BAD_STEP and strategy.data_rank == strategy.data_size - 1:
         batch = spoiled(batch)
-    result = strategy.step(batch)
+    result = make_step(strategy, batch, CrossEntropy(learning.label_smoothing))
     if result.is_skipped:
         start = f"step {step}: gradients are not finite"
         assert result.why_skipped.startswith((f"{start}: the loss of rank", f"{start} on rank"))
@@ -165,7 +165,7 @@ def check_bad_steps_of_local(case: Case) -> None:
         step_options=StepOptions(skips_nonfinite=True),
     )
     strategy.prepare(case.build(3), SMOOTHED.rule)
-    skipped = [step for step in range(STEPS) if make_step(strategy, case, SMOOTHED, step)]
+    skipped = [step for step in range(STEPS) if is_skipped(strategy, case, SMOOTHED, step)]
     assert skipped == [BAD_STEP] * (strategy.rank == strategy.size - 1)
     strategy.finish_epoch()
     assert all(bool(p.isfinite().all()) for p in strategy.model.parameters())

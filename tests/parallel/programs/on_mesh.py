@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from tests.parallel.stepping import make_step
 from torch import Tensor, nn
 
 from phalanx.comm.layout import share_of
@@ -81,7 +82,7 @@ def trained(strategy: Strategy, case: Case, rule: OptimizerConfig, seed: int) ->
     for step in range(len(SIZES)):
         batch = case.batch(step, strategy.data_rank, strategy.data_size)
         before = moved_so_far(strategy)
-        result = strategy.step(batch)
+        result = make_step(strategy, batch)
         check_traffic(strategy, before, SIZES[step])
         if strategy.counts_samples and batch.num_samples:
             assert result.logits is not None and result.loss_sum > 0

@@ -8,6 +8,7 @@ import sys
 from datetime import timedelta
 
 import torch
+from tests.parallel.stepping import make_step
 from torch import Tensor, nn
 
 from phalanx.comm.world import World
@@ -101,7 +102,7 @@ def run(name: str) -> None:
         strategy.serve(STEPS)
     else:
         for step in range(STEPS):
-            strategy.step(batch(step, strategy.data_rank, strategy.data_size))
+            make_step(strategy, batch(step, strategy.data_rank, strategy.data_size))
     strategy.finish_epoch()
     own = strategy.model[2].running_mean.tolist()
     counts = strategy.group.gather([*own, float(strategy.role == "worker")])

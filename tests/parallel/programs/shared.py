@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+from tests.parallel.stepping import make_step
 from torch import Tensor, nn
 
 from phalanx.comm.wait import WaitTimeoutError
@@ -99,7 +100,7 @@ def refused() -> None:
         before = [parameter.detach().clone() for parameter in model.parameters()]
         strategy.group.barrier()
         try:
-            strategy.step(Batch(inputs, targets, 2, 2 * strategy.size, step))
+            make_step(strategy, Batch(inputs, targets, 2, 2 * strategy.size, step))
         except UserError as error:
             assert step == 1
             assert all(map(torch.equal, model.parameters(), before))

@@ -7,6 +7,7 @@ import sys
 
 import torch
 from on_mesh import ADAM, cases, compare, moved_so_far, trained
+from tests.parallel.stepping import make_step
 
 from phalanx.comm.world import World
 from phalanx.models.build import build_model
@@ -21,7 +22,7 @@ def step_of(strategy: Strategy, generator: torch.Generator) -> tuple[int, int] |
     """Bytes that one step of the whole MLP sends and receives."""
     before = moved_so_far(strategy)
     inputs = torch.rand(4, 1, 28, 28, generator=generator)
-    strategy.step(Batch(inputs, torch.zeros(4, dtype=torch.int64), 4, 4 * strategy.size, 0))
+    make_step(strategy, Batch(inputs, torch.zeros(4, dtype=torch.int64), 4, 4 * strategy.size, 0))
     after = moved_so_far(strategy)
     return after and before and (after[0] - before[0], after[1] - before[1])
 

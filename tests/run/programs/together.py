@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
+from tests.parallel.stepping import make_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
@@ -66,7 +67,7 @@ def ddp_on_backend_mpi(part: Any) -> None:
     model, truth = model_of(), model_of()
     strategy.prepare(model, SGD(model.parameters(), lr=0.1))
     own = slice(strategy.rank, None, strategy.size)
-    strategy.step(Batch(DATA[0][own], DATA[1][own], 30 // strategy.size, 30, 0))
+    make_step(strategy, Batch(DATA[0][own], DATA[1][own], 30 // strategy.size, 30, 0))
     F.cross_entropy(truth(DATA[0]), DATA[1]).backward()
     for parameter, other in zip(model.parameters(), truth.parameters(), strict=True):
         assert other.grad is not None

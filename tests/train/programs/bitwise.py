@@ -11,7 +11,6 @@ from typing import Any
 
 from phalanx.launch.detect import detect
 from phalanx.train.config import TrainConfig
-from phalanx.train.run_output import RunOutput
 from phalanx.train.session import train
 
 SMALL = {"train_samples": 150, "validation_samples": 61, "batch_size": 32, "epochs": 2}
@@ -49,7 +48,7 @@ def run(name: str, folder: Path, **options: Any) -> None:
     strategy = "mpi" if launched and launched.world_size > 1 else "sequential"
     given = {"strategy": strategy, "dataset": "digits", **SMALL, **CASES[name], **options}
     config = TrainConfig.from_options(bitwise=True, run_dir=folder / name, **given)
-    train(config, launched, RunOutput(folder=None))
+    train(config, launched)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import Any
 
 from phalanx.launch.detect import detect
 from phalanx.train.config import TrainConfig
-from phalanx.train.run_output import RunOutput
 from phalanx.train.session import train
 
 SMALL = {"train_samples": 150, "validation_samples": 61, "batch_size": 32, "epochs": 2}
@@ -51,7 +50,7 @@ def run(name: str, folder: Path, **options: Any) -> None:
     strategy = "pipeline" if launched and launched.world_size > 1 else "sequential"
     given = {"strategy": strategy, "dataset": "digits", **SMALL, **CASES[name], **options}
     config = TrainConfig.from_options(bitwise=True, run_dir=folder / name, **given)
-    train(config, launched, RunOutput(folder=None))
+    train(config, launched)
 
 
 def run_further(folder: Path, checkpoint: Path) -> None:

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "parallel" / "programs"))
 import torch
 from on_mesh import ADAM, Case, compare
 from safetensors.torch import load_file
+from tests.parallel.stepping import CROSS_ENTROPY, make_step
 
 from phalanx.checkpoints import gathering, sharded
 from phalanx.checkpoints.checkpoint import load_checkpoint, save_checkpoint
@@ -58,18 +59,20 @@ def make(word: str, case: Case) -> Strategy:
     if mesh.pp == 1:
         return OnMesh(world, mesh)
     layout = layout_of("1f1b", num_ranks=mesh.pp, micro_batches=2, stages_per_rank=None)
-    return Staged(
+    staged = Staged(
         world,
         mesh,
         layout=layout,
         global_batch_size=11,
         layer_costs=[1.0] * 5,
     )
+    staged.loss = CROSS_ENTROPY
+    return staged
 
 
 def train(strategy: Strategy, case: Case, first: int) -> None:
     for step in range(first, first + STEPS):
-        strategy.step(case.batch(step, strategy.data_rank, strategy.data_size))
+        make_step(strategy, case.batch(step, strategy.data_rank, strategy.data_size))
 
 
 def save(folder: Path, strategy: Strategy, case: Case, epoch: int = 1) -> Path:

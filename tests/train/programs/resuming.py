@@ -17,26 +17,26 @@ import torch
 
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect
-from phalanx.parallel.step import Batch, StepResult
-from phalanx.parallel.strategy import Strategy
+from phalanx.run.batch import MicroBatch
+from phalanx.run.program import ProgramRun
+from phalanx.run.program_loss import LossOf
+from phalanx.run.start import start
 from phalanx.train import session
 from phalanx.train.config import TrainConfig
-from phalanx.train.make_strategy import make_strategy
 from phalanx.train.run import complete
-from phalanx.train.run_output import RunOutput
 
 
-def watched(strategy: Strategy, seen: dict[int, list[int]]) -> Strategy:
-    step = strategy.step
+def watched(run: ProgramRun, seen: dict[int, list[int]]) -> ProgramRun:
+    step = run.step
 
-    def stepping(batch: Batch) -> StepResult:
-        if strategy.counts_samples:
+    def stepping(batch: MicroBatch, loss: LossOf, **words: Any) -> Any:
+        if run._strategy.counts_samples:
             first = batch.inputs.reshape(len(batch.inputs), -1)[: batch.num_samples, 0]
             seen[batch.step] = np.rint(first.numpy() * 1000).astype(int).tolist()
-        return step(batch)
+        return step(batch, loss, **words)
 
-    strategy.step = stepping  # type: ignore[method-assign]
-    return strategy
+    run.step = stepping  # type: ignore[method-assign]
+    return run
 
 
 def run(folder: Path, options: dict[str, Any]) -> None:
@@ -51,9 +51,9 @@ def run(folder: Path, options: dict[str, Any]) -> None:
         {"threads": 1, "dtype": "float64", "timeout_s": 60.0, **options}
     )
     config, _ = complete(config, launched)
-    session.make_strategy = lambda config, launched: watched(make_strategy(config, launched), seen)
+    session.start = lambda *of, **words: watched(start(*of, **words), seen)
     try:
-        session.train(config, launched, RunOutput(folder=folder))
+        session.train(config, launched, folder)
     except UserError as error:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"refused-{rank}").write_text(str(error))

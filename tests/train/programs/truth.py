@@ -9,114 +9,106 @@ case goes on from another one.
 import json
 import os
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
-from phalanx.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from phalanx.checkpoints.manifest import Manifest
 from phalanx.comm.traffic import COUNT
-from phalanx.data.datasets.dataset import Dataset
-from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.launch.detect import detect
-from phalanx.models.build import build_model
+from phalanx.models.options import MNIST_SHAPE, DataShape
 from phalanx.parallel.make import RENDEZVOUS
-from phalanx.records.events import EpochEvent, MemoryEvent, StepEvent
-from phalanx.records.files import EventWriter, rank_file, read_events
+from phalanx.records.events import (
+    EpochEvent,
+    EvaluationEvent,
+    Event,
+    MemoryEvent,
+    StartedEvent,
+    StepEvent,
+)
+from phalanx.records.files import rank_file, read_events
+from phalanx.train.agreement import TrainingData
 from phalanx.train.config import TrainConfig
-from phalanx.train.loop import Training, TrainingContext
-from phalanx.train.make_strategy import make_strategy
-from phalanx.train.optimizer import update_rule
-from phalanx.train.schedule import LRSchedule
+from phalanx.train.session import Training
 
 BATCH, STEPS = 30, 50
 SAMPLES = (STEPS - 1) * BATCH + 2  # the last batch has fewer samples than four ranks
 
 
-def samples(dtype: torch.dtype, steps: int = STEPS) -> Dataset:
-    size = SAMPLES - (STEPS - steps) * BATCH
+def images(number: int, dtype: torch.dtype, validation: int) -> TrainingData:
+    """Return images at random, and the first of them for validation."""
     generator = torch.Generator().manual_seed(5)
-    images = torch.rand(size, 1, 28, 28, generator=generator, dtype=torch.float64)
-    labels = torch.randint(10, (size,), generator=generator)
-    return Dataset(
-        name="digits",
-        train_inputs=images.to(dtype),
-        train_targets=labels,
-        validation_inputs=images[:101].to(dtype),
-        validation_targets=labels[:101],
-        reason="made here",
+    inputs = torch.rand(number, 1, 28, 28, generator=generator, dtype=torch.float64).to(dtype)
+    labels = torch.randint(10, (number,), generator=generator)
+    return data_of(inputs, labels, MNIST_SHAPE, inputs[:validation], labels[:validation])
+
+
+def data_of(
+    inputs: Tensor, targets: Tensor, shape: DataShape, valid_inputs: Tensor, valid_targets: Tensor
+) -> TrainingData:
+    return TrainingData(
+        train=(inputs, targets),
+        validation=(valid_inputs, valid_targets),
+        shape=shape,
+        num_train=len(inputs),
+        num_validation=len(valid_inputs),
     )
 
 
-def manifest(config: TrainConfig, epochs_done: int) -> Manifest:
-    return Manifest(
-        phalanx="0",
-        model=config.model,
-        dtype=config.dtype,
-        optimizer=config.optimizer,
-        dataset="made here",
-        seed=config.seed,
-        global_batch_size=BATCH,
-        epochs_done=epochs_done,
-    )
+def totals_of(events: list[Event]) -> Tensor:
+    """Return samples, losses and right predictions of a rank in training and in validation."""
+    (epoch,) = (e for e in events if isinstance(e, EpochEvent))
+    (evaluation,) = (e for e in events if isinstance(e, EvaluationEvent))
+    counts = [
+        count
+        for event in (epoch, evaluation)
+        for count in (event.samples, event.loss_sum, event.correct or 0)
+    ]
+    return torch.tensor(counts, dtype=torch.float64)
+
+
+def train(config: TrainConfig, data: TrainingData, folder: Path) -> tuple[Training, list[Event]]:
+    """Train; return the training, whose run is open, and this rank's records."""
+    launched = None if config.strategy == "sequential" else detect(os.environ)
+    config = replace(config, ranks=launched.world_size if launched else 1, threads=1)
+    training = Training.begin(config, data, folder)
+    training.train_epochs()
+    training.run.barrier()
+    return training, list(read_events(rank_file(folder, training.run.rank)))
 
 
 def run(name: str, config: TrainConfig, folder: Path, steps: int) -> None:
     dtype = getattr(torch, config.dtype)
-    launched = None if config.strategy == "sequential" else detect(os.environ)
-    strategy = make_strategy(config, launched)
-    model = build_model(config.model, seed=config.seed + strategy.rank, dtype=dtype)
-    strategy.prepare(model, update_rule(config, config.lr))  # gives all the weights of rank 0
-    epoch = 0
-    if config.resume is not None:
-        epoch = load_checkpoint(config.resume, strategy.model, strategy.optimizer).epochs_done
-    writer = EventWriter(rank_file(folder / name, strategy.rank))
-    work = TrainingContext(
-        strategy=strategy,
-        schedule=LRSchedule(kind=config.lr_schedule, peak=config.lr, num_steps=2 * steps),
-        source=InMemorySource(samples(dtype, steps)),
-        global_batch_size=BATCH,
-        seed=config.seed,
-        writer=writer,
-        began_at=time.perf_counter(),
-        first_epoch=epoch,
-    )
-    totals = strategy.group.gather(Training(work).run_epoch().values())
-    writer.close()
-    if config.checkpoint_dir is not None and strategy.rank == 0:
-        seal = manifest(config, epoch + 1)
-        save_checkpoint(config.checkpoint_dir, strategy.model, strategy.optimizer, seal)
-    strategy.group.barrier()
-    events = list(read_events(rank_file(folder / name, strategy.rank)))
-    losses = [e.loss_sum for e in events if isinstance(e, StepEvent)] or [0.0] * steps
-    rows = strategy.group.gather(losses)
-    tensors = {k: v.detach().clone() for k, v in model.named_parameters()}
-    theory = strategy.expected(BATCH)
+    data = images(SAMPLES - (STEPS - steps) * BATCH, dtype, 101)
+    training, events = train(config, data, folder / name)
+    rank = training.run.rank
+    tensors = {k: v.clone() for k, v in training.run.state_dict().items()}
+    (started,) = (e for e in events if isinstance(e, StartedEvent))
     (memory,) = (e for e in events if isinstance(e, MemoryEvent))
+    assert started.expected is not None
     kept = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
-    tensors["kept"] = torch.tensor([kept, theory.state_bytes], dtype=torch.float64)
+    tensors["kept"] = torch.tensor([kept, started.expected.state_bytes], dtype=torch.float64)
     (trained,) = (e for e in events if isinstance(e, EpochEvent))
     if trained.sent_bytes is not None:
         tensors["moved"] = torch.tensor([trained.sent_bytes, trained.received_bytes])
-        a_step = torch.tensor([theory.sent_bytes, theory.received_bytes], dtype=torch.float64)
-        tensors["expected"] = steps * a_step
+        theory = [started.expected.sent_bytes, started.expected.received_bytes]
+        tensors["expected"] = steps * torch.tensor(theory, dtype=torch.float64)
     tensors["staleness"] = torch.tensor([[*pair] for pair in trained.staleness.items()] or [[0, 0]])
-    if rows is not None:
-        tensors["losses"] = torch.tensor(rows, dtype=torch.float64).sum(0)
-        tensors["totals"] = torch.tensor(totals, dtype=torch.float64)
-    save_file(tensors, folder / f"{name}-{strategy.rank}.safetensors")
-    strategy.group.barrier()
-    strategy.close()
+    losses = [e.loss_sum for e in events if isinstance(e, StepEvent)] or [0.0] * steps
+    tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
+    tensors["totals"] = totals_of(events)
+    save_file(tensors, folder / f"{name}-{rank}.safetensors")
+    training.run.close()
 
 
 def main(folder: Path, cases: dict[str, dict[str, Any]], steps: int = STEPS) -> None:
     torch.set_num_threads(1)
     meeting = os.environ.get(RENDEZVOUS)
     for name, options in cases.items():
-        options = dict(options)
+        options = {"epochs": 1, "batch_size": BATCH, **options}
         for key in ("resume", "checkpoint_dir"):
             if key in options:
                 options[key] = Path(options[key])

@@ -1,12 +1,11 @@
-"""Source of batches from packed data, prefetched in bounded memory."""
+"""Packed data that are read for training, prefetched in bounded memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,13 +19,10 @@ from phalanx.data.reading.pack_reader import (
     SplitReader,
 )
 from phalanx.data.reading.prefetch import ReaderKind, Readers, make_readers, trace_reads
-from phalanx.data.samples import Samples
 from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription
-from phalanx.data.sources.source import LoadedBatch, Source
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.data.staging.staged_view import StagedView
 from phalanx.data.staging.stager import Stager
-from phalanx.data.windowed_shuffle import windowed_order
 from phalanx.errors import UserError
 from phalanx.records.spans import SpanRecorder
 
@@ -44,46 +40,24 @@ class ReaderOptions:
     """Batches in progress or waiting."""
     cache_bytes: int = 0
     damaged: Literal["stop", "skip"] = "stop"
-    shuffle_shards: int | None = None
-    """Shuffle within windows of this many shards; None: shuffle all samples."""
     timeout_s: float = 300.0
 
 
-class PreparedSamples:
-    """`Samples` of one split of a pack as a model takes them: pairs of inputs and targets, without
-    those that are damaged."""
+class PreparedBatch(NamedTuple):
+    """Samples that were asked for, in memory."""
 
-    def __init__(
-        self,
-        split: str,
-        num_samples: int,
-        read: Callable[[Iterator[ReadRequest]], Iterator[ReadResult]],
-        epoch: int = 0,
-    ) -> None:
-        """read: reads ahead. epoch: by which samples are augmented."""
-        self._split, self._num_samples, self._read, self._epoch = split, num_samples, read, epoch
-        self.damaged: set[int] = set()
-        """Numbers of the damaged samples found so far."""
-
-    def __len__(self) -> int:
-        return self._num_samples
-
-    def at(self, epoch: int) -> PreparedSamples:
-        """Return the samples as they are in an epoch."""
-        samples = PreparedSamples(self._split, self._num_samples, self._read, epoch)
-        samples.damaged = self.damaged
-        return samples
-
-    def batches(self, indices: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the samples of each of `indices` that are not damaged."""
-        work = (ReadRequest(self._split, chosen.numpy(), self._epoch) for chosen in indices)
-        for result in self._read(work):
-            self.damaged.update(result.damaged.tolist())
-            yield torch.from_numpy(result.inputs), torch.from_numpy(result.targets)
+    inputs: Tensor
+    """(n, …), n at least 1: a padding sample where all of them are damaged."""
+    targets: Tensor
+    """(n, …)."""
+    num_samples: int
+    """Number of samples, without the padding one."""
+    num_damaged: int
+    """Number of samples left out because they are damaged."""
 
 
-class PackSource(Source):
-    """A `Source` of packed data, prefetched in bounded memory."""
+class PackSource:
+    """Both splits of a pack, which readers prepare ahead in bounded memory."""
 
     def __init__(
         self,
@@ -106,7 +80,7 @@ class PackSource(Source):
             split: Pack(description.folder / split, damaged=options.damaged)
             for split in (TRAIN, VALIDATION)
         }
-        numbers = {
+        self._numbers = {
             TRAIN: _checked_count("--train-samples", train_samples, description.num_train),
             VALIDATION: _checked_count(
                 "--validation-samples", validation_samples, description.num_validation
@@ -127,46 +101,40 @@ class PackSource(Source):
         self._readers: Readers[ReadRequest, ReadResult] = make_readers(
             fetch, options.readers, options.kind
         )
-        self._samples = {s: PreparedSamples(s, n, self._read) for s, n in numbers.items()}
-        super().__init__(
-            self._samples[TRAIN],
-            self._samples[VALIDATION],
-            name=description.name,
-            reason=description.reason,
-            shape=description.shape,
-        )
-        self.skips_damaged = options.damaged == "skip"
-        self.order = f"{self.num_train} samples of {self.name} {description.fingerprint} " + (
-            "at random"
-            if options.shuffle_shards is None
-            else f"in windows of {options.shuffle_shards} shards"
-        )
+        self.position = (0, 0)
+        """Epoch, and the number of its samples read so far, over all ranks."""
         self.stager: Stager | None = None
         """Stager of this node, if this rank runs it; closed with the source."""
-        self.copies = ExitStack()
-        """Copies of the pack on nodes that lack it; removed with the source, collectively."""
-        self.opening_notice = ""
+        self._damaged: dict[str, set[int]] = {TRAIN: set(), VALIDATION: set()}
+        """Numbers of the damaged samples found so far."""
         self._num_reported: dict[str, int] = {TRAIN: 0, VALIDATION: 0}
 
-    def read(self, split: str, indices: Sequence[Tensor], epoch: int) -> Iterator[LoadedBatch]:
-        """Yield the samples of each of `indices`, of an epoch, and a padding one where all of them
-        are damaged."""
-        batches = self._samples[split].at(epoch).batches(indices)
-        for chosen, (inputs, targets) in zip(indices, batches, strict=True):
-            yield self._load(inputs, targets, len(chosen), len(targets))
+    def read(self, split: str, indices: Sequence[Tensor], epoch: int) -> Iterator[PreparedBatch]:
+        """Yield the samples of each of `indices`, as augmented in an epoch, without those that are
+        damaged."""
+        work = (ReadRequest(split, chosen.numpy(), epoch) for chosen in indices)
+        results = self._readers.results(
+            work, depth=self._options.depth, timeout_s=self._options.timeout_s
+        )
+        for chosen, result in zip(indices, results, strict=True):
+            self._damaged[split].update(result.damaged.tolist())
+            inputs, targets = torch.from_numpy(result.inputs), torch.from_numpy(result.targets)
+            number = len(targets)
+            if not number:
+                inputs = inputs.new_zeros(1, *inputs.shape[1:])
+                targets = targets.new_zeros(1, *targets.shape[1:])
+            yield PreparedBatch(inputs, targets, number, len(chosen) - number)
 
     def notices(self) -> list[str]:
         """Return notices of staging and of damaged samples found since the last call."""
         notices = self.stager.notices() if self.stager is not None else []
-        notices += filter(None, [self.opening_notice])
-        self.opening_notice = ""
-        for split, samples in self._samples.items():
-            if len(samples.damaged) > self._num_reported[split]:
-                self._num_reported[split] = len(samples.damaged)
-                listed = ", ".join(map(str, sorted(samples.damaged)[:MAX_LISTED]))
-                more = ", …" if len(samples.damaged) > MAX_LISTED else ""
+        for split, damaged in self._damaged.items():
+            if len(damaged) > self._num_reported[split]:
+                self._num_reported[split] = len(damaged)
+                listed = ", ".join(map(str, sorted(damaged)[:MAX_LISTED]))
+                more = ", …" if len(damaged) > MAX_LISTED else ""
                 notices.append(
-                    f"{self._packs[split].folder}: {len(samples.damaged)} damaged so far, and left "
+                    f"{self._packs[split].folder}: {len(damaged)} damaged so far, and left "
                     f"out: sample {listed}{more}"
                 )
         return notices
@@ -177,25 +145,11 @@ class PackSource(Source):
             pack.close()
         if self.stager is not None:
             self.stager.close()
-        self.copies.close()
-
-    def _read(self, work: Iterator[ReadRequest]) -> Iterator[ReadResult]:
-        options = self._options
-        return self._readers.results(work, depth=options.depth, timeout_s=options.timeout_s)
-
-    def _train_samples(self, epoch: int) -> Samples:
-        return self._samples[TRAIN].at(epoch)
-
-    def _epoch_order(self, seed: int, epoch: int) -> Tensor | None:
-        window = self._options.shuffle_shards
-        if window is None:
-            return None
-        return windowed_order(self.first_samples(TRAIN), window, seed, epoch)
 
     def first_samples(self, split: str) -> list[int]:
         """Return the number of the first sample of each shard that is read, then the number of
         samples."""
-        number = self.num_train if split == TRAIN else self.num_validation
+        number = self._numbers[split]
         starts = self._packs[split].first_samples.tolist()
         return [start for start in starts if start < number] + [number]
 

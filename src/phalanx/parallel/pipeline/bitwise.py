@@ -138,12 +138,10 @@ class BitwisePipeline(Strategy):
 
     def _sample_for(self, model: nn.Module) -> Tensor:
         """Return samples of the size of a micro-batch, all zeros."""
-        self._targets_per_sample = 1
         if self.sample is not None:
             return self.sample.new_zeros(self._micro_batch_size, *self.sample.shape[1:])
-        shape = self.data_shape or getattr(model, "shape", None)
+        shape = getattr(model, "shape", None)
         assert shape is not None, "set before `prepare`"
-        self._targets_per_sample = shape.targets_per_sample
         dtype = torch.int64 if shape.is_text else next(model.parameters()).dtype
         return torch.zeros(self._micro_batch_size, *shape.inputs, dtype=dtype)
 
@@ -171,20 +169,23 @@ class BitwisePipeline(Strategy):
         self.summed = SummedLoss(*self.group.sum(own))
         stop_filling_memory()
         return result._replace(
-            loss_sum=result.loss_sum * self._targets_per_sample,
             communication_s=result.communication_s + time.perf_counter() - began,
         )
 
     def _loss_of(self, outputs: Tensor, batch: Batch) -> MicroBatchLoss:
-        """Return the loss of a micro-batch, as `BitwiseTraining` has it."""
+        """Return the loss of a micro-batch, as a bitwise run of one process has it."""
         outputs = outputs if self.options.autocast is None else outputs.float()
         samples = batch.num_samples
-        loss = self.loss.mean_over(outputs, batch.targets, samples, self._targets_per_sample)
+        loss = self.loss.mean_over(outputs, batch.targets)
         factor = samples * (1 / self._num_samples)
         return MicroBatchLoss(loss, factor, samples * loss.item(), self.loss.logits(outputs))
 
     def predict(self, inputs: Tensor) -> Tensor | None:
-        return self._pipeline.predict(inputs, len(inputs))
+        if (dtype := self.options.autocast) is None:
+            return self._pipeline.predict(inputs, len(inputs))
+        with torch.autocast("cpu", dtype=dtype):
+            outputs = self._pipeline.predict(inputs, len(inputs))
+        return None if outputs is None else outputs.float()
 
     def predict_everywhere(self, inputs: Tensor) -> Tensor:
         """Return the outputs for `inputs` on every rank."""
@@ -208,10 +209,7 @@ class BitwisePipeline(Strategy):
             squares[number] = 0.0 if parameter.grad is None else square_of(parameter.grad)
         return sum(self.group.sum(squares))
 
-    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:
-        return self.describe_nonfinite_sums(batch, loss_sum)
-
-    def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
+    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
         found = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
+from tests.parallel.stepping import CrossEntropy, cross_entropy_sum
 from torch import Tensor, nn
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -24,7 +25,6 @@ from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.costs import step_traffic
-from phalanx.parallel.loss import CrossEntropy
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
 from phalanx.parallel.pipeline.costing import shared_costs
@@ -34,7 +34,7 @@ from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
 from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.orders import Action, orders_of
-from phalanx.parallel.step import Batch, cross_entropy_sum, split_micro_batches
+from phalanx.parallel.step import Batch, split_micro_batches
 
 NUM_STEPS = 12
 BATCH, SMALL = 13, 2  # neither a number of ranks nor one of micro-batches divides 13

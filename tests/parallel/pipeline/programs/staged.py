@@ -8,6 +8,7 @@ import time
 
 import torch
 from pipelines import BATCH, TOLERANCE, Truth, adam, batch, batches, gpt, mlp, sgd
+from tests.parallel.stepping import CROSS_ENTROPY, make_step
 
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
@@ -47,6 +48,7 @@ def train(word: str, truth: Truth) -> None:
         global_batch_size=BATCH,
         sequence_parallel="sequence" in options,
     )
+    strategy.loss = CROSS_ENTROPY
     seed = 3 + strategy.rank  # every rank takes the weights of rank 0
     strategy.prepare(
         build_model(name, seed=seed, dtype=torch.float64, options=sizes, shape=truth.shape),
@@ -56,7 +58,7 @@ def train(word: str, truth: Truth) -> None:
     for step in range(len(truth.losses)):
         before = strategy.group.traffic.snapshot()
         part = part_of(strategy, truth, step)
-        result = strategy.step(part)
+        result = make_step(strategy, part)
         losses.append(result.loss_sum if strategy.counts_samples else 0.0)
         if strategy.counts_samples:
             assert result.logits is not None

@@ -1,0 +1,189 @@
+"""Agreement of the ranks before a training starts: on its options, and the data of each node.
+
+Under the user's own launcher rank 0 completes the options, by the data and the checkpoints that its
+node has, and the others follow: nodes that lack files get copies, and none decides by other files
+than rank 0.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import torch
+import torch.distributed as dist
+
+from phalanx.comm.shared_folder import named_host
+from phalanx.data.datasets.dataset import load_dataset
+from phalanx.launch.detect import Launched
+from phalanx.models.options import DataShape
+from phalanx.parallel.gloo import GlooGroup
+from phalanx.parallel.make import JobRanks
+from phalanx.parallel.run_group import RunGroup
+from phalanx.parallel.world_group import WorldGroup
+from phalanx.run.packed import Packed
+from phalanx.train.config import TrainConfig
+from phalanx.train.resume import RunIsFinishedError
+from phalanx.train.run import complete, with_ranks
+from phalanx.train.unshared_data import dataset_folder, describe_everywhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """Data of a training, as `phalanx.start` and `run.evaluate` take them."""
+
+    train: object
+    validation: object
+    shape: DataShape
+    num_train: int
+    num_validation: int
+
+
+class Agreement:
+    """The ranks before the run, on several nodes with a group of their own."""
+
+    def __init__(self, config: TrainConfig, launched: Launched | None, *, is_begun: bool) -> None:
+        """is_begun: the options are complete, and whoever has started the ranks keeps the run."""
+        self._config, self._launched, self._is_begun = config, launched, is_begun
+        self._group: RunGroup | None = None
+        self._copies, self._has_copies = ExitStack(), False
+        self.lines: list[str] = []
+        """For the user, before those of the run."""
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this is rank 0."""
+        return self._launched is None or self._launched.rank == 0
+
+    def __enter__(self) -> Self:
+        if self._launched is not None and self._launched.may_span_nodes:
+            ranks = JobRanks(launched=self._launched, timeout_s=self._config.timeout_s)
+            self._group = _meet(ranks, is_gloo=self._config.strategy == "gloo")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, SystemExit):
+            self._copies.close()
+            self._part()
+
+    def _part(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
+
+    def complete(self) -> TrainConfig | None:
+        """Return the options, complete; None, on all ranks, where nothing is left to do.
+
+        Raises: UserError as `phalanx.train.run.complete`.
+        """
+        if self._is_begun:
+            return self._config
+        group, config = self._group, self._config
+        try:
+            with named_host(self._launched):
+                if group is not None and not self.is_first:
+                    config = with_ranks(config, self._launched)
+                else:
+                    notices: list[str] = []
+                    config, choice = complete(config, self._launched, notices)
+                    self.lines += [choice.reason, *notices]
+        except RunIsFinishedError as finished:
+            if self.is_first:
+                print(finished, flush=True)
+            if group is not None:
+                group.share("")
+            return None
+        if group is None:
+            return config
+        text = group.share(json.dumps(config.as_record()) if self.is_first else "")
+        if not text:
+            return None
+        return replace(TrainConfig.from_record(json.loads(text)), threads=config.threads)
+
+    def open_data(self, config: TrainConfig) -> TrainingData:
+        """Return the data. Nodes that lack rank 0's files get copies.
+
+        config: complete.
+        Raises: UserError when the data is missing or damaged, or has fewer samples than asked for.
+        """
+        with named_host(self._launched):
+            data = self._open_dataset(config) if config.data is None else self._open_pack(config)
+        if not self._has_copies:
+            self._part()
+        return data
+
+    def _open_dataset(self, config: TrainConfig) -> TrainingData:
+        with dataset_folder(config, self._group) as data_root:
+            dataset = load_dataset(
+                config.dataset,
+                data_root,
+                dtype=getattr(torch, config.dtype),
+                train_samples=config.train_samples,
+                validation_samples=config.validation_samples,
+            )
+        return TrainingData(
+            train=(dataset.train_inputs, dataset.train_targets),
+            validation=(dataset.validation_inputs, dataset.validation_targets),
+            shape=dataset.shape,
+            num_train=len(dataset.train_inputs),
+            num_validation=len(dataset.validation_inputs),
+        )
+
+    def _open_pack(self, config: TrainConfig) -> TrainingData:
+        described, line = describe_everywhere(config, self._group, self._copies)
+        packed = packed_of(config)
+        if line:  # nodes with copies have all of it
+            self._has_copies = True
+            packed = replace(
+                packed, folder=described.folder, stage=None, stage_mb=None, keep_staged=False
+            )
+            if self.is_first:
+                print(line, flush=True)
+        return TrainingData(
+            train=packed,
+            validation=packed,
+            shape=described.shape,
+            num_train=min(config.train_samples or described.num_train, described.num_train),
+            num_validation=min(
+                config.validation_samples or described.num_validation, described.num_validation
+            ),
+        )
+
+
+def _meet(ranks: JobRanks, *, is_gloo: bool) -> RunGroup:
+    if not is_gloo:
+        return WorldGroup(ranks.join())
+    store, rank, size, local_rank = ranks.meet()
+    return GlooGroup(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        store=dist.PrefixStore("phalanx agreement", store),
+        timeout_s=ranks.timeout_s,
+    )
+
+
+def packed_of(config: TrainConfig) -> Packed:
+    """Return the pack of the options, as a program names it."""
+    assert config.data is not None, "packed data"
+    return Packed(
+        config.data,
+        readers=config.readers,
+        reader_kind=config.reader_kind,
+        prefetch=config.prefetch,
+        cache_mb=config.cache_mb,
+        stage=config.stage,
+        stage_mb=config.stage_mb,
+        keep_staged=config.keep_staged,
+        shuffle_shards=config.shuffle_shards,
+        augment=config.augment,
+        damaged=config.damaged,
+        train_samples=config.train_samples,
+        validation_samples=config.validation_samples,
+        dtype=config.dtype,
+    )
