@@ -30,7 +30,7 @@ from torch.optim import AdamW
 
 import phalanx
 from harness import save
-from phalanx.launch.orphan import JOB_VARIABLE
+from phalanx.jobs.orphan import JOB_VARIABLE
 from phalanx.records.events import SavedEvent
 from phalanx.records.files import read_events
 

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from phalanx.errors import UserError
+from phalanx.jobs.command import mpi_job
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.installation import find_mpi
+from phalanx.jobs.job import Job
 from phalanx.jobs.record import RUNS, describe_environment
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
 from phalanx.records.files import write_atomically
 
 

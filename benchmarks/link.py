@@ -29,7 +29,7 @@ from harness import run_ranks, save
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 
 LINKS = ("1Gbit/s,1ms", "10Gbit/s,100us", "1Gbit/s", "100Mbit/s,5ms")
 ROUNDS, SUMMED_BYTES = 15, 10_000_000

@@ -39,10 +39,10 @@ from typing import Any
 
 import phalanx
 from harness import save
-from phalanx.launch.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
+from phalanx.jobs.command import mpi_job
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.installation import find_mpi
 from phalanx.report.collectives.rows import read_collectives
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]

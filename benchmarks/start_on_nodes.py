@@ -33,7 +33,7 @@ from typing import Any
 
 import phalanx
 from harness import save
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from phalanx.records.files import rank_file
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]

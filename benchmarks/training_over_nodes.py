@@ -50,8 +50,8 @@ from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.gradients.compression.make import make_compressor
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.detect import detect
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.detect import detect
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch

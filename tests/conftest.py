@@ -15,11 +15,11 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from phalanx.errors import UserError
-from phalanx.launch.binding import THREAD_POOLS
-from phalanx.launch.command import Command, local_commands, mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
+from phalanx.jobs.binding import THREAD_POOLS
+from phalanx.jobs.command import Command, local_commands, mpi_job
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.installation import find_mpi
+from phalanx.jobs.job import Job
 from tests.forking import python
 from tests.forking.server import ROOM
 

@@ -13,8 +13,8 @@ import pytest
 
 from phalanx.cli.program_words import separate_program
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.installation import MpiInstallation, find_mpi
 from phalanx.jobs.launch_program import launch_program
-from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.records.files import read_run, write_record
 from phalanx.records.schema import Outcome
 from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from phalanx.records.files import read_run
 from phalanx.report.survival_rows import LABELS, same_bits
 from phalanx.study.survival_run import WAYS

@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from phalanx.errors import RunFailedError
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from phalanx.records.events import (
     EpochEvent,
     EvaluationEvent,

@@ -14,7 +14,7 @@ from phalanx.comm.errors import WaitTimeoutError
 from phalanx.comm.kernels import compiled
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy, wait_until
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 from tests.comm.local_ranks import Pipes, run_ranks
 
 pytestmark = pytest.mark.alone

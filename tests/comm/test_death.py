@@ -17,7 +17,7 @@ from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.kernels import compiled
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy
-from phalanx.launch.leftovers import SHARED_MEMORY, mapped_files
+from phalanx.jobs.leftovers import SHARED_MEMORY, mapped_files
 from tests.comm.local_ranks import Pipes, run_ranks
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels were built")

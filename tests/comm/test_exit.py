@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from tests.conftest import Ranks, long
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.comm.shared_folder import MAX_NAMED_HOSTS, RankOnHost, by_host, named_host
 from phalanx.errors import UserError
-from phalanx.launch.detect import Launched
+from phalanx.jobs.detect import Launched
 
 
 def test_ranks_are_listed_by_host() -> None:

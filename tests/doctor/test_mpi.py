@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.doctor.mpi import check_mpi, judge_ranks, parse_answers, reason, run_probe
-from phalanx.launch.installation import MpiInstallation, find_mpi
+from phalanx.jobs.installation import MpiInstallation, find_mpi
 
 MPICH = MpiInstallation(vendor="mpich", version="5.0.2", mpiexec=Path("mpiexec"), source="path")
 WELL = {

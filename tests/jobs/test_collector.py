@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.jobs import rank_log
 from phalanx.jobs.collector import Collector, Files
-from phalanx.launch import rank_log
-from phalanx.launch.frames import MAX_DATA, Frame, frames_of
-from phalanx.launch.rank_log import read_failures
-from phalanx.launch.relay import ENDED, ORDER, Order
+from phalanx.jobs.frames import MAX_DATA, Frame, frames_of
+from phalanx.jobs.rank_log import read_failures
+from phalanx.jobs.relay import ENDED, ORDER, Order
 
 PROGRAM = """
 import os, sys, pathlib
-from phalanx.launch import relayed
+from phalanx.jobs import relayed
 folder = pathlib.Path(sys.argv[1])
 print("hello from", folder == pathlib.Path(os.environ["PHALANX_RUN_DIR"]), flush=True)
 (folder / "rank-3.jsonl").write_text((folder / "run.json").read_text() * 2000)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.jobs.allocation import THIS_MACHINE, Allocation, Node
+from phalanx.jobs.command import Command
 from phalanx.jobs.follow import SLOW_START_S, START_S, SlowStart, must_end, watch
+from phalanx.jobs.job import Job
 from phalanx.jobs.outcome import JobExit
-from phalanx.launch.allocation import THIS_MACHINE, Allocation, Node
-from phalanx.launch.command import Command
-from phalanx.launch.job import Job
-from phalanx.launch.rank_failure import RankFailure, note
+from phalanx.jobs.rank_failure import RankFailure, note
 
 
 class Clock:

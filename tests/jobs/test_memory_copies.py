@@ -27,7 +27,7 @@ from phalanx.jobs.memory_copies import (
     check_copies,
     newest_copy,
 )
-from phalanx.launch.memory_copies import (
+from phalanx.jobs.node_copies import (
     PREFIX,
     SHARED_MEMORY,
     abandoned_folders,
@@ -180,7 +180,7 @@ def test_a_copy_names_no_file_outside(tmp_path: Path) -> None:
 def owner() -> Iterator[subprocess.Popen[str]]:
     """Another process that owns the copies of a run, and prints their folder."""
     program = (
-        "from phalanx.launch.memory_copies import owned_folder; import os, sys\n"
+        "from phalanx.jobs.node_copies import owned_folder; import os, sys\n"
         "with owned_folder(f'{os.getpid()}.test') as folder:\n"
         "    print(folder, flush=True); sys.stdin.read()"
     )

@@ -10,8 +10,8 @@ import pytest
 from phalanx.errors import JobLostError, RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge_program, judge_run
-from phalanx.launch.rank_failure import RankFailure, note
-from phalanx.launch.rank_log import log_file
+from phalanx.jobs.rank_failure import RankFailure, note
+from phalanx.jobs.rank_log import log_file
 from phalanx.records.events import FinishedEvent, RecoveredEvent, StartedEvent, StoppedEvent
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
 from phalanx.records.schema import Failure, Outcome

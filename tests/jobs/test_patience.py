@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.jobs.patience import FRESH_S, MARGIN_S, RankWait, check_patience, late_ranks
-from phalanx.launch.state_clock import MAX_GAP_S, StateClock
+from phalanx.jobs.state_clock import MAX_GAP_S, StateClock
 from phalanx.records.wait_reports import WaitReport, read_reports, remove_reports, write_report
 
 NOW, PATIENCE_S = 1000.0, 10.0

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from phalanx.jobs import program_job
+from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.restarts import Attempt
-from phalanx.launch.binding import THREAD_POOLS
 
 
 @pytest.mark.parametrize("hosts", [None, "elsewhere.invalid:2"])

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from phalanx.checkpoints.folder import readable_folders
+from phalanx.jobs.allocation import Allocation, parse_hosts
+from phalanx.jobs.installation import find_mpi
+from phalanx.jobs.leftovers import parent_of
 from phalanx.jobs.restarts import WINDOW_S, left_of, why_no_restart
-from phalanx.launch.allocation import Allocation, parse_hosts
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.leftovers import parent_of
-from phalanx.launch.variables import _LAUNCHERS
+from phalanx.jobs.variables import _LAUNCHERS
 from phalanx.records.events import StartedEvent
 from phalanx.records.files import read_events, read_run
 from phalanx.report.bitwise import judge, read_bitwise_run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from tests.nodes import cluster
 from tests.nodes import slurm as with_slurm
 from tests.nodes.cluster import virtual_nodes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from phalanx.launch.installation import MpiInstallation
+from phalanx.jobs.installation import MpiInstallation
 from tests.conftest import ONE_THREAD, PATIENCE
 from tests.nodes.cluster import Cluster
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.stray_daemon import FROZEN_S
+from phalanx.jobs.stray_daemon import FROZEN_S
 from tests.conftest import PATIENCE, long
 from tests.nodes.conftest import MakeNodes
 from tests.nodes.mpi_nodes import INSTALLED, Nodes

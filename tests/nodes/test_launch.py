@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from phalanx.launch.binding import THREAD_POOLS
+from phalanx.jobs.binding import THREAD_POOLS
 from tests.conftest import PATIENCE
 from tests.nodes.conftest import INSTALLED, Nodes
 

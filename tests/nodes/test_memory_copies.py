@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.launch.memory_copies import PREFIX
+from phalanx.jobs.node_copies import PREFIX
 from tests.conftest import PATIENCE
 from tests.nodes.conftest import MakeNodes
 from tests.nodes.mpi_nodes import INSTALLED, Nodes

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.installation import Vendor, find_mpi
+from phalanx.jobs.installation import Vendor, find_mpi
 from tests.conftest import ONE_THREAD, PATIENCE
 from tests.nodes.cluster import Cluster, virtual_nodes
 from tests.nodes.conftest import reason_to_skip

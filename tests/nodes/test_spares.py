@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from phalanx.records.events import ReplacedEvent
 from phalanx.records.files import rank_file, read_events
 from tests.conftest import PATIENCE, long

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from tests.conftest import PATIENCE
 from tests.nodes.mpi_nodes import INSTALLED, ROOT, Nodes
 from tests.nodes.test_unshared import LOCAL

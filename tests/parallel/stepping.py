@@ -44,6 +44,7 @@ class CrossEntropy(LossFunction):
         return self.sum_over(outputs, targets, len(targets)) / targets.numel()
 
     def logits(self, outputs: Any) -> Tensor | None:
+        assert isinstance(outputs, Tensor)
         return outputs.detach()
 
 

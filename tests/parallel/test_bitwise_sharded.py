@@ -9,7 +9,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.errors import UserError
-from phalanx.launch.survival import FAULT_TOLERANCE
+from phalanx.jobs.survival import FAULT_TOLERANCE
 from phalanx.parallel.bitwise_sharded import check_by_parameter, check_survivable, view_like
 from phalanx.parallel.costs import assign_owners
 from phalanx.parallel.make import JobRanks, make_bitwise

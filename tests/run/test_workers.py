@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.leftovers import SHARED_MEMORY
+from phalanx.jobs.leftovers import SHARED_MEMORY
 from tests.conftest import PATIENCE, long
 
 pytestmark = [

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 from phalanx.study.probe import probe
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.allocation import THIS_MACHINE, Allocation, Node
+from phalanx.jobs.allocation import THIS_MACHINE, Allocation, Node
 from phalanx.study.planned import environment_of
 from phalanx.study.scaling import (
     ScalingConfig,

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 
 
 @pytest.fixture

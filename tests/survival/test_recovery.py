@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
-from phalanx.launch.leftovers import processes_with
+from phalanx.jobs.command import mpi_job
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.installation import find_mpi
+from phalanx.jobs.job import Job
+from phalanx.jobs.leftovers import processes_with
 from tests.conftest import PATIENCE
 from tests.survival.records import Run, check, number, read_run
 

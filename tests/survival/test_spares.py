@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.survival import check_spares, ranks_beside
+from phalanx.jobs.survival import check_spares, ranks_beside
 from phalanx.parallel.membership import DIVIDED, WAITING, computing
 from phalanx.records.events import FinishedEvent, ReplacedEvent, StepEvent
 from phalanx.records.files import rank_file, read_events

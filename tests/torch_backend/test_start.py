@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.cores import affinity_cores
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.cores import affinity_cores
+from phalanx.jobs.installation import find_mpi
 from tests.conftest import Ranks
 
 MPI_VARIABLES = ("OMPI_", "PMI", "PMIX", "SLURM", "RANK", "WORLD_SIZE")
@@ -35,8 +35,8 @@ def test_import_torch_makes_mpi_known_and_loads_nothing() -> None:
         "assert not dist.is_mpi_available(); assert not dist.is_backend_available('mpi'); "
         "print(sorted(m for m in sys.modules if m.startswith(('mpi4py', 'phalanx'))))"
     )
-    names = ["phalanx", "phalanx.errors", "phalanx.launch", "phalanx.launch.detect"]
-    names += ["phalanx.launch.variables", "phalanx.torch_backend"]
+    names = ["phalanx", "phalanx.errors", "phalanx.jobs", "phalanx.jobs.detect"]
+    names += ["phalanx.jobs.variables", "phalanx.torch_backend"]
     names += ["phalanx.torch_backend.register", "phalanx.torch_backend.torch_patches"]
     assert run("-c", program).strip() == str(names)
     under_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}

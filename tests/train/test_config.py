@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.binding import THREAD_POOLS
-from phalanx.launch.detect import Launched
+from phalanx.jobs.binding import THREAD_POOLS
+from phalanx.jobs.detect import Launched
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete
 

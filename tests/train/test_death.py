@@ -16,7 +16,7 @@ import pytest
 
 from phalanx.checkpoints.find import find_checkpoint
 from phalanx.errors import EXIT_LOST
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from phalanx.records.events import StartedEvent
 from phalanx.records.files import read_events, read_run
 from phalanx.records.progress import newest_saved

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.detect import Launched
-from phalanx.launch.survival import COLLECTIVES, FAULT_TOLERANCE
+from phalanx.jobs.detect import Launched
+from phalanx.jobs.survival import COLLECTIVES, FAULT_TOLERANCE
 from phalanx.run.strategy import StrategyName as ProgramStrategy
 from phalanx.run.strategy import check_bitwise
 from phalanx.train.config import TrainConfig

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.installation import find_mpi
 from phalanx.records.events import StartedEvent, StepEvent
 from phalanx.records.files import read_events, read_run
 from phalanx.records.last_collectives import read_last_collectives

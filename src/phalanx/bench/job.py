@@ -17,6 +17,11 @@ from rich.console import Console
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.ranks import run_ranks
 from phalanx.errors import RunFailedError
+from phalanx.jobs.allocation import allocation, check_ranks, max_local_ranks
+from phalanx.jobs.command import Command
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.installation import find_mpi
+from phalanx.jobs.job import Job
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import (
     begin_record,
@@ -25,11 +30,6 @@ from phalanx.jobs.record import (
     end_record,
     opening_fields,
 )
-from phalanx.launch.allocation import allocation, check_ranks, max_local_ranks
-from phalanx.launch.command import Command
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
 from phalanx.records.collectives import Bench, BenchSetting, ProgressEvent
 from phalanx.records.events import Event
 from phalanx.records.schema import Outcome

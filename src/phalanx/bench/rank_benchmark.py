@@ -17,7 +17,7 @@ from phalanx.bench.plan import Case, cases
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.join_world import join_world
 from phalanx.comm.world import World
-from phalanx.launch.detect import Launched
+from phalanx.jobs.detect import Launched
 from phalanx.records.collectives import (
     CallsEvent,
     JoinedEvent,

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.errors import UserError
+from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.launch_program import launch_program, program_words
-from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.relayed import local_folder
+from phalanx.jobs.relayed import local_folder
 from phalanx.records.events import Event
 from phalanx.records.failures import EXIT_BAD_INPUT
 from phalanx.run.defaults import RUN_DIR

@@ -36,7 +36,7 @@ from phalanx.comm.file_copies import send_files
 from phalanx.comm.shared_folder import gather_text
 from phalanx.errors import UserError
 from phalanx.jobs.memory_copies import OPTION, CopyPlan, copy_plan, valid_copies
-from phalanx.launch.memory_copies import is_private, remove_abandoned
+from phalanx.jobs.node_copies import is_private, remove_abandoned
 from phalanx.parallel.local import Local
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy

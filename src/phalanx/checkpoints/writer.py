@@ -20,7 +20,7 @@ from phalanx.checkpoints.manifest import Manifest
 from phalanx.checkpoints.rank_state import gather_rank_state
 from phalanx.checkpoints.retention import Retention
 from phalanx.comm.shared_folder import named_host
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import SavedEvent
 from phalanx.records.files import EventWriter

@@ -14,8 +14,8 @@ from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.lazy import add_command
 from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.detect import detect
 from phalanx.jobs.record import this_command
-from phalanx.launch.detect import detect
 from phalanx.report.build import print_summary
 from phalanx.report.collectives.rows import read_collectives
 from phalanx.report.page import write_report

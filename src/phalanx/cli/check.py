@@ -12,9 +12,9 @@ from rich.console import Console
 
 from phalanx.cli.console import Json, print_json
 from phalanx.errors import UserError
-from phalanx.launch.allocation import check_ranks
-from phalanx.launch.detect import refuse_launcher
-from phalanx.launch.temporary import job_folder
+from phalanx.jobs.allocation import check_ranks
+from phalanx.jobs.detect import refuse_launcher
+from phalanx.jobs.temporary import job_folder
 from phalanx.study.program_check import CheckResult, check_program
 
 EXIT_DIFFERENT = 1

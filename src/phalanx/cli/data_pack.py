@@ -33,7 +33,7 @@ from phalanx.data.packing.options import Kind, OriginOptions
 from phalanx.data.packing.origin import Origin
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import RunFailedError, UserError
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 
 MAX_NAMED_SAMPLES = 10
 

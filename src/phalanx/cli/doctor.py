@@ -17,8 +17,8 @@ from phalanx.doctor.mpi import has_other_nodes
 from phalanx.doctor.nodes.checks import check_ranks_together
 from phalanx.doctor.show import as_json, show_table
 from phalanx.errors import UserError
-from phalanx.launch.allocation import MAX_LOCAL_RANKS, use_hosts
-from phalanx.launch.detect import Launched, detect, refuse_hosts
+from phalanx.jobs.allocation import MAX_LOCAL_RANKS, use_hosts
+from phalanx.jobs.detect import Launched, detect, refuse_hosts
 
 EXIT_PROBLEM = 1
 RUNS = Path("runs")

@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from phalanx.errors import UserError
-from phalanx.launch.allocation import allocation, use_hosts
+from phalanx.jobs.allocation import allocation, use_hosts
 
 if TYPE_CHECKING:  # `phalanx launch` starts no training
     from phalanx.train.config import TrainConfig

@@ -29,6 +29,11 @@ from phalanx.cli.restarts import (
 )
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
+from phalanx.jobs.allocation import allocation, check_ranks, use_hosts
+from phalanx.jobs.cores import describe_crowding, usable_cores
+from phalanx.jobs.detect import refuse_launcher
+from phalanx.jobs.installation import find_mpi
+from phalanx.jobs.job import DEFAULT_STOP_S
 from phalanx.jobs.launch_program import program_words
 from phalanx.jobs.memory_copies import OPTION as COPIES_OPTION
 from phalanx.jobs.memory_copies import check_copies
@@ -36,12 +41,7 @@ from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.record import COMMAND, default_folder, this_command
 from phalanx.jobs.restarts import check_restarts, supervise
-from phalanx.launch.allocation import allocation, check_ranks, use_hosts
-from phalanx.launch.cores import describe_crowding, usable_cores
-from phalanx.launch.detect import refuse_launcher
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import DEFAULT_STOP_S
-from phalanx.launch.survival import check_spares, check_survival, ranks_beside
+from phalanx.jobs.survival import check_spares, check_survival, ranks_beside
 from phalanx.records.files import record_file
 from phalanx.records.rank_texts import lost_text
 from phalanx.records.schema import Run

@@ -19,7 +19,7 @@ from phalanx.errors import (
     UserError,
     was_interrupted,
 )
-from phalanx.launch.streams import prepare_streams
+from phalanx.jobs.streams import prepare_streams
 
 EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2

@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.hosts import NODES
-from phalanx.launch.allocation import allocation
-from phalanx.launch.installation import MpiInstallation, find_mpi
+from phalanx.jobs.allocation import allocation
+from phalanx.jobs.installation import MpiInstallation, find_mpi
 
 if TYPE_CHECKING:  # most commands start no training
     from phalanx.data.datasets.catalog import DatasetChoice

@@ -20,7 +20,7 @@ from phalanx.cli.preflight import Preflight
 from phalanx.cli.study_runs import run_study
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError, UserError
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 from phalanx.models.options import ModelName
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_bench, read_record

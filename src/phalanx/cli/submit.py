@@ -15,7 +15,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from phalanx.errors import RunFailedError, UserError
-from phalanx.launch.batch import (
+from phalanx.jobs.batch import (
     DEFAULT_NOTICE_S,
     SUBMIT,
     SUFFIX,

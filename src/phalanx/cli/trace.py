@@ -11,9 +11,9 @@ from phalanx.cli.console import new_console
 from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
 from phalanx.cli.preflight import Preflight, preflight_training
 from phalanx.cli.train_options import OPTIONS, Options
+from phalanx.jobs.allocation import use_hosts
+from phalanx.jobs.detect import detect, refuse_hosts
 from phalanx.jobs.record import this_command
-from phalanx.launch.allocation import use_hosts
-from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.report.trace.show import show_trace
 from phalanx.train.few_steps import few_steps
 from phalanx.train.job import run_job

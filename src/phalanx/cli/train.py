@@ -15,11 +15,11 @@ from phalanx.cli.preflight import Preflight, preflight_training
 from phalanx.cli.restarts import MemoryCheckpointSeconds, Restarts
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
+from phalanx.jobs.allocation import use_hosts
+from phalanx.jobs.detect import Launched, detect, refuse_hosts
 from phalanx.jobs.memory_copies import check_copied, check_copies
 from phalanx.jobs.record import this_command
 from phalanx.jobs.restarts import check_restarts, supervise
-from phalanx.launch.allocation import use_hosts
-from phalanx.launch.detect import Launched, detect, refuse_hosts
 from phalanx.records.files import read_run
 from phalanx.records.rank_texts import lost_text
 from phalanx.train.config import DEFAULTS, TrainConfig

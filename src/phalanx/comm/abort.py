@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from phalanx.launch.rank_log import note_abort
+from phalanx.jobs.rank_log import note_abort
 
 
 def abort(exit_code: int) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.mpi import is_stand_in, mpi
-from phalanx.launch.survival import is_started_to_survive
+from phalanx.jobs.survival import is_started_to_survive
 
 Fault = Literal["died", "left"]
 

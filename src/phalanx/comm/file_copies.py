@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from phalanx.comm.clock import machine
 from phalanx.comm.shared_folder import TalkingRanks, gather_text
 from phalanx.errors import UserError
-from phalanx.launch.temporary import job_folder
+from phalanx.jobs.temporary import job_folder
 from phalanx.records.regular_file import open_regular, relative_path
 
 PIECE_BYTES = 4 * 2**20

@@ -12,13 +12,13 @@ from phalanx.comm.link import Link
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World, check_thread_level
 from phalanx.errors import UserError
-from phalanx.launch.allocation import (
+from phalanx.jobs.allocation import (
     describe_idle_nodes,
     describe_unread_host_file,
     describe_unused_nodes,
 )
-from phalanx.launch.binding import bound_cores, describe_binding, launcher_cores
-from phalanx.launch.detect import detect, detect_mpi, how_to_start
+from phalanx.jobs.binding import bound_cores, describe_binding, launcher_cores
+from phalanx.jobs.detect import detect, detect_mpi, how_to_start
 
 
 def join_world(

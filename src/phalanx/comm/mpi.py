@@ -9,10 +9,10 @@ from functools import partial
 from multiprocessing import util
 from typing import Any
 
-from phalanx.launch import leftovers
-from phalanx.launch.detect import detect
-from phalanx.launch.srun import prepare_tasks
-from phalanx.launch.transport import choose_transport
+from phalanx.jobs import leftovers
+from phalanx.jobs.detect import detect
+from phalanx.jobs.srun import prepare_tasks
+from phalanx.jobs.transport import choose_transport
 
 _stand_in: Any = None
 """One for the process, as MPI itself is: whatever talks to other ranks must find the same."""

@@ -15,7 +15,7 @@ from phalanx.comm.dtypes import FLOAT32
 from phalanx.comm.gpu import is_gpu_aware, query_gpu_support
 from phalanx.comm.select import explain, requested_algorithm
 from phalanx.comm.world import World
-from phalanx.launch.orphan import end_with_parent
+from phalanx.jobs.orphan import end_with_parent
 
 _WINDOW_BYTES = 1 << 20
 

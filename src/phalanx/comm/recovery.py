@@ -26,7 +26,7 @@ from phalanx.comm.set_up import await_call
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.launch.survival import why_not_survived
+from phalanx.jobs.survival import why_not_survived
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from phalanx.comm.link import LINK, Link
 from phalanx.comm.rank_labels import RankLabels, hosts_to_name
 from phalanx.comm.select import VARIABLE, requested_algorithm
 from phalanx.errors import UserError
-from phalanx.launch.cores import (
+from phalanx.jobs.cores import (
     CpuQuota,
     affinity,
     cpu_quota,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from phalanx.errors import UserError
-from phalanx.launch.detect import Launched
+from phalanx.jobs.detect import Launched
 
 NAMES_RANK = re.compile(r"\branks? \d")
 

@@ -14,7 +14,7 @@ from typing import Any
 from phalanx.comm import failure_detector
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World
-from phalanx.launch.state_clock import StateClock
+from phalanx.jobs.state_clock import StateClock
 from phalanx.records.wait_reports import WAIT_REPORTS, WaitReport, write_report
 
 POLL_S = 0.25

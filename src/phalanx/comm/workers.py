@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from phalanx.errors import UserError
-from phalanx.launch.variables import parent_processes
+from phalanx.jobs.variables import parent_processes
 
 RANK_PROCESS = "PHALANX_RANK_PROCESS"
 """Variable with the process id of a rank, which its workers inherit."""

@@ -41,9 +41,9 @@ from phalanx.comm.traffic import COUNT, TrafficCounter
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.workers import refuse_worker
 from phalanx.errors import UserError
-from phalanx.launch.detect import detect, how_to_start
-from phalanx.launch.rank_failure import note_joined
-from phalanx.launch.survival import COLLECTIVES, check_components
+from phalanx.jobs.detect import detect, how_to_start
+from phalanx.jobs.rank_failure import note_joined
+from phalanx.jobs.survival import COLLECTIVES, check_components
 
 Object = TypeVar("Object")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from phalanx.errors import UserError
-from phalanx.launch.cores import check_fits
+from phalanx.jobs.cores import check_fits
 
 MAX_EXPANSION = 100
 """Records and arrays unpack to ten or twenty times their size."""

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 from phalanx.doctor.examine import Finding, ok, problem, warning
-from phalanx.launch.cores import affinity_cores, usable_cores
-from phalanx.launch.leftovers import SHARED_MEMORY, abandoned_segments
-from phalanx.launch.memory_copies import abandoned_folders
+from phalanx.jobs.cores import affinity_cores, usable_cores
+from phalanx.jobs.leftovers import SHARED_MEMORY, abandoned_segments
+from phalanx.jobs.node_copies import abandoned_folders
 
 MIB = 1 << 20
 # Open MPI takes 16 MiB a rank, gradients and their copies the rest. Docker grants 64 MiB.

@@ -13,11 +13,11 @@ from typing import Any
 from phalanx.comm.compiled import import_kernels
 from phalanx.doctor.examine import Finding, ok, problem, warning
 from phalanx.errors import UserError
-from phalanx.launch.allocation import HOSTS, allocation
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import MpiInstallation, find_mpi
-from phalanx.launch.job import Job
+from phalanx.jobs.allocation import HOSTS, allocation
+from phalanx.jobs.command import mpi_job
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.installation import MpiInstallation, find_mpi
+from phalanx.jobs.job import Job
 
 PROBE_TIMEOUT_S = 40.0
 _ARRAYS = "PHALANX_KERNELS"

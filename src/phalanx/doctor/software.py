@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from phalanx.doctor.examine import Finding, ok, problem, warning
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)

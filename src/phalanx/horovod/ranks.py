@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.torch_backend.group_creation import open_session
 from phalanx.torch_backend.process_group import ProcessGroupMPI
 from phalanx.torch_backend.rendezvous import Rendezvous, fresh_store, is_without_mpi

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from phalanx.jobs.frames import Decoder, Frame
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
-from phalanx.launch.frames import Decoder, Frame
-from phalanx.launch.relay import ENDED, ORDER, Order
+from phalanx.jobs.relay import ENDED, ORDER, Order
 from phalanx.records.files import write_atomically
 from phalanx.records.regular_file import is_component
 

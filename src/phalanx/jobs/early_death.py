@@ -9,9 +9,9 @@ import signal
 import time
 from pathlib import Path
 
-from phalanx.launch.rank_failure import has_joined
-from phalanx.launch.rank_log import read_failures
-from phalanx.launch.state_clock import StateClock
+from phalanx.jobs.rank_failure import has_joined
+from phalanx.jobs.rank_log import read_failures
+from phalanx.jobs.state_clock import StateClock
 
 JOIN_S = 2.0
 """For ranks that have met to write it down, after a death."""

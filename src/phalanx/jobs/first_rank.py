@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from phalanx.launch.rank_log import has_failed, log_file
+from phalanx.jobs.rank_log import has_failed, log_file
 from phalanx.records.events import Event, RecoveredEvent
 from phalanx.records.files import EventTail, rank_file
 from phalanx.records.rank_texts import LOSS_LINE

@@ -16,18 +16,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from phalanx.jobs.allocation import Allocation
 from phalanx.jobs.collector import Collector, marked
+from phalanx.jobs.command import Command
 from phalanx.jobs.early_death import EarlyDeath
+from phalanx.jobs.elsewhere import end_elsewhere
+from phalanx.jobs.job import Job
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.outcome import JobExit
 from phalanx.jobs.patience import Patience
-from phalanx.launch.allocation import Allocation
-from phalanx.launch.command import Command
-from phalanx.launch.elsewhere import end_elsewhere
-from phalanx.launch.job import Job
-from phalanx.launch.rank_log import read_failures
-from phalanx.launch.state_clock import StateClock
-from phalanx.launch.stray_daemon import FROZEN_S
+from phalanx.jobs.rank_log import read_failures
+from phalanx.jobs.state_clock import StateClock
+from phalanx.jobs.stray_daemon import FROZEN_S
 from phalanx.records.wait_reports import remove_reports
 
 POLL_INTERVAL_S = 0.1

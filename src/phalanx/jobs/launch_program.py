@@ -14,21 +14,21 @@ from pathlib import Path
 from types import MappingProxyType
 
 from phalanx.errors import JobLostError, UserError
+from phalanx.jobs import rank_log, run_python
+from phalanx.jobs.allocation import THIS_MACHINE, Allocation, allocation
+from phalanx.jobs.binding import OWN_POOLS, THREAD_POOLS, thread_variables
 from phalanx.jobs.collector import Collector
+from phalanx.jobs.command import Command, local_commands, memory_variables, mpi_job
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.elsewhere import end_elsewhere
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail, Output
 from phalanx.jobs.follow import follow
 from phalanx.jobs.incomplete import report_incomplete
+from phalanx.jobs.installation import MpiInstallation
+from phalanx.jobs.job import DEFAULT_STOP_S, Job
+from phalanx.jobs.listening import is_listening
 from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge_program, judge_run
 from phalanx.jobs.record import close_running, closed_on_error, end_record, outcome_of
-from phalanx.launch import rank_log, run_python
-from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
-from phalanx.launch.binding import OWN_POOLS, THREAD_POOLS, thread_variables
-from phalanx.launch.command import Command, local_commands, memory_variables, mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.elsewhere import end_elsewhere
-from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.job import DEFAULT_STOP_S, Job
-from phalanx.launch.listening import is_listening
 from phalanx.records.events import Event
 from phalanx.records.files import read_run, record_file
 from phalanx.records.schema import Outcome, Run

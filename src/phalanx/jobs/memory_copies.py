@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from phalanx.errors import UserError
-from phalanx.launch import memory_copies
-from phalanx.launch.allocation import Allocation, is_this_machine
-from phalanx.launch.elsewhere import run_on_each
-from phalanx.launch.memory_copies import (
+from phalanx.jobs import node_copies
+from phalanx.jobs.allocation import Allocation, is_this_machine
+from phalanx.jobs.elsewhere import run_on_each
+from phalanx.jobs.node_copies import (
     folder_of,
     list_copies,
     owned_folder,
@@ -165,9 +165,7 @@ class CopiesOnNodes:
         answering = tuple(node for node in self._nodes.nodes if node.name not in silent)
         asked = replace(self._nodes, nodes=answering)
         words, lines = ("list", str(self.folder)), list[str]()
-        for name, done in run_on_each(
-            asked, memory_copies.__file__, words, timeout_s=READ_S
-        ).items():
+        for name, done in run_on_each(asked, node_copies.__file__, words, timeout_s=READ_S).items():
             if isinstance(done, str):
                 lines.append(f"copies in the memory of {name} cannot be read: {done}")
             else:
@@ -179,7 +177,7 @@ class CopiesOnNodes:
 
     def remove_elsewhere(self) -> None:
         """Remove the folders on the other nodes, of those that answer."""
-        run_on_each(self._nodes, memory_copies.__file__, ("remove", str(self.folder)))
+        run_on_each(self._nodes, node_copies.__file__, ("remove", str(self.folder)))
 
 
 def newest_copy(

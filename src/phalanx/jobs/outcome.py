@@ -34,8 +34,8 @@ from phalanx.jobs.launcher_log import (
     named_rank,
     printed_error,
 )
-from phalanx.launch.rank_failure import RankFailure
-from phalanx.launch.rank_log import ASKED_TO_END, log_file, read_ends, read_failures
+from phalanx.jobs.rank_failure import RankFailure
+from phalanx.jobs.rank_log import ASKED_TO_END, log_file, read_ends, read_failures
 from phalanx.records.events import Event, FinishedEvent, RecoveredEvent, StoppedEvent, stopped_text
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_UNWRITABLE
 from phalanx.records.files import rank_file, read_events, read_failure

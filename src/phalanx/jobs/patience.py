@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.errors import UserError
-from phalanx.launch.allocation import Allocation
-from phalanx.launch.elsewhere import kill_elsewhere
-from phalanx.launch.leftovers import kill_process
+from phalanx.jobs.allocation import Allocation
+from phalanx.jobs.elsewhere import kill_elsewhere
+from phalanx.jobs.leftovers import kill_process
 from phalanx.records.wait_reports import WaitReport, read_reports
 
 MARGIN_S = 1.0

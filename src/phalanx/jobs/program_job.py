@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.jobs.allocation import allocation, max_local_ranks
+from phalanx.jobs.binding import pool_threads
+from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.first_rank import Output
+from phalanx.jobs.installation import MpiInstallation
+from phalanx.jobs.job import DEFAULT_STOP_S
 from phalanx.jobs.launch_program import check_completed, launch_program
 from phalanx.jobs.restarts import RESTART, Attempt, Resumption
-from phalanx.launch.allocation import allocation, max_local_ranks
-from phalanx.launch.binding import pool_threads
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.job import DEFAULT_STOP_S
-from phalanx.launch.survival import SPARES
+from phalanx.jobs.survival import SPARES
 from phalanx.records.files import read_run, record_file
 from phalanx.records.progress import newest_saved
 from phalanx.records.schema import Run

@@ -14,7 +14,7 @@ from typing import TypedDict
 import msgspec
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError, was_interrupted
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 from phalanx.records import environment
 from phalanx.records.files import (
     create,

@@ -26,12 +26,12 @@ from phalanx.errors import (
     UserError,
     was_interrupted,
 )
+from phalanx.jobs.allocation import HOSTS, Allocation, allocation
+from phalanx.jobs.detect import detect
+from phalanx.jobs.elsewhere import end_elsewhere
 from phalanx.jobs.memory_copies import CopiesOnNodes, copies_on, forget_copies
+from phalanx.jobs.orphan import JOB_VARIABLE
 from phalanx.jobs.record import close_running, end_record
-from phalanx.launch.allocation import HOSTS, Allocation, allocation
-from phalanx.launch.detect import detect
-from phalanx.launch.elsewhere import end_elsewhere
-from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.records.files import read_run, record_file, write_record
 from phalanx.records.owner import this_process
 from phalanx.records.progress import newest_saved, position_of, steps_made

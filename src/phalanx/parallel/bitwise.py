@@ -23,7 +23,7 @@ from phalanx.errors import UserError
 from phalanx.gradients.overlapped_tree_reducer import OverlappedTreeReducer
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer
-from phalanx.launch.survival import num_spares
+from phalanx.jobs.survival import num_spares
 from phalanx.parallel.costs import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup, SingleProcessGroup

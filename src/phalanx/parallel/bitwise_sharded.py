@@ -25,7 +25,7 @@ from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.norms import are_finite, find_nonfinite, square_of
-from phalanx.launch.survival import num_spares
+from phalanx.jobs.survival import num_spares
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners, owned_costs
 from phalanx.parallel.layerwise import LAMB, LARS

@@ -17,9 +17,9 @@ from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.compression.make import make_compressor
-from phalanx.launch.detect import Launched
-from phalanx.launch.orphan import JOB_VARIABLE
-from phalanx.launch.variables import is_users
+from phalanx.jobs.detect import Launched
+from phalanx.jobs.orphan import JOB_VARIABLE
+from phalanx.jobs.variables import is_users
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.parallel.ddp import TorchReplicas

@@ -1,4 +1,4 @@
-"""Run a program for `phalanx check`: as `launch/run_python.py`, with other defaults.
+"""Run a program for `phalanx check`: as `jobs/run_python.py`, with other defaults.
 
 Run as a program, `checked_program.py <program.py | -m module> <argument>...`. NumPy's and Python's
 generators begin with a seed of the check's, so that it can tell who draws from them unseeded.
@@ -14,7 +14,7 @@ from itertools import count
 import numpy as np
 import torch
 
-from phalanx.launch.run_python import run
+from phalanx.jobs.run_python import run
 from phalanx.records.watched import CheckPlan
 from phalanx.run.watching import plan_of
 

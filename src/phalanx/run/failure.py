@@ -21,7 +21,7 @@ from typing import Any
 from phalanx.comm.abort import abort
 from phalanx.comm.errors import PeerFailedError
 from phalanx.errors import UserError
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
 from phalanx.run.records import ProgramRecords
 from phalanx.torch_backend.threads import refused_operation

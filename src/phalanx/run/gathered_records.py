@@ -1,7 +1,7 @@
 """Records of ranks whose nodes lack the run's folder, gathered on rank 0 while the ranks talk.
 
 For ranks that the user's own launcher started: those of Phalanx's launchers need it not, their
-output brings them home (`launch/relay.py`), also when they fail.
+output brings them home (`jobs/relay.py`), also when they fail.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Self
 
 import numpy as np
 
+from phalanx.jobs import relayed
 from phalanx.jobs.collector import Files
-from phalanx.launch import relayed
-from phalanx.launch.frames import Frame
+from phalanx.jobs.frames import Frame
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.files import rank_file
 from phalanx.records.spans import spans_file

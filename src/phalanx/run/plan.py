@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.checkpoints.program_recipe import ENDS, LAYERS, program_manifest
 from phalanx.errors import UserError
-from phalanx.launch.detect import Launched, detect
-from phalanx.launch.survival import num_spares
+from phalanx.jobs.detect import Launched, detect
+from phalanx.jobs.survival import num_spares
 from phalanx.parallel.make import JobRanks
 from phalanx.parallel.optimizer import JointOptimizer
 from phalanx.parallel.step import StepOptions, trained_parameters

@@ -25,8 +25,8 @@ from phalanx.jobs.record import (
     opening_fields,
     unused_folder,
 )
+from phalanx.jobs.relayed import local_folder
 from phalanx.jobs.restarts import is_restart
-from phalanx.launch.relayed import local_folder
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s

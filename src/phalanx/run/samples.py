@@ -31,7 +31,7 @@ from phalanx.data.samples import (
     table_samples,
 )
 from phalanx.errors import UserError
-from phalanx.launch.worker_environment import worker_environment
+from phalanx.jobs.worker_environment import worker_environment
 from phalanx.run.seeded_samples import SeededDataset, as_it_is
 from phalanx.run.workers import in_processes
 

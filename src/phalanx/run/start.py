@@ -19,7 +19,7 @@ from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.shared_folder import named_host
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.certificate import probe_processors
 from phalanx.run.check_arguments import check_arguments

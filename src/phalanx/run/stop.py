@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.launch.listening import note_state
+from phalanx.jobs.listening import note_state
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.events import stopped_text
 from phalanx.records.schema import Outcome

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.errors import UserError
-from phalanx.launch.worker_environment import worker_environment
+from phalanx.jobs.worker_environment import worker_environment
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import EpochEnd, MicroBatch
 from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank

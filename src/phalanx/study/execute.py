@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from phalanx.errors import RunFailedError, UserError
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 from phalanx.records.configuration import Configuration, deciding_options, differences, shared
 from phalanx.records.divergence import loss_text
 from phalanx.records.files import (

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import msgspec
 from rich.console import Console
 
+from phalanx.jobs.allocation import HOSTS
 from phalanx.jobs.record import RUNS
-from phalanx.launch.allocation import HOSTS
 from phalanx.records.configuration import RecordedOptions
 from phalanx.records.schema import JobRecord, Run
 from phalanx.train.config import DEFAULTS, TrainConfig

@@ -15,10 +15,10 @@ import msgspec
 from rich.console import Console
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.live_line import LiveLine
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import find_mpi
 from phalanx.records.watched import CHECK, CheckPlan, WatchedRank, read_watched
 from phalanx.report.program_check import (
     ProbableCause,

@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.allocation import allocation
+from phalanx.jobs.binding import THREAD_POOLS
+from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.live_line import LiveLine
-from phalanx.launch.allocation import allocation
-from phalanx.launch.binding import THREAD_POOLS
-from phalanx.launch.installation import find_mpi
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run
 from phalanx.run.defaults import RUN_DIR, SEED, STRATEGY

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from phalanx.errors import UserError
-from phalanx.launch.allocation import HOSTS, Allocation, allocation
+from phalanx.jobs.allocation import HOSTS, Allocation, allocation
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_values
 from phalanx.study.options import StudyOptions

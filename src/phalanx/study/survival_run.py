@@ -12,12 +12,12 @@ import msgspec
 from rich.console import Console
 
 from phalanx.errors import JobLostError, RunStoppedError
+from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.launch_program import program_words
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.restarts import Attempt, Resumption, supervise
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.survival import check_survival
+from phalanx.jobs.survival import check_survival
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.fault_schedule import INJECT
 from phalanx.study.epoch_lines import EpochLines

@@ -4,7 +4,7 @@ Kept small, since every program that imports PyTorch pays for it. All else is im
 `init_process_group("mpi")`.
 
 A program that does not use backend mpi runs as without Phalanx, with two differences in ranks of an
-MPI launcher: `is_mpi_available()` is True, and the variables of `launch/variables.py` are set.
+MPI launcher: `is_mpi_available()` is True, and the variables of `jobs/variables.py` are set.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import warnings
 from typing import Any
 
 from phalanx.errors import UserError
-from phalanx.launch.detect import detect_mpi
-from phalanx.launch.variables import MARKER_VARIABLE, set_variables
+from phalanx.jobs.detect import detect_mpi
+from phalanx.jobs.variables import MARKER_VARIABLE, set_variables
 from phalanx.torch_backend import torch_patches
 
 

@@ -18,7 +18,7 @@ from phalanx.comm.mpi import install_stand_in, mpi
 from phalanx.comm.sockets.meeting import Address, Listener
 from phalanx.comm.sockets.stand_in import StandIn
 from phalanx.comm.world import World
-from phalanx.launch.detect import TORCHRUN_SIGN, detect, detect_mpi
+from phalanx.jobs.detect import TORCHRUN_SIGN, detect, detect_mpi
 from phalanx.torch_backend.process_group import ProcessGroupMPI
 
 _RESTARTS = (

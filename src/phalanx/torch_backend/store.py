@@ -17,7 +17,7 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
 from phalanx.comm.progress import messages_moving
 from phalanx.comm.world import World
-from phalanx.launch.interfaces import (
+from phalanx.jobs.interfaces import (
     LOOPBACK,
     addresses,
     family_of,

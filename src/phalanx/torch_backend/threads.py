@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from phalanx.errors import UserError
-from phalanx.launch.binding import bound_cores, cores_of_rank
+from phalanx.jobs.binding import bound_cores, cores_of_rank
 
 BITWISE_THREADS = 1
 """Of a rank whose results have the same bits on any number of ranks: sums within an operation

@@ -4,7 +4,7 @@ import gc
 import sys
 from pathlib import Path
 
-from phalanx.launch.streams import lose_what_the_disk_refuses, prepare_streams
+from phalanx.jobs.streams import lose_what_the_disk_refuses, prepare_streams
 
 lose_what_the_disk_refuses()
 prepare_streams()

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from phalanx.comm.shared_folder import named_host
 from phalanx.data.datasets.dataset import load_dataset
-from phalanx.launch.detect import Launched
+from phalanx.jobs.detect import Launched
 from phalanx.models.options import DataShape
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.make import JobRanks

@@ -13,14 +13,14 @@ from rich.console import Console
 
 from phalanx.checkpoints.folder import check_unlocked, readable_folders
 from phalanx.errors import UserError
+from phalanx.jobs.binding import thread_variables
+from phalanx.jobs.installation import MpiInstallation, find_mpi
 from phalanx.jobs.launch_program import launch_program
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import closed_on_error
 from phalanx.jobs.restarts import Attempt, Resumption
-from phalanx.launch.binding import thread_variables
-from phalanx.launch.installation import MpiInstallation, find_mpi
-from phalanx.launch.survival import SPARES
-from phalanx.launch.temporary import job_folder
+from phalanx.jobs.survival import SPARES
+from phalanx.jobs.temporary import job_folder
 from phalanx.records.schema import Run
 from phalanx.train.config import TrainConfig
 from phalanx.train.progress import TrainingProgress

@@ -12,8 +12,8 @@ from types import FrameType
 from typing import NoReturn
 
 from phalanx.errors import UserError
-from phalanx.launch.binding import pool_threads
-from phalanx.launch.detect import Launched, detect
+from phalanx.jobs.binding import pool_threads
+from phalanx.jobs.detect import Launched, detect
 from phalanx.records.failures import (
     EXIT_FAILED,
     failure_of,

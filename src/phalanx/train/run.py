@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 from phalanx.data.datasets.catalog import DatasetChoice, resolve
 from phalanx.errors import UserError
-from phalanx.jobs.record import (
-    begin_record,
-    default_folder,
-    opening_fields,
-    unused_folder,
-)
-from phalanx.launch.allocation import (
+from phalanx.jobs.allocation import (
     THIS_MACHINE,
     allocation,
     check_ranks,
     max_local_ranks,
     slots_per_node,
 )
-from phalanx.launch.binding import cores_of_rank, pool_threads
-from phalanx.launch.cores import describe_crowding, usable_cores
-from phalanx.launch.detect import Launched
-from phalanx.launch.installation import find_mpi
-from phalanx.launch.survival import (
+from phalanx.jobs.binding import cores_of_rank, pool_threads
+from phalanx.jobs.cores import describe_crowding, usable_cores
+from phalanx.jobs.detect import Launched
+from phalanx.jobs.installation import find_mpi
+from phalanx.jobs.record import (
+    begin_record,
+    default_folder,
+    opening_fields,
+    unused_folder,
+)
+from phalanx.jobs.survival import (
     check_components,
     check_spares,
     check_survival,

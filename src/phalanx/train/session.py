@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
-from phalanx.launch.detect import Launched
+from phalanx.jobs.detect import Launched
 from phalanx.models.build import build_model
 from phalanx.parallel.mesh import placement_notice
 from phalanx.records.events import SummaryEvent

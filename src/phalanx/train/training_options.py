@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from phalanx.launch.job import DEFAULT_STOP_S
+from phalanx.jobs.job import DEFAULT_STOP_S
 from phalanx.models.options import ModelName, ModelOptions
 from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
 

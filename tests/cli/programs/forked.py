@@ -17,7 +17,7 @@ import phalanx.cli
 from phalanx.bench.io import job as io_job
 from phalanx.cli import doctor
 from phalanx.cli.main import main
-from phalanx.launch.job import Job
+from phalanx.jobs.job import Job
 from phalanx.report import page
 
 WOULD_START = 77

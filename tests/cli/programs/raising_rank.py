@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.train import rank
 from phalanx.train.schedule import LRSchedule
 

@@ -13,7 +13,7 @@ from phalanx.comm.dtypes import BFLOAT16, ReduceOp
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
 from phalanx.comm.wait import WaitPolicy
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 
 world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()

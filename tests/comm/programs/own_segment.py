@@ -4,7 +4,7 @@ import multiprocessing
 import os
 
 from phalanx.comm.mpi import mpi
-from phalanx.launch.leftovers import leftovers_of
+from phalanx.jobs.leftovers import leftovers_of
 
 
 def show() -> None:

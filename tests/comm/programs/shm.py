@@ -15,7 +15,7 @@ from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy
-from phalanx.launch.cores import usable_cores
+from phalanx.jobs.cores import usable_cores
 
 world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()

@@ -18,7 +18,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.launch.cores import affinity_cores
+from phalanx.jobs.cores import affinity_cores
 
 rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 ALL = sorted(os.sched_getaffinity(0))

@@ -18,7 +18,7 @@ from torch.optim import SGD, Adam, AdamW
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import phalanx
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 
 DEVICE: Any = sys.argv[1]
 CLOSE = 1e-11

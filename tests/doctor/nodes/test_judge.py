@@ -15,7 +15,7 @@ from phalanx.doctor.nodes.judge import (
 )
 from phalanx.doctor.nodes.plan import NodePlan, how_to_install, plan_nodes
 from phalanx.doctor.nodes.survey import PairSpeed, Survey, SurveyedNode
-from phalanx.launch.installation import MpiInstallation
+from phalanx.jobs.installation import MpiInstallation
 
 MPI = MpiInstallation(vendor="mpich", version="5.0.2", mpiexec=Path("/v/mpiexec"), source="pypi")
 FACTS = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phalanx.doctor.examine import Finding
 from phalanx.doctor.nodes.meeting import Meeting
-from phalanx.launch.installation import MpiInstallation
+from phalanx.jobs.installation import MpiInstallation
 
 
 def test_a_launcher_that_starts_no_rank_is_tried_twice(tmp_path: Path) -> None:

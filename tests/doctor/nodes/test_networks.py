@@ -1,7 +1,7 @@
 """Networks that lead nowhere: which MPI is kept from, and by what."""
 
 from phalanx.doctor.nodes.networks import addresses_to_try, judge_networks
-from phalanx.launch.networks import network_variables
+from phalanx.jobs.networks import network_variables
 
 HOSTS = ("n0", "n1", "n2")
 NETWORKS = {

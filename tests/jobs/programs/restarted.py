@@ -18,7 +18,7 @@ from torch.optim import AdamW
 
 import phalanx
 from phalanx.jobs.restarts import RESTART
-from phalanx.launch.variables import launcher_process
+from phalanx.jobs.variables import launcher_process
 
 TIMEOUT_S = float(os.environ.get("TEST_TIMEOUT_S", "60"))
 STEPS_A_START = int(os.environ.get("TEST_STEPS", "7"))

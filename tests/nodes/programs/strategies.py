@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import train
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from phalanx.launch.detect import Launched, detect
+from phalanx.jobs.detect import Launched, detect
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import train
 

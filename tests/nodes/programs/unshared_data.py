@@ -15,7 +15,7 @@ import numpy as np
 
 import phalanx
 from phalanx.data.packed.index import Field
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.records.events import FinishedEvent
 from phalanx.records.files import rank_file, read_events
 from phalanx.train.config import TrainConfig

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from phalanx.comm import settings
 from phalanx.comm.world import World
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.parallel import DataParallel
 
 # As on nodes with unlike CPUs.

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 import phalanx
-from phalanx.launch.leftovers import parent_of, process_ids
+from phalanx.jobs.leftovers import parent_of, process_ids
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):

@@ -22,7 +22,7 @@ import phalanx
 import phalanx.horovod as hvd
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)

@@ -20,7 +20,7 @@ import numpy as np
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.recovery import finish, is_recoverable, recover
 from phalanx.comm.world import World
-from phalanx.launch.leftovers import mapped_files
+from phalanx.jobs.leftovers import mapped_files
 
 RECOVERY_S = 0.1
 """Of the moments at which ranks die after the begin of a recovery."""

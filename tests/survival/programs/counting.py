@@ -26,8 +26,8 @@ from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 from torch.utils.data import Dataset
 
 import phalanx
+from phalanx.jobs.leftovers import mapped_files
 from phalanx.jobs.restarts import is_restart
-from phalanx.launch.leftovers import mapped_files
 
 MICRO_BATCHES, BATCH, SAMPLES = 8, 32, 81  # the last global batch has 17 samples
 EPOCHS, CHECKPOINT_STEPS = 12, 2

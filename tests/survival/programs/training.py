@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import phalanx
-from phalanx.launch.leftovers import mapped_files
+from phalanx.jobs.leftovers import mapped_files
 
 MICRO_BATCHES, BATCH, SAMPLES = 8, 32, 81  # the last global batch has 17 samples
 PAUSE_S = 0.5

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import train
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from phalanx.errors import UserError
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.run.batch import MicroBatch
 from phalanx.run.program import ProgramRun
 from phalanx.run.program_loss import LossOf

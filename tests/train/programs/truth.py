@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from phalanx.comm.traffic import COUNT
-from phalanx.launch.detect import detect
+from phalanx.jobs.detect import detect
 from phalanx.models.options import MNIST_SHAPE, DataShape
 from phalanx.parallel.make import RENDEZVOUS
 from phalanx.records.events import (

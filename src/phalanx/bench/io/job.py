@@ -30,6 +30,8 @@ from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.bench.ranks import run_ranks
 from phalanx.errors import UserError
+from phalanx.jobs.allocation import check_ranks
+from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import (
     begin_record,
@@ -38,8 +40,6 @@ from phalanx.jobs.record import (
     end_record,
     opening_fields,
 )
-from phalanx.launch.allocation import check_ranks
-from phalanx.launch.installation import find_mpi
 from phalanx.records.events import Event
 from phalanx.records.files import read_io, write_record
 from phalanx.records.io import Format, IoBench, IoProgressEvent, IoSetting

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.gzip_file import read_unzipped, unzipped_size
 from phalanx.errors import UserError
-from phalanx.launch.cores import check_fits
+from phalanx.jobs.cores import check_fits
 
 # Type byte of the header → element, most significant byte first.
 _ELEMENTS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -15,7 +15,7 @@ from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.table import BlockTable, Known, Values, fingerprint_of
 from phalanx.data.unpacked import check_zlib, is_small
 from phalanx.errors import UserError
-from phalanx.launch.cores import check_fits
+from phalanx.jobs.cores import check_fits
 
 
 class Hdf5File(BlockTable):

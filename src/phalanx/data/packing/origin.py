@@ -18,7 +18,7 @@ from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.table import INPUTS, TARGETS, Known, Numbers, SourceTable, Values
 from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError
-from phalanx.launch.cores import check_fits, usable_cores
+from phalanx.jobs.cores import check_fits, usable_cores
 
 BYTES_OF_A_ROW = 40
 """Bytes of memory per row while packing: its target, and its position in the order."""

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from phalanx.data.reading.shm_slots import FilledSlot, SlotReader, SlotWriter
 from phalanx.errors import RunFailedError
-from phalanx.launch.worker_environment import worker_environment
+from phalanx.jobs.worker_environment import worker_environment
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

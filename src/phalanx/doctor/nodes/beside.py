@@ -10,7 +10,7 @@ from phalanx.doctor.nodes.meeting import Meeting
 from phalanx.doctor.nodes.plan import NodePlan
 from phalanx.doctor.nodes.preflight import Preflight, ask_over_ssh, examine_nodes
 from phalanx.errors import UserError
-from phalanx.launch.installation import MpiInstallation
+from phalanx.jobs.installation import MpiInstallation
 
 Show = Callable[[str], None]
 

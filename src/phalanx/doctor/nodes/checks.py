@@ -21,9 +21,9 @@ from phalanx.doctor.nodes.judge import (
 from phalanx.doctor.nodes.plan import NodePlan, plan_nodes
 from phalanx.doctor.nodes.preflight import Preflight, examine_nodes, judge_answers
 from phalanx.doctor.nodes.survey import PairSpeed, Survey, survey
-from phalanx.launch.allocation import allocation
-from phalanx.launch.detect import Launched, how_to_start
-from phalanx.launch.installation import find_mpi
+from phalanx.jobs.allocation import allocation
+from phalanx.jobs.detect import Launched, how_to_start
+from phalanx.jobs.installation import find_mpi
 
 JOIN_S = 60.0
 """For all ranks of a launcher to arrive."""

@@ -118,7 +118,7 @@ def _has_kernels() -> bool:
 
 def _usable_cores() -> int:
     try:
-        from phalanx.launch.cores import usable_cores
+        from phalanx.jobs.cores import usable_cores
 
         return usable_cores()
     except Exception:  # noqa: BLE001  # no Phalanx, or another one
@@ -128,7 +128,7 @@ def _usable_cores() -> int:
 def _memory_bytes() -> int:
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        from phalanx.launch.cores import memory_limit_bytes
+        from phalanx.jobs.cores import memory_limit_bytes
 
         return min(installed, memory_limit_bytes() or installed)
     except Exception:  # noqa: BLE001  # no Phalanx, or another one

@@ -20,12 +20,12 @@ import msgspec
 from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.mpi import parse_answers, reason
 from phalanx.doctor.nodes.survey import FAILED, Survey
+from phalanx.jobs.allocation import HOSTS
+from phalanx.jobs.command import mpi_job
+from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.installation import MpiInstallation
+from phalanx.jobs.job import Job
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started, read_log
-from phalanx.launch.allocation import HOSTS
-from phalanx.launch.command import mpi_job
-from phalanx.launch.cores import usable_cores
-from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.job import Job
 
 SURVEY_S = 30.0
 SURVEY_PROGRAM = (sys.executable, "-m", "phalanx.doctor.nodes.survey")

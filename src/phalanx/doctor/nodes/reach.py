@@ -30,7 +30,7 @@ from phalanx.doctor.nodes.interview import (
 )
 from phalanx.doctor.nodes.networks import addresses_to_try
 from phalanx.doctor.nodes.plan import PACKAGES, SAME, how_to_install
-from phalanx.launch.elsewhere import ANSWER_S, CONNECT_S, LOGIN_S
+from phalanx.jobs.elsewhere import ANSWER_S, CONNECT_S, LOGIN_S
 
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
 _MAX_THREADS = 128

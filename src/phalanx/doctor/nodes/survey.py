@@ -19,7 +19,7 @@ from phalanx.comm.mpi import mpi
 from phalanx.comm.pairs import measure_pairs
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.interview import LocalSession, NodeFacts, ask_more
-from phalanx.launch.orphan import end_with_parent
+from phalanx.jobs.orphan import end_with_parent
 
 FAILED = "phalanx-survey "
 """Begins the line of a rank that fails."""

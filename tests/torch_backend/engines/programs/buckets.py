@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.shm import ShmGroup
-from phalanx.launch.cores import last_level_cache_bytes
+from phalanx.jobs.cores import last_level_cache_bytes
 from phalanx.torch_backend.ddp import MEGABYTE, bucket_cap_mb
 
 
