@@ -38,7 +38,6 @@ SHORT = {
     "same_numbers.py": ("--models mlp --strategies mpi --ranks 2", ""),
     "survive.py": ("--quick", 'SIZES = {"short": Size(16, 32, 5)}'),
     "training_over_nodes.py": ("--quick", ""),
-    "tracing.py": ("--seconds 0.1", "LEAST_ROUNDS = 3"),
     "training.py": ("mlp", 'SAMPLES = {"mlp": 1280}\nROUNDS = 2'),
 }
 

@@ -18,6 +18,7 @@ from phalanx.checkpoints.checkpoint import parameters_sha256
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.incomplete import add_incomplete, report_incomplete
 from phalanx.jobs.live_line import LiveLine, bar
+from phalanx.jobs.orphan import JOB_VARIABLE
 from phalanx.jobs.record import (
     begin_record,
     end_record,
@@ -306,7 +307,8 @@ class ProgramRecords:
         with contextlib.suppress(Exception):
             if self.recorder.writer is not None:
                 self.recorder.writer.flush()
-            if self._rank == 0 and self._keeps_run:
+            is_judged = JOB_VARIABLE in os.environ  # by the command that started the ranks
+            if self._rank == 0 and self._keeps_run and not is_judged:
                 outcome = known_failure(self.folder, self._strategy.group)
                 end_record(self.folder, Run, outcome or Outcome(status="interrupted"))
 

@@ -26,7 +26,7 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.run.packed import Packed
 from phalanx.train.config import TrainConfig
-from phalanx.train.resume import RunIsFinishedError
+from phalanx.train.resume import RESUMING, RunIsFinishedError
 from phalanx.train.run import complete, with_ranks
 from phalanx.train.unshared_data import dataset_folder, describe_everywhere
 
@@ -91,7 +91,8 @@ class Agreement:
                 else:
                     notices: list[str] = []
                     config, choice = complete(config, self._launched, notices)
-                    self.lines += [choice.reason, *notices]
+                    notices = [line for line in notices if not line.startswith(RESUMING)]
+                    self.lines += [choice.reason, *notices]  # the run says that it resumes
         except RunIsFinishedError as finished:
             if self.is_first:
                 print(finished, flush=True)

@@ -138,8 +138,6 @@ class TrainingJob:
         if found is None:
             why = "no checkpoint was written" if saved else "without --checkpoint-dir"
             notices = [f"from the beginning: {why}"]
-        else:
-            notices = [*notices, f"resuming from {found}"]
         changed = ""
         if attempt.ranks != former.ranks:
             bits = "to the same bits" if self.config.bitwise else "sums differ by rounding"

@@ -29,6 +29,7 @@ from phalanx.train.training_options import AUTOMATIC
 WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
 """What decides which samples are left of an epoch."""
 
+RESUMING = "resuming from "
 SCHEDULE_START = "schedule_start"
 """What a run's state keeps: epoch, and samples of it, from which the schedule counts."""
 Shape = tuple[int, ...]
@@ -45,7 +46,7 @@ class RunIsFinishedError(UserError):
 def resumed(
     config: TrainConfig, own: OwnModel | None, *, is_restart: bool
 ) -> tuple[TrainConfig, list[str]]:
-    """Replace `--resume` by the checkpoint itself, and return lines for the user on others.
+    """Replace `--resume` by the checkpoint itself, and return lines for the user on it.
 
     own: the user's model. is_restart: as `phalanx.train.run.complete` takes it.
     Raises: UserError as `check_resumable`, and where another run has the folder.
@@ -68,10 +69,12 @@ def resumed(
     if found is not None:
         tensors = own.tensors if own is not None and is_own_model(config.model) else None
         try:
-            check_resumable(found, config, tensors)
+            changed = "" if check_resumable(found, config, tensors) else ", with changed options"
         except RunIsFinishedError:
             if not is_restart:
                 raise
+            changed = ", which has all epochs"
+        messages += [f"{RESUMING}{found.path}{changed}"]
         config = replace(config, resume=found.path)
     if config.checkpoint_dir:
         check_checkpoint_dir(config.checkpoint_dir, found, may_begin=is_automatic)
