@@ -30,6 +30,8 @@ from phalanx.parallel.strategy import Strategy
 
 PROGRAM_TENSORS = "program.safetensors"
 
+RATES = ("lr", "initial_lr")
+"""Options of a parameter group that a scheduler changes."""
 NOT_SAVED = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}
 """Options of a parameter group that decide how a step is computed: they stay the program's."""
 
@@ -197,10 +199,15 @@ class ProgramState:
         self.drawn.update(document.get("drawn", {}))
         loss, samples = document.get("epoch_sums", (0.0, 0))
         self.sums = lambda: (loss, samples)
-        for name, stored in ({} if keeps_options else document["optimizers"]).items():
-            groups = self.optimizers[name].param_groups
-            for group, options in zip(groups, stored["groups"], strict=True):
-                _fill(group, decode(options["options"], tensors))
+        followed = {id(scheduler.optimizer) for scheduler in self.schedulers}
+        for name, stored in document["optimizers"].items():
+            optimizer = self.optimizers[name]
+            for group, options in zip(optimizer.param_groups, stored["groups"], strict=True):
+                values = decode(options["options"], tensors)
+                if keeps_options:  # but the rate is where its scheduler has brought it
+                    kept = RATES if id(optimizer) in followed else ()
+                    values = {option: values[option] for option in kept if option in values}
+                _fill(group, values)
         if not self.strategy.is_sharded:
             self._fill_values(document["optimizer_values"])
         for scheduler, stored in zip(self.schedulers, document["schedulers"], strict=True):

@@ -75,6 +75,8 @@ class TimedReplica:
 class TorchReplicas(Strategy):
     """DDP with its defaults, on the default group of `torch.distributed`."""
 
+    recomputes = True
+
     def __init__(
         self, group: RunGroup, *, backend: str, step_options: StepOptions | None = None
     ) -> None:

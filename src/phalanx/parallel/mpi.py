@@ -35,6 +35,8 @@ class MPI(Strategy):
     bucket. A parameter that the loss does not reach has a gradient of zeros; a frozen one has none.
     """
 
+    recomputes = True
+
     def __init__(
         self,
         world: World,

@@ -15,6 +15,8 @@ from phalanx.records.events import ExpectedCosts
 class Sequential(Strategy):
     """Strategy of a single process, which has nothing to exchange."""
 
+    recomputes = True
+
     def __init__(self, step_options: StepOptions | None = None) -> None:
         super().__init__(SingleProcessGroup(), step_options)
 

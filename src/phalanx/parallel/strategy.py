@@ -6,7 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -16,8 +16,10 @@ from torch.optim import Optimizer
 
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
+    NonFiniteGradients,
     are_finite,
     clip_factor,
+    find_nonfinite,
     sum_of_squares,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
@@ -26,6 +28,7 @@ from phalanx.parallel.costs import Trained
 from phalanx.parallel.loss import LossFunction
 from phalanx.parallel.nonfinite import (
     NonFiniteGradientsError,
+    describe_over_ranks,
     describe_sums_over_ranks,
 )
 from phalanx.parallel.optimizer import OptimizerSource, rule_of
@@ -84,6 +87,11 @@ class Strategy(ABC):
     shards: Sequence[nn.Parameter] = ()
     """This rank's parts of the trained parameters, in their order, where it does not hold these as
     the program made them; after `prepare`."""
+    recomputes: bool = False
+    """Whether this rank can make its own gradients of a step again, without the others."""
+    find_own_nonfinite: Callable[[], NonFiniteGradients] | None = None
+    """Makes them again, and returns those that are not finite; None: the step cannot be made
+    again."""
     runs_step_hooks: bool = True
     """Whether the step hooks of a program's optimizer see all gradients and parameters."""
     scales_gradients: bool = True
@@ -292,10 +300,16 @@ class Strategy(ABC):
         return why
 
     def describe_nonfinite(self, batch: Batch, loss: float) -> str:
-        """Describe gradients that are not finite in a line, by the losses of the ranks and the
-        parameter. loss: sum over this rank's samples."""
+        """Describe gradients that are not finite in a line: by the ranks whose own are not, where
+        these can be made again, else by the losses of the ranks; and a parameter.
+
+        loss: sum over this rank's samples.
+        """
         sums = [parameter.grad for parameter in self._parameters]
-        return describe_sums_over_ranks(self.group, batch.step, loss, sums, self._names)
+        if self.find_own_nonfinite is None:
+            return describe_sums_over_ranks(self.group, batch.step, loss, sums, self._names)
+        summed, own = find_nonfinite(sums, 0.0), self.find_own_nonfinite()
+        return describe_over_ranks(self.group, batch.step, own, summed, self._names)
 
     # -- around the steps --------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def watch(records: ProgramRecords) -> None:
 
 def open_records() -> list[ProgramRecords]:
     """Return the records of runs that have not ended."""
-    return list(_OPEN)
+    return [records for records in _OPEN if not records.is_ended]
 
 
 @cache
@@ -76,7 +76,7 @@ def end_program(
     may_echo = is_echo or isinstance(error.__cause__, PeerFailedError)
     if may_echo or (is_mendable and launched and launched.rank):
         time.sleep(ECHO_DELAY_S)  # all ranks find what is wrong with the arguments: one says it
-    for records in open_records():
+    for records in list(_OPEN):  # also of a run that has ended: it is not closed any more
         records.fail(error)
     if is_mendable or is_echo:
         print(f"phalanx: {error}", file=sys.stderr, flush=True)

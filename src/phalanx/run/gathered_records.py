@@ -33,7 +33,8 @@ def gather_bytes(group: RunGroup, data: bytes) -> list[bytes] | None:
         values = np.frombuffer(data, np.uint8).copy() if is_own else np.zeros(int(size), np.uint8)
         if size:
             group.broadcast(values, root=rank)
-        texts.append(values.tobytes())
+        if group.rank == 0:
+            texts.append(values.tobytes())
     return None if group.rank else texts
 
 

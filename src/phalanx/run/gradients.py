@@ -27,6 +27,7 @@ from phalanx.run.optimizers import check_step_hooks
 from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
 from phalanx.run.program_loss import LossOf, ProgramLoss, WeightOf
 from phalanx.run.randomness import seed_micro_batch
+from phalanx.run.step_passes import StepPasses
 
 NOTHING = torch.empty(0)
 
@@ -58,6 +59,9 @@ class StepGradients:
         counts_by_weight: how many samples a global batch has is known after its last micro-batch.
         batch_norm: of the model's layers, where it has some."""
         self._counts_by_weight = counts_by_weight
+        self.passes = StepPasses(strategy, seed)
+        """Those of the step that were made by `run.step`."""
+        self._num_added = 0  # micro-batches of the step
         self._schedulers = schedulers
         self._strategy, self._seed, self._batch_norm = strategy, seed, batch_norm
         self._parameters = {name: trained_by(optimizer) for name, optimizer in optimizers.items()}
@@ -87,6 +91,8 @@ class StepGradients:
         self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
         self._weight, self.num_samples, self._accumulated = 0.0, 0, None
         self._bad_sample = ""
+        self.passes.clear()
+        self._num_added = 0
         self._has_own_weights: bool | None = None  # None: no micro-batch of the step has told
 
     def begin(self, batch: MicroBatch) -> None:
@@ -254,6 +260,8 @@ class StepGradients:
             else:  # sums of nothing
                 for parameter in parameters:
                     parameter.grad = None
+        can_repeat = 0 < len(self.passes) == self._num_added and not self.is_collective
+        self._strategy.find_own_nonfinite = self.passes.find_nonfinite if can_repeat else None
         self._is_applying = True
         try:
             result = self._strategy.apply_gradients(
@@ -348,6 +356,7 @@ class StepGradients:
         self._has_own_weights = weight is not None
         own = float(batch.num_samples if weight is None or not batch.num_samples else weight)
         if is_first:
+            self._num_added += 1
             self._weight += own
             self.num_samples += batch.num_samples
         self._batch_weight = weight

@@ -1,7 +1,6 @@
 """The loop of a rank, common to all strategies and programs: data in, records out.
 
-Whoever iterates it computes: `phalanx train` lets the strategy make whole steps, a program of the
-user's calls its model and `backward`.
+Whoever iterates it computes, by `run.backward` or `run.step`.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class TrainingLoop:
         feed: Feed,
         recorder: RunRecorder,
         options: LoopOptions,
-        computation: Computation | None = None,
+        computation: Computation,
     ) -> None:
         """computation: that is told of every micro-batch."""
         self.strategy, self.recorder = strategy, recorder
@@ -233,15 +232,12 @@ class TrainingLoop:
             self.current = batch
             if not is_in_step:
                 self._began, self._waited_s, self._num_computed = asked_at, 0.0, 0
-                if computation is not None:
-                    computation.begin_step(batch)
+                computation.begin_step(batch)
             self._waited_s += clock() - asked_at
             self._num_computed += batch.num_samples > 0
-            if computation is not None:
-                computation.begin(batch)
+            computation.begin(batch)
             yield batch
-            if computation is not None:
-                computation.check(batch)
+            computation.check(batch)
             is_in_step, read_s = not batch.ends_step, -clock()
             ends_epoch = not is_in_step and batch.agree_on_end()  # which may read ahead
             read_s += clock()
@@ -297,8 +293,7 @@ class TrainingLoop:
         """Go on from a position that peers have reached, as a rank that takes a place."""
         self.position, self._epoch.number = position, position.epoch
         self.recorder.arrive(position.step)
-        if self._computation is not None:
-            self._computation.resume()
+        self._computation.resume()
 
     def regroup(self) -> None:
         """Agree on what the ranks ask each other now and then as if they had just begun: others

@@ -75,7 +75,7 @@ class RunDescription:
     """A run as its records have it, where the program knows better than `phalanx.start`."""
 
     kind: str
-    """Of run, such as `train`."""
+    """Kind of the run, such as `train`."""
     config: Mapping[str, object]
     """Every option of the program."""
     setting: Setting
@@ -111,7 +111,7 @@ class Records:
     """The outputs of `run.step` are logits of classes, and targets their numbers: count those whose
     largest is right, for the accuracy."""
     description: RunDescription | None = None
-    """Of the run; None: made of the arguments of `phalanx.start`."""
+    """Description of the run; None: made of the arguments of `phalanx.start`."""
 
     def __post_init__(self) -> None:
         if self.on_metrics is not None and not callable(self.on_metrics):

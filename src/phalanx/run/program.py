@@ -301,6 +301,7 @@ class ProgramRun:
         if batch is not current:
             raise UserError("run.step takes the micro-batch that the run's loop has given last")
         if not self._strategy.makes_steps:
+            self._gradients.passes.note(batch, loss)
             outputs = self.model(batch.inputs)
             counts = weight(batch.targets) if callable(weight) else weight
             own_loss = loss(outputs, batch.targets)

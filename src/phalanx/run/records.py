@@ -64,7 +64,8 @@ class ProgramRecords:
         """folder: None writes nothing. num_samples: of an epoch. asked: for what is recorded."""
         self.folder, self._strategy, self._asked = folder, strategy, asked
         self._options, self._num_samples = options, num_samples
-        self._is_ended = self.has_failed = False
+        self.is_ended = self.has_failed = False
+        """Whether nothing follows in them, and whether the program has failed."""
         self._original_rank = strategy.rank  # others may die
         began_at = time.perf_counter() - process_age_s()
         self._path = None if folder is None else rank_file(folder, strategy.rank)
@@ -158,10 +159,10 @@ class ProgramRecords:
         values = {name: _number(name, value) for name, value in metrics.items()}
         if self._rank == 0:
             step = max(0, position.step - 1)
-            if self._is_ended and self._path is not None:
+            if self.is_ended and self._path is not None:
                 self.recorder.writer = EventWriter(self._path)
             self.recorder.add_metrics(self.epoch_before(position), step, values)
-            if self._is_ended and self.recorder.writer is not None:
+            if self.is_ended and self.recorder.writer is not None:
                 self.recorder.writer.close()
             if self._asked.on_metrics is not None:
                 self._asked.on_metrics(step, values)
@@ -192,7 +193,7 @@ class ProgramRecords:
     def note(self, text: str, *, of_all: bool = False) -> None:
         """Write a notice of rank 0. of_all: each rank has its own."""
         writer = self.recorder.writer
-        if writer is not None and (of_all or self._rank == 0) and not self._is_ended:
+        if writer is not None and (of_all or self._rank == 0) and not self.is_ended:
             writer.add(NoticeEvent(at_s=self.recorder.at_s(), text=text))
 
     def tell(self, text: str) -> None:
@@ -212,9 +213,9 @@ class ProgramRecords:
         certificate: of a bitwise run.
         """
         self._hide()
-        if self.folder is None or self._is_ended:
+        if self.folder is None or self.is_ended:
             return
-        self._is_ended = True
+        self.is_ended = True
         if self._tracing is not None:
             self._tracing.compare_clocks()
             self._write_trace(self._tracing)
@@ -258,7 +259,7 @@ class ProgramRecords:
     def fail(self, error: BaseException) -> None:
         """Write how the run ended, as far as the disk still takes it. Not collective."""
         self.has_failed = True
-        if self._is_ended or self.folder is None:
+        if self.is_ended or self.folder is None:
             self._hide()
             return
         self.close_files()
@@ -276,7 +277,7 @@ class ProgramRecords:
     def close_files(self) -> None:
         """Write what waits, as far as the disk still takes it; nothing follows. Not collective."""
         self._hide()
-        self._is_ended = True
+        self.is_ended = True
         with contextlib.suppress(Exception):
             if self.recorder.writer is not None:
                 self.recorder.writer.close()
@@ -302,7 +303,7 @@ class ProgramRecords:
     def expect_end(self) -> None:
         """Write down what would be lost, should the launcher end this rank soon: that of Open MPI
         gives 0.2 s after its SIGTERM. Not collective."""
-        if self.folder is None or self._is_ended:
+        if self.folder is None or self.is_ended:
             return
         with contextlib.suppress(Exception):
             if self.recorder.writer is not None:

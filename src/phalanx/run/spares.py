@@ -45,9 +45,9 @@ class SparePlaces:
         loop: TrainingLoop,
         strategy: Bitwise,
         group: SurvivingGroup,
-        program: ProgramState | None,
+        program: ProgramState,
     ) -> None:
-        """program: what it has beside model and optimizer; None: there is no program."""
+        """program: what it has beside model and optimizer."""
         self._loop, self._strategy, self._group, self._program = loop, strategy, group, program
         self._is_divided = self._has_ended = False
         self._end: End | None = None
@@ -56,9 +56,7 @@ class SparePlaces:
         """Further numbers that all ranks know between two steps."""
 
     @classmethod
-    def of(
-        cls, loop: TrainingLoop, strategy: object, program: ProgramState | None
-    ) -> SparePlaces | None:
+    def of(cls, loop: TrainingLoop, strategy: object, program: ProgramState) -> SparePlaces | None:
         """Return the places of a run that has spares, else None."""
         if not isinstance(strategy, Bitwise) or not isinstance(strategy.group, SurvivingGroup):
             return None
@@ -173,9 +171,8 @@ class SparePlaces:
         strategy, program = self._strategy, self._program
         files = model_files(strategy.model, strategy.optimizer)
         files.append(TensorFile.of(BUFFERS_FILE, self._other_buffers()))
-        if program is not None:
-            program.step = self._loop.position.step
-            files += program.files()
+        program.step = self._loop.position.step
+        files += program.files()
         return files
 
     def _fill(self, found: dict[str, dict[str, Tensor]], texts: dict[str, str]) -> None:
@@ -183,8 +180,7 @@ class SparePlaces:
         fill(strategy.model, strategy.optimizer, found[MODEL_FILE], found[OPTIMIZER_FILE])
         for name, buffer in self._other_buffers().items():
             buffer.copy_(found[BUFFERS_FILE][name])
-        if self._program is not None:
-            self._program.fill(texts, found)
+        self._program.fill(texts, found)
 
     def _other_buffers(self) -> dict[str, Tensor]:
         model = self._strategy.model

@@ -71,8 +71,8 @@ class OptimizerOptions:
     """Scale the gradient down to this norm, over all parameters and ranks. Default: never."""
 
     bad_gradients: NonFinitePolicy = "stop"
-    """What follows when a gradient is not finite: `stop` the run, or `skip` the step. Both name
-    rank and parameter."""
+    """What follows when a gradient is not finite: `stop` the run, or `skip` the step. Both name a
+    parameter, and the ranks whose loss is not finite."""
 
 
 def check_milestones(milestones: tuple[float, ...]) -> None:

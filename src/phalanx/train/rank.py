@@ -89,6 +89,7 @@ def _stop(request: BaseException, rank: int) -> NoReturn:
         for records in open_records():
             records.dump(f"rank {rank} was ended: {type(request).__name__}")
             records.expect_end()
+            records.close_files()
     finally:
         os._exit(EXIT_TERMINATED)  # not through MPI_Finalize, which would wait for peers
 

@@ -30,6 +30,8 @@ from phalanx.records.events import (
     StepEvent,
 )
 from phalanx.records.files import rank_file, read_events
+from phalanx.run.agreement import check_together
+from phalanx.run.program import ProgramRun
 from phalanx.train.agreement import TrainingData
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import Training
@@ -80,6 +82,26 @@ def train(config: TrainConfig, data: TrainingData, folder: Path) -> tuple[Traini
     return training, list(read_events(rank_file(folder, training.run.rank)))
 
 
+def bytes_beside(run: ProgramRun, steps: int) -> Tensor:
+    """Bytes sent and received beside the gradients: of a run's first step the check that ranks
+    weigh alike, and of each its loss and weight, where no other sum carries them. Collective."""
+    strategy, group = run._strategy, run._group
+    if not strategy.is_in_lockstep or group.traffic is None:
+        return torch.zeros(2)
+    before = group.traffic.snapshot()
+    check_together(group, False, "")
+    checked = group.traffic.snapshot()
+    if strategy.sums_gradients and not strategy.sums_losses:
+        group.sum([0.0, 0.0])
+    once, each = checked - before, group.traffic.snapshot() - checked
+    return torch.tensor(
+        [
+            once.sent_bytes + steps * each.sent_bytes,
+            once.received_bytes + steps * each.received_bytes,
+        ]
+    )
+
+
 def run(name: str, config: TrainConfig, folder: Path, steps: int) -> None:
     dtype = getattr(torch, config.dtype)
     data = images(SAMPLES - (STEPS - steps) * BATCH, dtype, 101)
@@ -95,7 +117,9 @@ def run(name: str, config: TrainConfig, folder: Path, steps: int) -> None:
     if trained.sent_bytes is not None:
         tensors["moved"] = torch.tensor([trained.sent_bytes, trained.received_bytes])
         theory = [started.expected.sent_bytes, started.expected.received_bytes]
-        tensors["expected"] = steps * torch.tensor(theory, dtype=torch.float64)
+        beside = bytes_beside(training.run, steps)
+        tensors["expected"] = steps * torch.tensor(theory, dtype=torch.float64) + beside
+        tensors["beside"] = beside
     tensors["staleness"] = torch.tensor([[*pair] for pair in trained.staleness.items()] or [[0, 0]])
     losses = [e.loss_sum for e in events if isinstance(e, StepEvent)] or [0.0] * steps
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
