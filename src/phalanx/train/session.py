@@ -105,14 +105,22 @@ class Training:
         )
         loss = make_loss(config, model, data.shape)
         optimizer = make_optimizer(config, model.parameters(), config.learning_rate(batch_size))
-        recipe, number = recipe_of(config), micro_batches_of(config)
+        description = RunDescription(
+            kind="train",
+            config=config.as_record(),
+            setting=setting_of(config),
+            is_begun=is_begun,
+            validation_samples=data.num_validation,
+            resident_before=resident_before,
+            targets_per_sample=data.shape.targets_per_sample,
+        )
         run = start(
             model,
             optimizer,
             data.train,
             batch_size=batch_size,
             epochs=config.epochs,
-            micro_batches=number,
+            micro_batches=micro_batches_of(config),
             bitwise=config.bitwise,
             strategy=config.strategy,
             strategy_options=start_options(config),
@@ -121,45 +129,27 @@ class Training:
             bad_gradients=config.bad_gradients,
             checkpoint_dir=config.checkpoint_dir,
             resume=config.resume,
-            checkpoints=Checkpoints(
-                every_steps=config.checkpoint_steps,
-                every_seconds=config.checkpoint_seconds,
-                keep=config.keep_checkpoints,
-                in_thread=config.checkpoint_thread,
-                options=recipe,
-                allow_changes=True,  # those to refuse were found when the options were completed
-            ),
+            checkpoints=_checkpoints(config),
             run_dir=run_dir,
             records=Records(
-                trace=config.trace,
-                counts_correct=loss.counts_correct,
-                description=RunDescription(
-                    kind="train",
-                    config=config.as_record(),
-                    setting=setting_of(config),
-                    is_begun=is_begun,
-                    validation_samples=data.num_validation,
-                    resident_before=resident_before,
-                    targets_per_sample=data.shape.targets_per_sample,
-                ),
+                trace=config.trace, counts_correct=loss.counts_correct, description=description
             ),
             seed=config.seed,
             timeout_s=config.timeout_s,
         )
-        first = _schedule_start(config, run)
-        schedule = schedule_of(
-            config, global_batch_size=batch_size, num_train=data.num_train, start=first
-        )
-        slow_rank, delay_s = parse_slow_rank(config.slow_rank or "0:0")
-        pieces = (number or 1) / config.data_parts(config.ranks) if number else 1
         return cls(
             config=config,
             data=data,
             run=run,
             optimizer=optimizer,
             loss=loss,
-            schedule=schedule,
-            delay_s=delay_s / pieces if run.rank == slow_rank else 0.0,
+            schedule=schedule_of(
+                config,
+                global_batch_size=batch_size,
+                num_train=data.num_train,
+                start=_schedule_start(config, run),
+            ),
+            delay_s=_delay_s(config, run.rank),
         )
 
     def train_epochs(self) -> None:
@@ -187,6 +177,28 @@ class Training:
 
     def _show(self, summary: SummaryEvent) -> None:
         print(epoch_line(summary, self.config), flush=True)
+
+
+def _checkpoints(config: TrainConfig) -> Checkpoints:
+    return Checkpoints(
+        every_steps=config.checkpoint_steps,
+        every_seconds=config.checkpoint_seconds,
+        keep=config.keep_checkpoints,
+        in_thread=config.checkpoint_thread,
+        options=recipe_of(config),
+        allow_changes=True,  # those to refuse were found when the options were completed
+    )
+
+
+def _delay_s(config: TrainConfig, rank: int) -> float:
+    """Return by how much each micro-batch of a rank is made slower."""
+    assert config.ranks is not None, "complete"
+    slow_rank, step_s = parse_slow_rank(config.slow_rank or "0:0")
+    number = micro_batches_of(config)
+    pieces = 1.0
+    if number is not None and config.pipeline_layout(config.ranks) is None:  # which cuts itself
+        pieces = number / config.data_parts(config.ranks)
+    return step_s / pieces if rank == slow_rank else 0.0
 
 
 def _schedule_start(config: TrainConfig, run: ProgramRun) -> tuple[int, int]:

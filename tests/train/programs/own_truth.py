@@ -10,11 +10,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from safetensors.torch import save_file
-from truth import data_of, images, totals_of, train
+from truth import images, keep_trained, texts
 
-from phalanx.data.datasets.dataset import load_dataset
-from phalanx.train.agreement import TrainingData
 from phalanx.train.config import TrainConfig
 
 OWN = Path(__file__).parents[2] / "models" / "programs" / "own.py"
@@ -38,14 +35,6 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 
 
-def samples(model: str) -> TrainingData:
-    if model != "transformer":
-        return images(SAMPLES, torch.float64, 5)
-    text = load_dataset("text", train_samples=SAMPLES, validation_samples=5)
-    parts = text.train_inputs, text.train_targets, text.shape
-    return data_of(*parts, text.validation_inputs, text.validation_targets)
-
-
 def config_of(model: str, split: str) -> TrainConfig:
     options = {"dtype": "float64", "epochs": 1, "batch_size": BATCH, "lr_schedule": "constant"}
     options |= MODELS[model] | SPLITS[split]
@@ -57,11 +46,8 @@ def config_of(model: str, split: str) -> TrainConfig:
 
 
 def run(model: str, split: str, folder: Path) -> None:
-    training, events = train(config_of(model, split), samples(model), folder / f"{model}-{split}")
-    tensors = {name: tensor.clone() for name, tensor in training.run.state_dict().items()}
-    tensors["totals"] = totals_of(events)
-    save_file(tensors, folder / f"{model}-{split}-{training.run.rank}.safetensors")
-    training.run.close()
+    data = texts(SAMPLES, 5) if model == "transformer" else images(SAMPLES, torch.float64, 5)
+    keep_trained(config_of(model, split), data, folder, f"{model}-{split}")
 
 
 def main(folder: Path, cases: list[str]) -> None:

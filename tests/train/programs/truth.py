@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from phalanx.comm.traffic import COUNT
+from phalanx.data.datasets.dataset import load_dataset
 from phalanx.jobs.detect import detect
 from phalanx.models.options import MNIST_SHAPE, DataShape
 from phalanx.parallel.make import RENDEZVOUS
@@ -60,6 +61,12 @@ def data_of(
     )
 
 
+def texts(number: int, validation: int) -> TrainingData:
+    text = load_dataset("text", train_samples=number, validation_samples=validation)
+    parts = text.train_inputs, text.train_targets, text.shape
+    return data_of(*parts, text.validation_inputs, text.validation_targets)
+
+
 def totals_of(events: list[Event]) -> Tensor:
     """Return samples, losses and right predictions of a rank in training and in validation."""
     (epoch,) = (e for e in events if isinstance(e, EpochEvent))
@@ -80,6 +87,16 @@ def train(config: TrainConfig, data: TrainingData, folder: Path) -> tuple[Traini
     training.train_epochs()
     training.run.barrier()
     return training, list(read_events(rank_file(folder, training.run.rank)))
+
+
+def keep_trained(config: TrainConfig, data: TrainingData, folder: Path, name: str) -> None:
+    """Train, and keep the whole parameters and the totals of this rank."""
+    training, events = train(config, data, folder / name)
+    buffers, whole = dict(training.run.model.named_buffers()), training.run.state_dict()
+    tensors = {key: tensor.clone() for key, tensor in whole.items() if key not in buffers}
+    tensors["totals"] = totals_of(events)
+    save_file(tensors, folder / f"{name}-{training.run.rank}.safetensors")
+    training.run.close()
 
 
 def bytes_beside(run: ProgramRun, steps: int) -> Tensor:
