@@ -7,6 +7,7 @@ import pytest
 from cyclopts import App
 
 from phalanx.cli.app import app
+from phalanx.cli.main import main
 from tests.cli.conftest import Phalanx
 
 
@@ -54,6 +55,35 @@ def test_every_command_has_help_and_examples(
     assert words in GROUPS or text.count(f" phalanx {' '.join(words)}") >= 3, (
         "the usage and two examples"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "hidden"),
+    [
+        ("", ("--compress ", "--servers ", "--zero-stage ", "--stages-per-rank "), ()),
+        ("--strategy server", ("--servers ",), ("--compress ", "--zero-stage ", "--local-steps ")),
+        ("--strategy=mpi", ("--compress ", "--link "), ("--servers ", "--micro-batches ")),
+        ("--strategy mpi --bitwise", ("--micro-batches ",), ("--servers ", "--tensor-plan ")),
+        ("--mesh dp=2,tp=2", ("--tensor-plan ", "--zero-stage ", "--mesh "), ("--compress ",)),
+        ("--strategy", ("--compress ", "--servers "), ()),
+    ],
+)
+def test_a_strategy_hides_the_options_of_others(
+    words: str,
+    shown: tuple[str, ...],
+    hidden: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run of one strategy refuses them: 94 options in one list did not say so."""
+    line = ["train", *words.split(), "--help"]
+    monkeypatch.setattr("sys.argv", ["phalanx", *line])
+    with pytest.raises(SystemExit) as ended:
+        main(line)
+    text = capsys.readouterr().out
+    assert ended.value.code in (0, None)
+    assert [option for option in (*shown, "--ranks ") if option not in text] == []
+    assert [option for option in hidden if option in text] == []
 
 
 def test_completion_is_installed(

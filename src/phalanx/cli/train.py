@@ -43,7 +43,7 @@ def train(
     """Train a model: alone, over MPI or over Gloo.
 
     Phalanx starts the ranks itself; under mpirun, srun or torchrun it joins the ranks that these
-    have started.
+    have started. `--strategy server --help` shows the options of that strategy alone.
 
     For example:
 

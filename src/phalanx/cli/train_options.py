@@ -8,6 +8,8 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from phalanx.cli import strategy_help
+from phalanx.cli.strategy_help import strategy_panel
 from phalanx.parallel.mesh_options import (
     BackendOptions,
     PipelineOptions,
@@ -22,18 +24,23 @@ from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions
 from phalanx.train.training_options import CheckpointOptions, TrainingOptions
 
 
-def _panel(title: str, place: int) -> Parameter:
-    return Parameter(
-        name="*", group=Group(title, sort_key=place), consume_multiple=True, negative_iterable=()
-    )
+def _panel(group: Group) -> Parameter:
+    return Parameter(name="*", group=group, consume_multiple=True, negative_iterable=())
 
 
-MODEL = _panel("Model and run", 1)
-DATA = _panel("Data", 2)
-OPTIMIZER = _panel("Optimizer", 3)
-PARALLELISM = _panel("Parallelism", 4)
-COMMUNICATION = _panel("Communication", 5)
-CHECKPOINTS = _panel("Checkpoints and records", 6)
+MODEL = _panel(Group("Model and run", sort_key=1))
+DATA = _panel(Group("Data", sort_key=2))
+OPTIMIZER = _panel(Group("Optimizer", sort_key=3))
+PARALLELISM = _panel(Group("Parallelism", sort_key=strategy_help.PARALLELISM))
+MPI = _panel(strategy_panel("mpi", place=1))
+SERVER = _panel(strategy_panel("server", place=2))
+LOCAL = _panel(strategy_panel("local", place=3))
+MESH = _panel(strategy_panel("zero", "tensor", "pipeline", "mesh", place=4))
+SHARD = _panel(strategy_panel("zero", "mesh", place=5))
+PIPELINE = _panel(strategy_panel("pipeline", "mesh", place=6, also_bitwise=True))
+TENSOR = _panel(strategy_panel("tensor", "mesh", place=7))
+COMMUNICATION = _panel(Group("Communication", sort_key=5))
+CHECKPOINTS = _panel(Group("Checkpoints and records", sort_key=6))
 
 CONFIG_HELP = (
     'File of options, one per line, in TOML (`model = "cnn"`) or YAML; the command line '
@@ -50,13 +57,13 @@ class RunOptions:
     data: Annotated[DataOptions, DATA] = field(default_factory=DataOptions)
     optimizer: Annotated[OptimizerOptions, OPTIMIZER] = field(default_factory=OptimizerOptions)
     parallel: Annotated[ParallelOptions, PARALLELISM] = field(default_factory=ParallelOptions)
-    server: Annotated[ServerOptions, PARALLELISM] = field(default_factory=ServerOptions)
-    local: Annotated[LocalOptions, PARALLELISM] = field(default_factory=LocalOptions)
-    backend: Annotated[BackendOptions, PARALLELISM] = field(default_factory=BackendOptions)
-    shard: Annotated[ShardOptions, PARALLELISM] = field(default_factory=ShardOptions)
-    pipeline: Annotated[PipelineOptions, PARALLELISM] = field(default_factory=PipelineOptions)
-    tensor: Annotated[TensorOptions, PARALLELISM] = field(default_factory=TensorOptions)
-    mpi: Annotated[MpiOptions, COMMUNICATION] = field(default_factory=MpiOptions)
+    server: Annotated[ServerOptions, SERVER] = field(default_factory=ServerOptions)
+    local: Annotated[LocalOptions, LOCAL] = field(default_factory=LocalOptions)
+    backend: Annotated[BackendOptions, MESH] = field(default_factory=BackendOptions)
+    shard: Annotated[ShardOptions, SHARD] = field(default_factory=ShardOptions)
+    pipeline: Annotated[PipelineOptions, PIPELINE] = field(default_factory=PipelineOptions)
+    tensor: Annotated[TensorOptions, TENSOR] = field(default_factory=TensorOptions)
+    mpi: Annotated[MpiOptions, MPI] = field(default_factory=MpiOptions)
     communication: Annotated[CommunicationOptions, COMMUNICATION] = field(
         default_factory=CommunicationOptions
     )
