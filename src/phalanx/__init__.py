@@ -13,6 +13,7 @@ torchrun started. Beside it:
     World                           the ranks that a launcher started, and their collectives
     DataParallel                    a module whose gradients are averaged over the ranks
     Pack, PackWriter, Packed        packed data (docs/data_packed.md), and its options in training
+    Strategy                        base of a strategy of one's own (docs/own_strategy.md)
     Checkpoints, Records            values of `start` for what few programs need
     UserError, RunFailedError       errors in sentences
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from phalanx.data.packed.writer import PackWriter
     from phalanx.errors import RunFailedError, UserError
     from phalanx.parallel.data_parallel import DataParallel
+    from phalanx.parallel.strategy import Strategy
     from phalanx.run.batch import MicroBatch
     from phalanx.run.options import Checkpoints, Records
     from phalanx.run.packed import Packed
@@ -42,7 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Checkpoints", "DataParallel", "MicroBatch", "Pack", "PackWriter", "Packed", "ProgramRun",
     "Records",
-    "RunFailedError", "UserError", "World", "start",
+    "RunFailedError", "Strategy", "UserError", "World", "start",
 ]  # fmt: skip
 
 _MODULE_OF = {
@@ -55,6 +57,7 @@ _MODULE_OF = {
     "ProgramRun": "phalanx.run.program",
     "Records": "phalanx.run.options",
     "RunFailedError": "phalanx.errors",
+    "Strategy": "phalanx.parallel.strategy",
     "UserError": "phalanx.errors",
     "World": "phalanx.comm.world",
     "start": "phalanx.run.start",

@@ -33,7 +33,7 @@ class _OptimizerReducer:
         # Before the reducer's memory exists: a hook may end the first backward pass.
         self.passes_left: dict[Tensor, int] = {}
         self.is_pending = False
-        """Whether a gradient has come since the last `wait`."""
+        """True if a gradient has come since the last `wait`."""
         self._reducer: BucketedGradReducer = make_bucketed_reducer(
             world,
             parameters,

@@ -26,7 +26,7 @@ class Ranks(NamedTuple):
     world: World
     """Its own group sums gradients."""
     group: ProcessGroupMPI
-    """Of the collectives that the program calls."""
+    """Process group of the collectives that the program calls."""
 
 
 class _Joined:

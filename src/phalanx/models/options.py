@@ -28,17 +28,17 @@ class DataShape:
     """Shape of a model's input, and number of classes that it predicts."""
 
     inputs: tuple[int, ...] = (1, 28, 28)
-    """Of one sample: (channels, height, width) of an image, (context,) of a text."""
+    """Shape of one sample: (channels, height, width) of an image, (context,) of a text."""
 
     num_classes: int = 10
-    """Of an image, or of the token that comes next; 0 of quantities."""
+    """Number of classes of an image, or of the next token; 0 for quantities."""
 
     targets: tuple[int, ...] | None = None
     """Shape of a sample's targets where these are quantities, for a loss of the user's; None:
     classes."""
 
     has_fractions: bool = False
-    """Whether quantities are of the run's dtype; else int64."""
+    """True if quantities are of the run's dtype; else they are int64."""
 
     @property
     def is_text(self) -> bool:

@@ -11,7 +11,7 @@ class SplitMessages:
     """Messages over axis tp for one child of the model, in the passes of one micro-batch."""
 
     all_reduces: int = 0
-    """Of activations (samples, T, width)."""
+    """Number of all-reduces of activations (samples, T, width)."""
     pairs: int = 0
     """Reduce-scatter and all-gather of these, where the sequence is split."""
     gathers: int = 0
@@ -25,7 +25,7 @@ class SplitTraffic:
     """Messages of all children, by name; those that are not named send none."""
 
     width: int
-    """Of the activations that are summed."""
+    """Width of the activations that are summed."""
     messages: Mapping[str, SplitMessages]
 
     def of(self, child: str) -> SplitMessages:

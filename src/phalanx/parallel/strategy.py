@@ -56,6 +56,22 @@ class Strategy(ABC):
     Every rank computes the sum of its samples' losses; gradients are those of the mean over the
     *global* batch, so the split changes the time and not the mathematics, even when ranks hold
     different numbers of samples.
+
+    A program may bring one of its own, here `mpi` with values that are clipped one by one:
+
+        from phalanx.parallel.mpi import MPI
+
+        class ClippedValues(MPI):
+            def update(self):
+                nn.utils.clip_grad_value_(self.model.parameters(), 1.0)
+                return super().update()
+
+        def clipped_values(group, step):
+            return ClippedValues(group.world, step_options=step)
+
+        run = phalanx.start(model, optimizer, data, batch_size=8, strategy=clipped_values)
+        for batch in run:
+            run.backward(criterion(run.model(batch.inputs), batch.targets))
     """
 
     data_rank: int

@@ -7,10 +7,10 @@ import math
 from phalanx.records.schema import Outcome
 
 NOT_FINITE = "gradients are not finite"
-"""Of every error that says so: by these words a run that diverged is told from one that broke."""
+"""Words of every such error: they distinguish a run that diverged from one that broke."""
 
 UNBOUNDED = 1e30
-"""What is recorded of a loss that is not finite: JSON knows neither infinity nor NaN."""
+"""Record of a loss that is not finite: JSON knows neither infinity nor NaN."""
 
 
 def recorded_loss(loss_sum: float) -> float:

@@ -26,7 +26,7 @@ FLUSH_INTERVAL_S = 0.5
 RECORDS_END = "records end here: "
 """Begin of the notice of a rank whose disk has taken no more."""
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec says of damaged bytes."""
+"""Errors that msgspec raises for damaged bytes."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Errors of a disk that takes no more: records end there, and what they tell of goes on."""
@@ -235,7 +235,7 @@ class EventWriter:
         self.note: Callable[[Noted], None] = self._waiting.append
         """Takes an event, or a function and its arguments, which make one when it is written."""
         self.due_at = time.perf_counter() + FLUSH_INTERVAL_S
-        """When what waits has to be written, by `time.perf_counter()`."""
+        """Time at which waiting lines are written, by `time.perf_counter()`."""
         self.why_ended = ""
         """File and reason where records have ended before the run."""
 

@@ -32,7 +32,7 @@ class TraceSpan(NamedTuple):
     """One timed operation."""
 
     name: str
-    """As it is shown: "forward", "bucket 3"."""
+    """Name on the trace: "forward", "bucket 3"."""
     lane: str
     """Row of the rank in which it is shown: "compute", "network", "data"."""
     began_ns: int

@@ -49,7 +49,7 @@ class Validation:
     correct: int | None
     """Right predictions, of all samples."""
     seconds: float
-    """That this rank took."""
+    """Seconds that this rank took."""
 
 
 def summarize(

@@ -20,11 +20,11 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     steps: int
     seed: int
-    """Of NumPy's and Python's generators, which a program may have left as they are."""
+    """Seed of NumPy's and Python's generators, which a program may have left as they are."""
     is_double: bool
-    """Whether model and data are float64."""
+    """True if model and data are float64."""
     micro_batches: int | None = None
-    """Of a global batch, where the program does not say."""
+    """Micro-batches of a global batch, if the program does not say."""
 
 
 class TensorState(NamedTuple):
@@ -33,7 +33,7 @@ class TensorState(NamedTuple):
     name: str
     norm: float
     product: float
-    """With a fixed vector."""
+    """Product with a fixed vector."""
 
 
 class WatchedStart(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -43,7 +43,7 @@ class WatchedStart(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     batch_norm: list[str]
     """Layers that normalise each micro-batch by itself."""
     has_fixed_cut: bool
-    """Whether the program says how many micro-batches a global batch has."""
+    """True if the program says how many micro-batches a global batch has."""
     is_sharded: bool
 
 
@@ -52,17 +52,17 @@ class WatchedStep(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
 
     step: int
     loss_sum: float
-    """Over this rank's samples; that of all ranks ÷ `global_samples` is the mean."""
+    """Sum over this rank's samples; that of all ranks ÷ `global_samples` is the mean."""
     global_samples: int
     data: dict[int, int]
-    """By micro-batch the sum of its words, which adds up over any cut, modulo 2⁶⁴."""
+    """Sum of the words of each micro-batch, which adds up over any cut, modulo 2⁶⁴."""
     rates: list[float]
     draws: bool
-    """Whether the loop's body has drawn random numbers."""
+    """True if the loop's body has drawn random numbers."""
     keeps_gradient: str
     """A parameter whose gradient is in its optimizer's state; else empty."""
     changes: list[TensorState]
-    """Of the parameters since the start."""
+    """Changes of the parameters since the start."""
 
 
 class WatchedMetrics(msgspec.Struct, frozen=True, kw_only=True, tag="metrics"):
@@ -81,7 +81,7 @@ class WatchedRank(NamedTuple):
     start: WatchedStart
     steps: list[WatchedStep]
     metrics: dict[tuple[int, str], float]
-    """By step and name."""
+    """Values by step and name."""
 
 
 def watched_file(folder: Path, rank: int) -> Path:

@@ -110,8 +110,10 @@ def scheme_phrase(scheme: str) -> str:
 
 
 def makes_the_same_update(scheme: str) -> bool:
-    """Return whether the scheme by theory trains the same model as the sequential program."""
-    return not scheme.startswith(DRIFTING)
+    """Return whether the scheme by theory trains the same model as the sequential program. A
+    strategy of a program's own may not."""
+    is_ours = scheme == "sequential" or group_of(scheme) is not None
+    return is_ours and not scheme.startswith(DRIFTING)
 
 
 def communicates_within(scheme: str) -> bool:

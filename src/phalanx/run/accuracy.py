@@ -9,7 +9,8 @@ LARGE = 2**15
 """Logits of a step that are compared while they are in the cache; to store them would take memory
 that has not been touched before, which costs more than comparing."""
 MAX_LOGITS = 2**18
-"""Of small steps, stored and compared all together, which is faster than one by one."""
+"""Most logits of small steps that are kept and compared together, which is faster than one by
+one."""
 
 
 class CorrectCounter:

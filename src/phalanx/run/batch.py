@@ -50,19 +50,19 @@ class MicroBatch:
     num_samples: int
     """0 of a padding micro-batch, whose gradient counts nothing."""
     epoch: int
-    """From 0."""
+    """Number of the epoch, from 0."""
     step: int
     """Number of the update in the run, from 0."""
     number: int
-    """In its global batch, from 0."""
+    """Number in its global batch, from 0."""
     ends_step: bool
     """The optimizer steps in the `backward` of this micro-batch."""
     end: bool | EpochEnd
     """Ends the epoch, or finds out."""
     global_samples: int
-    """Of its global batch, over all ranks."""
+    """Samples of its global batch, over all ranks."""
     indices: Sequence[int] | Tensor | None = None
-    """Of its samples in the data set, where these have numbers."""
+    """Numbers of its samples in the data set, if these have numbers."""
     optimizer: str | None = None
     """Name of the only one that its step trains, where `phalanx.start` was given `alternate`."""
 

@@ -22,7 +22,7 @@ WORDS: dict[Any, str] = {
     collections.abc.Sequence: "is no sequence of names of optimizers",
     collections.abc.Callable: "is no function",
 }
-"""What is said of a value that is none of a type."""
+"""Words for a value that is none of a type."""
 
 
 def check_arguments(

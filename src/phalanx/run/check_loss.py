@@ -11,7 +11,7 @@ from torch import Tensor
 from phalanx.errors import UserError
 
 SUM = 2
-"""Of `reduction` in nodes of autograd."""
+"""Value of `reduction` in nodes of autograd."""
 
 
 def check_loss(loss: object) -> None:

@@ -47,7 +47,7 @@ class CheckpointPlan:
     place: Path | None = None
     """A checkpoint, or a folder of them; None: the run begins anew."""
     is_automatic: bool = False
-    """Whether the run begins anew also where no checkpoint in the folder is valid."""
+    """True if the run begins anew also where no checkpoint in the folder is valid."""
 
     @classmethod
     def of(

@@ -62,7 +62,7 @@ class DigestGroup:
 
     name: str
     tensors: Sequence[tuple[int, TensorBytes]]
-    """Those that this rank holds, with their numbers in the group."""
+    """Tensors that this rank holds, with their numbers in the group."""
 
 
 class ModelDigests:

@@ -53,7 +53,7 @@ class ScheduledFault(NamedTuple):
     rank: int
     """Number that the rank started with."""
     pause_s: float | None
-    """Of a stop: time after which the rank goes on; None: it never does."""
+    """Time after which a stopped rank goes on; None: it never does."""
 
 
 def parse_injection(text: str) -> FaultInjection:

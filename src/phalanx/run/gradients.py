@@ -27,6 +27,7 @@ from phalanx.run.optimizers import check_step_hooks
 from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
 from phalanx.run.program_loss import LossOf, ProgramLoss, WeightOf
 from phalanx.run.randomness import seed_micro_batch
+from phalanx.run.schedulers import FollowedRate
 from phalanx.run.step_passes import StepPasses
 
 NOTHING = torch.empty(0)
@@ -40,9 +41,9 @@ class StepGradients:
     """
 
     num_samples: int
-    """Of this rank, so far in the step."""
+    """Samples of this rank so far in the step."""
     is_collective = False
-    """Whether the ranks meet in the backward pass of the micro-batch's loss."""
+    """True if the ranks meet in the backward pass of the micro-batch's loss."""
 
     def __init__(
         self,
@@ -60,14 +61,15 @@ class StepGradients:
         batch_norm: of the model's layers, where it has some."""
         self._counts_by_weight = counts_by_weight
         self.passes = StepPasses(strategy, seed)
-        """Those of the step that were made by `run.step`."""
+        """Passes of the step that `run.step` made."""
         self._num_added = 0  # micro-batches of the step
         self._schedulers = schedulers
         self._strategy, self._seed, self._batch_norm = strategy, seed, batch_norm
         self._parameters = {name: trained_by(optimizer) for name, optimizer in optimizers.items()}
         self._optimizers = optimizers
+        self._rate = FollowedRate(strategy, next(iter(optimizers.values())))
         self._due = set(optimizers)
-        """Those that the step trains."""
+        """Optimizers that the step trains."""
         self._until_backward = ExitStack()
         self._is_first_step = True
         self._missing: set[str] = set()
@@ -228,8 +230,10 @@ class StepGradients:
     def apply(self, batch: MicroBatch) -> StepResult:
         """Check the sums, clip them, and update the parameters. Collective.
 
-        Raises: UserError when gradients are not finite, naming the step, the ranks and a parameter.
+        Raises: UserError when gradients are not finite, naming the step, the ranks and a parameter,
+                and where the program has changed its optimizer as the strategy's cannot be.
         """
+        self._rate.follow()
         scale, result = 1.0, self._result
         if self._is_first_step:
             self._is_first_step = False

@@ -46,13 +46,13 @@ class LoopOptions:
     """Length of a run, and its checkpoints."""
 
     batch_size: int
-    """Of the global batch."""
+    """Samples of the global batch."""
     epochs: int = sys.maxsize
     steps: int | None = None
     """Updates after which the run ends, within the epochs; None: their number."""
     start: Position = BEGINNING
     resumes: bool = False
-    """Whether it was asked to resume, where there is a checkpoint."""
+    """True if it was asked to resume, if there is a checkpoint."""
     sums: tuple[float, int] = (0.0, 0)
     """Loss and samples of the epoch before `start`, over all ranks."""
     checkpoint_steps: int | None = None
@@ -62,13 +62,13 @@ class LoopOptions:
     save: Callable[[Position], None] | None = None
     """Writes a checkpoint within an epoch. Collective."""
     copies: Copies | None = None
-    """In memory, of checkpoints; they need `save`."""
+    """Copies of checkpoints in memory; they need `save`."""
     rebalances: bool = False
-    """Whether slow ranks are given fewer micro-batches, of a bitwise run."""
+    """True if slow ranks of a bitwise run get fewer micro-batches."""
     save_epoch: Callable[[Position], None] | None = None
     """Writes a checkpoint between two epochs. Collective."""
     ends_with_epoch: bool = False
-    """Whether the program ends with the first epoch, as where it was asked to stop."""
+    """True if the program ends with the first epoch, as if it were asked to stop."""
     agree: Callable[[int], None] | None = None
     """Compares the order of samples of an epoch between the ranks. Collective."""
     poll: Callable[[], bool] | None = None
@@ -108,16 +108,16 @@ class TrainingLoop:
         self._feed, self._computation, self.options = feed, computation, options
         self._num_ended = 0  # epochs
         self._is_extended = False
-        """Whether the step goes on after its last micro-batch, because ranks were lost."""
+        """True if the step goes on after its last micro-batch, because ranks were lost."""
         self.position = options.start
-        """After the last step."""
+        """Position after the last step."""
         self.current: MicroBatch | None = None
         """Micro-batch of an unfinished step that is computed now."""
         self._began = self._waited_s = 0.0
         self._num_computed = 0  # micro-batches of the step
         self._watch = StepWatch.of(strategy, recorder, rebalances=options.rebalances)
         self.places: SparePlaces | None = None
-        """Of a run with spares."""
+        """Places of a run with spares."""
         self.is_dismissed = False
         """A spare for which nothing is left: the others have left the loop."""
         self._epoch = Epoch(options.start.epoch, iter(()))

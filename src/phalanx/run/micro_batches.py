@@ -9,14 +9,15 @@ from phalanx.comm.layout import share_of
 from phalanx.errors import UserError
 
 BITWISE_MICRO_BATCHES = 8
-"""Of a global batch whose results have the same bits on any number of ranks, by default."""
+"""Default micro-batches of a global batch whose results have the same bits on any number of
+ranks."""
 
 
 class MicroBatchSlice(NamedTuple):
     """Samples of a global batch that are computed together."""
 
     number: int
-    """In the global batch, from 0."""
+    """Number in the global batch, from 0."""
     start: int
     stop: int
     """Samples [start, stop) of the global batch."""

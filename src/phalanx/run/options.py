@@ -12,7 +12,7 @@ from phalanx.records.schema import Setting
 from phalanx.run.check_arguments import shown
 
 Metrics = Callable[[int, dict[str, float]], None]
-"""Of the number of an update, and the metrics that `run.log` was given after it."""
+"""Function of the number of an update and the metrics that `run.log` got after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,8 @@ class Checkpoints:
     """The program's own options that decide its numbers, by its names for them: a checkpoint of
     others is refused."""
     allow_changes: bool = False
-    """Whether a run resumes although these options, the optimizer's or others differ; those that
-    are given now hold."""
+    """True if a run resumes although these options, the optimizer's or others differ; those of now
+    hold."""
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "keep"):
@@ -80,7 +80,7 @@ class RunDescription:
     """Every option of the program."""
     setting: Setting
     is_begun: bool = False
-    """Whether the process that has started the ranks keeps `run.json`: they add their events."""
+    """True if the process that started the ranks keeps `run.json`: they add their events."""
     validation_samples: int = 0
     resident_before: int | None = None
     """Bytes of the process before the model was made."""

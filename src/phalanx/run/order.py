@@ -22,7 +22,7 @@ from phalanx.run.randomness import generators_kept, seed_generators
 OF_ORDER = 0x6F726472
 """Makes random numbers of samplers others than those of the computation."""
 MOST_PASSES = 1000
-"""Over the data in one epoch of a sampler that has an end."""
+"""Most passes over the data in one epoch of a sampler that has an end."""
 
 
 class EpochOrder(NamedTuple):

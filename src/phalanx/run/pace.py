@@ -8,23 +8,23 @@ from typing import NamedTuple
 
 PHASES = ("data", "forward", "backward", "optimizer")
 SLOW_RATIO = 1.5
-"""Of a phase to the median of the other ranks, from which on a rank may be slow."""
+"""Ratio of a phase to the median of the other ranks from which a rank may be slow."""
 SLOW_SHARE = 0.1
-"""Of the others' step, which the excess must be at least: nobody waits for less."""
+"""Least share of the others' step by which a slow rank exceeds it: nobody waits for less."""
 SLOW_WINDOWS = 2
 """One after the other, in which a rank must be slow."""
 SLOW_S = 1.0
-"""At least: within less the system may have given the core to another process."""
+"""Least excess: within less the system may have given the core to another process."""
 MAX_RATIO = 999.0
 TOLD_EVERY_STEPS = 500
-"""Between two lines about the same rank."""
+"""Steps between two lines about the same rank."""
 
 
 class RankPace(NamedTuple):
     """Sums over the steps of a window, of one rank."""
 
     micro_batches: float
-    """That it computed."""
+    """Micro-batches that it computed."""
     data_s: float
     forward_s: float
     backward_s: float
@@ -49,11 +49,11 @@ class SlowRank(NamedTuple):
 
     rank: int
     phase: str
-    """In which it loses most."""
+    """Phase in which it loses most."""
     ratio: float
-    """Of that phase to the median of the others."""
+    """Ratio of that phase to the median of the others."""
     steps: int
-    """For which it has been slow."""
+    """Steps for which it has been slow."""
 
 
 def slow_phase(paces: Sequence[RankPace], rank: int, steps: int) -> tuple[str, float] | None:

@@ -44,6 +44,7 @@ from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.options import Records
 from phalanx.run.order import SampleOrder
+from phalanx.run.own_strategy import OwnStrategy
 from phalanx.run.packed import PackedSamples, check_damaged
 from phalanx.run.parameters import forget_others
 from phalanx.run.program import ProgramOptions
@@ -67,15 +68,15 @@ class BatchPlan:
     """Global batches: their data, sizes and number."""
 
     data: object
-    """As the program calls it."""
+    """Data as the program gave them."""
     source: Source
     num_samples: int | None
-    """Of an epoch; None: not known."""
+    """Samples of an epoch; None: not known."""
     batch_size: int
     micro_batches: int | None
-    """As asked for; None: one a rank."""
+    """Micro-batches that were asked for; None: one per rank."""
     number: int
-    """Of micro-batches in a full global batch."""
+    """Number of micro-batches in a full global batch."""
     epochs: int
     steps: int | None
     is_sharded: bool
@@ -202,7 +203,7 @@ class RunPlan:
         return strategy
 
     def _prepare(self, strategy: Strategy) -> None:
-        name, own = self.setup.choice.name, list(self.optimizers.values())
+        name, own = self.setup.choice.label, list(self.optimizers.values())
         if strategy.makes_optimizer and own[0].state:
             raise UserError(
                 f'strategy="{name}" keeps the state of the optimizer itself, and this one has made '
@@ -353,7 +354,7 @@ def make_setup(
     model: nn.Module,
     optimizers: Mapping[str, Optimizer],
     *,
-    strategy: str,
+    strategy: str | OwnStrategy,
     strategy_options: Mapping[str, Any],
     comm: Any,
     clip_norm: float | None,

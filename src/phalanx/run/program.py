@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -22,7 +22,6 @@ from phalanx.comm.errors import PeerDepartedError
 from phalanx.comm.recovery import Recovery
 from phalanx.data.samples import Samples
 from phalanx.errors import UserError
-from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.totals import Validation
 from phalanx.run.batch import Epoch, MicroBatch
@@ -58,13 +57,13 @@ class ProgramOptions:
     loading: dict[str, Any]
     """Arguments of PyTorch's `DataLoader`."""
     device: torch.device
-    """Of model and data."""
+    """Device of model and data."""
     timeout_s: float
     """Longest wait for a peer, or for a reader."""
     micro_batches: int
-    """Of a full global batch."""
+    """Micro-batches of a full global batch."""
     batch_norm: BatchNormSync | None
-    """Of the model's synchronized layers, where it has some."""
+    """Statistics of the model's synchronized layers, if it has some."""
     end: Callable[[], None]
     """Called when the loop has ended, and when the run is closed."""
 
@@ -109,7 +108,6 @@ class ProgramRun:
         self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
         self._strategy, self._group = strategy, strategy.group
         self._records, self._options, self._checkpoints = records, options, checkpoints
-        self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_closed = self._has_ended = False
         self._has_completed: bool | None = None  # None: has not ended
         self._summaries = EpochSummaries(strategy, records.recorder, records.folder)
@@ -345,7 +343,6 @@ class ProgramRun:
             if self._strategy.missing:
                 loop.extend_step()
                 return
-            self._follow_optimizer()
             result = self._gradients.apply(batch)
         self._gradients.step_schedulers()
         self._counts.end_step(batch, result)
@@ -387,24 +384,6 @@ class ProgramRun:
     def _epoch_sums(self) -> tuple[float, int]:
         counts = self._records.recorder.counts
         return counts.summed_loss, counts.summed_samples
-
-    def _follow_optimizer(self) -> None:
-        """Take the learning rate of the program's optimizer where the strategy has one of its own.
-
-        Raises: UserError when a scheduler has changed anything else.
-        """
-        own, optimizer = next(iter(self._optimizers.values())), self._strategy.optimizer
-        if optimizer is own or isinstance(optimizer, JointOptimizer):
-            return
-        rate = own.param_groups[0]["lr"]
-        rule = rule_of(own)
-        if self._rule is None or rule != replace(self._rule, learning_rate=float(rate)):
-            raise UserError(
-                f"{type(self._strategy).__name__} follows the learning rate of the optimizer "
-                'alone, and its other options have changed: take strategy="mpi"'
-            )
-        optimizer.param_groups[0]["lr"] = rate
-        own._opt_called = True  # type: ignore[attr-defined]  # else schedulers warn that it is late
 
     def evaluate(
         self,

@@ -11,9 +11,9 @@ from phalanx.parallel.loss import LossFunction, sum_of_nothing
 from phalanx.run.check_loss import check_loss, check_weight
 
 LossOf = Callable[[Any, Any], Tensor]
-"""Of outputs and targets, the mean over their samples, 0-dim."""
+"""Function of outputs and targets that returns the mean over their samples, 0-dim."""
 WeightOf = Callable[[Any], float]
-"""Of targets, by how much their mean counts."""
+"""Function of targets that returns the weight of their mean."""
 
 
 class ProgramLoss(LossFunction):

@@ -8,12 +8,12 @@ from itertools import accumulate, pairwise
 from phalanx.run.pace import RankPace
 
 LEAST_GAIN = 0.1
-"""Of a step's time that a new division must save."""
+"""Least share of a step's time that a new division saves."""
 WINDOWS = 2
 """One after the other, in which it would have."""
 
 Costs = tuple[Sequence[float], Sequence[float]]
-"""By rank, the seconds of a micro-batch, and of what does not depend on their number."""
+"""Seconds by rank of a micro-batch, and of the work that does not depend on their number."""
 
 
 def step_s(counts: Sequence[int], units_s: Sequence[float], fixed_s: Sequence[float]) -> float:

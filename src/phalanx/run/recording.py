@@ -51,19 +51,19 @@ class EpochCounts:
     summed_samples: int = 0
     """The same over all ranks, also of the epoch's part before a checkpoint."""
     trained_samples: int = 0
-    """Over all ranks, of the steps that were made."""
+    """Samples over all ranks of the steps that were made."""
     is_summed: tuple[float, int] = (0.0, 0)
     """Loss and samples of this rank in these sums, where the strategy does not sum losses."""
     right: CorrectCounter | None = None
     """Counts right predictions; None where nobody does."""
     summed_correct: int = 0
-    """Over all ranks, where ranks may be lost."""
+    """Right predictions over all ranks, if ranks may be lost."""
     communication_s: float = 0.0
     steps: int = 0
     damaged: int = 0
     skipped: int = 0
     train_s: float = 0.0
-    """From barrier to barrier; known at its end."""
+    """Time from barrier to barrier; known at the epoch's end."""
 
     @property
     def correct(self) -> int | None:
@@ -104,7 +104,7 @@ class RunRecorder:
         )
         self._has_taken_over = False  # what the first of the ranks does for all
         self.program: ProgramWatch | None = None
-        """Of a check, which compares what several runs write."""
+        """Watch of a check, which compares what several runs write."""
         self.gathered: GatheredRecords | None = None
         """Brings this rank's file to rank 0's folder after each epoch."""
 

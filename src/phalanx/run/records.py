@@ -65,7 +65,7 @@ class ProgramRecords:
         self.folder, self._strategy, self._asked = folder, strategy, asked
         self._options, self._num_samples = options, num_samples
         self.is_ended = self.has_failed = False
-        """Whether nothing follows in them, and whether the program has failed."""
+        """True if nothing follows in them, and if the program has failed."""
         self._original_rank = strategy.rank  # others may die
         began_at = time.perf_counter() - process_age_s()
         self._path = None if folder is None else rank_file(folder, strategy.rank)

@@ -25,12 +25,12 @@ from phalanx.run.loop import Position, TrainingLoop
 from phalanx.run.stop import Stopped
 
 BUFFERS_FILE = "buffers"
-"""Of a model, those that no checkpoint has."""
+"""Name of the file of a model's buffers that no checkpoint has."""
 SUMS = ("summed_loss", "summed_correct", "summed_samples", "trained_samples")
 """Counts of an epoch that are the same on all ranks."""
 
 End = Literal["over", "left", "stopped"]
-"""How a loop has ended: it came to its end, all have left it, or were stopped as asked."""
+"""End of a loop: it came to its end, all have left it, or were stopped as asked."""
 
 
 class SparePlaces:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from phalanx.comm.shared_folder import named_host
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect
+from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.certificate import probe_processors
 from phalanx.run.check_arguments import check_arguments
@@ -60,7 +61,7 @@ def start(
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
     alternate: Sequence[str] = (),
     sharded: bool = False,
-    strategy: StrategyName = "auto",
+    strategy: StrategyName | Callable[..., Strategy] = "auto",
     strategy_options: Mapping[str, Any] = MappingProxyType({}),
     comm: Any = None,
     clip_norm: float | None = None,
@@ -111,6 +112,7 @@ def start(
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
         and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
         ranks train alone, and average their parameters. `gloo`: PyTorch's DDP over Gloo.
+        Or a class of the program's own, of (group, step options) (docs/own_strategy.md).
         `tensor`: layers divided by the model's `parallelize_plan`. `pipeline`: stages, cut by the
         model's `pipeline_stages`. `mesh`: several of these. `server`: some ranks hold the
         parameters, the others compute.

@@ -17,7 +17,7 @@ from phalanx.run.recording import RunRecorder
 FIRST_STEPS = 3
 """Left out: buffers are made then."""
 MIN_STEPS, MAX_STEPS = 20, 10_000
-"""Between two comparisons."""
+"""Fewest and most steps between two comparisons."""
 INTERVAL_S = 1.0
 """The same, where that is more steps. One costs a small sum over the ranks."""
 

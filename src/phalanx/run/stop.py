@@ -27,9 +27,10 @@ REPEATED_S = 0.5
 """A SIGTERM that comes so long after the first ends the process. Launchers send one to a process,
 and at once to its group."""
 ASK_INTERVAL_S = 1.0
-"""Between two times at which the ranks ask each other. It costs one small sum over the ranks."""
+"""Time between two questions of the ranks to each other. A question costs one small sum over the
+ranks."""
 MAX_STEPS = 10_000
-"""Between two such times, however short a step is."""
+"""Most steps between two such questions, however short a step is."""
 
 
 class Stopped(SystemExit):  # no error: a request
@@ -90,7 +91,7 @@ class StopRequest:
         """
         self._group, self._original_rank = group, group.rank
         self.is_asked = False
-        """Whether this rank was, by a signal."""
+        """True if a signal asked this rank."""
         self._due = self._asked_step = 0
         self._asked_at = self._saved_at = time.perf_counter()
         self._save_every_s, self._is_saving, self._copies = save_every_s, is_saving, copies
@@ -104,7 +105,7 @@ class StopRequest:
         """Called on the first SIGTERM, which may be a launcher's: it ends this rank next because
         another one has failed."""
         self.saves = False
-        """Whether the ranks have agreed on a checkpoint after this step, by time."""
+        """True if the ranks have agreed on a checkpoint after this step, by time."""
         self.copies_at = 0.0
         """Time, since 1970, of the copy in memory on which they have agreed; 0: none."""
         if threading.current_thread() is threading.main_thread():

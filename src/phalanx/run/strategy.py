@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
@@ -39,6 +39,7 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.own_strategy import OwnStrategy, check_own, make_own, name_of
 from phalanx.run.randomness import seed_micro_batch
 
 StrategyName = Literal[
@@ -67,29 +68,32 @@ _OPTION = re.compile(
 class StrategyChoice:
     """A strategy and its options, which fit each other."""
 
-    name: StrategyName
+    name: StrategyName | Literal["own"]
     label: str
     """Name for records: the one that was asked for, also where one rank takes `sequential`."""
-    mpi: MpiOptions
-    server: ServerOptions
-    local: LocalOptions
+    mpi: MpiOptions = field(default_factory=MpiOptions)
+    server: ServerOptions = field(default_factory=ServerOptions)
+    local: LocalOptions = field(default_factory=LocalOptions)
     mesh: MeshOptions | None = None
-    """Of strategies that divide the model."""
+    """Options of strategies that divide the model."""
     tensor_plan: object = None
-    """In place of the model's own, see `tensor.plan_of`."""
+    """Plan in place of the model's own, see `tensor.plan_of`."""
     layout: PipelineLayout | None = None
-    """Of a pipeline of several ranks."""
+    """Layout of a pipeline of several ranks."""
     stages: Sequence[str] | None = None
-    """In place of the model's own, see `chain.layers_of`."""
+    """Stages in place of the model's own, see `chain.layers_of`."""
     batch_size: int = 1
-    """Of the global batch."""
+    """Samples of the global batch."""
     is_on_gpu: bool = False
     bitwise_micro_batches: int | None = None
-    """Of a global batch, where results must not depend on the number of ranks to the bit."""
+    """Micro-batches of a global batch, if results must not depend on the number of ranks to the
+    bit."""
+    make_own: Callable[..., Strategy] | None = None
+    """Makes the program's own strategy of ranks and `step`, in place of one of a name."""
 
 
 def choose_strategy(
-    name: str,
+    name: str | OwnStrategy,
     options: Mapping[str, object],
     *,
     num_ranks: int,
@@ -108,6 +112,11 @@ def choose_strategy(
     asked for.
     Raises: UserError for a strategy or an option that does not fit.
     """
+    if not isinstance(name, str):
+        is_bitwise = bitwise_micro_batches is not None
+        check_own(name, is_bitwise=is_bitwise, is_on_gpu=is_on_gpu)
+        make = partial(make_own, name, options)
+        return StrategyChoice(name="own", label=name_of(name), make_own=make)
     chosen: Any = "mpi" if name == "auto" else name
     _check_name(name, num_ranks=num_ranks, num_optimizers=num_optimizers)
     is_bitwise = bitwise_micro_batches is not None
@@ -202,6 +211,8 @@ def make_strategy(
 
     Raises: UserError when they cannot work together so.
     """
+    if choice.make_own is not None:
+        return choice.make_own(ranks, step=step)
     if (number := choice.bitwise_micro_batches) is not None and choice.layout is not None:
         return make_bitwise_pipeline(
             ranks,
@@ -253,7 +264,7 @@ def make_strategy(
             return Sequential(step)
 
 
-def data_ranks(name: str, options: Mapping[str, object], num_ranks: int) -> int:
+def data_ranks(name: str | OwnStrategy, options: Mapping[str, object], num_ranks: int) -> int:
     """Return into how many parts the ranks cut each global batch: ranks that divide a model see the
     same samples, and servers none.
 
@@ -271,7 +282,7 @@ def data_ranks(name: str, options: Mapping[str, object], num_ranks: int) -> int:
         return parse_mesh(text).data_size
 
 
-def cuts_itself(name: str, options: Mapping[str, object], num_ranks: int) -> bool:
+def cuts_itself(name: str | OwnStrategy, options: Mapping[str, object], num_ranks: int) -> bool:
     """Return whether a pipeline of several ranks cuts each part of a global batch itself."""
     if num_ranks == 1 or name not in ("pipeline", "mesh"):
         return False

@@ -13,8 +13,8 @@ from phalanx.errors import UserError
 from phalanx.jobs.binding import bound_cores, cores_of_rank
 
 BITWISE_THREADS = 1
-"""Of a rank whose results have the same bits on any number of ranks: sums within an operation
-depend on the number of threads."""
+"""Threads of a rank whose results have the same bits on any number of ranks: sums within an
+operation depend on the number of threads."""
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 

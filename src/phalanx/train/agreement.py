@@ -51,7 +51,7 @@ class Agreement:
         self._group: RunGroup | None = None
         self._copies, self._has_copies = ExitStack(), False
         self.lines: list[str] = []
-        """For the user, before those of the run."""
+        """Lines for the user before those of the run."""
 
     @property
     def is_first(self) -> bool:

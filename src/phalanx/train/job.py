@@ -29,7 +29,7 @@ from phalanx.train.training_options import AUTOMATIC
 
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.train")
 ENDING_S = 10.0
-"""For a rank that has given up, or was killed, to let go of its files."""
+"""Seconds for a rank that has given up, or was killed, to let go of its files."""
 
 
 def run_job(
@@ -99,7 +99,7 @@ class TrainingJob:
     """A training on ranks that `phalanx train` starts."""
 
     asked: TrainConfig
-    """As the user gave it."""
+    """Configuration that the user gave."""
     config: TrainConfig
     """Complete."""
     command: Sequence[str]

@@ -13,7 +13,7 @@ from phalanx.train.config import TrainConfig
 
 WITH_MOMENTUM = ("sgd", "lars")
 LAMB_EPSILON = 1e-6
-"""Of the paper; PyTorch's Adam has 1e-8."""
+"""Value of the paper; PyTorch's Adam has 1e-8."""
 
 
 def make_optimizer(

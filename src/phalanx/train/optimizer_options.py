@@ -30,8 +30,8 @@ class OptimizerOptions:
     """Learning rate at its highest, for the default batch."""
 
     lr_rule: LearningRateRule = "none"
-    """How the learning rate follows the global batch: `none`, `linear` or `sqrt` of batch ÷
-    default batch."""
+    """Rule by which the learning rate follows the global batch: `none`, `linear` or `sqrt` of batch
+    ÷ default batch."""
 
     lr_schedule: LearningRateSchedule = "cosine"
     """Course after the warm-up: `cosine` or `polynomial` fall to nothing by the last step, `step`
@@ -50,7 +50,7 @@ class OptimizerOptions:
     """Epochs in which the rate rises to its highest; may be a fraction. 0: none."""
 
     warmup: WarmUp = ruled("linear", WARM_UP)
-    """How it rises: `linear` or `cosine` from nothing, `constant` at a tenth of it."""
+    """Course of the rise: `linear` or `cosine` from nothing, `constant` at a tenth of it."""
 
     optimizer: OptimizerName = "adam"
     """The update rule. `lars` and `lamb` scale each layer's step by its weights' norm."""
@@ -71,7 +71,7 @@ class OptimizerOptions:
     """Scale the gradient down to this norm, over all parameters and ranks. Default: never."""
 
     bad_gradients: NonFinitePolicy = "stop"
-    """What follows when a gradient is not finite: `stop` the run, or `skip` the step. Both name a
+    """Policy for a gradient that is not finite: `stop` the run, or `skip` the step. Both name a
     parameter, and the ranks whose loss is not finite."""
 
 

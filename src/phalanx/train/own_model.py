@@ -94,9 +94,9 @@ class TrainingLoss:
 
     train: Callable[[Any, Tensor], Tensor]
     evaluate: Callable[[Any, Tensor], Tensor]
-    """As training has it, without label smoothing."""
+    """Loss of training, without label smoothing."""
     counts_correct: bool
-    """Whether outputs are logits of classes."""
+    """True if outputs are logits of classes."""
 
 
 def make_loss(config: TrainConfig, model: nn.Module, shape: DataShape) -> TrainingLoss:

@@ -27,11 +27,11 @@ from phalanx.train.recipe import SCHEDULE, differences, recipe_of, restarts_sche
 from phalanx.train.training_options import AUTOMATIC
 
 WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
-"""What decides which samples are left of an epoch."""
+"""Options that decide which samples are left of an epoch."""
 
 RESUMING = "resuming from "
 SCHEDULE_START = "schedule_start"
-"""What a run's state keeps: epoch, and samples of it, from which the schedule counts."""
+"""Key in a run's state: epoch, and samples of it, from which the schedule counts."""
 Shape = tuple[int, ...]
 
 

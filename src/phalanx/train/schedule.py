@@ -15,7 +15,7 @@ CONSTANT_WARM_UP = 0.1
 """Part of the highest rate that a constant warm-up has."""
 
 ROUNDING = 1e-6
-"""Of a step: what is nearer than this to a milestone has reached it."""
+"""Part of a step: a position nearer than this to a milestone has reached it."""
 
 
 @dataclass(frozen=True, kw_only=True)

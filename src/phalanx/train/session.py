@@ -76,7 +76,7 @@ class Training:
     loss: TrainingLoss
     schedule: LRSchedule
     delay_s: float = 0.0
-    """By which each micro-batch of this rank is made slower."""
+    """Seconds by which each micro-batch of this rank is made slower."""
 
     @classmethod
     def begin(

@@ -33,7 +33,8 @@ class BitwiseOptions:
     """Options of a run whose bits do not depend on the number of ranks."""
 
     micro_batches: int | None = ruled(None, AT_LEAST_ONE)
-    """Into which each global batch is cut, whatever the ranks. None: as many as the default."""
+    """Number of micro-batches of each global batch, whatever the ranks. None: as many as the
+    default."""
 
     def number(self, batch_size: int) -> int:
         """Return the micro-batches of a full global batch."""

@@ -76,7 +76,7 @@ class CheckpointOptions:
     """Options of checkpoints, resuming, records and the timeout."""
 
     checkpoint_dir: Path | None = None
-    """Where a checkpoint is written after every epoch. Default: none is written."""
+    """Folder in which a checkpoint is written after every epoch. Default: none is written."""
 
     checkpoint_steps: int | None = ruled(None, AT_LEAST_ONE, SAVED)
     """Steps after which one is written, too. Default: after epochs only."""
@@ -104,7 +104,7 @@ class CheckpointOptions:
     """Folder of the run's records. Default: a new one under runs/train."""
 
     grace_s: float = ruled(DEFAULT_STOP_S, POSITIVE, SAVED)
-    """After SIGTERM, time for the ranks to save a checkpoint and stop; then they are ended."""
+    """Time for the ranks after SIGTERM to save a checkpoint and stop; then they are ended."""
 
     timeout_s: float = ruled(300.0, POSITIVE)
     """Fail when ranks have waited this long for each other, and name the missing ranks."""
