@@ -112,12 +112,17 @@ class NonFiniteGradients(NamedTuple):
 def find_nonfinite(gradients: Sequence[Tensor | None], loss: float) -> NonFiniteGradients:
     """Find non-finite gradients. gradients: of the model's parameters, in their order; None for
     none."""
-    bad = [
+    bad = numbers_of_nonfinite(gradients)
+    return NonFiniteGradients(max(bad, default=-1), len(bad), loss)
+
+
+def numbers_of_nonfinite(gradients: Sequence[Tensor | None]) -> list[int]:
+    """Return the places of the gradients that are not finite; None: there is none."""
+    return [
         number
         for number, gradient in enumerate(gradients)
         if gradient is not None and not bool(gradient.isfinite().all())
     ]
-    return NonFiniteGradients(max(bad, default=-1), len(bad), loss)
 
 
 def describe_nonfinite(

@@ -24,12 +24,10 @@ from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.norms import are_finite, find_nonfinite, square_of
 from phalanx.jobs.survival import num_spares
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners, owned_costs
 from phalanx.parallel.layerwise import LAMB, LARS
-from phalanx.parallel.nonfinite import describe_parts_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.parameter_memory import OneCopy, ParameterMemory
 from phalanx.parallel.shard_holders import ShardHolders
@@ -146,25 +144,10 @@ class BitwiseSharded(Bitwise):
         held = zip(self._names, self._parameters, self._is_held, strict=True)
         return {name: self.optimizer.state[p] for name, p, is_held in held if is_held}
 
-    def gradients_are_finite(self) -> bool:
-        if not self._reducer.is_divided:
-            return super().gradients_are_finite()
-        gradients = [p.grad for p in self._held_parameters() if p.grad is not None]
-        return not self.group.sum([not are_finite(gradients)])[0]
-
-    def gradient_square(self) -> float:
-        """Add the squares in the order of the parameters, as one process does."""
-        if not self._reducer.is_divided:
-            return super().gradient_square()
-        held = zip(self._parameters, self._is_held, strict=True)
-        own = [square_of(p.grad) if is_held and p.grad is not None else 0.0 for p, is_held in held]
-        return sum(self.group.sum(own))
-
-    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
-        if not self._reducer.is_divided:
-            return super().describe_nonfinite(batch, loss)
-        found = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
-        return describe_parts_over_ranks(self.group, batch.step, found, self._names)
+    def _held_gradients(self) -> list[Tensor | None]:
+        if self._held_numbers is None:
+            return super()._held_gradients()
+        return [parameter.grad for parameter in self._held_parameters()]
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         return owned_costs(
@@ -202,6 +185,8 @@ class BitwiseSharded(Bitwise):
         if not self._reducer.is_divided:
             super()._take_gradients(sums)
             return
+        if self._held_numbers is None:
+            self._held_numbers = [number for number, held in enumerate(self._is_held) if held]
         for parameter, total, is_held in zip(self._parameters, sums, self._is_held, strict=True):
             # Of others zeros without memory, until they are dropped.
             nothing = parameter.new_zeros(()).expand(parameter.shape)

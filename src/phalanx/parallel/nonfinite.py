@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
     REMEDIES,
     NonFiniteGradients,
     describe_nonfinite,
     describe_nonfinite_sums,
-    find_nonfinite,
 )
 from phalanx.parallel.run_group import RunGroup
 
@@ -44,34 +41,15 @@ def describe_over_ranks(
     return group.share(describe_nonfinite(step, ranks, summed, names))
 
 
-def describe_parts_over_ranks(
-    group: RunGroup, step: int, found: NonFiniteGradients, names: Sequence[str]
-) -> str:
-    """Return rank 0's description of non-finite sums, of which each rank has its part. Collective.
-
-    found: in this rank's part, with its loss.
-    """
-    rows = group.gather(found)
-    if rows is None:
-        return group.share("")
-    last, number = max(int(row[0]) for row in rows), sum(int(row[1]) for row in rows)
-    summed = NonFiniteGradients(last, number, 0.0)
-    return group.share(describe_nonfinite_sums(step, [row[2] for row in rows], summed, names))
-
-
 def describe_sums_over_ranks(
-    group: RunGroup,
-    step: int,
-    loss: float,
-    sums: Sequence[Tensor | None],
-    names: Sequence[str],
+    group: RunGroup, step: int, loss: float, summed: NonFiniteGradients, names: Sequence[str]
 ) -> str:
     """Return rank 0's description of non-finite sums, by the losses of the ranks. Collective.
 
-    loss: of this rank. sums: of the gradients over the ranks, as `find_nonfinite` takes them.
+    loss: of this rank. summed: of the gradients over the ranks.
     """
     rows = group.gather([loss])
     if rows is None:
         return group.share("")
     losses = [row[0] for row in rows]
-    return group.share(describe_nonfinite_sums(step, losses, find_nonfinite(sums, 0.0), names))
+    return group.share(describe_nonfinite_sums(step, losses, summed, names))

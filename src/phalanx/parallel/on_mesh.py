@@ -20,7 +20,7 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.norms import are_finite, find_nonfinite, squares_of
+from phalanx.gradients.norms import squares_of
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import ReduceTimes
 from phalanx.models.options import DataShape
@@ -37,7 +37,6 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
-from phalanx.parallel.nonfinite import describe_parts_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, optimizer_of_parts, torch_optimizer
 from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
@@ -241,9 +240,11 @@ class OnMesh(Strategy):
 
     def _find_shards(self) -> None:
         """Compute which of the model's parameters this rank has shards of, and how many ranks have
-        the same."""
+        the same; nothing where every rank holds everything."""
+        if self._mesh.size == self._mesh.dp:
+            return
         numbers = {name: number for number, name in enumerate(self._names)}
-        self._numbers_held = [numbers[name] for name in trained_parameters(self.model)]
+        self._held_numbers = [numbers[name] for name in trained_parameters(self.model)]
         sharing = self.size // self._mesh.pp  # ranks of a stage
         self._copies = torch.tensor(
             [sharing // num_shards(parameter) for parameter in self._parameters],
@@ -259,37 +260,23 @@ class OnMesh(Strategy):
         Cost: one all-reduce of 8 bytes for each quantity and parameter of the model, through the
         world: it is not counted among the messages of training.
         """
-        if self._mesh.size == self._mesh.dp:
+        if self._held_numbers is None:
             return squares
         of_all = torch.zeros(len(squares), len(self._names), dtype=torch.float64)
-        of_all[:, self._numbers_held] = squares / self._copies
+        of_all[:, self._held_numbers] = squares / self._copies
         self._world.all_reduce(of_all.numpy())
-        return of_all[:, self._numbers_held]
+        return of_all[:, self._held_numbers]
 
-    def gradients_are_finite(self) -> bool:
-        """Return whether all gradients are finite. Collective, unless every rank holds
-        everything."""
-        bad = not are_finite([shard.grad for shard in self.shards if shard.grad is not None])
-        if self._mesh.size > self._mesh.dp:
-            number = torch.tensor([float(bad)])
-            self._world.all_reduce(number.numpy())
-            bad = bool(number)
-        return not bad
+    def _held_gradients(self) -> list[Tensor | None]:
+        return [shard.grad for shard in self.shards]
 
     def gradient_square(self) -> float:
         squares = squares_of([shard.grad for shard in self.shards if shard.grad is not None])
-        if self._mesh.size == self._mesh.dp:
+        if self._held_numbers is None:
             return float(squares.sum())
         total = (squares / self._copies).sum().reshape(1)
         self._world.all_reduce(total.numpy())
         return float(total)
-
-    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
-        """Describe non-finite sums, of which each rank has shards, by the losses of the ranks."""
-        found = find_nonfinite([shard.grad for shard in self.shards], loss)
-        if found.number:
-            found = found._replace(parameter=self._numbers_held[found.parameter])
-        return describe_parts_over_ranks(self.group, batch.step, found, self._names)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         names = trained_parameters(self.model)

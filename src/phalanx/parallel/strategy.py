@@ -19,7 +19,8 @@ from phalanx.gradients.norms import (
     NonFiniteGradients,
     are_finite,
     clip_factor,
-    find_nonfinite,
+    numbers_of_nonfinite,
+    square_of,
     sum_of_squares,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
@@ -147,6 +148,9 @@ class Strategy(ABC):
     _noted: tuple[float, float] = (0.0, 0.0)
     _reduced_bytes: int = 0
     """Gradient bytes that a step reduces."""
+    _held_numbers: Sequence[int] | None = None
+    """Numbers in the model of the parameters whose gradients this rank holds, where ranks hold
+    different ones; None: each holds all."""
 
     def __init__(self, group: RunGroup, options: StepOptions | None) -> None:
         """group: which the strategy closes. options: None for the defaults."""
@@ -268,15 +272,28 @@ class Strategy(ABC):
         self.grad_norm = norm = scale * math.sqrt(square)
         return scale * clip_factor(norm, self.options.clip_norm) if math.isfinite(square) else None
 
+    def _held_gradients(self) -> list[Tensor | None]:
+        """Return the gradients that this rank holds of what the optimizer is about to apply."""
+        return [parameter.grad for parameter in self._parameters]
+
     def gradients_are_finite(self) -> bool:
         """Return whether all gradients that the optimizer is about to apply are finite, on all
-        ranks."""
-        return are_finite([p.grad for p in self._parameters if p.grad is not None])
+        ranks. Collective where ranks hold different ones."""
+        finite = are_finite([each for each in self._held_gradients() if each is not None])
+        return finite if self._held_numbers is None else not self.group.sum([not finite])[0]
 
     def gradient_square(self) -> float:
         """Return the squared norm of the gradients that the optimizer is about to apply, over all
-        parameters and ranks; not finite if and only if one of them is not."""
-        return sum_of_squares([p.grad for p in self._parameters if p.grad is not None])
+        parameters and ranks; not finite if and only if one of them is not. Collective where ranks
+        hold different ones: squares are added in the order of the parameters, as one process does.
+        """
+        gradients = self._held_gradients()
+        if self._held_numbers is None:
+            return sum_of_squares([each for each in gradients if each is not None])
+        squares = [0.0] * len(self._names)
+        for number, gradient in zip(self._held_numbers, gradients, strict=True):
+            squares[number] = 0.0 if gradient is None else square_of(gradient)
+        return sum(self.group.sum(squares))
 
     def _scale_gradients(self, factor: float) -> None:
         """Scale gradients, not in place: autograd may have given two of them the same memory."""
@@ -321,11 +338,21 @@ class Strategy(ABC):
 
         loss: sum over this rank's samples.
         """
-        sums = [parameter.grad for parameter in self._parameters]
+        summed = self._find_nonfinite_sums()
         if self.find_own_nonfinite is None:
-            return describe_sums_over_ranks(self.group, batch.step, loss, sums, self._names)
-        summed, own = find_nonfinite(sums, 0.0), self.find_own_nonfinite()
+            return describe_sums_over_ranks(self.group, batch.step, loss, summed, self._names)
+        own = self.find_own_nonfinite()
         return describe_over_ranks(self.group, batch.step, own, summed, self._names)
+
+    def _find_nonfinite_sums(self) -> NonFiniteGradients:
+        """Find the sums that are not finite, on all ranks. Collective as `gradients_are_finite`."""
+        bad = numbers_of_nonfinite(self._held_gradients())
+        if self._held_numbers is not None:
+            flags = [0.0] * len(self._names)
+            for place in bad:
+                flags[self._held_numbers[place]] = 1.0
+            bad = [number for number, is_bad in enumerate(self.group.sum(flags)) if is_bad]
+        return NonFiniteGradients(max(bad, default=-1), len(bad), 0.0)
 
     # -- around the steps --------------------------------------------------------------------
 

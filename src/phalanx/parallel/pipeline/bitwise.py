@@ -18,10 +18,8 @@ from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.norms import find_nonfinite, square_of
 from phalanx.parallel.bitwise import check_batch_norm
 from phalanx.parallel.costs import stage_costs
-from phalanx.parallel.nonfinite import describe_parts_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
 from phalanx.parallel.pipeline.bubble import ideal_bubble
@@ -119,7 +117,7 @@ class BitwisePipeline(Strategy):
         parts = {n: stage_of(chain, cut[n]) for n in self._layout.stages_of(self.rank)}
         super().prepare(join_stages(list(parts.values())), rule)
         held_numbers = {name: number for number, name in enumerate(names)}
-        self._numbers_held = [held_numbers[name] for name in self._names]
+        self._held_numbers = [held_numbers[name] for name in self._names]
         self._names = names
         for n, part in parts.items():
             self._stages[n] = BitwiseStage(
@@ -196,24 +194,6 @@ class BitwisePipeline(Strategy):
         own = self.model.state_dict()
         states = [self._world.share(own, root=rank) for rank in range(self.size)]
         return {name: value for state in states for name, value in state.items()}
-
-    # -- norms and values that are not finite --------------------------------------------------
-
-    def gradients_are_finite(self) -> bool:
-        return not self.group.sum([not super().gradients_are_finite()])[0]
-
-    def gradient_square(self) -> float:
-        """Add the squares in the order of the parameters, as one process does."""
-        squares = [0.0] * len(self._names)
-        for number, parameter in zip(self._numbers_held, self._parameters, strict=True):
-            squares[number] = 0.0 if parameter.grad is None else square_of(parameter.grad)
-        return sum(self.group.sum(squares))
-
-    def describe_nonfinite(self, batch: Batch, loss: float) -> str:
-        found = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
-        if found.number:
-            found = found._replace(parameter=self._numbers_held[found.parameter])
-        return describe_parts_over_ranks(self.group, batch.step, found, self._names)
 
     # -- around the steps --------------------------------------------------------------------
 
