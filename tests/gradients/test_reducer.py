@@ -1,23 +1,23 @@
 """Where gradients are summed, decided without MPI."""
 
 from types import SimpleNamespace
-from typing import Any
 
-from phalanx.gradients.make_reducer import obstacle_to_sharing
+import pytest
 
+from phalanx.gradients.make_reducer import make_reducer
 
-def world(**facts: Any) -> Any:
-    return SimpleNamespace(**{"size": 2, "local_size": 2, "on_one_node": True, **facts})
-
-
-def test_ranks_of_one_node_share() -> None:
-    assert obstacle_to_sharing(world()) is None
+WORLD = {"size": 2, "local_size": 2, "on_one_node": True, "link": None}
 
 
-def test_ranks_of_several_nodes_do_not() -> None:
-    obstacle = obstacle_to_sharing(world(size=4, on_one_node=False))
-    assert obstacle == "the ranks are on several nodes (2 of 4 on this one)"
-
-
-def test_one_rank_has_nobody_to_share_with() -> None:
-    assert obstacle_to_sharing(world(size=1, local_size=1)) == "there is one rank"
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"size": 4, "on_one_node": False}, "the ranks are on several nodes (2 of 4 on this one)"),
+        ({"size": 1, "local_size": 1}, "there is one rank"),
+    ],
+)
+def test_ranks_that_cannot_share_memory_are_refused(facts: dict, reason: str) -> None:
+    world = SimpleNamespace(**(WORLD | facts))
+    with pytest.raises(ValueError, match="the shared all-reduce cannot be used") as caught:
+        make_reducer(world, [], method="shared")
+    assert str(caught.value).endswith(reason)

@@ -14,7 +14,7 @@ from phalanx.comm.layout import share_of
 from phalanx.gradients.summation_tree import SummationTree, plan_exchange
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.gradients.tree_vector import evaluate
-from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup
 from phalanx.run.exact_sum import ExactSum, sum_over_ranks
 from phalanx.torch_backend.tensors import dtype_of
 
@@ -138,7 +138,7 @@ def test_an_exact_sum_has_no_order(values: list[float], shuffled: random.Random)
     cut = shuffled.randint(0, len(values))
     both = ExactSum(other[:cut])
     both.add(other[cut:])
-    assert sum_over_ranks(SingleProcessGroup(), [both, ExactSum()]) == [expected, 0.0]
+    assert sum_over_ranks(RunGroup(), [both, ExactSum()]) == [expected, 0.0]
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])

@@ -34,7 +34,7 @@ from phalanx.jobs.node_copies import (
     list_copies,
     remove_abandoned,
 )
-from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.sequential import Sequential
 from phalanx.records.files import read_run
 from phalanx.report.bitwise import judge, read_bitwise_run
@@ -100,7 +100,7 @@ def test_the_newest_valid_copy_is_found_and_what_is_newer_passed_over(tmp_path: 
 def test_a_rank_takes_a_valid_copy_that_is_newer_than_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, disk, group = CopyPlan(tmp_path, 1.0), Path("saved"), SingleProcessGroup()
+    plan, disk, group = CopyPlan(tmp_path, 1.0), Path("saved"), RunGroup()
     folder = folder_for(plan, disk)
     copy, invalid = saved(folder, 1, 16), saved(folder, 1, 48)
     assert folder_for(plan, Path("other")) != folder
@@ -159,9 +159,9 @@ def test_a_folder_that_others_can_write_is_no_place_for_copies(
     assert [*copies.folder.iterdir()] == [forged]
     assert "belongs to another user, or others may read it" in capsys.readouterr().err
     assert list_copies(plan.folder) == []
-    assert find_copy(disk, SingleProcessGroup(), (-1, 0)) is None
+    assert find_copy(disk, RunGroup(), (-1, 0)) is None
     plan.folder.chmod(0o700)
-    assert find_copy(disk, SingleProcessGroup(), (-1, 0)) is not None
+    assert find_copy(disk, RunGroup(), (-1, 0)) is not None
     if os.geteuid() == 0:
         os.chown(plan.folder, 65534, 65534)
         assert list_copies(plan.folder) == []

@@ -12,6 +12,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape
+from phalanx.parallel.replica_options import ServerOptions
 from phalanx.parallel.server import Server
 from phalanx.train.config import TrainConfig
 from phalanx.train.validate import validate
@@ -20,8 +21,8 @@ from tests.conftest import Ranks
 
 def test_servers_without_workers_are_refused() -> None:
     world: Any = SimpleNamespace(rank=0, size=2, local_rank=0, library="")
-    with pytest.raises(UserError, match="2 servers of 2 ranks leave no worker"):
-        Server(world, servers=2, mode="synchronous", staleness=0)
+    with pytest.raises(UserError, match="--servers 2 of 2 ranks leaves no worker"):
+        Server(world, ServerOptions(servers=2))
 
 
 def test_a_server_cannot_be_made_slow() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.comm.collective import AlgorithmOption
@@ -31,74 +30,22 @@ LIBRARY_CHUNK_BYTES = 4 * 2**20
 """Of a library's all-reduce: far longer than a call's fixed cost, far below its limit of 2³¹."""
 
 
-class SummedVector(Protocol):
-    """Vector of the sums over the ranks."""
+class SharedGradReducer(GradReducer):
+    """Reducer in memory that the ranks of the node share: each sums its share of a vector for all.
 
-    name: str
-
-    @property
-    def carried(self) -> NDArray[np.float64] | None:
-        """As `GradReducer.carried`."""
-
-    @property
-    def traffic(self) -> Traffic | None:
-        """Traffic of this rank in one reduction; None where no formula says."""
-
-    def reduce(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], bool | None]:
-        """Make every `grad` the sum over the ranks, in memory that nobody else sees. Collective.
-
-        Returns: the sums, in as few tensors as there are, and whether all of them are finite; None
-            where they were not checked.
-        """
-
-    def close(self) -> None: ...
-
-
-class FlatGradReducer(GradReducer):
-    """Reducer of one vector; after a block every `grad` is a sum of that block alone, in memory of
-    the rank's own: it may be changed, kept and dropped.
+    A gradient becomes the sum where it is, in memory of the rank's own.
     """
-
-    def __init__(self, parameters: Sequence[Tensor], vector: SummedVector) -> None:
-        super().__init__(parameters)
-        self._vector, self.carried = vector, vector.carried
-        self._is_finite: bool | None = None
-        self._sums: list[Tensor] = []
-
-    @property
-    def name(self) -> str:
-        return self._vector.name
-
-    def flush(self) -> None:
-        began = time.perf_counter()
-        self._sums = []
-        self._sums, self._is_finite = self._vector.reduce(self._parameters)
-        self.times = ReduceTimes(time.perf_counter() - began)
-
-    def sums(self) -> list[Tensor]:
-        return self._sums
-
-    def is_finite(self) -> bool:
-        return super().is_finite() if self._is_finite is None else self._is_finite
-
-    def expected_traffic(self) -> Traffic | None:
-        return self._vector.traffic
-
-    def close(self) -> None:
-        self._vector.close()
-
-
-class SharedVector:
-    """Vector in memory that the ranks of the node share: each sums its share of it for all."""
 
     name = "shared"
 
-    def __init__(self, buffer: FlatGradBuffer) -> None:
+    def __init__(self, parameters: Sequence[Tensor], buffer: FlatGradBuffer) -> None:
         """buffer: with one vector, for the sums."""
-        self._buffer, self.traffic, self.carried = buffer, buffer.traffic, buffer.carried
+        super().__init__(parameters)
+        self._buffer, self.carried = buffer, buffer.carried
+        self._is_finite = True
 
     @classmethod
-    def join(cls, world: World, parameters: Sequence[Tensor]) -> SharedVector | None:
+    def join(cls, world: World, parameters: Sequence[Tensor]) -> Self | None:
         """None, on all ranks, where they have no such memory or no kernels. Collective."""
         sizes = [parameter.numel() for parameter in parameters]
         starts = starts_of(sizes)
@@ -110,41 +57,48 @@ class SharedVector:
             num_elements=starts[-1],
             num_vectors=1,
         )
-        return None if buffer is None else cls(buffer)
+        return None if buffer is None else cls(parameters, buffer)
 
-    def reduce(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
-        gradients = own_gradients(parameters)
+    def flush(self) -> None:
+        began = time.perf_counter()
+        gradients = own_gradients(self._parameters)
         addresses = [gradient.data_ptr() for gradient in gradients]
-        is_finite = self._buffer.all_reduce(addresses, in_place=True)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        self._is_finite = self._buffer.all_reduce(addresses, in_place=True)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
-        return gradients, is_finite
+        self.times = ReduceTimes(time.perf_counter() - began)
+
+    def is_finite(self) -> bool:
+        return self._is_finite
+
+    def expected_traffic(self) -> Traffic:
+        return self._buffer.traffic
 
     def close(self) -> None:
         self._buffer.close()
 
 
-class MessageVector:
-    """Vector of this rank's own, reduced by the group: any number of nodes."""
+class MessageGradReducer(GradReducer):
+    """Reducer of a vector of this rank's own, which the group sums: any number of nodes.
 
-    carried: NDArray[np.float64] | None = None
+    Every gradient becomes a view of a vector of the block's own.
+    """
 
     def __init__(
         self,
-        world: World,
         parameters: Sequence[Tensor],
+        world: World,
         algorithm: Algorithm,
         requested: AlgorithmOption | None,
     ) -> None:
         """algorithm: that of the vector; requested: None where the group itself chooses it."""
-        self.name: str = algorithm
-        self._group, self._requested = world.group, requested
+        super().__init__(parameters)
+        self._algorithm, self._group, self._requested = algorithm, world.group, requested
         self._layouts = layouts_of(parameters)
-        count, itemsize = sum(p.numel() for p in parameters), parameters[0].itemsize
-        self._num_elements = count
+        self._num_elements = count = sum(p.numel() for p in parameters)
+        itemsize, nodes = parameters[0].itemsize, world.group.topology.num_nodes
         longest = LIBRARY_CHUNK_BYTES // itemsize if algorithm == "library" else max(count, 1)
         self._chunks = list(chunks(count, longest))
-        nodes = world.group.topology.num_nodes
         known = [
             expected_traffic_if_known(
                 algorithm, cut.stop - cut.start, itemsize, world.rank, world.size, num_nodes=nodes
@@ -152,20 +106,31 @@ class MessageVector:
             for cut in self._chunks
         ]
         certain = [traffic for traffic in known if traffic is not None]
-        self.traffic = sum_traffic(certain) if len(certain) == len(known) else None
+        self._traffic = sum_traffic(certain) if len(certain) == len(known) else None
+        self._sums: list[Tensor] = []
 
-    def reduce(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], None]:
-        gradients = [dense_gradient(parameter) for parameter in parameters]
+    @property
+    def name(self) -> str:
+        return self._algorithm
+
+    def flush(self) -> None:
+        began = time.perf_counter()
+        self._sums = []  # which may be the last to have their memory
+        gradients = [dense_gradient(parameter) for parameter in self._parameters]
         total = gradients[0].new_empty(self._num_elements)
         for layout, gradient in zip(self._layouts, gradients, strict=True):
             total.as_strided(*layout).copy_(gradient)
         for cut in self._chunks:
             self._group.all_reduce(buffer_of(total[cut]), algorithm=self._requested)
-        give_views(parameters, total, self._layouts)
-        return [total], None
+        give_views(self._parameters, total, self._layouts)
+        self._sums = [total]
+        self.times = ReduceTimes(time.perf_counter() - began)
 
-    def close(self) -> None:
-        """Do nothing: the memory is the process's own."""
+    def sums(self) -> list[Tensor]:
+        return self._sums
+
+    def expected_traffic(self) -> Traffic | None:
+        return self._traffic
 
 
 class LocalGradients(GradReducer):

@@ -24,13 +24,7 @@ from phalanx.gradients.buckets import (
 from phalanx.gradients.compression.backends import GroupBackend
 from phalanx.gradients.compression.by_lanes import LanesCompressor
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
-from phalanx.gradients.flat_reducer import (
-    FlatGradReducer,
-    LocalGradients,
-    MessageVector,
-    SharedVector,
-    SummedVector,
-)
+from phalanx.gradients.flat_reducer import LocalGradients, MessageGradReducer, SharedGradReducer
 from phalanx.gradients.reducer import GradReducer
 from phalanx.torch_backend.tensors import dtype_of
 
@@ -75,7 +69,7 @@ def make_reducer(
             bucket_bytes=bucket_bytes,
             overlaps=overlaps,
         )
-    return FlatGradReducer(parameters, _make_vector(world, parameters, method))
+    return _make_flat(world, parameters, method)
 
 
 def make_bucketed_reducer(
@@ -143,15 +137,6 @@ def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> 
     ).algorithm
 
 
-def obstacle_to_sharing(world: World) -> str | None:
-    """Return why the ranks cannot reduce in shared memory; None if they can."""
-    if not world.on_one_node:
-        return f"the ranks are on several nodes ({world.local_size} of {world.size} on this one)"
-    if world.size == 1:
-        return "there is one rank"
-    return None
-
-
 def largest_bytes_of(world: World, whole: int, *, overlaps: bool) -> int:
     """Return the bytes of the largest bucket of gradients of `whole` bytes."""
     if world.on_one_node:
@@ -159,33 +144,27 @@ def largest_bytes_of(world: World, whole: int, *, overlaps: bool) -> int:
     return network_bucket_bytes(world.link or UNKNOWN_LINK) if overlaps else whole
 
 
-def _make_vector(world: World, parameters: Sequence[Tensor], method: Method) -> SummedVector:
-    if method == "shared" or (method == "auto" and world.link is None):
-        vector = _in_shared_memory(world, parameters, method)
-        if vector is not None:
-            return vector
+def _make_flat(world: World, parameters: Sequence[Tensor], method: Method) -> GradReducer:
+    if method == "shared" or (method == "auto" and world.on_one_node):
+        reducer = SharedGradReducer.join(world, parameters)
+        if reducer is not None:
+            return reducer
+        if method == "shared":
+            raise _cannot_share("the kernels are not compiled, or there is no memory to share")
     count, dtype = sum(p.numel() for p in parameters), dtype_of(parameters[0].dtype)
     algorithm = choose_algorithm(world, count, dtype, method)
-    return MessageVector(world, parameters, algorithm, None if method == "auto" else method)
-
-
-def _in_shared_memory(
-    world: World, parameters: Sequence[Tensor], method: Method
-) -> SharedVector | None:
-    obstacle = world.share(obstacle_to_sharing(world))
-    if obstacle is None:
-        vector = SharedVector.join(world, parameters)
-        if vector is not None:
-            return vector
-        obstacle = "the kernels are not compiled, or there is no memory to share"
-    if method == "shared":
-        raise ValueError(f"the shared all-reduce cannot be used: {obstacle}")
-    return None
+    return MessageGradReducer(parameters, world, algorithm, None if method == "auto" else method)
 
 
 def _check(world: World, method: Method) -> None:
     if method == "library" and world.link is not None:
         raise ValueError("the emulated link does not slow the MPI library's own all-reduce")
-    obstacle = obstacle_to_sharing(world)
-    if method == "shared" and obstacle is not None:
-        raise ValueError(f"the shared all-reduce cannot be used: {obstacle}")
+    if method == "shared" and not world.on_one_node:
+        on_this = f"{world.local_size} of {world.size} on this one"
+        raise _cannot_share(f"the ranks are on several nodes ({on_this})")
+    if method == "shared" and world.size == 1:
+        raise _cannot_share("there is one rank")
+
+
+def _cannot_share(reason: str) -> ValueError:
+    return ValueError(f"the shared all-reduce cannot be used: {reason}")

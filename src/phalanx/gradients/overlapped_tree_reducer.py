@@ -17,7 +17,8 @@ from phalanx.gradients.comm_thread import CommThread, times_of
 from phalanx.gradients.gradient_buckets import GROWN
 from phalanx.gradients.make_reducer import largest_bytes_of
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
-from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.gradients.tree_reducer import TreeReducer, add_leaf
+from phalanx.gradients.tree_vector import MessageTreeVector
 from phalanx.records.spans import now_ns
 
 
@@ -28,9 +29,9 @@ class _Addition(NamedTuple):
     tensors: list[Tensor] | None
 
 
-class OverlappedTreeReducer:
-    """Reducer as `TreeReducer`, with the same bits, whose ranks sum the gradients of a bucket over
-    messages as soon as all of them have been through it:
+class OverlappedTreeReducer(TreeReducer):
+    """Reducer with the same bits, whose ranks sum the gradients of a bucket over messages as soon
+    as all of them have been through it:
 
         reducer.begin(owners, leaves)
         ...  # reducer.add(leaf, tensors) for each of this rank's micro-batches but the last
@@ -40,13 +41,11 @@ class OverlappedTreeReducer:
         sums = reducer.reduce()
 
     Only the last addition of a rank can be hidden, and the exchange: buckets wait until the rank
-    has computed its other micro-batches.
+    has computed its other micro-batches. No rank may be lost.
     """
 
-    is_finite: bool | None = None
-    is_divided = False
     times = ReduceTimes(0.0)
-    """Of the last `reduce`."""
+    """Times of the last `reduce`."""
 
     def __init__(
         self,
@@ -57,10 +56,10 @@ class OverlappedTreeReducer:
     ) -> None:
         """likes, num_leaves: as `TreeReducer`. parameters: those of the likes whose gradients stand
         in their places in the lists. Collective."""
+        super().__init__(likes, num_leaves, world)
         policy = WaitPolicy.for_network()
         self._group = world.group.subgroup(range(world.size), name="gradients", policy=policy)
-        whole = sum(parameter.nbytes for parameter in parameters)
-        largest = largest_bytes_of(world, whole, overlaps=True)
+        largest = largest_bytes_of(world, sum(one.nbytes for one in parameters), overlaps=True)
         plan = plan_buckets(
             [parameter.nbytes for parameter in parameters],
             [str(parameter.dtype) for parameter in parameters],
@@ -72,8 +71,8 @@ class OverlappedTreeReducer:
         places = {like: place for place, like in enumerate(likes)}
         self._places = [[places.pop(one) for one in members] for members in self._members]
         self._places.append(list(places.values()))  # what hooks do not tell of
-        self._reducers = [
-            TreeReducer([likes[place] for place in own], num_leaves, world, group=self._group)
+        self._vectors = [
+            MessageTreeVector([self._likes[place] for place in own], self._group)
             for own in self._places
         ]
         self._bucket_of = {
@@ -81,7 +80,8 @@ class OverlappedTreeReducer:
             for number, members in enumerate(self._members)
             for parameter in members
         }
-        self._sums: dict[int, list[Tensor]] = {}
+        self._found: dict[int, Tensor] = {}
+        """Sums by their place in the lists."""
         self._pending: list[set[Tensor]] = []
         self._next = 0  # bucket to hand to the thread
         self._leaf: int | None = None  # the last of this rank
@@ -91,11 +91,8 @@ class OverlappedTreeReducer:
         self._hooks = [one.register_post_accumulate_grad_hook(self._mark) for one in parameters]
 
     def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
-        """Begin a global batch, as `TreeReducer.begin`."""
-        for reducer in self._reducers:
-            reducer.begin(owners, leaves)
+        super().begin(owners, leaves)
         self._pending = [set(members) for members in self._members]
-        self._sums.clear()
         self._next, self._leaf = 0, None
 
     @contextmanager
@@ -114,49 +111,27 @@ class OverlappedTreeReducer:
             self._computed_ns = now_ns()
 
     def add(self, leaf: int, tensors: list[Tensor]) -> None:
-        """Add what micro-batch `leaf` has made: the tensors are changed."""
         if leaf != self._leaf:
-            for own, reducer in zip(self._places, self._reducers, strict=True):
-                reducer.add(leaf, [tensors[place] for place in own])
+            super().add(leaf, tensors)
             return
+        self._held.add(leaf)
         while self._next < len(self._places):
             self._submit([tensors[place] for place in self._places[self._next]])
 
-    def missing(self, leaves: Collection[int]) -> list[int]:
-        """Return none: no rank is lost."""
-        assert not leaves, "no rank has those of others"
-        return []
-
-    def rejoin(self, world: World, owners: Sequence[Collection[int]]) -> None:  # noqa: ARG002
-        """Raise AssertionError: nothing overlaps where ranks may be lost."""
-        raise AssertionError("nothing overlaps where ranks may be lost")
-
     def reduce(self) -> list[Tensor]:
-        """Return the sums, as `TreeReducer.reduce`. Collective."""
         while self._next < len(self._places):
             self._submit(None)
         self._group.set_wait_policy(AFTER_BACKWARD)
         self.times = times_of(self._thread.wait(), self._computed_ns)
-        found = {
-            place: total
-            for bucket, own in enumerate(self._places)
-            for place, total in zip(own, self._sums[bucket], strict=True)
-        }
-        return [found[place] for place in sorted(found)]
-
-    def clear(self) -> None:
-        """Forget what was added, once its sums are known."""
-        for reducer in self._reducers:
-            reducer.clear()
+        return self._as_complex([self._found[place] for place in sorted(self._found)])
 
     def close(self) -> None:
         """Drop the memory of the sums, and end the thread. Collective."""
         for hook in self._hooks:
             hook.remove()
         self._thread.close()
-        self._sums.clear()
-        for reducer in self._reducers:
-            reducer.close()
+        self._found.clear()
+        super().close()
         self._group.close()
 
     def _mark(self, parameter: Tensor) -> None:
@@ -174,8 +149,12 @@ class OverlappedTreeReducer:
         self._next += 1
 
     def _add_and_reduce(self, addition: _Addition) -> None:
-        reducer = self._reducers[addition.bucket]
+        exchange, places = self._exchange, self._places[addition.bucket]
+        assert exchange is not None, "begin() comes first"
+        sums = {node: [some[place] for place in places] for node, some in self._sums.items()}
         if addition.tensors is not None:
             assert self._leaf is not None, "of the last pass"
-            reducer.add(self._leaf, addition.tensors)
-        self._sums[addition.bucket] = reducer.reduce()
+            add_leaf(exchange.tree, sums, self._leaf, self._as_real(addition.tensors))
+        own = [sums[node] for node in exchange.nodes[self._group.rank]]
+        found = self._vectors[addition.bucket].reduce(own, exchange)
+        self._found.update(zip(places, found, strict=True))

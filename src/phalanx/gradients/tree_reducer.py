@@ -7,10 +7,9 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from phalanx.comm.group import Group
 from phalanx.comm.world import World
-from phalanx.gradients.summation_tree import Exchange, Subtree, plan_exchange
-from phalanx.gradients.tree_vector import MessageTreeVector, TreeVector, make_tree_vector
+from phalanx.gradients.summation_tree import Exchange, Subtree, SummationTree, plan_exchange
+from phalanx.gradients.tree_vector import TreeVector, make_tree_vector
 
 
 class TreeReducer:
@@ -39,14 +38,11 @@ class TreeReducer:
         num_leaves: int,
         world: World | None,
         owners: Sequence[int | None] | None = None,
-        group: Group | None = None,
     ) -> None:
         """likes: tensors of the shapes and types of a list. num_leaves: micro-batches of a full
         global batch. world: None for a single process. owners: of the likes, the only rank that
-        needs the sum, None where all do; None: all need all. group: of all ranks, which
-        carries messages; None: shared memory where there is some. Collective."""
-        self._owners_of_sums, self._group = owners, group
-        self._num_leaves = num_leaves
+        needs the sum, None where all do; None: all need all. Collective."""
+        self._owners_of_sums, self._num_leaves = owners, num_leaves
         self._world = world if world is not None and world.size > 1 else None
         self._exchange: Exchange | None = None
         self._leaves: frozenset[int] = frozenset()
@@ -95,13 +91,7 @@ class TreeReducer:
     def add(self, leaf: int, tensors: list[Tensor]) -> None:
         """Add what micro-batch `leaf` has made, and keep it: the tensors are changed."""
         assert self._exchange is not None, "begin() comes first"
-        tree, tensors = self._exchange.tree, self._as_real(tensors)
-        node, root = tree.climb(Subtree(0, leaf)), tree.root
-        while node != root and node.sibling in self._sums:
-            other = self._sums.pop(node.sibling)
-            torch._foreach_add_(other, tensors)  # in which order is the same
-            tensors, node = other, tree.climb(node.parent)
-        self._sums[node] = tensors
+        add_leaf(self._exchange.tree, self._sums, leaf, self._as_real(tensors))
         self._held.add(leaf)
 
     @torch.no_grad()
@@ -118,16 +108,13 @@ class TreeReducer:
         if self._vector is None or exchange.num_terms > self._num_windows:
             self._close_vector()
             self._num_windows = max(self._world.size, exchange.num_terms)
-            self._vector = self._make_vector(self._world)
+            self._vector = make_tree_vector(
+                self._world, self._likes, self._num_windows, self._owners_of_sums
+            )
         own = [self._sums[node] for node in exchange.nodes[self._world.rank]]
         sums = self._vector.reduce(own, exchange)
         self.is_finite = self._vector.is_finite
         return self._as_complex(sums)
-
-    def _make_vector(self, world: World) -> TreeVector:
-        if self._group is not None:
-            return MessageTreeVector(self._likes, self._group, self._owners_of_sums)
-        return make_tree_vector(world, self._likes, self._num_windows, self._owners_of_sums)
 
     def close(self) -> None:
         """Drop the memory of the sums. Collective."""
@@ -142,13 +129,27 @@ class TreeReducer:
     def _as_real(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """View complex tensors as real: PyTorch's sum of two complex ones multiplies by one, which
         changes signs of zeros and infinite parts, where other kernels add."""
-        viewed = list(tensors)
-        for place in self._complex:
-            viewed[place] = torch.view_as_real(viewed[place].detach().resolve_conj())
-        return viewed
+        if not self._complex:
+            return list(tensors)
+        return [
+            torch.view_as_real(each.detach().resolve_conj()) if each.is_complex() else each
+            for each in tensors
+        ]
 
     def _as_complex(self, tensors: list[Tensor]) -> list[Tensor]:
         viewed = list(tensors)
         for place in self._complex:
             viewed[place] = torch.view_as_complex(viewed[place])
         return viewed
+
+
+def add_leaf(
+    tree: SummationTree, sums: dict[Subtree, list[Tensor]], leaf: int, tensors: list[Tensor]
+) -> None:
+    """Add the tensors of a leaf, which are changed, to the partial sums that a rank has."""
+    node, root = tree.climb(Subtree(0, leaf)), tree.root
+    while node != root and node.sibling in sums:
+        other = sums.pop(node.sibling)
+        torch._foreach_add_(other, tensors)  # in which order is the same
+        tensors, node = other, tree.climb(node.parent)
+    sums[node] = tensors

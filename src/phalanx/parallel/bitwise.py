@@ -26,7 +26,7 @@ from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.jobs.survival import num_spares
 from phalanx.parallel.costs import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
-from phalanx.parallel.run_group import RunGroup, SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.surviving_group import SurvivingGroup
@@ -68,7 +68,7 @@ class Bitwise(Strategy):
         self.coordinates = {"dp": self.rank}
         self._is_in_step = False
         self._overlaps = overlaps and self.size > 1
-        self._tree_reducer: TreeReducer | OverlappedTreeReducer | None = None
+        self._tree_reducer: TreeReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         check_batch_norm(model)
@@ -84,7 +84,7 @@ class Bitwise(Strategy):
         self._tree_reducer = self._make_reducer()
         self.optimizer = torch_optimizer(rule, self._parameters)
 
-    def _make_reducer(self) -> TreeReducer | OverlappedTreeReducer:
+    def _make_reducer(self) -> TreeReducer:
         world = self.group.world if isinstance(self.group, WorldGroup) else None
         likes, number = [self._losses, *self._parameters, *self._buffers], self.num_micro_batches
         if world is not None and self._overlaps:
@@ -94,7 +94,7 @@ class Bitwise(Strategy):
         return TreeReducer(likes, number, world, [None, *owners, *[None] * len(self._buffers)])
 
     @property
-    def _reducer(self) -> TreeReducer | OverlappedTreeReducer:
+    def _reducer(self) -> TreeReducer:
         assert self._tree_reducer is not None, "prepare() comes first"
         return self._tree_reducer
 
@@ -253,7 +253,7 @@ def inherit(
 
 def _group_of(world: World | None) -> RunGroup:
     if world is None:
-        return SingleProcessGroup()
+        return RunGroup()
     if not is_fault_tolerant():
         return WorldGroup(world)
     return SurvivingGroup(world, num_spares(os.environ))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.parallel.costs import local_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.replica_options import LocalOptions
 from phalanx.parallel.step import (
     Batch,
     StateBytes,
@@ -32,14 +32,12 @@ from phalanx.parallel.vector import flatten_parameters
 from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
 from phalanx.records.events import ExpectedCosts
 
-OuterOptimizer = Literal["average", "nesterov"]
-
 
 class Local(Strategy):
     """Strategy of local steps, each by the gradient of the mean over the rank's own samples.
 
-    Every `steps` steps, and at the end of an epoch, the ranks add up how far each has come from the
-    last shared parameters, weighted by the targets that it has seen since.
+    Every `local_steps` steps, and at the end of an epoch, the ranks add up how far each has come
+    from the last shared parameters, weighted by the targets that it has seen since.
 
     average:  the shared parameters move by that sum, to the mean of the ranks' parameters. With one
               step of SGD without momentum these are the numbers of one process, however uneven the
@@ -61,20 +59,17 @@ class Local(Strategy):
     def __init__(
         self,
         world: World,
+        options: LocalOptions,
         *,
-        steps: int,
-        outer_optimizer: OuterOptimizer,
-        outer_lr: float,
-        outer_momentum: float,
         step_options: StepOptions | None = None,
     ) -> None:
         super().__init__(WorldGroup(world), step_options)
         self._world = world
-        self._period = steps
+        self._period = options.local_steps
         self.coordinates = {"dp": self.rank}
-        is_average = outer_optimizer == "average"
-        self._outer_lr = 1.0 if is_average else outer_lr
-        self._outer_momentum = 0.0 if is_average else outer_momentum
+        is_average = options.outer_optimizer == "average"
+        self._outer_lr = 1.0 if is_average else options.outer_lr
+        self._outer_momentum = 0.0 if is_average else options.outer_momentum
         self._steps_since, self._own_weight, self._all_weight = 0, 0.0, 0.0
         self._reducer: GradReducer | None = None
 

@@ -24,12 +24,11 @@ from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
-from phalanx.parallel.local import Local
 from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.parameter_memory import NodeMemory, OwnMemory
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
+from phalanx.parallel.replica_options import MpiOptions
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup
@@ -120,18 +119,6 @@ def make_mpi(ranks: JobRanks, options: MpiOptions, *, seed: int, step: StepOptio
     )
 
 
-def make_local(ranks: JobRanks, options: LocalOptions, *, step: StepOptions) -> Local:
-    """Raises: UserError as `JobRanks.join`."""
-    return Local(
-        ranks.join(),
-        steps=options.local_steps,
-        outer_optimizer=options.outer_optimizer,
-        outer_lr=options.outer_lr,
-        outer_momentum=options.outer_momentum,
-        step_options=step,
-    )
-
-
 def make_bitwise(
     name: str, ranks: JobRanks, *, micro_batches: int, overlaps: bool = False, step: StepOptions
 ) -> Bitwise:
@@ -152,19 +139,6 @@ def make_bitwise(
         if kind.name == name:
             return BitwiseSharded(world, kind, micro_batches=micro_batches, step_options=step)
     return Bitwise(world, micro_batches=micro_batches, step_options=step)
-
-
-def make_server(ranks: JobRanks, options: ServerOptions, *, step: StepOptions) -> Strategy:
-    """Raises: UserError as `JobRanks.join`, and where no worker is left."""
-    from phalanx.parallel.server import Server
-
-    return Server(
-        ranks.join(),
-        servers=options.servers,
-        mode=options.server_mode,
-        staleness=options.staleness,
-        step_options=step,
-    )
 
 
 def make_bitwise_pipeline(

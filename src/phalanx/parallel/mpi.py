@@ -7,7 +7,6 @@ summed, after the backward pass or while it runs, and every rank makes the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor, nn
 
@@ -19,12 +18,11 @@ from phalanx.gradients.norms import square_of
 from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
 from phalanx.parallel.costs import all_reduce_formula, data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.replica_options import Overlap
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
 from phalanx.records.events import ExpectedCosts
-
-Overlap = Literal["auto", "on", "off"]
 
 
 class MPI(Strategy):

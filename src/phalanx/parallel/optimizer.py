@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from torch.optim import (
 )
 
 from phalanx.errors import UserError
-from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.gradients.optimizer_update import OptimizerConfig, OptimizerName
 from phalanx.parallel.layerwise import LAMB, LARS, Squares, keep_squares
 
 OptimizerSource = OptimizerConfig | Optimizer
@@ -33,6 +33,26 @@ ELEMENTWISE = (
     SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Rprop, Adagrad, Adadelta, ASGD
 )  # fmt: skip
 """Optimizers that update each value by itself: that of a part makes the numbers of the whole."""
+
+
+FIELDS = {
+    "lr": "learning_rate",
+    "momentum": "momentum",
+    "weight_decay": "weight_decay",
+    "betas": "betas",
+    "eps": "epsilon",
+    "trust_coefficient": "trust_coefficient",
+}
+"""Fields of a rule by the names of an optimizer's options."""
+_OF_ADAM = ("lr", "betas", "eps", "weight_decay")
+KINDS: Mapping[OptimizerName, tuple[Callable[..., Optimizer], Sequence[str]]] = {
+    "sgd": (SGD, ("lr", "momentum", "weight_decay")),
+    "adam": (Adam, _OF_ADAM),
+    "adamw": (AdamW, _OF_ADAM),
+    "lars": (LARS, ("lr", "momentum", "weight_decay", "trust_coefficient")),
+    "lamb": (LAMB, _OF_ADAM),
+}
+"""Optimizers, and the options that a rule decides, by the names of rules."""
 
 
 class JointOptimizer(Optimizer):
@@ -74,43 +94,16 @@ def rule_of(source: OptimizerSource) -> OptimizerConfig | None:
     if isinstance(source, JointOptimizer):
         return None
     options = source.param_groups[0]
-    if len(source.param_groups) > 1 or any(map(options.get, ("maximize", "amsgrad"))):
+    beyond = ("maximize", "amsgrad", "dampening", "nesterov")
+    if len(source.param_groups) > 1 or any(map(options.get, beyond)):
         return None
-    kinds = (SGD, Adam, AdamW, LARS, LAMB)
-    match source if type(source) in kinds else None:  # not what a program derives
-        case SGD() if not options["dampening"] and not options["nesterov"]:
-            return OptimizerConfig(
-                name="sgd",
-                learning_rate=float(options["lr"]),
-                momentum=options["momentum"],
-                weight_decay=options["weight_decay"],
-            )
-        case Adam():
-            return OptimizerConfig(
-                name="adamw" if options.get("decoupled_weight_decay") else "adam",
-                learning_rate=float(options["lr"]),
-                weight_decay=options["weight_decay"],
-                betas=options["betas"],
-                epsilon=options["eps"],
-            )
-        case LARS():
-            return OptimizerConfig(
-                name="lars",
-                learning_rate=float(options["lr"]),
-                momentum=options["momentum"],
-                weight_decay=options["weight_decay"],
-                trust_coefficient=options["trust_coefficient"],
-            )
-        case LAMB():
-            return OptimizerConfig(
-                name="lamb",
-                learning_rate=float(options["lr"]),
-                weight_decay=options["weight_decay"],
-                betas=options["betas"],
-                epsilon=options["eps"],
-            )
-        case _:
-            return None
+    for name, (kind, keys) in KINDS.items():
+        if type(source) is kind:  # not what a program derives
+            values = {FIELDS[key]: options[key] for key in keys}
+            values["learning_rate"] = float(options["lr"])
+            is_decoupled = options.get("decoupled_weight_decay")
+            return OptimizerConfig(name="adamw" if is_decoupled else name, **values)
+    return None
 
 
 def optimizer_of_parts(
@@ -150,31 +143,7 @@ def torch_optimizer(
     """
     if isinstance(rule, Optimizer):
         return rule
-    rate, decay = rule.learning_rate, rule.weight_decay
-    match rule.name:
-        case "sgd":
-            return SGD(parameters, lr=rate, momentum=rule.momentum, weight_decay=decay, fused=True)
-        case "lars":
-            return LARS(
-                parameters,
-                lr=rate,
-                momentum=rule.momentum,
-                weight_decay=decay,
-                trust_coefficient=rule.trust_coefficient,
-                squares=squares,
-            )
-        case "lamb":
-            return LAMB(
-                parameters,
-                lr=rate,
-                betas=rule.betas,
-                eps=rule.epsilon,
-                weight_decay=decay,
-                squares=squares,
-            )
-        case "adam" | "adamw":
-            kind = Adam if rule.name == "adam" else AdamW
-            return kind(
-                parameters, lr=rate, betas=rule.betas, eps=rule.epsilon, weight_decay=decay,
-                fused=True,
-            )  # fmt: skip
+    kind, keys = KINDS[rule.name]
+    values: dict[str, Any] = {key: getattr(rule, FIELDS[key]) for key in keys}
+    values |= {"squares": squares} if rule.is_layerwise else {"fused": True}
+    return kind(parameters, **values)

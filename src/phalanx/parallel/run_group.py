@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -20,8 +19,8 @@ from phalanx.records.spans import ClockReading, SpanRecorder, now_ns
 T = TypeVar("T")
 
 
-class RunGroup(ABC):
-    """All ranks of a run, as one of them sees them.
+class RunGroup:
+    """All ranks of a run, as one of them sees them; here one process, which waits for nobody.
 
     Methods are collective unless they say otherwise: all ranks call the same ones in the same
     order.
@@ -32,18 +31,19 @@ class RunGroup(ABC):
     node: int = 0
     """Number of this rank's node."""
     num_nodes: int = 1
-    """Of the ranks; an emulated link makes none."""
+    """Number of nodes; an emulated link makes none."""
     lost: Sequence[int] = ()
-    """Ranks that died, by the numbers that they started with: this one goes on without them."""
+    """Ranks that died, by the numbers that they started with."""
     recovery_s: float = 0.0
-    """Time that it took to go on, of all times together."""
+    """Seconds of all recoveries together."""
     num_spares: int = 0
-    """Of the ranks, at the start: they wait to take the places of those that die."""
+    """Number of ranks that, at the start, wait to take the places of those that die."""
     spans: SpanRecorder | None = None
-    """Where events are traced."""
+    """Recorder of traced events."""
 
-    def __init__(self, *, rank: int, size: int, local_rank: int) -> None:
+    def __init__(self, *, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
+        self._traffic = TrafficCounter() if size == 1 else None
 
     @property
     def num_living(self) -> int:
@@ -55,7 +55,7 @@ class RunGroup(ABC):
         """Return whether this rank is a spare that waits."""
         return False
 
-    def follow(self, on_loss: Callable[[Recovery], None]) -> None:  # noqa: B027  # none is survived
+    def follow(self, on_loss: Callable[[Recovery], None]) -> None:
         """Have `on_loss` called when ranks are lost and this one goes on. Not collective."""
 
     def together(self, compute: Callable[[], T]) -> T:
@@ -63,7 +63,7 @@ class RunGroup(ABC):
         those who are left where the group survives the loss of ranks."""
         return compute()
 
-    def report_waits(self) -> None:  # noqa: B027  # else a timeout ends them
+    def report_waits(self) -> None:
         """Report from now on how long this rank waits for others. Not collective."""
 
     def has_stop_request(self) -> bool:
@@ -71,13 +71,12 @@ class RunGroup(ABC):
         within `together`."""
         return False
 
-    @abstractmethod
     def barrier(self) -> None:
         """Wait until every rank is here."""
 
-    @abstractmethod
     def gather(self, values: Sequence[float]) -> list[list[float]] | None:
         """Return every rank's values, in the order of the ranks, on rank 0; None elsewhere."""
+        return [list(values)]
 
     def exchange(self, values: Sequence[float]) -> list[list[float]]:
         """Return every rank's values, in the order of the ranks, on every rank. They are counted
@@ -88,37 +87,34 @@ class RunGroup(ABC):
         """Return what to call a rank: `rank 3`, or `rank 3 on host b`. Not collective."""
         return f"rank {rank}"
 
-    @abstractmethod
     def sum(self, values: Sequence[float]) -> list[float]:
         """Return the sums of the values over all ranks."""
+        return list(values)
 
-    @abstractmethod
     def share(self, text: str) -> str:
         """Broadcast rank 0's `text`."""
+        return text
 
-    @abstractmethod
     def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
         """Fill `values`, (n,), with those of the rank `root`, in place."""
 
-    @abstractmethod
-    def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+    def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:  # noqa: ARG002
         """Return every rank's rows, one below the other, on every rank. rows: contiguous, on the
         CPU. counts: rows of each rank."""
+        return rows
 
-    @abstractmethod
-    def sum_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+    def sum_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:  # noqa: ARG002
         """Return the sum over the ranks of this rank's part of `rows`, (sum of counts, …)."""
+        return rows
 
-    @abstractmethod
     def synchronize_buffers(self, model: nn.Module) -> None:
         """Give all ranks the same buffers: statistics of batch norm are the mean over the ranks
         that see samples, others are rank 0's."""
 
-    @abstractmethod
     def close(self) -> None:
         """Leave the group."""
 
-    def depart(self, reason: str) -> None:  # noqa: B027  # else peers learn of it by a timeout
+    def depart(self, reason: str) -> None:
         """Report that this rank makes no more steps: a peer that waits for it in one is told, where
         ranks share memory. Everything else goes on. Not collective."""
 
@@ -129,7 +125,7 @@ class RunGroup(ABC):
     @property
     def traffic(self) -> TrafficCounter | None:
         """Counter of what this rank sends and receives for training; None: not counted."""
-        return None
+        return self._traffic
 
     def recorders(self) -> Sequence[FlightRecorder]:
         """Return the recorders of this rank's worlds, one for each. Not collective."""
@@ -161,42 +157,3 @@ class RunGroup(ABC):
     def uncounted(self) -> Iterator[None]:
         """Count nothing that is sent in the block as part of the training. Not collective."""
         yield
-
-
-class SingleProcessGroup(RunGroup):
-    """One process, which has nobody to wait for."""
-
-    def __init__(self) -> None:
-        super().__init__(rank=0, size=1, local_rank=0)
-        self._traffic = TrafficCounter()
-
-    def barrier(self) -> None:
-        pass
-
-    def gather(self, values: Sequence[float]) -> list[list[float]]:
-        return [list(values)]
-
-    def sum(self, values: Sequence[float]) -> list[float]:
-        return list(values)
-
-    def share(self, text: str) -> str:
-        return text
-
-    def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
-        pass
-
-    def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:  # noqa: ARG002
-        return rows
-
-    def sum_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:  # noqa: ARG002
-        return rows
-
-    def synchronize_buffers(self, model: nn.Module) -> None:
-        pass
-
-    @property
-    def traffic(self) -> TrafficCounter:
-        return self._traffic
-
-    def close(self) -> None:
-        pass

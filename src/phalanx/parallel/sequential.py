@@ -6,7 +6,7 @@ from torch import nn
 
 from phalanx.parallel.costs import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
-from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import ExpectedCosts
@@ -18,7 +18,7 @@ class Sequential(Strategy):
     recomputes = True
 
     def __init__(self, step_options: StepOptions | None = None) -> None:
-        super().__init__(SingleProcessGroup(), step_options)
+        super().__init__(RunGroup(), step_options)
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)

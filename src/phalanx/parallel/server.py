@@ -19,12 +19,11 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
-from phalanx.errors import UserError
 from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite, square_of
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.costs import server_costs, worker_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
-from phalanx.parallel.replica_options import ServerMode
+from phalanx.parallel.replica_options import ServerOptions
 from phalanx.parallel.serving.clocks import Clocks
 from phalanx.parallel.serving.protocol import (
     HEADER_BYTES,
@@ -75,20 +74,16 @@ class Server(Strategy):
     def __init__(
         self,
         world: World,
+        options: ServerOptions,
         *,
-        servers: int,
-        mode: ServerMode,
-        staleness: int,
         step_options: StepOptions | None = None,
     ) -> None:
-        """staleness: of `bounded`, in steps. Raises: UserError when no worker is left."""
-        if servers >= world.size:
-            raise UserError(f"{servers} servers of {world.size} ranks leave no worker")
-        self._world = world
-        self._servers, self._workers = servers, world.size - servers
+        """Raise UserError when no worker is left."""
+        mode, self._world = options.server_mode, world
+        self._servers, self._workers = options.servers, options.num_workers(world.size)
         super().__init__(WorldGroup(world, num_workers=self._workers), step_options)
-        self._mode: ServerMode = mode
-        self._max_lead = staleness if mode == "bounded" else None
+        self._mode = mode
+        self._max_lead = options.staleness if mode == "bounded" else None
         self._number = self.rank - self._workers if self.rank >= self._workers else self.rank
         self.role = "server" if self.rank >= self._workers else "worker"
         self.counts_samples = self.role == "worker"

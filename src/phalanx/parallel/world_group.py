@@ -51,11 +51,10 @@ class WorldGroup(RunGroup):
         if world.link is None:
             self.num_nodes = len(set(world.group.nodes))
         self._torch_backend = torch_backend
-        self._traffic: TrafficCounter | None = None
         self._checkpoint_group: Group | None = None
         if torch_backend is not None:
             _init_torch(world, torch_backend)
-            self._traffic = _count() if torch_backend == "mpi" else None
+        self._traffic = _count() if torch_backend == "mpi" else None
 
     def barrier(self) -> None:
         self.world.barrier("the barrier of the epoch")

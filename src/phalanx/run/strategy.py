@@ -13,16 +13,15 @@ import torch.distributed as dist
 
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.errors import UserError
+from phalanx.parallel.local import Local
 from phalanx.parallel.make import (
     JobRanks,
     make_bitwise,
     make_bitwise_pipeline,
     make_gloo,
-    make_local,
     make_mpi,
     make_on_gpus,
     make_on_mesh,
-    make_server,
 )
 from phalanx.parallel.mesh import Mesh, parse_mesh
 from phalanx.parallel.mesh_options import (
@@ -36,6 +35,7 @@ from phalanx.parallel.option_groups import GivenOptions, default_options
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
@@ -242,9 +242,9 @@ def make_strategy(
         case "mpi":
             return make_mpi(ranks, choice.mpi, seed=seed, step=step)
         case "server":
-            return make_server(ranks, choice.server, step=step)
+            return Server(ranks.join(), choice.server, step_options=step)
         case "local":
-            return make_local(ranks, choice.local, step=step)
+            return Local(ranks.join(), choice.local, step_options=step)
         case "shared":
             return Shared(ranks.join(), step_options=step)
         case "gloo":

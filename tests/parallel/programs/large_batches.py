@@ -28,6 +28,7 @@ from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.staged import Staged
+from phalanx.parallel.replica_options import LocalOptions, ServerOptions
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
@@ -148,22 +149,14 @@ def strategies(
     )
     if learning is SMOOTHED:
         made["shared"] = lambda: Shared(world(), step_options=step)
-        made["server"] = lambda: Server(
-            world(), servers=1, mode="synchronous", staleness=0, step_options=step
-        )
+        made["server"] = lambda: Server(world(), ServerOptions(), step_options=step)
     return made
 
 
 def check_bad_steps_of_local(case: Case) -> None:
     """A rank that trains by itself skips by itself."""
-    strategy = Local(
-        world(),
-        steps=3,
-        outer_optimizer="average",
-        outer_lr=1.0,
-        outer_momentum=0.0,
-        step_options=StepOptions(skips_nonfinite=True),
-    )
+    step = StepOptions(skips_nonfinite=True)
+    strategy = Local(world(), LocalOptions(local_steps=3), step_options=step)
     strategy.prepare(case.build(3), SMOOTHED.rule)
     skipped = [step for step in range(STEPS) if is_skipped(strategy, case, SMOOTHED, step)]
     assert skipped == [BAD_STEP] * (strategy.rank == strategy.size - 1)

@@ -20,6 +20,7 @@ from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.replica_options import LocalOptions, ServerOptions
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch
@@ -29,7 +30,7 @@ from phalanx.torch_backend.store import open_store
 
 RULE = OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.5)
 STEPS, PER_RANK = 6, 5
-NESTEROV = {"outer_optimizer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9}
+NESTEROV = LocalOptions(local_steps=2, outer_optimizer="nesterov")
 
 
 class Scale(nn.Module):
@@ -66,9 +67,9 @@ def make(name: str) -> Strategy:
         case "shared":
             return Shared(world)
         case "local":
-            return Local(world, steps=2, **NESTEROV)  # type: ignore[arg-type]
+            return Local(world, NESTEROV)
         case "server":
-            return Server(world, servers=1, mode="synchronous", staleness=0)
+            return Server(world, ServerOptions())
         case "zero":
             return ZeroOne(world)
         case "gloo":

@@ -17,7 +17,7 @@ from torch import nn
 
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.replica_options import ServerMode
+from phalanx.parallel.replica_options import ServerMode, ServerOptions
 from phalanx.parallel.server import Server
 from phalanx.parallel.step import Batch
 
@@ -63,7 +63,8 @@ def batches(strategy: Server) -> Iterator[Batch]:
 
 
 def train(world: World, mode: ServerMode, staleness: int, servers: int, is_slow: bool) -> Timed:
-    strategy = Timed(world, servers=servers, mode=mode, staleness=staleness)
+    options = ServerOptions(servers=servers, server_mode=mode, staleness=staleness)
+    strategy = Timed(world, options)
     torch.manual_seed(strategy.rank)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     strategy.prepare(model, OptimizerConfig(name="adam", learning_rate=0.01))
