@@ -31,6 +31,7 @@ class FusedOptimizerStep:
 
     def __init__(
         self,
+        world: World,  # noqa: ARG002
         buffer: FlatGradBuffer,
         rule: OptimizerConfig,
         sizes: Sequence[int],
@@ -60,16 +61,8 @@ class FusedOptimizerStep:
     ) -> Self | None:
         """None, on all ranks, where they have no memory to share or no kernels. dtype: float32 or
         float64. Collective."""
-        buffer = cls._join_buffer(world, rule, sizes, dtype)
-        return None if buffer is None else cls(buffer, rule, sizes, dtype)
-
-    @classmethod
-    def _join_buffer(
-        cls, world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
-    ) -> FlatGradBuffer | None:
-        """Return the memory of this node. None: on all its ranks."""
         starts = _starts(sizes, np.dtype(dtype))
-        return FlatGradBuffer.join(
+        buffer = FlatGradBuffer.join(
             world,
             sizes,
             dtype,
@@ -78,6 +71,12 @@ class FusedOptimizerStep:
             num_vectors=cls.num_scratch_vectors + 1 + len(STATE_NAMES[rule.kind]),
             guarded=True,
         )
+        if not world.on_one_node:  # ranks of another node may lack it
+            num_without = np.array([buffer is None], np.int64)
+            world.all_reduce(num_without)
+            if num_without[0]:
+                return None
+        return None if buffer is None else cls(world, buffer, rule, sizes, dtype)
 
     def traffic_formula(self) -> str:
         """Return the formula of what a rank sends and receives in a step, to be read."""

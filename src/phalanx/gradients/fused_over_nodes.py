@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -37,15 +36,14 @@ class LaneOptimizerStep(FusedOptimizerStep):
 
     def __init__(
         self,
+        world: World,
         buffer: FlatGradBuffer,
         rule: OptimizerConfig,
         sizes: Sequence[int],
         dtype: DTypeLike,
-        *,
-        world: World,
     ) -> None:
         """Collective over the lane."""
-        super().__init__(buffer, rule, sizes, dtype)
+        super().__init__(world, buffer, rule, sizes, dtype)
         self._local_size = world.local_size
         self.carried = None  # a round sums them on the node alone
         own = slice(buffer.local_share.start, buffer.local_share.stop)
@@ -59,17 +57,6 @@ class LaneOptimizerStep(FusedOptimizerStep):
             requested=world.settings.all_reduce,
             is_native=is_native(self._sums.dtype),
         ).algorithm
-
-    @classmethod
-    def join(
-        cls, world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
-    ) -> Self | None:
-        buffer = cls._join_buffer(world, rule, sizes, dtype)
-        num_without = np.array([buffer is None], np.int64)
-        world.all_reduce(num_without)
-        if buffer is None or num_without[0]:
-            return None
-        return cls(buffer, rule, sizes, dtype, world=world)
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         """Update all parameters by the sums of the gradients over the ranks: in the order of the

@@ -21,24 +21,45 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import ExpectedCosts
 
 
-class TimedReplica:
-    """A model under DDP with its defaults.
+class TorchReplicas(Strategy):
+    """DDP with its defaults, on the default group of `torch.distributed`.
 
     Its communication overlaps the backward pass; counted as communication is what the step still
     waits for after its own last gradient is made.
     """
 
-    def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
-        """Give every rank the weights of rank 0. Collective. parameters: the trained ones."""
-        self._computed_at = 0.0
-        self._ready: list[Tensor] = []
-        for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(self._mark_ready)
-        self.module = DistributedDataParallel(model)
-        self._parameters, self._is_called = parameters, False
-        self.module.register_forward_pre_hook(self._note_call)
+    recomputes = True
 
-    def backward(
+    def __init__(
+        self, group: RunGroup, *, backend: str, step_options: StepOptions | None = None
+    ) -> None:
+        """group: whose ranks are those of the default group, which is of `backend`."""
+        super().__init__(group, step_options)
+        self.collective = backend
+        self.coordinates = {"dp": group.rank}
+        self._computed_at, self._is_called = 0.0, False
+        self._ready: list[Tensor] = []
+
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
+        super().prepare(model, rule)
+        for parameter in self._parameters:  # before DDP's own hooks
+            parameter.register_post_accumulate_grad_hook(self._mark_ready)
+        self.module = self._ddp = DistributedDataParallel(model)
+        self._ddp.register_forward_pre_hook(self._note_call)
+        self.optimizer = self._make_optimizer(rule)
+        self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
+
+    def _make_optimizer(self, rule: OptimizerSource) -> Optimizer:
+        return torch_optimizer(rule, self._parameters)
+
+    def loss_weight(self, batch: Batch) -> float:
+        """Return the weight that undoes DDP's division of the sum by the number of ranks."""
+        return self.size / batch.global_targets
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return self._ddp.no_sync()
+
+    def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
     ) -> ReduceTimes:
         """Run the backward pass, in which DDP sums the gradients over the ranks and divides them by
@@ -55,9 +76,11 @@ class TimedReplica:
         self._ready.clear()
         backward(loss_sum, weight, inputs)
         if len(self._ready) < len(self._parameters):
-            names = {id(p): name for name, p in self.module.module.named_parameters()}
-            ready = set(map(id, self._ready))
-            missing = [names[id(p)] for p in self._parameters if id(p) not in ready]
+            ready, named = (
+                set(map(id, self._ready)),
+                zip(self._names, self._parameters, strict=True),
+            )
+            missing = [name for name, parameter in named if id(parameter) not in ready]
             raise UserError(
                 f"the loss does not reach {missing[0]}, and PyTorch's DDP sums all gradients or "
                 'none: freeze it by requires_grad_(False), or take strategy="mpi"'
@@ -65,47 +88,11 @@ class TimedReplica:
         return ReduceTimes(time.perf_counter() - self._computed_at)
 
     def _note_call(self, *_: Any) -> None:
-        self._is_called = self.module.require_backward_grad_sync
+        self._is_called = self._ddp.require_backward_grad_sync
 
     def _mark_ready(self, parameter: Tensor) -> None:
         self._ready.append(parameter)
         self._computed_at = time.perf_counter()
-
-
-class TorchReplicas(Strategy):
-    """DDP with its defaults, on the default group of `torch.distributed`."""
-
-    recomputes = True
-
-    def __init__(
-        self, group: RunGroup, *, backend: str, step_options: StepOptions | None = None
-    ) -> None:
-        """group: whose ranks are those of the default group, which is of `backend`."""
-        super().__init__(group, step_options)
-        self.collective = backend
-        self.coordinates = {"dp": group.rank}
-
-    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
-        super().prepare(model, rule)
-        self._replica = TimedReplica(model, self._parameters)
-        self.module = self._replica.module
-        self.optimizer = self._make_optimizer(rule)
-        self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
-
-    def _make_optimizer(self, rule: OptimizerSource) -> Optimizer:
-        return torch_optimizer(rule, self._parameters)
-
-    def loss_weight(self, batch: Batch) -> float:
-        """Return the weight that undoes DDP's division of the sum by the number of ranks."""
-        return self.size / batch.global_targets
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        return self._replica.module.no_sync()
-
-    def backward_and_reduce(
-        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
-    ) -> ReduceTimes:
-        return self._replica.backward(loss_sum, weight, inputs)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return the theory of a ring. Nobody counts what is really sent."""

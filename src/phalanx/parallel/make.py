@@ -124,21 +124,16 @@ def make_bitwise(
 ) -> Bitwise:
     """name: sequential, mpi, shared or zero. overlaps: of `mpi`. Raises: UserError as
     `JobRanks.join`, and where nothing can overlap."""
-    if name == "sequential":
-        return Bitwise(None, micro_batches=micro_batches, step_options=step)
-    if overlaps:
-        if is_fault_tolerant():
-            raise UserError(
-                "--overlap on and --survive exclude each other: what a lost rank has not computed "
-                "is added after the last backward pass; leave --overlap out"
-            )
-        world = ranks.join()
-        return Bitwise(world, micro_batches=micro_batches, overlaps=True, step_options=step)
-    world = ranks.join()
-    for kind in (OwnMemory, NodeMemory):
-        if kind.name == name:
-            return BitwiseSharded(world, kind, micro_batches=micro_batches, step_options=step)
-    return Bitwise(world, micro_batches=micro_batches, step_options=step)
+    if overlaps and is_fault_tolerant():
+        raise UserError(
+            "--overlap on and --survive exclude each other: what a lost rank has not computed "
+            "is added after the last backward pass; leave --overlap out"
+        )
+    world = None if name == "sequential" else ranks.join()
+    kinds: dict[str, type[OwnMemory | NodeMemory]] = {"zero": OwnMemory, "shared": NodeMemory}
+    if world is not None and name in kinds:
+        return BitwiseSharded(world, kinds[name], micro_batches=micro_batches, step_options=step)
+    return Bitwise(world, micro_batches=micro_batches, overlaps=overlaps, step_options=step)
 
 
 def make_bitwise_pipeline(

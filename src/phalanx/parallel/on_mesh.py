@@ -24,7 +24,6 @@ from phalanx.gradients.norms import squares_of
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import ReduceTimes
 from phalanx.models.options import DataShape
-from phalanx.models.own_model import example_inputs
 from phalanx.models.splits import SplitTraffic
 from phalanx.parallel.costs import (
     ParameterSpec,
@@ -47,12 +46,9 @@ from phalanx.parallel.sharding import (
     units_of,
 )
 from phalanx.parallel.step import (
-    IGNORED,
-    Batch,
     StateBytes,
     StepOptions,
     backward,
-    split_micro_batches,
     storage_bytes,
     trained_parameters,
 )
@@ -61,7 +57,6 @@ from phalanx.parallel.tensor import (
     FirstOutputs,
     Table,
     check_sizes,
-    compare_outputs,
     plan_of,
     split_layers,
     split_traffic,
@@ -113,8 +108,8 @@ class OnMesh(Strategy):
         broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
         trained = trained_parameters(model)  # of the full model
         names, whole = list(trained), list(trained.values())
-        shape = self._shape_for(model)
-        self._sequence = shape.targets_per_sample if shape else 1
+        shape = getattr(model, "shape", None)  # of a built-in model
+        self._sequence = shape.targets_per_sample if isinstance(shape, DataShape) else 1
         self._split_traffic: SplitTraffic | None = None
         if self._mesh.tp > 1:
             sequence_parallel = self._sequence_parallel
@@ -137,23 +132,14 @@ class OnMesh(Strategy):
 
     def _divide(self, model: nn.Module) -> nn.Module:
         """Return this rank's part of the full model."""
-        shape = self._shape_for(model)
         if self._mesh.tp == 1 or self._split_traffic is not None:
             self._split(model)
-        elif shape is None:  # nobody has shown yet that the plan is right, here nor below
+        else:  # nothing has shown yet that the plan is right
             self._first_outputs = FirstOutputs(model, self.options.autocast)
             self._split(model)
             self._first_outputs.follow(model)
-        else:
-            dtype = next(model.parameters()).dtype
-            compare_outputs(model, example_inputs(shape, dtype), lambda: self._split(model))
         self._shard(model)
         return model
-
-    def _shape_for(self, model: nn.Module) -> DataShape | None:
-        """Return the shape of the data; built-in models know it themselves."""
-        shape = getattr(model, "shape", None)
-        return shape if isinstance(shape, DataShape) else None
 
     def _split(self, model: nn.Module) -> None:
         """Split layers over axis tp."""
@@ -190,23 +176,6 @@ class OnMesh(Strategy):
         synchronize_gradients(self.model, False)
         yield
         synchronize_gradients(self.model, True)
-
-    @property
-    def _num_micro_batches(self) -> int:
-        """Number of micro-batches of a rank's shard of a batch."""
-        return self.options.accumulate
-
-    def micro_batches(self, batch: Batch) -> list[Batch]:
-        """Return equally many micro-batches on every rank: ranks that share parameters use them
-        equally often."""
-        micro_batches = split_micro_batches(batch, self._num_micro_batches)
-        while len(micro_batches) < self._num_micro_batches:
-            last = micro_batches[-1]
-            ignored = torch.full_like(last.targets[:1], IGNORED)
-            micro_batches.append(
-                last._replace(inputs=last.inputs[:1], targets=ignored, num_samples=0)
-            )
-        return micro_batches
 
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None

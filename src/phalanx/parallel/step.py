@@ -141,6 +141,17 @@ def split_micro_batches(batch: Batch, number: int) -> list[Batch]:
     ]
 
 
+def equally_many(batch: Batch, number: int) -> list[Batch]:
+    """Split `batch` into `number` micro-batches, of padding where it has fewer samples: ranks that
+    share parameters use them equally often."""
+    micro_batches = split_micro_batches(batch, number)
+    last = micro_batches[-1]
+    padding = last._replace(
+        inputs=last.inputs[:1], targets=torch.full_like(last.targets[:1], IGNORED), num_samples=0
+    )
+    return micro_batches + [padding] * (number - len(micro_batches))
+
+
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return by name the parameters that require a gradient; frozen ones are never updated."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -14,7 +14,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -29,10 +28,10 @@ from torch.distributed.tensor.parallel import (
 )
 
 from phalanx.errors import UserError
-from phalanx.models.own_model import run_once, tensors_in
+from phalanx.models.own_model import tensors_in
 from phalanx.models.splits import SplitTraffic
-from phalanx.models.user_function import users_code
 from phalanx.parallel.local_shards import full_tensor
+from phalanx.parallel.pipeline.chain import modules_named
 
 PLAN = "parallelize_plan"
 """Attribute of a model: a mapping from names of modules, with * in them, to styles; or a method
@@ -73,17 +72,16 @@ def plan_of(model: nn.Module, given: object = None, *, sequence_parallel: bool =
             f"a plan for tensor parallelism is a mapping from names of modules to styles, not "
             f"{plan!r:.60}"
         )
-    modules = dict(model.named_modules())
     table: Table = {}
     for pattern, style in plan.items():
-        names = [name for name in modules if _matches(name, str(pattern))]
-        if not names:
-            known = ", ".join(name for name, module in modules.items() if _is_leaf(module))
+        found = modules_named(model, str(pattern))
+        if not found:
+            known = ", ".join(name for name, each in model.named_modules() if _is_leaf(each))
             raise UserError(
                 f"the plan for tensor parallelism names {pattern}, which the model does not have; "
                 f"it has {known[:300]}"
             )
-        table |= {name: _style(name, modules[name], style) for name in names}
+        table |= {name: _style(name, module, style) for name, module in found.items()}
     return table
 
 
@@ -100,12 +98,6 @@ def _no_sequences() -> UserError:
         "--sequence-parallel: the plan for tensor parallelism does not split sequences: make it a "
         "function that takes `sequence_parallel`, or leave the option out"
     )
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Return whether each part of a dotted name matches that of the pattern."""
-    parts, patterns = name.split("."), pattern.split(".")
-    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def _is_leaf(module: nn.Module) -> bool:
@@ -158,18 +150,6 @@ def split_layers(module: nn.Module, table: Table, mesh: DeviceMesh) -> None:
     present = {name: style for name, style in table.items() if name in names}
     # None: every rank has the whole tensor, and takes its part of it
     parallelize_module(module, mesh, present, src_data_rank=None)
-
-
-def compare_outputs(model: nn.Module, inputs: Tensor, split: Callable[[], None]) -> None:
-    """Split the model by `split`, and compare its outputs with those before. Collective.
-
-    Raises: UserError when they differ by more than rounding, or the split model fails.
-    """
-    before = run_once(model, inputs)
-    split()
-    with users_code("the model, split by its plan for tensor parallelism"):
-        after = run_once(model, inputs)
-    check_same_outputs(before, after)
 
 
 def check_same_outputs(before: object, after: object) -> None:

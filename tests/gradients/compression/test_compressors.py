@@ -226,8 +226,7 @@ def test_powersgd_wakes_up_after_a_gradient_of_zeros() -> None:
 
 def test_powersgd_leaves_small_matrices_and_vectors_as_they_are() -> None:
     layout = layout_of(SHAPES, 2)
-    assert [(m.rows, m.columns) for m in layout.matrices] == [(40, 30), (30, 20)]
-    assert [(part.start, part.stop) for part in layout.uncompressed] == [(1200, 1240), (1840, 1853)]
+    assert layout == [(40, 30, 2), (40, 1, 0), (30, 20, 2), (7, 1, 0), (3, 2, 0)]
 
 
 @given(st.integers(1, 12), st.integers(1, 6), st.randoms(use_true_random=False))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Size, Tensor
 
-from phalanx.comm.layout import starts_of
 from phalanx.gradients.compression.codec import Float32
 from phalanx.gradients.compression.codec_compressor import CodecAllReduce, ErrorFeedback
 from phalanx.gradients.compression.compressor import Compressor, ReduceBackend
@@ -19,44 +18,13 @@ _DEPENDENT = 1e-5
 float32 leaves rounding errors of that size."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Matrix:
-    """A parameter of the bucket that is sent as a product."""
+class Piece(NamedTuple):
+    """A parameter of a bucket, as a matrix of its first dimension by all others."""
 
-    start: int
     rows: int
     columns: int
     rank: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.rows * self.columns
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """Layout of a bucket: its matrices, and the values between them."""
-
-    count: int
-    matrices: tuple[_Matrix, ...]
-
-    @property
-    def uncompressed(self) -> list[slice]:
-        """Slices of values that are sent uncompressed."""
-        starts = [0, *(matrix.stop for matrix in self.matrices)]
-        stops = [*(matrix.start for matrix in self.matrices), self.count]
-        return [slice(a, b) for a, b in zip(starts, stops, strict=True) if a < b]
-
-    @property
-    def num_first(self) -> int:
-        """Number of values of the first sum: the left factors and the uncompressed values."""
-        whole = self.count - sum(m.stop - m.start for m in self.matrices)
-        return whole + sum(m.rows * m.rank for m in self.matrices)
-
-    @property
-    def num_second(self) -> int:
-        """Number of values of the right factors."""
-        return sum(m.columns * m.rank for m in self.matrices)
+    """Columns of its factors; 0: it is sent as it is."""
 
 
 class PowerSGD(Compressor):
@@ -83,7 +51,7 @@ class PowerSGD(Compressor):
         self._rank, self._seed = rank, seed
         self._scratch = Scratch()
         self._all_reduce = CodecAllReduce(Float32())
-        self._layouts: dict[int, _Layout] = {}
+        self._layouts: dict[int, list[Piece]] = {}
         self._residuals: dict[int, Tensor] = {}
         self._right: dict[int, list[Tensor]] = {}
         self._num_drawn = 0
@@ -106,36 +74,50 @@ class PowerSGD(Compressor):
         if number not in self._layouts:
             self.prepare(number, [values.shape])
         with self._scratch.as_float32(values) as working:
-            self._reduce(number, self._layouts[number], working, backend)
+            self._reduce(number, working, backend)
 
-    def _reduce(self, number: int, layout: _Layout, values: Tensor, backend: ReduceBackend) -> None:
+    def _reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:
+        layout = self._layouts[number]
+        parts = list(zip(layout, values.split([p.rows * p.columns for p in layout]), strict=True))
+        matrices = [part.view(piece.rows, -1) for piece, part in parts if piece.rank]
+        uncompressed = [part for piece, part in parts if not piece.rank]
+        pieces = [piece for piece in layout if piece.rank]
         residual = self._residuals.get(number)
         if residual is None:
-            residual = self._residuals[number] = torch.zeros(
-                sum(m.stop - m.start for m in layout.matrices)
+            residual = self._residuals[number] = torch.zeros(sum(m.numel() for m in matrices))
+            self._right[number] = [torch.zeros(piece.columns, piece.rank) for piece in pieces]
+        errors = [
+            error.view_as(matrix)
+            for error, matrix in zip(
+                residual.split([m.numel() for m in matrices]), matrices, strict=True
             )
-            self._right[number] = [torch.zeros(m.columns, m.rank) for m in layout.matrices]
-        matrices = list(_matrices(layout, values, residual))
+        ]
         rights = self._right[number]
 
-        first = self._scratch.floats("first", layout.num_first)
-        lefts = list(_factors([(m.rows, m.rank) for m in layout.matrices], first))
-        for (matrix, error), left, right in zip(matrices, lefts, rights, strict=True):
+        first = self._scratch.floats("first", num_first(layout))
+        sizes = [piece.rows * piece.rank for piece in pieces]
+        factors = first.split([*sizes, *map(len, uncompressed)])
+        lefts = [left.view(-1, p.rank) for left, p in zip(factors, pieces, strict=False)]
+        sent = factors[len(pieces) :]
+        for matrix, error, left, right in zip(matrices, errors, lefts, rights, strict=True):
             matrix += error
             self._redraw(right)
             torch.mm(matrix, right, out=left)
-        _gather(layout, values, first)
+        for target, part in zip(sent, uncompressed, strict=True):
+            target.copy_(part)
         self._add_up(first, backend)
-        _scatter(layout, values, first)
+        for part, target in zip(uncompressed, sent, strict=True):
+            part.copy_(target)
 
-        second = self._scratch.floats("second", layout.num_second)
-        sums = list(_factors([(m.columns, m.rank) for m in layout.matrices], second))
-        for (matrix, error), left, right in zip(matrices, lefts, sums, strict=True):
+        second = self._scratch.floats("second", num_second(layout))
+        factors = second.split([piece.columns * piece.rank for piece in pieces])
+        sums = [right.view(-1, p.rank) for right, p in zip(factors, pieces, strict=True)]
+        for matrix, error, left, right in zip(matrices, errors, lefts, sums, strict=True):
             orthonormalize(left)
             torch.mm(matrix.t(), left, out=right)
             error.copy_(matrix).addmm_(left, right.t(), alpha=-1)
         self._add_up(second, backend)
-        for (matrix, _), left, summed, right in zip(matrices, lefts, sums, rights, strict=True):
+        for matrix, left, summed, right in zip(matrices, lefts, sums, rights, strict=True):
             torch.mm(left, summed.t(), out=matrix)
             right.copy_(summed)
         if not is_finite(values):
@@ -165,7 +147,7 @@ class PowerSGD(Compressor):
         layout = layout_of(shapes, self._rank)
         return sum(
             self._all_reduce.sent_bytes(count, rank, num_ranks)
-            for count in (layout.num_first, layout.num_second)
+            for count in (num_first(layout), num_second(layout))
         )
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -187,21 +169,30 @@ class PowerSGD(Compressor):
         for number, layout in self._layouts.items():
             if f"{number}:lost" in state:
                 self._residuals[number] = state[f"{number}:lost"]
-                places = range(len(layout.matrices))
+                places = range(sum(1 for piece in layout if piece.rank))
                 self._right[number] = [state[f"{number}:right:{place}"] for place in places]
 
 
-def layout_of(shapes: Sequence[Size], rank: int) -> _Layout:
+def layout_of(shapes: Sequence[Size], rank: int) -> list[Piece]:
     """Choose the parameters of a bucket that are sent as products, of `rank` columns or fewer."""
-    starts = starts_of([shape.numel() for shape in shapes])
-    matrices = []
-    for start, shape in zip(starts, shapes, strict=False):
+    pieces = []
+    for shape in shapes:
         rows: int = shape[0] if shape else 1
         columns: int = shape.numel() // max(1, rows)
         of_rank = min(rank, rows, columns)
-        if len(shape) > 1 and of_rank * (rows + columns) < rows * columns:
-            matrices.append(_Matrix(start=start, rows=rows, columns=columns, rank=of_rank))
-    return _Layout(count=starts[-1], matrices=tuple(matrices))
+        is_fewer = len(shape) > 1 and of_rank * (rows + columns) < rows * columns
+        pieces.append(Piece(rows, columns, of_rank if is_fewer else 0))
+    return pieces
+
+
+def num_first(layout: Sequence[Piece]) -> int:
+    """Return the number of values of the first sum: left factors and uncompressed values."""
+    return sum(piece.rows * (piece.rank or piece.columns) for piece in layout)
+
+
+def num_second(layout: Sequence[Piece]) -> int:
+    """Return the number of values of the right factors."""
+    return sum(piece.columns * piece.rank for piece in layout)
 
 
 def orthonormalize(columns: Tensor) -> None:
@@ -221,35 +212,3 @@ def orthonormalize(columns: Tensor) -> None:
             column.zero_()
         else:
             column /= left
-
-
-def _matrices(layout: _Layout, values: Tensor, residual: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the values and the residual of each matrix."""
-    at = 0
-    for m in layout.matrices:
-        length = m.stop - m.start
-        yield values[m.start : m.stop].view(m.rows, -1), residual[at : at + length].view(m.rows, -1)
-        at += length
-
-
-def _factors(shapes: Sequence[tuple[int, int]], memory: Tensor) -> Iterator[Tensor]:
-    """Yield views of `shapes`, one after the other in `memory`."""
-    at = 0
-    for rows, columns in shapes:
-        yield memory[at : at + rows * columns].view(rows, columns)
-        at += rows * columns
-
-
-def _gather(layout: _Layout, values: Tensor, first: Tensor) -> None:
-    """Copy the uncompressed values behind the factors."""
-    at = sum(m.rows * m.rank for m in layout.matrices)
-    for part in layout.uncompressed:
-        first[at : at + part.stop - part.start] = values[part]
-        at += part.stop - part.start
-
-
-def _scatter(layout: _Layout, values: Tensor, first: Tensor) -> None:
-    at = sum(m.rows * m.rank for m in layout.matrices)
-    for part in layout.uncompressed:
-        values[part] = first[at : at + part.stop - part.start]
-        at += part.stop - part.start

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
 from phalanx.errors import UserError
@@ -22,9 +21,10 @@ from phalanx.parallel.bitwise import check_batch_norm
 from phalanx.parallel.costs import stage_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
+from phalanx.parallel.pipeline.boundaries import boundary_of_samples
 from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.chain import check_chain, join_stages, layers_of, stage_of
-from phalanx.parallel.pipeline.costing import measured_costs
+from phalanx.parallel.pipeline.costing import costs_on_all_ranks
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
 from phalanx.parallel.pipeline.exact_messages import ExactMessages
@@ -44,7 +44,7 @@ from phalanx.parallel.step import (
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors
 from phalanx.records.events import ExpectedCosts
-from phalanx.torch_backend.threads import naming_operations, stop_filling_memory
+from phalanx.torch_backend.threads import stop_filling_memory
 
 Seeding = Callable[[int, int], None]
 """Seeds PyTorch's generators for (step, micro-batch)."""
@@ -74,15 +74,7 @@ class BitwisePipeline(Strategy):
     ) -> None:
         """layout: of the ranks of the world, and of the micro-batches of a full global batch.
         stages: layers, as of `layers_of`.
-        layer_costs: of the chain's layers, in any unit; None: measured.
-
-        Raises: UserError where ranks may be lost.
-        """
-        if is_fault_tolerant():
-            raise UserError(
-                'strategy="pipeline" keeps the parameters of a stage on one rank, with which they '
-                'would be lost, so that it cannot --survive: take strategy="mpi"'
-            )
+        layer_costs: of the chain's layers, in any unit; None: measured."""
         super().__init__(WorldGroup(world), step_options)
         self._world, self._layout, self._layer_costs = world, layout, layer_costs
         self._layer_names = stages
@@ -103,10 +95,10 @@ class BitwisePipeline(Strategy):
         state = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self.tensor_names = tuple(name.replace("_orig_mod.", "") for name in state)
         check_held(state, chain)
-        sample = self._sample_for(model)
+        sample = boundary_of_samples(self.sample, model).of(self._micro_batch_size).zero_()
         if self.sample is not None:
             check_chain(model, chain, self.sample, is_exact=True)
-        costs = self._layer_costs or self._measure(list(chain.values()), sample)
+        costs = self._layer_costs or costs_on_all_ranks(self._world, list(chain.values()), sample)
         broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
         names = list(trained_parameters(model))
         cut = cut_evenly(
@@ -133,23 +125,6 @@ class BitwisePipeline(Strategy):
             clock_offset_s=self.group.clock().offset_ns / 1e9,
         )
         self.module = StagedModel(self)
-
-    def _sample_for(self, model: nn.Module) -> Tensor:
-        """Return samples of the size of a micro-batch, all zeros."""
-        if self.sample is not None:
-            return self.sample.new_zeros(self._micro_batch_size, *self.sample.shape[1:])
-        shape = getattr(model, "shape", None)
-        assert shape is not None, "set before `prepare`"
-        dtype = torch.int64 if shape.is_text else next(model.parameters()).dtype
-        return torch.zeros(self._micro_batch_size, *shape.inputs, dtype=dtype)
-
-    def _measure(self, layers: Sequence[nn.Module], sample: Tensor) -> list[float]:
-        """Return the layers' costs as rank 0 measures them."""
-        costs: list[float] = []
-        if self.rank == 0:
-            with naming_operations():
-                costs = measured_costs(layers, sample)
-        return self._world.share(costs)
 
     # -- a step ------------------------------------------------------------------------------
 

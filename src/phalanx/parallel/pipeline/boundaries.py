@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from phalanx.models.options import DataShape
+
 
 class Boundary(NamedTuple):
     """The tensor that leaves a layer or a stage."""
 
     shape: tuple[int, ...]
-    """Of one sample."""
+    """Shape of one sample."""
 
     dtype: torch.dtype
 
@@ -24,6 +26,17 @@ class Boundary(NamedTuple):
 
     def num_bytes(self, num_samples: int) -> int:
         return self.of(num_samples, "meta").nbytes
+
+
+def boundary_of_samples(sample: Tensor | None, model: nn.Module) -> Boundary:
+    """Return shape and dtype of the samples that the model reads. sample: a program's, (1, …);
+    None: a built-in model knows them."""
+    if sample is not None:
+        return Boundary(tuple(sample.shape[1:]), sample.dtype)
+    shape = getattr(model, "shape", None)
+    assert isinstance(shape, DataShape), "set before `prepare`"
+    parameter = next(model.parameters())
+    return Boundary(shape.inputs, torch.int64 if shape.is_text else parameter.dtype)
 
 
 def outputs_of(layers: Sequence[nn.Module], samples: Tensor) -> list[Boundary]:

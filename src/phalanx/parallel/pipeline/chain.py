@@ -65,15 +65,9 @@ def layers_of(model: nn.Module, stages: Sequence[str] | None = None) -> dict[str
 
 
 def _named(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
-    modules = dict(model.named_modules())
     layers: dict[str, nn.Module] = {}
     for pattern in names:
-        parts = pattern.split(".")
-        found = {
-            name: module
-            for name, module in modules.items()
-            if len(path := name.split(".")) == len(parts) and all(map(fnmatchcase, path, parts))
-        }
+        found = modules_named(model, pattern)
         if not found:
             raise UserError(
                 f"pipeline_stages names {pattern}, which {type(model).__name__} does not have; it "
@@ -88,6 +82,16 @@ def _named(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
         )
     check_shared(layers, "a pipeline")
     return layers
+
+
+def modules_named(model: nn.Module, pattern: str) -> dict[str, nn.Module]:
+    """Return the modules whose dotted name has the parts of `pattern`, with * in them."""
+    parts = pattern.split(".")
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if len(path := name.split(".")) == len(parts) and all(map(fnmatchcase, path, parts))
+    }
 
 
 def check_chain(

@@ -7,8 +7,10 @@ import time
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+
+from phalanx.comm.world import World
+from phalanx.torch_backend.threads import naming_operations
 
 
 def measured_costs(
@@ -47,17 +49,13 @@ def _seconds(layers: Sequence[nn.Module], samples: Tensor) -> list[float]:
     return row
 
 
-def shared_costs(
-    layers: Sequence[nn.Module], samples: Tensor, group: dist.ProcessGroup | None = None
-) -> list[float]:
-    """Return the costs measured by the first rank of `group`, on all its ranks: they must cut
-    alike.
+def costs_on_all_ranks(world: World, layers: Sequence[nn.Module], samples: Tensor) -> list[float]:
+    """Return the costs that rank 0 measures, on all ranks: they must cut alike.
 
     Collective. The others wait, so that the measuring rank has the machine for itself.
     """
-    costs = torch.zeros(len(layers), dtype=torch.float64)
-    if dist.get_rank(group) == 0:
-        costs = torch.tensor(measured_costs(layers, samples), dtype=torch.float64)
-    dist.broadcast(costs, group=group, group_src=0)
-    seconds: list[float] = costs.tolist()
-    return seconds
+    costs: list[float] = []
+    if world.rank == 0:
+        with naming_operations():
+            costs = measured_costs(layers, samples)
+    return world.share(costs)

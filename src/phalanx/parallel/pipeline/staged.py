@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -17,10 +16,10 @@ from phalanx.parallel.costs import stage_costs, step_traffic
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.optimizer import OptimizerSource
-from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
+from phalanx.parallel.pipeline.boundaries import Boundary, boundary_of_samples, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.chain import check_chain, join_stages, layers_of, stage_of
-from phalanx.parallel.pipeline.costing import shared_costs
+from phalanx.parallel.pipeline.costing import costs_on_all_ranks
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline, summed
 from phalanx.parallel.pipeline.layout import PipelineLayout
@@ -28,7 +27,7 @@ from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.staged_model import StagedModel
 from phalanx.parallel.sharding import reshard_parameters
-from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction
+from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, equally_many
 from phalanx.parallel.tensor import pairs_of_children
 from phalanx.parallel.world_group import Backend, running_statistics
 from phalanx.records.events import ExpectedCosts
@@ -76,12 +75,12 @@ class Staged(OnMesh):
         self.counts_samples = self.counts_samples and self._place == layout.last_rank
 
     def _divide(self, model: nn.Module) -> nn.Module:
-        chain, sample = layers_of(model, self._layer_names), self._sample_for(model)
+        chain, sample = layers_of(model, self._layer_names), boundary_of_samples(self.sample, model)
         layers = list(chain.values())
         if self.sample is not None:
             check_chain(model, chain, self.sample, is_exact=False)
         micro_batch = sample.of(self._micro_batch_size).zero_()
-        costs = self._layer_costs or shared_costs(layers, micro_batch)
+        costs = self._layer_costs or costs_on_all_ranks(self._world, layers, micro_batch)
         cut = self._cut(chain, costs)
         outputs = outputs_of(layers, micro_batch)
         self._outputs = outputs[-1]
@@ -147,12 +146,9 @@ class Staged(OnMesh):
 
     # -- a step ------------------------------------------------------------------------------
 
-    @property
-    def _num_micro_batches(self) -> int:
-        return self._layout.micro_batches
-
     def compute_gradients(self, batch: Batch) -> StepResult:
-        result = self._pipeline.step(self.micro_batches(batch), number=batch.step)
+        micro_batches = equally_many(batch, self._layout.micro_batches)
+        result = self._pipeline.step(micro_batches, number=batch.step)
         logits = None if result.logits is None else result.logits[: len(batch.inputs)]
         communication_s = result.communication_s + self._reduce()
         return result._replace(logits=logits, communication_s=communication_s)
@@ -189,12 +185,3 @@ class Staged(OnMesh):
         boundary_bytes = [each.num_bytes(global_batch_size) for each in self._inner_boundaries]
         traffic = step_traffic(self._layout, self._place, boundary_bytes)
         return stage_costs(self._trained, bubble, traffic)
-
-    def _sample_for(self, model: nn.Module) -> Boundary:
-        """Return shape and dtype of the samples that the model reads."""
-        if self.sample is not None:
-            return Boundary(tuple(self.sample.shape[1:]), self.sample.dtype)
-        shape = self._shape_for(model)
-        assert shape is not None, "set before `prepare`"
-        parameter = next(model.parameters())
-        return Boundary(shape.inputs, torch.int64 if shape.is_text else parameter.dtype)

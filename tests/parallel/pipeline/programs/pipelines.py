@@ -27,7 +27,7 @@ from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.costs import step_traffic
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
-from phalanx.parallel.pipeline.costing import shared_costs
+from phalanx.parallel.pipeline.costing import measured_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline, summed
 from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
@@ -280,13 +280,10 @@ def check_schedules() -> None:
 
 
 def check_costs() -> None:
-    """The same on all ranks, dearer where there is more to do, and no gradient is left behind."""
+    """Dearer where there is more to do, and no gradient is left behind."""
     model = mlp()
     inputs, _ = batch(0, IMAGES)
-    costs = torch.tensor(shared_costs(list(model), inputs), dtype=torch.float64)
-    everywhere = [torch.empty_like(costs) for _ in range(dist.get_world_size())]
-    dist.all_gather(everywhere, costs)
-    assert all(torch.equal(theirs, costs) for theirs in everywhere)
+    costs = torch.tensor(measured_costs(list(model), inputs), dtype=torch.float64)
     assert len(costs) == 6
     assert (costs > 0).all()
     assert all(parameter.grad is None for parameter in model.parameters())
