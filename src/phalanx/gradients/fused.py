@@ -87,9 +87,6 @@ class FusedOptimizerStep:
         parameters of its own; None where nothing is known of it."""
         return self._buffer.traffic
 
-    def broadcast_parameters(self) -> None:
-        """Give other nodes the parameters of rank 0. By the first rank of each node."""
-
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         """Update all parameters by the sums of the gradients over the ranks, in rank order.
 

@@ -48,7 +48,6 @@ class LaneOptimizerStep(FusedOptimizerStep):
         self.carried = None  # a round sums them on the node alone
         own = slice(buffer.local_share.start, buffer.local_share.stop)
         self._sums, self._share, *self._states = [Buffer.of(row[own]) for row in buffer.vectors]
-        self._parameters = Buffer.of(buffer.vectors[1])
         self._lane = lane_group(world.group)
         self._algorithm: Algorithm = choose_all_reduce(
             self._sums.num_bytes,
@@ -99,9 +98,6 @@ class LaneOptimizerStep(FusedOptimizerStep):
         used_s = time.perf_counter() - began
         buffer.barrier("the fused step")
         return used_s
-
-    def broadcast_parameters(self) -> None:
-        self._lane.broadcast(self._parameters, root=0)
 
     def expected_traffic(self) -> Traffic | None:
         """Return the same, and the sums of this rank's lane."""

@@ -30,7 +30,7 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.surviving_group import SurvivingGroup
-from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
 from phalanx.torch_backend.threads import stop_filling_memory
 
@@ -73,8 +73,8 @@ class Bitwise(Strategy):
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         check_batch_norm(model)
         super().prepare(model, rule)
-        if isinstance(self.group, WorldGroup):
-            self.group.together(self._broadcast)
+        self.group.together(lambda: self.group.broadcast_model(model))
+        if self.size > 1:
             self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
         buffers = list(model.buffers())
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
@@ -176,11 +176,6 @@ class Bitwise(Strategy):
         if self.missing:
             raise IncompleteError
         return self._reducer.reduce()
-
-    def _broadcast(self) -> None:
-        assert isinstance(self.group, WorldGroup), "several ranks"
-        broadcast_tensors(self.group.world.group, self._parameters)
-        broadcast_untrained(self.group.world.group, self.model)
 
     def _go_on(self, recovery: Recovery) -> None:
         """Divide the micro-batches of the lost ranks among those that are left, who keep theirs."""

@@ -29,7 +29,7 @@ from phalanx.parallel.step import (
 )
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters
-from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
 
 
@@ -76,9 +76,8 @@ class Local(Strategy):
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
+        self.group.broadcast_model(model)
         self._flat_parameters = flatten_parameters(self._parameters)
-        self._world.broadcast(self._flat_parameters.numpy())
-        broadcast_untrained(self._world.group, model)
         self._shared = self._flat_parameters.clone()
         if self.size > 1:
             self._reducer = make_reducer(self._world, [self._shared])

@@ -7,7 +7,6 @@ the axes stand in the order of how often their ranks talk to each other, the cha
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, fields
 
@@ -50,23 +49,6 @@ class Mesh:
             rank, coordinates[axis] = divmod(rank, getattr(self, axis))
         return {axis: coordinates[axis] for axis in AXES}
 
-    def rank_at(self, coordinates: dict[str, int]) -> int:
-        """The inverse of `coordinates`."""
-        rank = 0
-        for axis in AXES:
-            rank = rank * getattr(self, axis) + coordinates[axis]
-        return rank
-
-    def group_of(self, rank: int, *axes: str) -> list[int]:
-        """Return the ranks that differ from `rank` along `axes` alone, itself among them, in
-        order."""
-        own = self.coordinates(rank)
-        places = (range(getattr(self, axis)) if axis in axes else (own[axis],) for axis in AXES)
-        return [
-            self.rank_at(dict(zip(AXES, place, strict=True)))
-            for place in itertools.product(*places)
-        ]
-
     @property
     def data_size(self) -> int:
         """Number of shards into which each global batch is divided."""
@@ -87,8 +69,13 @@ def crossing_axes(mesh: Mesh, ranks_per_node: int) -> tuple[str, ...]:
     `ranks_per_node` consecutive ranks."""
 
     def crosses(axis: str) -> bool:
-        groups = (mesh.group_of(rank, axis) for rank in range(mesh.size))
-        return any(len({rank // ranks_per_node for rank in group}) > 1 for group in groups)
+        length = getattr(mesh, axis)
+        stride = math.prod(mesh.shape[AXES.index(axis) + 1 :])
+        first_ranks = (rank for rank in range(mesh.size) if mesh.coordinates(rank)[axis] == 0)
+        return any(
+            first // ranks_per_node != (first + (length - 1) * stride) // ranks_per_node
+            for first in first_ranks
+        )
 
     return tuple(axis for axis in AXES if crosses(axis))
 

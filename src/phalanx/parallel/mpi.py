@@ -21,7 +21,7 @@ from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.replica_options import Overlap
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
-from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
 
 
@@ -61,8 +61,7 @@ class MPI(Strategy):
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raise UserError when the ranks cannot sum in the way that is asked for."""
         super().prepare(model, rule)
-        broadcast_tensors(self._world.group, self._parameters)
-        broadcast_untrained(self._world.group, model)
+        self.group.broadcast_model(model)
         try:
             self._reducer = make_reducer(
                 self._world,

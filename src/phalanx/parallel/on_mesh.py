@@ -61,7 +61,7 @@ from phalanx.parallel.tensor import (
     split_layers,
     split_traffic,
 )
-from phalanx.parallel.world_group import Backend, WorldGroup, broadcast_tensors
+from phalanx.parallel.world_group import Backend, WorldGroup
 from phalanx.records.events import ExpectedCosts
 
 
@@ -105,7 +105,7 @@ class OnMesh(Strategy):
     # -- what each axis does to the model ----------------------------------------------------
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
-        broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
+        self.group.broadcast_model(model)
         trained = trained_parameters(model)  # of the full model
         names, whole = list(trained), list(trained.values())
         shape = getattr(model, "shape", None)  # of a built-in model

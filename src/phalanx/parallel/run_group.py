@@ -107,6 +107,9 @@ class RunGroup:
         """Return the sum over the ranks of this rank's part of `rows`, (sum of counts, …)."""
         return rows
 
+    def broadcast_model(self, model: nn.Module) -> None:
+        """Give all ranks the parameters and buffers of rank 0."""
+
     def synchronize_buffers(self, model: nn.Module) -> None:
         """Give all ranks the same buffers: statistics of batch norm are the mean over the ranks
         that see samples, others are rank 0's."""

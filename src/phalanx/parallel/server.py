@@ -44,7 +44,7 @@ from phalanx.parallel.step import (
 )
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters, views_of
-from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
 
 
@@ -101,9 +101,8 @@ class Server(Strategy):
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
+        self.group.broadcast_model(model)
         self._weights = flatten_parameters(self._parameters)
-        self._world.broadcast(self._weights.numpy())
-        broadcast_untrained(self._world.group, model)
         self._shards = [
             share_of(server, self._servers, len(self._weights)) for server in range(self._servers)
         ]

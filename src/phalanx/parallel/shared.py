@@ -32,7 +32,7 @@ from phalanx.parallel.parameter_memory import OneCopy
 from phalanx.parallel.step import Batch, StateBytes, StepOptions, SummedLoss
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import check_one_dtype
-from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
 
 
@@ -62,7 +62,7 @@ class Shared(Strategy):
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
-        broadcast_untrained(self._world.group, model)
+        self.group.broadcast_model(model)
         check_one_dtype(self._parameters)
         sizes = [parameter.numel() for parameter in self._parameters]
         dtype = self._parameters[0].detach().numpy().dtype
@@ -86,11 +86,9 @@ class Shared(Strategy):
             torch.from_numpy(array).view(parameter.shape)
             for array, parameter in zip(step.parameters, self._parameters, strict=True)
         ]
-        if self.rank == 0:
+        if self._world.local_rank == 0:
             for view, parameter in zip(views, self._parameters, strict=True):
                 view.copy_(parameter.detach())
-        if self._world.local_rank == 0:
-            step.broadcast_parameters()
         self._world.barrier("the sharing of parameters")
         for view, parameter in zip(views, self._parameters, strict=True):
             parameter.data = view

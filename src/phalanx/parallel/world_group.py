@@ -113,6 +113,9 @@ class WorldGroup(RunGroup):
     def clock(self) -> ClockReading:
         return estimate_offset(self.world.group)
 
+    def broadcast_model(self, model: nn.Module) -> None:
+        broadcast_tensors(self.world.group, [*model.parameters(), *model.buffers()])
+
     @torch.no_grad()
     def synchronize_buffers(self, model: nn.Module) -> None:
         statistics = running_statistics(model)
@@ -205,12 +208,6 @@ def broadcast_tensors(group: Group, tensors: Iterable[Tensor]) -> None:
         group.broadcast(buffer_of(values.reshape(-1).view(torch.uint8)), root=0)
         if values.data_ptr() != tensor.data_ptr():
             tensor.copy_(values)
-
-
-def broadcast_untrained(group: Group, model: nn.Module) -> None:
-    """Give every rank the frozen parameters and the buffers of rank 0. Collective."""
-    frozen = [p for p in model.parameters() if not p.requires_grad]
-    broadcast_tensors(group, [*frozen, *model.buffers()])
 
 
 def running_statistics(model: nn.Module) -> list[Tensor]:

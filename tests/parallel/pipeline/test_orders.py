@@ -1,6 +1,6 @@
 """Schedules as exact tables, laid out as in the papers, and held against torch's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 import torch
@@ -20,14 +20,39 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from phalanx.errors import UserError
 from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
 from phalanx.parallel.pipeline.orders import Action, Kind, forward_order, orders_of
-from phalanx.parallel.pipeline.timeline import draw, simulate
+from phalanx.parallel.pipeline.timeline import ScheduledAction, simulate
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
+SIGNS: Mapping[Kind, str] = {
+    "forward": "F",
+    "backward": "B",
+    "input gradient": "I",
+    "weight gradient": "W",
+}
+
+
+def drawn(layout: PipelineLayout, spans: Sequence[Sequence[ScheduledAction]]) -> str:
+    """Draw a line a rank and a column a tick, as in the papers; a rank's second stage has a `'`.
+
+    Actions that take longer than a tick stretch over several columns; a dot is an idle tick.
+    """
+    end = int(max(rank[-1].ended for rank in spans))
+    rows = [["." for _ in range(end)] for _ in spans]
+    for rank, of_rank in enumerate(spans):
+        stages = layout.stages_of(rank)
+        for action, began, ended in of_rank:
+            mark = "'" * stages.index(action.stage)
+            for tick in range(int(began), int(ended)):
+                rows[rank][tick] = f"{SIGNS[action.kind]}{action.micro_batch}{mark}"
+    width = max(len(cell) for row in rows for cell in row)
+    return "\n".join(" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
+
+
 def table(schedule: str, **numbers: int) -> list[str]:
     layout = layout_of(schedule, **numbers)
-    return draw(layout, simulate(layout)).splitlines()
+    return drawn(layout, simulate(layout)).splitlines()
 
 
 def rows(text: str) -> list[str]:

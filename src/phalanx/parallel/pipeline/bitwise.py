@@ -42,7 +42,7 @@ from phalanx.parallel.step import (
     trained_parameters,
 )
 from phalanx.parallel.strategy import Strategy
-from phalanx.parallel.world_group import WorldGroup, broadcast_tensors
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
 from phalanx.torch_backend.threads import stop_filling_memory
 
@@ -99,7 +99,7 @@ class BitwisePipeline(Strategy):
         if self.sample is not None:
             check_chain(model, chain, self.sample, is_exact=True)
         costs = self._layer_costs or costs_on_all_ranks(self._world, list(chain.values()), sample)
-        broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
+        self.group.broadcast_model(model)
         names = list(trained_parameters(model))
         cut = cut_evenly(
             costs,

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.orders import Action, Kind, orders_of
 
-SIGNS: Mapping[Kind, str] = {
-    "forward": "F",
-    "backward": "B",
-    "input gradient": "I",
-    "weight gradient": "W",
-}
 UNITS: Mapping[Kind, int] = {
     "forward": 1,
     "backward": 2,
@@ -36,15 +30,11 @@ def duration_in_ticks(action: Action) -> float:
 
 
 def simulate(
-    layout: PipelineLayout,
-    lasts: Callable[[Action], float] = duration_in_ticks,
-    *,
-    transfer: float = 0.0,
+    layout: PipelineLayout, lasts: Callable[[Action], float] = duration_in_ticks
 ) -> list[list[ScheduledAction]]:
     """Return each rank's actions with their times, each as early as order and dependencies allow.
 
-    lasts: how long an action takes; transfer: how long an activation or its gradient takes from one
-    rank to another.
+    lasts: how long an action takes.
     """
     waiting = [list(reversed(order)) for order in orders_of(layout)]
     spans: list[list[ScheduledAction]] = [[] for _ in waiting]
@@ -52,23 +42,19 @@ def simulate(
     while any(waiting):
         began_with = len(ended)
         for rank, order in enumerate(waiting):
-            while order and (needed := _needed(order[-1], ended, layout)) is not None:
+            while order and (ready := _end_of_needed(order[-1], ended, layout)) is not None:
                 action = order.pop()
-                arrived = [
-                    at + (transfer if layout.rank_of(other.stage) != rank else 0.0)
-                    for other, at in needed
-                ]
-                began = max([spans[rank][-1].ended if spans[rank] else 0.0, *arrived])
+                began = max(spans[rank][-1].ended if spans[rank] else 0.0, ready)
                 ended[action] = began + lasts(action)
                 spans[rank].append(ScheduledAction(action, began, ended[action]))
         assert len(ended) > began_with, f"{layout}: every rank waits for another"
     return spans
 
 
-def _needed(
+def _end_of_needed(
     action: Action, ended: Mapping[Action, float], layout: PipelineLayout
-) -> list[tuple[Action, float]] | None:
-    """Return the dependencies of `action` with their end times; None: one has not ended yet."""
+) -> float | None:
+    """Return when the dependencies of `action` have ended; None: one has not yet."""
     kind, stage, micro_batch = action
     needed: list[Action] = []
     match kind:
@@ -82,21 +68,4 @@ def _needed(
             needed = [Action("input gradient", stage, micro_batch)]
     if any(other not in ended for other in needed):
         return None
-    return [(other, ended[other]) for other in needed]
-
-
-def draw(layout: PipelineLayout, spans: Sequence[Sequence[ScheduledAction]]) -> str:
-    """Draw a line a rank and a column a tick, as in the papers; a rank's second stage has a `'`.
-
-    Actions that take longer than a tick stretch over several columns; a dot is an idle tick.
-    """
-    end = int(max(rank[-1].ended for rank in spans))
-    rows = [["." for _ in range(end)] for _ in spans]
-    for rank, of_rank in enumerate(spans):
-        stages = layout.stages_of(rank)
-        for action, began, ended in of_rank:
-            mark = "'" * stages.index(action.stage)
-            for tick in range(int(began), int(ended)):
-                rows[rank][tick] = f"{SIGNS[action.kind]}{action.micro_batch}{mark}"
-    width = max(len(cell) for row in rows for cell in row)
-    return "\n".join(" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
+    return max((ended[other] for other in needed), default=0.0)
