@@ -182,19 +182,19 @@ def make_on_mesh(
 
     world = ranks.join()
     mesh = options.mesh_of(world.size)
-    common: dict[str, Any] = {
-        "tensor_plan": tensor_plan,
-        "backend": options.backend,
-        "zero_stage": options.zero_stage,
-        "sequence_parallel": options.sequence_parallel,
-        "step_options": step,
-    }
     if layout is None:
-        return OnMesh(world, mesh, **common)
+        return OnMesh(world, mesh, options, tensor_plan=tensor_plan, step_options=step)
     from phalanx.parallel.pipeline.staged import Staged
 
     return Staged(
-        world, mesh, layout=layout, global_batch_size=global_batch_size, stages=stages, **common
+        world,
+        mesh,
+        options,
+        layout=layout,
+        global_batch_size=global_batch_size,
+        tensor_plan=tensor_plan,
+        stages=stages,
+        step_options=step,
     )
 
 

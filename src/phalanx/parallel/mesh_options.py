@@ -75,11 +75,11 @@ class TensorOptions:
 class MeshOptions(BackendOptions):
     """Options of `zero`, `tensor`, `pipeline` and `mesh`; None for an axis that the mesh lacks."""
 
-    strategy: str
+    strategy: str = "mesh"
     """zero, tensor, pipeline or mesh."""
-    shard: ShardOptions | None
-    pipeline: PipelineOptions | None
-    tensor: TensorOptions | None
+    shard: ShardOptions | None = None
+    pipeline: PipelineOptions | None = None
+    tensor: TensorOptions | None = None
 
     @property
     def zero_stage(self) -> Literal[1, 2, 3]:

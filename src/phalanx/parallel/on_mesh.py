@@ -36,6 +36,7 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.optimizer import OptimizerSource, optimizer_of_parts, torch_optimizer
 from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
@@ -61,7 +62,7 @@ from phalanx.parallel.tensor import (
     split_layers,
     split_traffic,
 )
-from phalanx.parallel.world_group import Backend, WorldGroup
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
 
 
@@ -78,20 +79,20 @@ class OnMesh(Strategy):
         self,
         world: World,
         mesh: Mesh,
+        options: MeshOptions | None = None,
         *,
         tensor_plan: object = None,
-        backend: Backend = "mpi",
-        zero_stage: int = 3,
-        sequence_parallel: bool = False,
         step_options: StepOptions | None = None,
     ) -> None:
         """The mesh has as many ranks as the world. tensor_plan: in place of the model's own, see
         `tensor.plan_of`."""
-        super().__init__(WorldGroup(world, torch_backend=backend), step_options)
-        self._world, self.collective = world, f"torch.distributed on {backend}"
+        options = options or MeshOptions()
+        super().__init__(WorldGroup(world, torch_backend=options.backend), step_options)
+        self._world, self.collective = world, f"torch.distributed on {options.backend}"
         self._mesh, self._tensor_plan = mesh, tensor_plan
         self._table: Table = {}
-        self._zero_stage, self._sequence_parallel = zero_stage, sequence_parallel
+        self._zero_stage = options.zero_stage
+        self._sequence_parallel = options.sequence_parallel
         self._devices = init_device_mesh("cpu", mesh.shape, mesh_dim_names=AXES)
         self.coordinates = mesh.coordinates(world.rank)
         self.data_rank, self.data_size = mesh.data_rank(world.rank), mesh.data_size

@@ -14,6 +14,7 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.costs import stage_costs, step_traffic
 from phalanx.parallel.mesh import Mesh
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.pipeline.boundaries import Boundary, boundary_of_samples, outputs_of
@@ -29,7 +30,7 @@ from phalanx.parallel.pipeline.staged_model import StagedModel
 from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, equally_many
 from phalanx.parallel.tensor import pairs_of_children
-from phalanx.parallel.world_group import Backend, running_statistics
+from phalanx.parallel.world_group import running_statistics
 from phalanx.records.events import ExpectedCosts
 
 
@@ -46,12 +47,10 @@ class Staged(OnMesh):
         self,
         world: World,
         mesh: Mesh,
+        options: MeshOptions | None = None,
         *,
         layout: PipelineLayout,
         global_batch_size: int,
-        backend: Backend = "mpi",
-        zero_stage: int = 3,
-        sequence_parallel: bool = False,
         tensor_plan: object = None,
         step_options: StepOptions | None = None,
         stages: Sequence[str] | None = None,
@@ -59,15 +58,7 @@ class Staged(OnMesh):
     ) -> None:
         """layout: of as many ranks as the axis pp has. stages: layers, as of `layers_of`.
         layer_costs: of the chain's layers, in any unit; None: measured."""
-        super().__init__(
-            world,
-            mesh,
-            tensor_plan=tensor_plan,
-            backend=backend,
-            zero_stage=zero_stage,
-            sequence_parallel=sequence_parallel,
-            step_options=step_options,
-        )
+        super().__init__(world, mesh, options, tensor_plan=tensor_plan, step_options=step_options)
         self._layout, self._layer_names, self._layer_costs = layout, stages, layer_costs
         share = -(-global_batch_size // self.data_size)
         self._micro_batch_size = -(-share // layout.micro_batches)
