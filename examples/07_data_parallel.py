@@ -2,7 +2,7 @@
 
     mpiexec -n 2 python examples/07_data_parallel.py
 
-Different from 06: `phalanx.parallel.DataParallel` instead of DDP, and no process group. Ranks of
+Different from 06: `phalanx.DataParallel` instead of DDP, and no process group. Ranks of
 one computer share the memory of the gradients, so that nothing is copied into messages.
 """
 
@@ -11,8 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from phalanx.comm.world import World
-from phalanx.parallel import DataParallel
+from phalanx import DataParallel, World
 
 EPOCHS, BATCH, RATE = 20, 50, 0.3
 torch.set_num_threads(1)

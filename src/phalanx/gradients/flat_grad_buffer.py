@@ -25,7 +25,7 @@ from phalanx.comm.errors import (
 )
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, collective_detail, kernel_calls
-from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
+from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, elements_in
 from phalanx.comm.memory import SharedMemory, allocate_shared
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.shm import ShmGroup
@@ -55,13 +55,13 @@ class FlatGradBuffer:
         module: Any,
         sizes: Sequence[int],
         starts: Sequence[int],
-        num_elements: int,
         dtype: np.dtype[Any],
         *,
         num_windows: int,
         guarded: bool,
     ) -> None:
-        self.num_parts = len(sizes)
+        *self.starts, num_elements = starts
+        """Elements of the vector at which the parts begin."""
         self._world, self._shm, self._module = world, shm, module
         self._members = node_members(world)
         self._code = DTYPES[dtype.name].code
@@ -88,7 +88,7 @@ class FlatGradBuffer:
             num_windows,
             stride,
             num_elements,
-            starts,
+            self.starts,
             sizes,
             self._code,
             guarded,
@@ -97,7 +97,7 @@ class FlatGradBuffer:
         self.local_share = range(*module.local_share(self._buffer))
         """Elements of the vector that this rank reduces; those of its peers begin and end at the
         same places on nodes of as many ranks."""
-        self._share_bytes = dtype.itemsize * elements_in(self.local_share, starts, sizes)
+        self._share_bytes = dtype.itemsize * elements_in(self.local_share, self.starts, sizes)
         self.traffic = sharded_all_reduce_traffic(
             self._num_bytes, self._share_bytes, world.local_size
         )
@@ -111,17 +111,16 @@ class FlatGradBuffer:
         sizes: Sequence[int],
         dtype: DTypeLike,
         *,
-        starts: Sequence[int],
-        num_elements: int,
         num_vectors: int,
+        alignment: int = 1,
         num_windows: int | None = None,
         guarded: bool = False,
     ) -> FlatGradBuffer | None:
-        """Make a buffer for parts of `sizes` elements that begin at `starts` in a vector of
-        `num_elements`, and `num_vectors` vectors that the ranks of this node share. num_windows:
-        the most terms of `sum_in_order`; None: one of each rank. guarded: parts are checked as they
-        are copied, and not used if any value is not finite. None, on all ranks of this node, where
-        they cannot share memory or have no kernels. Collective.
+        """Make a buffer for parts of `sizes` elements, one after the other in a vector, each at a
+        multiple of `alignment`, and `num_vectors` vectors that the ranks of this node share.
+        num_windows: the most terms of `sum_in_order`; None: one of each rank. guarded: parts are
+        checked as they are copied, and not used if any value is not finite. None, on all ranks of
+        this node, where they cannot share memory or have no kernels. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come.
         """
@@ -149,8 +148,8 @@ class FlatGradBuffer:
                 shm.keep_messages_moving()
         dtype = np.dtype(dtype)
         num_windows = max(num_windows or 0, world.local_size)
-        num_rows = num_windows + num_vectors
-        memory = allocate_shared(set_up, max(1, num_rows * stride_bytes(num_elements, dtype)))
+        starts, num_rows = aligned_starts_of(sizes, alignment), num_windows + num_vectors
+        memory = allocate_shared(set_up, max(1, num_rows * stride_bytes(starts[-1], dtype)))
         detector.close()
         if memory is None:
             return None
@@ -161,7 +160,6 @@ class FlatGradBuffer:
             module,
             sizes,
             starts,
-            num_elements,
             dtype,
             num_windows=num_windows,
             guarded=guarded,

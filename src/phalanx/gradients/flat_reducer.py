@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
-from phalanx.comm.layout import chunks, starts_of
+from phalanx.comm.layout import chunks
 from phalanx.comm.select import Algorithm
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
@@ -48,15 +48,8 @@ class SharedGradReducer(GradReducer):
     def join(cls, world: World, parameters: Sequence[Tensor]) -> Self | None:
         """None, on all ranks, where they have no such memory or no kernels. Collective."""
         sizes = [parameter.numel() for parameter in parameters]
-        starts = starts_of(sizes)
-        buffer = FlatGradBuffer.join(
-            world,
-            sizes,
-            parameters[0].detach().numpy().dtype,
-            starts=starts[:-1],
-            num_elements=starts[-1],
-            num_vectors=1,
-        )
+        dtype = parameters[0].detach().numpy().dtype
+        buffer = FlatGradBuffer.join(world, sizes, dtype, num_vectors=1)
         return None if buffer is None else cls(parameters, buffer)
 
     def flush(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of
+from phalanx.comm.layout import CACHE_LINE_BYTES
 from phalanx.comm.traffic import Traffic
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
@@ -43,9 +43,8 @@ class FusedOptimizerStep:
         self._buffer = buffer
         self.carried: Array | None = buffer.carried
         """As `GradReducer.carried`."""
-        starts = _starts(sizes, self.dtype)
         quantities = [
-            [vector[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+            [vector[start : start + size] for start, size in zip(buffer.starts, sizes, strict=True)]
             for vector in buffer.vectors[self.num_scratch_vectors :]
         ]
         self.parameters: list[Array] = quantities[0]
@@ -61,13 +60,11 @@ class FusedOptimizerStep:
     ) -> Self | None:
         """None, on all ranks, where they have no memory to share or no kernels. dtype: float32 or
         float64. Collective."""
-        starts = _starts(sizes, np.dtype(dtype))
         buffer = FlatGradBuffer.join(
             world,
             sizes,
             dtype,
-            starts=starts[:-1],
-            num_elements=starts[-1],
+            alignment=CACHE_LINE_BYTES // np.dtype(dtype).itemsize,
             num_vectors=cls.num_scratch_vectors + 1 + len(STATE_NAMES[rule.kind]),
             guarded=True,
         )
@@ -111,7 +108,3 @@ class FusedOptimizerStep:
         self.parameters.clear()
         self.states.clear()
         self._buffer.close()
-
-
-def _starts(sizes: Sequence[int], dtype: np.dtype[Any]) -> list[int]:
-    return aligned_starts_of(sizes, CACHE_LINE_BYTES // dtype.itemsize)

@@ -44,42 +44,32 @@ def make_tree_vector(
     likes: real tensors of the shapes and types of a list. owners: of each, the only rank that needs
     its sum, None where all do; in shared memory all have all.
     """
-    shared = SharedTreeVector.join(world, likes, num_windows) if world.on_one_node else None
-    return shared or MessageTreeVector(likes, world.group, owners)
+    if world.on_one_node:
+        buffer = FlatGradBuffer.join(
+            world,
+            [like.nbytes for like in likes],
+            "uint8",
+            alignment=CACHE_LINE_BYTES,
+            num_vectors=1,
+            num_windows=num_windows,
+        )
+        if buffer is not None:
+            return SharedTreeVector(likes, buffer, world.rank)
+    return MessageTreeVector(likes, world.group, owners)
 
 
 class SharedTreeVector(TreeVector):
     """Vector in memory that the ranks of one node share: all read the sums from one place."""
 
-    def __init__(
-        self, likes: Sequence[Tensor], starts: Sequence[int], buffer: FlatGradBuffer, rank: int
-    ) -> None:
-        """starts: of the tensors, in bytes. buffer: of bytes, with one vector, for the sums."""
+    def __init__(self, likes: Sequence[Tensor], buffer: FlatGradBuffer, rank: int) -> None:
+        """buffer: of bytes, with one vector, for the sums."""
         self._buffer, self._rank = buffer, rank
         self._dtypes = [dtype_of(like.dtype).code for like in likes]
         total = torch.from_numpy(buffer.vectors[0])
         self._views = [
             total[start : start + like.nbytes].view(like.dtype).view(like.shape)
-            for start, like in zip(starts, likes, strict=True)
+            for start, like in zip(buffer.starts, likes, strict=True)
         ]
-
-    @classmethod
-    def join(
-        cls, world: World, likes: Sequence[Tensor], num_windows: int
-    ) -> SharedTreeVector | None:
-        """None, on all ranks, where they have no such memory or no kernels. Collective."""
-        sizes = [like.nbytes for like in likes]
-        *starts, num_bytes = aligned_starts_of(sizes, CACHE_LINE_BYTES)
-        buffer = FlatGradBuffer.join(
-            world,
-            sizes,
-            "uint8",
-            starts=starts,
-            num_elements=num_bytes,
-            num_vectors=1,
-            num_windows=num_windows,
-        )
-        return None if buffer is None else cls(likes, starts, buffer, world.rank)
 
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
         parts = [plain(tensor) for tensors in own for tensor in tensors]

@@ -11,7 +11,6 @@ import numpy as np
 from oracle import apply_update
 
 from phalanx.comm.errors import MismatchError
-from phalanx.comm.layout import starts_of
 from phalanx.comm.wait_reporter import current_wait
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
@@ -153,10 +152,7 @@ def check_layouts(world: World) -> None:
 
 
 def joined(world: World, sizes: list[int], dtype: str = "float32") -> FlatGradBuffer:
-    starts = starts_of(sizes)
-    buffer = FlatGradBuffer.join(
-        world, sizes, dtype, starts=starts[:-1], num_elements=starts[-1], num_vectors=1
-    )
+    buffer = FlatGradBuffer.join(world, sizes, dtype, num_vectors=1)
     assert buffer is not None
     return buffer
 

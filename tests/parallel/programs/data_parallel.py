@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from phalanx.comm import settings
 from phalanx.comm.world import World
 from phalanx.jobs.detect import detect
-from phalanx.parallel import DataParallel
+from phalanx.parallel.data_parallel import DataParallel
 
 # As on nodes with unlike CPUs.
 launched = detect(os.environ)

@@ -137,7 +137,7 @@ def leads() -> None:
 
 def late() -> None:
     world = World.create(timeout_s=30)
-    strategy = Timed(world, servers=1, mode="bounded", staleness=0)
+    strategy = Timed(world, ServerOptions(server_mode="bounded", staleness=0))
     strategy.prepare(nn.Linear(6, 3).double(), OptimizerConfig(name="sgd", learning_rate=0.01))
     strategy.group.barrier()
     world.group.timeout_s = 1
