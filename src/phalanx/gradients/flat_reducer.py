@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
-import numpy as np
 from torch import Tensor
 
 from phalanx.comm.collective import AlgorithmOption
@@ -124,22 +123,3 @@ class MessageGradReducer(GradReducer):
 
     def expected_traffic(self) -> Traffic | None:
         return self._traffic
-
-
-class LocalGradients(GradReducer):
-    """Reducer of a single rank: its own gradients are the sums."""
-
-    def __init__(self, parameters: Sequence[Tensor], name: str) -> None:
-        super().__init__(parameters)
-        self._name, self.carried = name, np.zeros(2)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def flush(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = dense_gradient(parameter)
-
-    def expected_traffic(self) -> Traffic:
-        return Traffic(0, 0, 0)

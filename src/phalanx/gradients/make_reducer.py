@@ -24,7 +24,7 @@ from phalanx.gradients.buckets import (
 from phalanx.gradients.compression.backends import GroupBackend
 from phalanx.gradients.compression.by_lanes import LanesCompressor
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
-from phalanx.gradients.flat_reducer import LocalGradients, MessageGradReducer, SharedGradReducer
+from phalanx.gradients.flat_reducer import MessageGradReducer, SharedGradReducer
 from phalanx.gradients.reducer import GradReducer
 from phalanx.torch_backend.tensors import dtype_of
 
@@ -56,8 +56,6 @@ def make_reducer(
     Raises: ValueError when the ranks cannot sum by `method`.
     """
     _check(world, method)
-    if world.size == 1:
-        return LocalGradients(parameters, "library" if method == "auto" else method)
     compressor = compressor or Uncompressed()
     is_flat = isinstance(compressor, Uncompressed) and len({p.dtype for p in parameters}) == 1
     if overlaps or not is_flat:

@@ -11,7 +11,7 @@ is the same but for rounding.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -143,7 +143,7 @@ class Shared(Strategy):
 
 
 class FusedOptimizer(Optimizer):
-    """SGD, Adam or AdamW whose `step()` is collective and takes each rank's own gradients.
+    """SGD, Adam or AdamW by `apply()`, which is collective and takes each rank's own gradients.
 
     `param_groups[0]["lr"]` is read in every step, the other constants are those of the rule. The
     state has torch.optim's names; all ranks of a node see one copy of it, but for the count of
@@ -179,21 +179,6 @@ class FusedOptimizer(Optimizer):
                 state["step"] = steps[number]
             self.state[parameter] = state
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters once. Collective.
-
-        Raises: WaitTimeoutError naming the ranks that did not come; FloatingPointError on all ranks
-                when a gradient of one is not finite: nothing has changed.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        if not self.apply():
-            raise FloatingPointError("gradients are not finite; nothing was changed")
-        return loss
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raises: ValueError when there is a group already: one rule is for all parameters."""
         if self.param_groups:
@@ -209,9 +194,12 @@ class FusedOptimizer(Optimizer):
         self.param_groups[0]["lr"] = state_dict["param_groups"][0]["lr"]
 
     def apply(self) -> bool:
-        """Do `step()` without the hooks of torch.optim, which take longer than a small update.
+        """Update all parameters once, without the hooks of torch.optim, which take longer than a
+        small update. Collective.
 
-        Returns: whether it was made, on all ranks alike; if not, a gradient is not finite.
+        Returns: whether it was made, on all ranks alike; if not, a gradient is not finite, and
+            nothing has changed.
+        Raises: WaitTimeoutError naming the ranks that did not come.
         """
         gradients = [dense_gradient(parameter) for parameter in self._parameters]
         addresses = [gradient.data_ptr() for gradient in gradients]
