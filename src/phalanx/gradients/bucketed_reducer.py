@@ -67,7 +67,7 @@ class BucketedGradReducer(GradReducer):
         self._largest_bytes, self._last_bytes = largest_bytes, last_bytes
         self._overlaps, self._on_thread = overlaps, on_thread
         self.is_open = False
-        """Between `begin` and `flush`."""
+        """Whether a block is open: between `begin` and `flush`."""
         self._ready_order: list[Tensor] = []
         self._buckets: GradientBuckets | None = None
         self._tasks = (CommThread if on_thread else SameThread)(self._reduce)

@@ -66,7 +66,7 @@ class FlatGradBuffer:
         self._members = node_members(world)
         self._code = DTYPES[dtype.name].code
         self.spans: SpanRecorder | None = None
-        """Where every round adds its span, in a run that is traced."""
+        """Recorder to which every round adds its span, in a traced run."""
         self._num_rounds = 0
         self._num_bytes = sum(sizes) * dtype.itemsize
         world.recorder.register(self)
@@ -101,8 +101,8 @@ class FlatGradBuffer:
         self.traffic = sharded_all_reduce_traffic(
             self._num_bytes, self._share_bytes, world.local_size
         )
-        """Of this rank in one round of a term a rank; what a round moves is added to
-        `world.traffic`, if there is one."""
+        """Traffic of this rank in one round of one term per rank; `world.traffic`, where there is
+        one, counts what a round moves."""
 
     @classmethod
     def join(

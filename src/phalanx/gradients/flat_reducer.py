@@ -26,7 +26,7 @@ from phalanx.gradients.reducer import (
 from phalanx.torch_backend.tensors import buffer_of
 
 LIBRARY_CHUNK_BYTES = 4 * 2**20
-"""Of a library's all-reduce: far longer than a call's fixed cost, far below its limit of 2³¹."""
+"""Bytes of one library call: far more than its fixed cost, far below the limit of 2³¹."""
 
 
 class SharedGradReducer(GradReducer):

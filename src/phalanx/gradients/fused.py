@@ -42,7 +42,7 @@ class FusedOptimizerStep:
         self.num_bytes = sum(sizes) * self.dtype.itemsize
         self._buffer = buffer
         self.carried: Array | None = buffer.carried
-        """As `GradReducer.carried`."""
+        """Numbers of this rank, as `GradReducer.carried`."""
         quantities = [
             [vector[start : start + size] for start, size in zip(buffer.starts, sizes, strict=True)]
             for vector in buffer.vectors[self.num_scratch_vectors :]

@@ -22,11 +22,11 @@ class ReduceTimes(NamedTuple):
     """Seconds of one reduction."""
 
     exposed_s: float
-    """From the end of the backward pass until the sums exist."""
+    """Seconds from the end of the backward pass until the sums exist."""
     hidden_s: float | None = None
-    """Of all buckets but the last, in flight before that; None where nothing is."""
+    """Seconds of all buckets but the last, in flight before that; None where nothing is."""
     last_bucket_s: float | None = None
-    """Of the last bucket, which nothing can hide: after the end of the backward pass."""
+    """Seconds of the last bucket, which nothing can hide, after the end of the backward pass."""
 
 
 class RankLocalState(NamedTuple):
@@ -54,7 +54,7 @@ class GradReducer(ABC):
     """
 
     times = ReduceTimes(0.0)
-    """Of the last block."""
+    """Times of the last block."""
     carried: NDArray[np.float64] | None = None
     """(2,): numbers of this rank, set before a block ends; it makes them sums over the ranks, in
     their order, at no cost. None: this reducer carries none."""

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 ADD = -1
-"""In a postfix expression: add the two values before."""
+"""Item of a postfix expression: add the two values before."""
 
 
 class Subtree(NamedTuple):
@@ -22,7 +22,7 @@ class Subtree(NamedTuple):
 
     level: int
     number: int
-    """In its level, from the left."""
+    """Place in its level, from the left."""
 
     @property
     def parent(self) -> Subtree:
@@ -108,9 +108,9 @@ class Exchange(NamedTuple):
 
     tree: SummationTree
     nodes: tuple[tuple[Subtree, ...], ...]
-    """By rank."""
+    """Nodes by rank."""
     expression: tuple[int, ...]
-    """Of the nodes of all ranks, in their order, as `SummationTree.expression`."""
+    """Expression of the nodes of all ranks, in their order, as `SummationTree.expression`."""
 
     @property
     def num_terms(self) -> int:

@@ -36,7 +36,7 @@ from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
 
 NUM_HOLDERS = 2
-"""Of a shard's state, where ranks may be lost."""
+"""Ranks that hold a shard's state, where ranks may be lost."""
 
 
 class BitwiseSharded(Bitwise):

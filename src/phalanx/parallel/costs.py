@@ -42,7 +42,7 @@ class Trained(NamedTuple):
     """Bytes of a value."""
     num_bytes: int
     quantities: int
-    """Of the optimizer, for each value."""
+    """Values of the optimizer's state for each value."""
 
     @classmethod
     def of(cls, parameters: Sequence[Tensor], rule: OptimizerConfig) -> Trained:

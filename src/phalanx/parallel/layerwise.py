@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from phalanx.gradients.norms import squares_of
 
 Squares = Callable[[Tensor], Tensor]
-"""From sums of squares over what this rank holds, (quantities, parameters) float64, to those over
-whole parameters."""
+"""Function from sums of squares over what this rank holds, (quantities, parameters) float64, to
+those over whole parameters."""
 
 
 def keep_squares(squares: Tensor) -> Tensor:

@@ -21,12 +21,7 @@ from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.parallel.costs import local_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.replica_options import LocalOptions
-from phalanx.parallel.step import (
-    Batch,
-    StateBytes,
-    StepOptions,
-    storage_bytes,
-)
+from phalanx.parallel.step import Batch, StateBytes, StepOptions, storage_bytes
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters
 from phalanx.parallel.world_group import WorldGroup

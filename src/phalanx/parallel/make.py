@@ -51,7 +51,7 @@ class JobRanks:
     launched: Launched | None
     timeout_s: float
     communicator: Any = None
-    """Of mpi4py, the program's own; None: of all ranks that the launcher started."""
+    """Communicator of mpi4py, the program's own; None: all ranks that the launcher started."""
 
     @property
     def size(self) -> int:

@@ -40,18 +40,18 @@ class Summons(NamedTuple):
     """Word to a spare that it is needed."""
 
     calls: int
-    """Of the group so far."""
+    """Calls that the group has made so far."""
     members: list[int]
     """Ranks that compute from now on, of all that live."""
     source: int
-    """Of these, the one that sends the state."""
+    """Number among these of the rank that sends the state."""
     all_spares: bool
     """Whether all of them come in."""
     seated: list[int]
     vacated: list[int]
-    """Of `Places`."""
+    """The sender's `Places.seated` and `Places.vacated`."""
     seconds: float
-    """Since the death was noticed."""
+    """Seconds since the death was noticed."""
 
 
 def computing(progress: Sequence[int], has_place: Sequence[bool]) -> list[int]:

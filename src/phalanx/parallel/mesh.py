@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from phalanx.errors import UserError
 
 AXES = ("pp", "dp", "shard", "tp")
-"""From the one that talks least to the one that talks most: pipeline, data (replicas), data
-(shards of parameters), tensor."""
+"""Axes, the one that talks least first: pipeline, data (replicas), data (shards of parameters),
+tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Mesh:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Along `AXES`."""
+        """Return the number of ranks along each of `AXES`."""
         return tuple(getattr(self, axis) for axis in AXES)
 
     def coordinates(self, rank: int) -> dict[str, int]:

@@ -22,7 +22,8 @@ class BackendOptions:
     """Ranks along each axis, as dp=2,tp=2: pp pipeline stages, dp replicas, shard (ZeRO), tp."""
 
     backend: Backend = "mpi"
-    """What carries the messages of `zero`, `tensor`, `pipeline` and `mesh`."""
+    """Backend of torch.distributed that carries the messages of `zero`, `tensor`, `pipeline` and
+    `mesh`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,13 +23,13 @@ class ParameterMemory(ABC):
     """Memory of the parameters, the owners of which are some ranks."""
 
     name: str
-    """Of the strategy."""
+    """Name of the strategy."""
     is_shared: bool
     """Whether the owners see one piece of memory."""
     are_owners_alone = False
     """Whether no rank but the owner needs a parameter's gradient."""
     formula: str
-    """Of the bytes of parameters that a rank holds, after those of a value; Ψ: their number."""
+    """Parameters that a rank holds, in formulas; Ψ: their number."""
 
     def __init__(self, group: WorldGroup) -> None:
         """group: of all ranks, some of which may be lost later."""

@@ -13,9 +13,9 @@ class Loss(NamedTuple):
     """Ranks that died, to be told of now."""
 
     lost: Sequence[int]
-    """By the numbers that they started with."""
+    """Ranks that died, by the numbers that they started with."""
     seconds: float
-    """Since the death was noticed."""
+    """Seconds since the death was noticed."""
     were_waiting: bool = False
     """Whether these were spares without a place."""
 
@@ -29,7 +29,7 @@ class Admission(NamedTuple):
     lost: Sequence[int]
     """Ranks that died, and whose places these take."""
     seconds: float
-    """Since the death was noticed."""
+    """Seconds since the death was noticed."""
 
 
 class Places:

@@ -39,7 +39,7 @@ class MpiOptions:
     """Options of `mpi`."""
 
     all_reduce: AllReduceMethod = ruled("auto", UNCOMPRESSED)
-    """How `mpi` sums gradients: `shared` memory of the node, the MPI `library`, an algorithm on
+    """Method by which `mpi` sums gradients: `shared` memory of the node, the MPI `library`, an algorithm on
     messages, or `auto`."""
 
     compress: Compression = "none"

@@ -36,12 +36,7 @@ from phalanx.parallel.serving.protocol import (
     send_weights,
 )
 from phalanx.parallel.serving.server_shard import ServerShard, export_optimizer_state
-from phalanx.parallel.step import (
-    Batch,
-    StateBytes,
-    StepOptions,
-    storage_bytes,
-)
+from phalanx.parallel.step import Batch, StateBytes, StepOptions, storage_bytes
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters, views_of
 from phalanx.parallel.world_group import WorldGroup
@@ -93,8 +88,8 @@ class Server(Strategy):
         self.coordinates = {self.role: self._number}
         self.collective = f"parameter server, {mode}"
         self.leads: Counter[int] = Counter()
-        """On servers, of the latter two modes: number of steps, by the worker's lead over the
-        slowest when it began them."""
+        """Number of steps by the worker's lead over the slowest when it began them; on servers, in
+        the latter two modes."""
         self._staleness: Counter[int] = Counter()
         self._peers: Group | None = None
 

@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     """Predictions in the global batch, over all ranks: the divisor of the loss."""
 
     step: int
-    """Of the run, from 0."""
+    """Number in the run, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class StepResult(NamedTuple):
     """Result of a step; the time that it took beyond these was the optimizer's."""
 
     loss_sum: float
-    """Over this rank's targets, before the update; 0 where the rank does not see the loss."""
+    """Sum over this rank's targets, before the update; 0 where the rank does not see the loss."""
 
     logits: Tensor | None
     """(n, …, classes) for the samples of the batch; None where the rank does not see them."""
@@ -68,8 +68,8 @@ class StepResult(NamedTuple):
     last_bucket_s: float | None = None
     """Communication of the last bucket, which cannot be hidden."""
     why_skipped: str = ""
-    """In a line, the same on every rank that skips the step: a gradient was not finite, and the
-    parameters are as before. Empty: the step was made."""
+    """Reason in a line, the same on every rank that skips the step: a gradient was not finite, and
+    the parameters are as before. Empty: the step was made."""
     grad_norm: float | None = None
     """Norm of the gradients over all parameters and ranks, before clipping; None: not clipped."""
 
@@ -95,7 +95,7 @@ class TimedAction(NamedTuple):
     micro_batch: int
     kind: Literal["forward", "backward", "input gradient", "weight gradient"]
     began_s: float
-    """On a clock that all ranks of the run share."""
+    """Seconds on a clock that all ranks of the run share."""
     ended_s: float
 
 

@@ -85,17 +85,17 @@ class Strategy(ABC):
     role: Literal["worker", "server"] = "worker"
     """A server sees no samples: the loop calls its `serve` in place of the steps of an epoch."""
     coordinates: dict[str, int]
-    """Along the axes of the mesh."""
+    """Place along each axis of the mesh."""
     collective: str | None = None
-    """What carries the gradients, for the records."""
+    """Name of what carries the gradients, for the records."""
     communicated_bytes: int = 0
     """Gradient bytes that this rank has reduced."""
     is_in_lockstep: bool = True
     """Whether all ranks make the same steps, none before the others."""
     sums_gradients: bool = True
-    """Over the ranks; else gradients are those of this rank's samples."""
+    """Whether gradients are summed over the ranks; else they are those of this rank's samples."""
     makes_optimizer: bool = False
-    """Of its own, whatever a program gives."""
+    """Whether the strategy makes its own optimizer, whatever a program gives."""
     makes_steps: bool = False
     """Whether forward and backward passes of a step's samples are one call, `compute_gradients`,
     which cuts them into micro-batches of its own."""
@@ -124,12 +124,12 @@ class Strategy(ABC):
     numbers: Sequence[int] | None = None
     """Micro-batches of a global batch that this rank computes; None: its share."""
     missing: Sequence[int] = ()
-    """Those of lost ranks, which it has yet to compute in the step."""
+    """Micro-batches of lost ranks that this rank has yet to compute in the step."""
     name: str = ""
-    """In the certificate of a bitwise run on several ranks."""
+    """Name in the certificate of a bitwise run on several ranks."""
     tensor_names: Sequence[str] | None = None
-    """Of the full model in its order, where ranks hold different tensors; known after `prepare`.
-    None: each holds all."""
+    """Names of the full model's tensors in its order, where ranks hold different ones; known after
+    `prepare`. None: each holds all."""
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
@@ -137,14 +137,14 @@ class Strategy(ABC):
     module: nn.Module
     """Module that the forward pass calls."""
     loss: LossFunction
-    """Of a strategy that makes steps itself; set before `prepare`."""
+    """Loss of a strategy that makes steps itself; set before `prepare`."""
     sample: Tensor | None = None
     """Inputs of one sample, (1, …); set before `prepare` where a model is cut into stages."""
     optimizer: Optimizer
     """Set by `prepare`. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
     _step_weight: float = 0.0
-    """By which this rank's samples of the step count."""
+    """Weight of this rank's samples of the step."""
     _noted: tuple[float, float] = (0.0, 0.0)
     _reduced_bytes: int = 0
     """Gradient bytes that a step reduces."""

@@ -47,7 +47,8 @@ STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
 Table = dict[str, ParallelStyle]
 
 TOLERANCE = 1e-3
-"""Of the largest output: much more than rounding, and much less than a plan that is wrong."""
+"""Largest difference, as a part of the largest output: much more than rounding, and much less than
+that of a wrong plan."""
 
 
 def plan_of(model: nn.Module, given: object = None, *, sequence_parallel: bool = False) -> Table:

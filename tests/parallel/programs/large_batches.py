@@ -119,7 +119,6 @@ def meshed(mesh: Mesh, case: Case, step: StepOptions) -> Strategy:
         layout=layout_of("1f1b", num_ranks=mesh.pp),
         global_batch_size=11,
         step_options=step,
-        layer_costs=[1.0] * len(list(case.build(0).children())),
     )
 
 

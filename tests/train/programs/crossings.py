@@ -64,7 +64,6 @@ def make(word: str, case: Case) -> Strategy:
         mesh,
         layout=layout,
         global_batch_size=11,
-        layer_costs=[1.0] * 5,
     )
     staged.loss = CROSS_ENTROPY
     return staged

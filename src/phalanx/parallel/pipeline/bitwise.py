@@ -70,13 +70,11 @@ class BitwisePipeline(Strategy):
         global_batch_size: int,
         step_options: StepOptions | None = None,
         stages: Sequence[str] | None = None,
-        layer_costs: Sequence[float] | None = None,
     ) -> None:
         """layout: of the ranks of the world, and of the micro-batches of a full global batch.
-        stages: layers, as of `layers_of`.
-        layer_costs: of the chain's layers, in any unit; None: measured."""
+        stages: layers, as of `layers_of`."""
         super().__init__(WorldGroup(world), step_options)
-        self._world, self._layout, self._layer_costs = world, layout, layer_costs
+        self._world, self._layout = world, layout
         self._layer_names = stages
         self._seed_micro_batch = seed_micro_batch
         self.num_blocks = layout.micro_batches
@@ -98,7 +96,7 @@ class BitwisePipeline(Strategy):
         sample = boundary_of_samples(self.sample, model).of(self._micro_batch_size).zero_()
         if self.sample is not None:
             check_chain(model, chain, self.sample, is_exact=True)
-        costs = self._layer_costs or costs_on_all_ranks(self._world, list(chain.values()), sample)
+        costs = costs_on_all_ranks(self._world, list(chain.values()), sample)
         self.group.broadcast_model(model)
         names = list(trained_parameters(model))
         cut = cut_evenly(

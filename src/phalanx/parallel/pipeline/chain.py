@@ -14,7 +14,7 @@ from phalanx.models.user_function import users_code
 STAGES = "pipeline_stages"
 """Attribute of a model: names of its layers in the order of the forward pass, with * in them."""
 CHAIN_TOLERANCE = 1e-5
-"""Of the largest output."""
+"""Largest difference, as a part of the largest output."""
 
 
 class Chain(nn.Module):

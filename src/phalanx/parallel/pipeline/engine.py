@@ -17,7 +17,7 @@ from phalanx.parallel.pipeline.stage import MicroBatchLoss, Stage
 from phalanx.parallel.step import Batch, StepResult, TimedAction
 
 RECORDED_STEPS = (4, 5)
-"""Of this process, from 1: by then every buffer has been made; more would make records long."""
+"""Steps of this process, from 1: by then every buffer exists; more would make records long."""
 LossOf = Callable[[Tensor, Batch], MicroBatchLoss]
 """Loss of the outputs for a micro-batch."""
 

@@ -23,7 +23,7 @@ from phalanx.parallel.pipeline.messages import Handover, StageMessages
 from phalanx.torch_backend.tensors import buffer_of
 
 ALIGNMENT = 64
-"""Of memory that PyTorch allocates; where a tensor begins within it matters."""
+"""Alignment of memory that PyTorch allocates; where a tensor begins within it matters."""
 MAX_DIMS = 16
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),

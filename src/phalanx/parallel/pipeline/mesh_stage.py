@@ -21,7 +21,7 @@ class _Half(NamedTuple):
     root: Tensor
     gradient: Tensor | None
     groups: list[dict[str, Any]] | None
-    """What the first half leaves for the second; None: there was none."""
+    """Groups that the first half leaves for the second; None: there was none."""
 
 
 class MeshStage(Stage):

@@ -20,7 +20,7 @@ class MicroBatchLoss(NamedTuple):
     loss: Tensor
     """0-dim, to be differentiated."""
     factor: float
-    """Of its gradient."""
+    """Factor of its gradient."""
     total: float
     """Sum over the samples."""
     logits: Tensor | None
@@ -64,7 +64,7 @@ class _Pass(NamedTuple):
     root: Tensor
     """Output of the stage, or the loss."""
     factor: float | None = None
-    """Of the gradient of the loss; None: the root is an output."""
+    """Factor of the gradient of the loss; None: the root is an output."""
 
 
 class Stage:

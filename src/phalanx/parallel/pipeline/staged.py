@@ -54,12 +54,10 @@ class Staged(OnMesh):
         tensor_plan: object = None,
         step_options: StepOptions | None = None,
         stages: Sequence[str] | None = None,
-        layer_costs: Sequence[float] | None = None,
     ) -> None:
-        """layout: of as many ranks as the axis pp has. stages: layers, as of `layers_of`.
-        layer_costs: of the chain's layers, in any unit; None: measured."""
+        """layout: of as many ranks as the axis pp has. stages: layers, as of `layers_of`."""
         super().__init__(world, mesh, options, tensor_plan=tensor_plan, step_options=step_options)
-        self._layout, self._layer_names, self._layer_costs = layout, stages, layer_costs
+        self._layout, self._layer_names = layout, stages
         share = -(-global_batch_size // self.data_size)
         self._micro_batch_size = -(-share // layout.micro_batches)
         self._place = self.coordinates["pp"]
@@ -71,7 +69,7 @@ class Staged(OnMesh):
         if self.sample is not None:
             check_chain(model, chain, self.sample, is_exact=False)
         micro_batch = sample.of(self._micro_batch_size).zero_()
-        costs = self._layer_costs or costs_on_all_ranks(self._world, layers, micro_batch)
+        costs = costs_on_all_ranks(self._world, layers, micro_batch)
         cut = self._cut(chain, costs)
         outputs = outputs_of(layers, micro_batch)
         self._outputs = outputs[-1]
