@@ -39,8 +39,8 @@ class MpiOptions:
     """Options of `mpi`."""
 
     all_reduce: AllReduceMethod = ruled("auto", UNCOMPRESSED)
-    """Method by which `mpi` sums gradients: `shared` memory of the node, the MPI `library`, an algorithm on
-    messages, or `auto`."""
+    """Method by which `mpi` sums gradients: `shared` memory of the node, the MPI `library`, an
+    algorithm on messages, or `auto`."""
 
     compress: Compression = "none"
     """`mpi`: what is sent in place of float32 gradients: half types, `int8` or the largest `topk`
