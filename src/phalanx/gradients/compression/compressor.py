@@ -130,10 +130,6 @@ class Compressor(ABC):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027  # most have none
         """Restore a saved state, with the same buckets; after `prepare`, before `reduce`."""
 
-    def state_bytes(self) -> int:
-        """Return the memory of the state between steps."""
-        return sum(tensor.nbytes for tensor in self.state_dict().values())
-
 
 class Uncompressed(Compressor):
     """No compression."""
