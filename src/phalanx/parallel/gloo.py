@@ -47,6 +47,12 @@ class GlooGroup(RunGroup):
         dist.gather(mine, rows)
         return None if rows is None else [row.tolist() for row in rows]
 
+    def exchange(self, values: Sequence[float]) -> list[list[float]]:
+        mine = torch.tensor(values, dtype=torch.float64)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(rows, mine)
+        return [row.tolist() for row in rows]
+
     def sum(self, values: Sequence[float]) -> list[float]:
         sums = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(sums)

@@ -95,6 +95,7 @@ def state_of(strategy: Strategy) -> dict[str, Tensor]:
 
 def run(name: str) -> None:
     strategy = make(name)
+    assert strategy.group.exchange([strategy.rank]) == [[rank] for rank in range(strategy.size)]
     truth = {key: value.clone() for key, value in build(0).state_dict().items()}
     strategy.prepare(build(strategy.rank), RULE)
     before = state_of(strategy)
