@@ -2,14 +2,13 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from phalanx.comm.traffic import all_gather_traffic, all_to_all_traffic
-from phalanx.gradients.compression.compressor import AsyncRounds, BlockingRounds
+from phalanx.gradients.compression.compressor import ReduceBackend
 
 Result = TypeVar("Result")
 
@@ -23,7 +22,7 @@ class Board:
         self.barrier = threading.Barrier(size, timeout=20)
 
 
-class ThreadBackend:
+class ThreadBackend(ReduceBackend):
     """One rank; `sent_bytes` counts as `comm` does."""
 
     def __init__(self, rank: int, board: Board) -> None:
@@ -47,9 +46,6 @@ class ThreadBackend:
             output.copy_(theirs[self.rank])
         sent, expected = [p.nbytes for p in parts], [o.nbytes for o in outputs]
         self.sent_bytes += all_to_all_traffic(sent, expected, self.rank).sent_bytes
-
-    def rounds(self, num_bytes: int) -> AbstractContextManager[AsyncRounds]:  # noqa: ARG002
-        return nullcontext(BlockingRounds(self))
 
     def _all(self, mine: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         board = self._board

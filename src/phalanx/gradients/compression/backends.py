@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
@@ -15,11 +15,11 @@ from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.group import Group
 from phalanx.comm.layout import starts_of
 from phalanx.comm.transport import Transport
-from phalanx.gradients.compression.compressor import AsyncRounds, BlockingRounds
+from phalanx.gradients.compression.compressor import AsyncRounds, ReduceBackend
 from phalanx.torch_backend.tensors import buffer_of
 
 
-class GroupBackend:
+class GroupBackend(ReduceBackend):
     """Collectives on a Phalanx group: tensors are sent in place, without a copy."""
 
     def __init__(
@@ -27,14 +27,7 @@ class GroupBackend:
     ) -> None:
         """algorithm, divisor: of `all_reduce`; None: as the environment says."""
         self._group, self._algorithm, self._divisor = group, algorithm, divisor
-
-    @property
-    def rank(self) -> int:
-        return self._group.rank
-
-    @property
-    def size(self) -> int:
-        return self._group.size
+        self.rank, self.size = group.rank, group.size
 
     def all_reduce(self, values: Tensor) -> None:
         self._group.all_reduce(buffer_of(values), algorithm=self._algorithm, divisor=self._divisor)
@@ -52,13 +45,13 @@ class GroupBackend:
         """Open rounds. As messages they overlap; through shared memory, which is as fast as the
         encoding, they block."""
         if self._group.shm is not None:
-            yield BlockingRounds(self)
+            yield self
             return
         with self._group.messages("coded sum", num_bytes) as transport:
             yield MessageRounds(transport)
 
 
-class MessageRounds:
+class MessageRounds(AsyncRounds):
     """Overlapping rounds as messages of one collective of a Phalanx group. Empty tensors need no
     message: every rank knows that they are empty."""
 
@@ -88,20 +81,13 @@ class MessageRounds:
         return exchange.finish
 
 
-class TorchBackend:
+class TorchBackend(ReduceBackend):
     """Collectives on a torch.distributed group, on whatever backend serves CPU tensors."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         """group: None for the default group."""
         self._group = group
-
-    @property
-    def rank(self) -> int:
-        return dist.get_rank(self._group)
-
-    @property
-    def size(self) -> int:
-        return dist.get_world_size(self._group)
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def all_reduce(self, values: Tensor) -> None:
         dist.all_reduce(values, group=self._group)
@@ -127,6 +113,3 @@ class TorchBackend:
         dist.all_to_all_single(received, torch.cat(list(parts)), expected, sent, self._group)
         for output, (start, stop) in zip(outputs, pairwise(starts_of(expected)), strict=True):
             output.copy_(received[start:stop])
-
-    def rounds(self, num_bytes: int) -> AbstractContextManager[AsyncRounds]:  # noqa: ARG002
-        return nullcontext(BlockingRounds(self))

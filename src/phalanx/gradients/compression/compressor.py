@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Size, Tensor
 
 from phalanx.comm.traffic import all_reduce_traffic
 
 
-class AsyncRounds(Protocol):
+class AsyncRounds(ABC):
     """Asynchronous rounds of one sum, in the same order on all ranks.
 
     Each call returns a function that waits for its round; until then its tensors must not be
@@ -22,60 +21,56 @@ class AsyncRounds(Protocol):
     overlap: bool
     """Whether a round goes on while others begin."""
 
+    @abstractmethod
     def begin_all_to_all(
         self, outputs: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> Callable[[], None]:
         """Begin `all_to_all`; outputs[own rank] may be parts[own rank] itself, which may be written
         meanwhile."""
 
+    @abstractmethod
     def begin_all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> Callable[[], None]:
         """Begin `all_gather`; `part` may be outputs[own rank] itself."""
 
 
-class ReduceBackend(Protocol):
-    """Collectives that compressors need, over a `comm.Group` or a torch.distributed group.
+class ReduceBackend(AsyncRounds):
+    """Collectives that compressors need, over a `comm.Group` or a torch.distributed group; as
+    rounds they are complete when a call returns.
 
     Tensors are contiguous and lie in CPU memory. All calls are collective, in the same order on all
     ranks, from one thread at a time.
     """
 
-    @property
-    def rank(self) -> int: ...
+    overlap = False
+    rank: int
+    size: int
 
-    @property
-    def size(self) -> int: ...
-
+    @abstractmethod
     def all_reduce(self, values: Tensor) -> None:
         """Sum over the ranks, in place."""
 
+    @abstractmethod
     def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
         """Gather each rank's `part` into outputs[rank]; all of one size."""
 
+    @abstractmethod
     def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
         """Receive parts[own rank] of each `peer` into outputs[peer]; of any sizes."""
-
-    def rounds(self, num_bytes: int) -> AbstractContextManager[AsyncRounds]:
-        """Open the rounds of one sum of a vector whose encoding has `num_bytes`; the same on every
-        rank."""
-
-
-class BlockingRounds:
-    """Blocking rounds: complete when the call returns."""
-
-    overlap = False
-
-    def __init__(self, backend: ReduceBackend) -> None:
-        self._backend = backend
 
     def begin_all_to_all(
         self, outputs: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> Callable[[], None]:
-        self._backend.all_to_all(outputs, parts)
+        self.all_to_all(outputs, parts)
         return _nothing
 
     def begin_all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> Callable[[], None]:
-        self._backend.all_gather(outputs, part)
+        self.all_gather(outputs, part)
         return _nothing
+
+    def rounds(self, num_bytes: int) -> AbstractContextManager[AsyncRounds]:  # noqa: ARG002
+        """Open the rounds of one sum of a vector whose encoding has `num_bytes`; the same on every
+        rank."""
+        return nullcontext(self)
 
 
 class Compressor(ABC):

@@ -9,6 +9,7 @@ Annotations here are objects, not strings: DDP compares those of a hook.
 """
 
 from contextlib import nullcontext
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -40,8 +41,13 @@ class Compressed:
         self.compressor = make_compressor(
             name, powersgd_rank=powersgd_rank, topk_fraction=topk_fraction, seed=seed
         )
-        self.backend = TorchBackend(group)
+        self._group = group
         self._shapes: dict[int, tuple[Size, ...]] = {}
+
+    @cached_property
+    def backend(self) -> TorchBackend:
+        """Collectives of the group, which may be made after this."""
+        return TorchBackend(self._group)
 
     def reduce(self, bucket: dist.GradBucket) -> Tensor:
         """Return the bucket, averaged over the ranks. DDP makes new buckets after the first step;
