@@ -122,7 +122,7 @@ class BitwisePipeline(Strategy):
             loss_of=self._loss_of,
             clock_offset_s=self.group.clock().offset_ns / 1e9,
         )
-        self.module = StagedModel(self)
+        self.module = StagedModel(self.predict_everywhere)
 
     # -- a step ------------------------------------------------------------------------------
 

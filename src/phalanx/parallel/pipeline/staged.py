@@ -128,7 +128,7 @@ class Staged(OnMesh):
                 "them (LayerNorm, GroupNorm), or another strategy"
             )
         super().prepare(model, rule)
-        self.module = StagedModel(self)
+        self.module = StagedModel(self.predict_everywhere)
 
     def synchronize_buffers(self) -> None:
         """Do nothing: stages have no buffers that change."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -10,20 +10,14 @@ from torch import Tensor, nn
 from phalanx.errors import UserError
 
 
-class Predicting(Protocol):
-    """Stages of a model on the ranks of a pipeline."""
-
-    def predict_everywhere(self, inputs: Tensor) -> Tensor:
-        """Return the outputs for `inputs` on every rank of the pipeline. Collective."""
-
-
 class StagedModel(nn.Module):
     """The whole model for evaluations: every rank of a pipeline calls it with the same inputs, and
     gets its outputs."""
 
-    def __init__(self, stages: Predicting) -> None:
+    def __init__(self, predict: Callable[[Tensor], Tensor]) -> None:
+        """predict: returns the outputs for inputs on every rank of the pipeline. Collective."""
         super().__init__()
-        self._stages = stages
+        self._predict = predict
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs. Raises: UserError where gradients are wanted."""
@@ -32,4 +26,4 @@ class StagedModel(nn.Module):
                 "the stages of a pipeline compute forward pass, loss and backward pass in one "
                 "call: run.step(batch, loss) in place of run.model and run.backward"
             )
-        return self._stages.predict_everywhere(inputs)
+        return self._predict(inputs)
