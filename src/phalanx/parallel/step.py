@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -85,18 +85,6 @@ class SummedLoss(NamedTuple):
     weight: float
     correct: float = 0.0
     """Right predictions, where they are counted so (`Bitwise.note_correct`)."""
-
-
-class TimedAction(NamedTuple):
-    """A timed action of a pipeline's step, as `records.events.ActionEvent` has it."""
-
-    step: int
-    stage: int
-    micro_batch: int
-    kind: Literal["forward", "backward", "input gradient", "weight gradient"]
-    began_s: float
-    """Seconds on a clock that all ranks of the run share."""
-    ended_s: float
 
 
 class StateBytes(NamedTuple):

@@ -40,12 +40,11 @@ from phalanx.parallel.step import (
     StepOptions,
     StepResult,
     SummedLoss,
-    TimedAction,
     backward,
     storage_bytes,
     trained_parameters,
 )
-from phalanx.records.events import ExpectedCosts
+from phalanx.records.events import ActionEvent, ExpectedCosts
 
 
 class Strategy(ABC):
@@ -371,7 +370,7 @@ class Strategy(ABC):
         """Give all ranks the same buffers, before the model is evaluated or saved."""
         self.group.synchronize_buffers(self.model)
 
-    def actions(self) -> Sequence[TimedAction]:
+    def actions(self) -> Sequence[ActionEvent]:
         """Return this rank's pipeline actions in the last step, if that was recorded."""
         return ()
 

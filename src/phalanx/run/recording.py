@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from msgspec import structs
 
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.parallel.places import Admission
@@ -17,7 +18,6 @@ from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.events import (
-    ActionEvent,
     Certificate,
     EpochEvent,
     ExpectedCosts,
@@ -234,7 +234,7 @@ class RunRecorder:
         if self._digests is not None:
             self._digests.add(step, at_s)
         for action in self._strategy.actions():
-            writer.note(ActionEvent(at_s=at_s, **action._asdict()))
+            writer.note(structs.replace(action, at_s=at_s))
         if times[2] >= writer.due_at:
             writer.flush()
 

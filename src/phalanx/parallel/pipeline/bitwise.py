@@ -38,12 +38,11 @@ from phalanx.parallel.step import (
     StepOptions,
     StepResult,
     SummedLoss,
-    TimedAction,
     trained_parameters,
 )
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup
-from phalanx.records.events import ExpectedCosts
+from phalanx.records.events import ActionEvent, ExpectedCosts
 from phalanx.torch_backend.threads import stop_filling_memory
 
 Seeding = Callable[[int, int], None]
@@ -173,7 +172,7 @@ class BitwisePipeline(Strategy):
     def synchronize_buffers(self) -> None:
         """Do nothing: each is one rank's, and the same after every step."""
 
-    def actions(self) -> Sequence[TimedAction]:
+    def actions(self) -> Sequence[ActionEvent]:
         return self._pipeline.recorded_actions()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002

@@ -14,7 +14,8 @@ from phalanx.parallel.pipeline.messages import Handover, StageMessages
 from phalanx.parallel.pipeline.orders import Action, forward_order, order_of
 from phalanx.parallel.pipeline.recorder import Recorder
 from phalanx.parallel.pipeline.stage import MicroBatchLoss, Stage
-from phalanx.parallel.step import Batch, StepResult, TimedAction
+from phalanx.parallel.step import Batch, StepResult
+from phalanx.records.events import ActionEvent
 
 RECORDED_STEPS = (4, 5)
 """Steps of this process, from 1: by then every buffer exists; more would make records long."""
@@ -128,11 +129,11 @@ class Pipeline:
             return None
         return torch.cat([outputs[n] for n in sorted(outputs)]) if len(pieces) > 1 else outputs[0]
 
-    def actions(self) -> Sequence[TimedAction]:
+    def actions(self) -> Sequence[ActionEvent]:
         """Return this rank's actions in the last step."""
         return self._recorder.actions
 
-    def recorded_actions(self) -> Sequence[TimedAction]:
+    def recorded_actions(self) -> Sequence[ActionEvent]:
         """Return the same where they are to be recorded; else none."""
         return self.actions() if self._steps_made in RECORDED_STEPS else ()
 

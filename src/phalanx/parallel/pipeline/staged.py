@@ -28,10 +28,10 @@ from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.staged_model import StagedModel
 from phalanx.parallel.sharding import reshard_parameters
-from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, equally_many
+from phalanx.parallel.step import Batch, StepOptions, StepResult, equally_many
 from phalanx.parallel.tensor import pairs_of_children
 from phalanx.parallel.world_group import running_statistics
-from phalanx.records.events import ExpectedCosts
+from phalanx.records.events import ActionEvent, ExpectedCosts
 
 
 class Staged(OnMesh):
@@ -163,7 +163,7 @@ class Staged(OnMesh):
         dist.all_gather_object(states, own, group=group)
         return {name: value for state in states for name, value in state.items()}
 
-    def actions(self) -> Sequence[TimedAction]:
+    def actions(self) -> Sequence[ActionEvent]:
         return self._pipeline.recorded_actions()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:
