@@ -25,7 +25,6 @@ class Bucket:
     def __init__(self, number: int, parameters: Sequence[Tensor], memory: Tensor) -> None:
         """parameters: of one dtype; memory: (bytes,) uint8, as many as they have."""
         self.number, self.parameters = number, parameters
-        self.num_pending = len(parameters)
         self.values: Tensor = memory.view(parameters[0].dtype)
         """(n,): all gradients."""
         self._layouts = layouts_of(parameters)
@@ -38,7 +37,6 @@ class Bucket:
 
     def begin(self) -> None:
         """Begin a backward pass, which may have begun with gradients of its own."""
-        self.num_pending = len(self.parameters)
         if not self._holds_given():
             self._given.clear()
 
@@ -65,11 +63,46 @@ class Bucket:
         return len(self._given) == len(gradients) and all(map(operator.is_, gradients, self._given))
 
 
-class GradientBuckets:
-    """All buckets of a model, completed in their order.
+class BucketOrder:
+    """Order in which buckets are complete: one that is full earlier waits for those before it, so
+    that all ranks reduce them alike."""
 
-    A bucket that is full earlier waits for those before it, so that all ranks reduce them alike.
-    """
+    def __init__(self, members: Sequence[Sequence[Tensor]]) -> None:
+        """members: parameters of each bucket."""
+        self._sizes = list(map(len, members))
+        self._bucket_of = {one: number for number, some in enumerate(members) for one in some}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a backward pass."""
+        self._next = 0
+        self._not_ready, self._num_pending = set(self._bucket_of), list(self._sizes)
+
+    def mark_ready(self, parameter: Tensor) -> range:
+        """Mark a gradient as ready; return the buckets that the gradients before it completed, for
+        which the program's own hooks, which may change them, have run.
+
+        Raises: UserError for one whose bucket was returned.
+        """
+        first = self._next
+        while self._next < len(self._sizes) and not self._num_pending[self._next]:
+            self._next += 1
+        bucket = self._bucket_of[parameter]
+        if bucket < self._next:
+            raise UserError(GROWN)
+        if parameter in self._not_ready:
+            self._not_ready.remove(parameter)
+            self._num_pending[bucket] -= 1
+        return range(first, self._next)
+
+    def flush(self) -> range:
+        """End the backward pass; return the remaining buckets."""
+        first, self._next = self._next, len(self._sizes)
+        return range(first, self._next)
+
+
+class GradientBuckets:
+    """All buckets of a model, filled in their order; missing gradients are taken as they are."""
 
     def __init__(
         self,
@@ -83,41 +116,24 @@ class GradientBuckets:
             Bucket(number, some, memory(sum(p.nbytes for p in some)))
             for number, some in enumerate(chosen)
         ]
-        self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
-        self.begin()
+        self._order = BucketOrder(chosen)
 
     def begin(self) -> None:
         """Begin a backward pass."""
-        self._next = 0
-        self._not_ready = set(self._bucket_of)
+        self._order.begin()
         for bucket in self.buckets:
             bucket.begin()
 
     def mark_param_ready(self, parameter: Tensor) -> list[Bucket]:
-        """Mark a gradient as ready; return the buckets that the gradients before it completed, for
-        which the program's own hooks, which may change them, have run.
-
-        Raises: UserError for one whose bucket was returned.
-        """
-        first = self._next
-        while self._next < len(self.buckets) and not self.buckets[self._next].num_pending:
-            self._next += 1
-        bucket = self._bucket_of[parameter]
-        if bucket.number < self._next:
-            raise UserError(GROWN)
-        if parameter in self._not_ready:
-            self._not_ready.remove(parameter)
-            bucket.num_pending -= 1
-        return self._filled(first)
+        """Mark a gradient as ready; return the buckets that are filled, as `BucketOrder` has it."""
+        return self._filled(self._order.mark_ready(parameter))
 
     def flush(self) -> list[Bucket]:
-        """End the backward pass: take missing gradients as they are; return the remaining
-        buckets."""
-        first, self._next = self._next, len(self.buckets)
-        return self._filled(first)
+        """End the backward pass; return the remaining buckets."""
+        return self._filled(self._order.flush())
 
-    def _filled(self, first: int) -> list[Bucket]:
-        complete = self.buckets[first : self._next]
+    def _filled(self, numbers: range) -> list[Bucket]:
+        complete = self.buckets[numbers.start : numbers.stop]
         for bucket in complete:
             bucket.copy_in()
         return complete

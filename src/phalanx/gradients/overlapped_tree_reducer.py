@@ -10,11 +10,10 @@ from torch import Tensor
 
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
-from phalanx.errors import UserError
 from phalanx.gradients.bucketed_reducer import AFTER_BACKWARD, DURING_BACKWARD
 from phalanx.gradients.buckets import LAST_BUCKET_DIVISOR, plan_buckets
 from phalanx.gradients.comm_thread import CommThread, times_of
-from phalanx.gradients.gradient_buckets import GROWN
+from phalanx.gradients.gradient_buckets import BucketOrder
 from phalanx.gradients.make_reducer import largest_bytes_of
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer, add_leaf
@@ -75,15 +74,9 @@ class OverlappedTreeReducer(TreeReducer):
             MessageTreeVector([self._likes[place] for place in own], self._group)
             for own in self._places
         ]
-        self._bucket_of = {
-            parameter: number
-            for number, members in enumerate(self._members)
-            for parameter in members
-        }
+        self._order = BucketOrder(self._members)
         self._found: dict[int, Tensor] = {}
         """Sums by their place in the lists."""
-        self._pending: list[set[Tensor]] = []
-        self._next = 0  # bucket to hand to the thread
         self._leaf: int | None = None  # the last of this rank
         self._is_open = False
         self._computed_ns = 0
@@ -92,8 +85,8 @@ class OverlappedTreeReducer(TreeReducer):
 
     def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
         super().begin(owners, leaves)
-        self._pending = [set(members) for members in self._members]
-        self._next, self._leaf = 0, None
+        self._order.begin()
+        self._leaf = None
 
     @contextmanager
     def last_pass(self, leaf: int | None) -> Iterator[None]:
@@ -115,12 +108,13 @@ class OverlappedTreeReducer(TreeReducer):
             super().add(leaf, tensors)
             return
         self._held.add(leaf)
-        while self._next < len(self._places):
-            self._submit([tensors[place] for place in self._places[self._next]])
+        for bucket in (*self._order.flush(), len(self._members)):
+            self._thread.submit(_Addition(bucket, [tensors[at] for at in self._places[bucket]]))
 
     def reduce(self) -> list[Tensor]:
-        while self._next < len(self._places):
-            self._submit(None)
+        if self._leaf is None:
+            for bucket in range(len(self._places)):
+                self._thread.submit(_Addition(bucket, None))
         self._group.set_wait_policy(AFTER_BACKWARD)
         self.times = times_of(self._thread.wait(), self._computed_ns)
         return self._as_complex([self._found[place] for place in sorted(self._found)])
@@ -135,18 +129,10 @@ class OverlappedTreeReducer(TreeReducer):
         self._group.close()
 
     def _mark(self, parameter: Tensor) -> None:
-        if not self._is_open:
-            return
-        bucket = self._bucket_of[parameter]
-        if bucket < self._next:
-            raise UserError(GROWN)
-        self._pending[bucket].discard(parameter)
-        while self._next < len(self._members) and not self._pending[self._next]:
-            self._submit([dense_gradient(one) for one in self._members[self._next]])
-
-    def _submit(self, tensors: list[Tensor] | None) -> None:
-        self._thread.submit(_Addition(self._next, tensors))
-        self._next += 1
+        if self._is_open:
+            for bucket in self._order.mark_ready(parameter):
+                gradients = [dense_gradient(one) for one in self._members[bucket]]
+                self._thread.submit(_Addition(bucket, gradients))
 
     def _add_and_reduce(self, addition: _Addition) -> None:
         exchange, places = self._exchange, self._places[addition.bucket]
