@@ -24,14 +24,12 @@ from phalanx.gradients.overlapped_tree_reducer import OverlappedTreeReducer
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.jobs.survival import num_spares
-from phalanx.parallel.costs import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.surviving_group import SurvivingGroup
 from phalanx.parallel.world_group import WorldGroup
-from phalanx.records.events import ExpectedCosts
 from phalanx.torch_backend.threads import stop_filling_memory
 
 
@@ -65,7 +63,6 @@ class Bitwise(Strategy):
         if isinstance(self.group, SurvivingGroup):
             self.numbers = self._owners[self.rank]
             self.group.follow(self._go_on)
-        self.coordinates = {"dp": self.rank}
         self._is_in_step = False
         self._overlaps = overlaps and self.size > 1
         self._tree_reducer: TreeReducer | None = None
@@ -74,8 +71,6 @@ class Bitwise(Strategy):
         check_batch_norm(model)
         super().prepare(model, rule)
         self.group.together(lambda: self.group.broadcast_model(model))
-        if self.size > 1:
-            self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
         buffers = list(model.buffers())
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
         self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
@@ -211,9 +206,6 @@ class Bitwise(Strategy):
 
     def synchronize_buffers(self) -> None:
         """Do nothing: they are the same after every step."""
-
-    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        return data_parallel_costs(self._trained)
 
     def close(self) -> None:
         if self._tree_reducer is not None:

@@ -36,7 +36,6 @@ class TorchReplicas(Strategy):
         """group: whose ranks are those of the default group, which is of `backend`."""
         super().__init__(group, step_options)
         self.collective = backend
-        self.coordinates = {"dp": group.rank}
         self._computed_at, self._is_called = 0.0, False
         self._ready: list[Tensor] = []
 
@@ -47,7 +46,6 @@ class TorchReplicas(Strategy):
         self.module = self._ddp = DistributedDataParallel(model)
         self._ddp.register_forward_pre_hook(self._note_call)
         self.optimizer = self._make_optimizer(rule)
-        self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
 
     def _make_optimizer(self, rule: OptimizerSource) -> Optimizer:
         return torch_optimizer(rule, self._parameters)

@@ -61,7 +61,6 @@ class Local(Strategy):
         super().__init__(WorldGroup(world), step_options)
         self._world = world
         self._period = options.local_steps
-        self.coordinates = {"dp": self.rank}
         is_average = options.outer_optimizer == "average"
         self._outer_lr = 1.0 if is_average else options.outer_lr
         self._outer_momentum = 0.0 if is_average else options.outer_momentum

@@ -55,7 +55,6 @@ class MPI(Strategy):
             is_worth_hiding(world) if overlap == "auto" else overlap == "on"
         )
         self._bucket_bytes = bucket_bytes
-        self.coordinates = {"dp": self.rank}
         self._reducer: GradReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
@@ -76,8 +75,6 @@ class MPI(Strategy):
         except ValueError as error:
             raise UserError(f"--all-reduce {self._method}: {error}; leave it out") from error
         self.optimizer = torch_optimizer(rule, self._parameters)
-        if self.size > 1:
-            self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
 
     @property
     def reducer(self) -> GradReducer:

@@ -124,8 +124,8 @@ class OnMesh(Strategy):
         self._names = names
         self.shards = local_shards(self._parameters)
         self._find_shards()
-        if self._sums_replicas:
-            self._reduced_bytes = sum(shard.nbytes for shard in self.shards)
+        reduced = self.shards if self._sums_replicas else ()
+        self._reduced_bytes = sum(shard.nbytes for shard in reduced)
         if isinstance(rule, Optimizer):
             self.optimizer = optimizer_of_parts(rule, whole, squares=self._full_squares)
         else:

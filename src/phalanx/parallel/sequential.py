@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from phalanx.parallel.costs import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.events import ExpectedCosts
 
 
 class Sequential(Strategy):
@@ -19,10 +17,8 @@ class Sequential(Strategy):
 
     def __init__(self, step_options: StepOptions | None = None) -> None:
         super().__init__(RunGroup(), step_options)
+        self.coordinates = {}
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)
         self.optimizer = torch_optimizer(rule, self._parameters)
-
-    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        return data_parallel_costs(self._trained)

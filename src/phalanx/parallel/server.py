@@ -107,7 +107,6 @@ class Server(Strategy):
         else:
             self._gradient = torch.zeros_like(self._weights)
             self._gradients = views_of(self._gradient, self._parameters)
-            self._reduced_bytes = self._gradient.nbytes
 
     # -- worker --
 

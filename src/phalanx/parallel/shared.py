@@ -57,7 +57,6 @@ class Shared(Strategy):
         super().__init__(WorldGroup(world), step_options)
         self._world = world
         self._step: FusedOptimizerStep | None = None
-        self.coordinates = {"dp": self.rank}
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
@@ -78,8 +77,6 @@ class Shared(Strategy):
         self._move_parameters(self._step)
         self.optimizer = FusedOptimizer(self._parameters, self._step)
         self._one_copy = OneCopy(self._names, self._parameters)
-        if self.size > 1:
-            self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
 
     def _move_parameters(self, step: FusedOptimizerStep) -> None:
         views = [

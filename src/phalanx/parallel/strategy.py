@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +24,7 @@ from phalanx.gradients.norms import (
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
-from phalanx.parallel.costs import Trained
+from phalanx.parallel.costs import Trained, data_parallel_costs
 from phalanx.parallel.loss import LossFunction
 from phalanx.parallel.nonfinite import (
     NonFiniteGradientsError,
@@ -47,7 +46,7 @@ from phalanx.parallel.step import (
 from phalanx.records.events import ActionEvent, ExpectedCosts
 
 
-class Strategy(ABC):
+class Strategy:
     """One rank's side of a strategy of parallelism.
 
     Everything here but the attributes is collective: all ranks call the same methods in the same
@@ -155,7 +154,7 @@ class Strategy(ABC):
         """group: which the strategy closes. options: None for the defaults."""
         self.group, self.options = group, options or StepOptions()
         self.rank, self.size = self.data_rank, self.data_size = group.rank, group.size
-        self.coordinates = {}
+        self.coordinates = {"dp": group.rank}
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
@@ -168,6 +167,8 @@ class Strategy(ABC):
         if not trained:
             raise UserError("the model has no parameter that requires a gradient")
         self._names, self._parameters = list(trained), list(trained.values())
+        if self.size > 1 and self.sums_gradients:
+            self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
 
     @property
     def knows_rule(self) -> bool:
@@ -226,7 +227,7 @@ class Strategy(ABC):
         for parameter in self._parameters:
             parameter.grad = None
 
-    def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:  # noqa: B027
+    def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:
         """Begin a program's micro-batch, by its number in the global batch; 0 samples: padding."""
 
     def note_loss(self, weighted_loss: float, weight: float) -> None:
@@ -239,7 +240,7 @@ class Strategy(ABC):
         noted, self._noted = self._noted, (0.0, 0.0)
         return noted
 
-    def end_micro_batch(self) -> None:  # noqa: B027
+    def end_micro_batch(self) -> None:
         """End one after its backward passes, unless it is the rank's last of a step."""
 
     def loss_weight(self, batch: Batch) -> float:
@@ -355,7 +356,7 @@ class Strategy(ABC):
 
     # -- around the steps --------------------------------------------------------------------
 
-    def end_forward(self) -> None:  # noqa: B027  # most have nothing to do
+    def end_forward(self) -> None:
         """End a forward pass that no backward pass follows. Ranks that share a model call it
         equally often."""
 
@@ -363,7 +364,7 @@ class Strategy(ABC):
         """Serve an epoch, until every worker has made `num_steps` steps."""
         raise NotImplementedError(f"{type(self).__name__} has no servers")
 
-    def finish_epoch(self) -> None:  # noqa: B027  # most have nothing to do
+    def finish_epoch(self) -> None:
         """Synchronize parameters that have drifted apart, after an epoch and before evaluation."""
 
     def synchronize_buffers(self) -> None:
@@ -378,9 +379,9 @@ class Strategy(ABC):
         """Return counts of updates by how many of others came between reading and writing."""
         return Counter()
 
-    @abstractmethod
-    def expected(self, global_batch_size: int) -> ExpectedCosts:
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return the theoretical costs of this rank; after `prepare`."""
+        return data_parallel_costs(self._trained)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """Return this rank's optimizer state by parameter name, to read and to fill: of the local

@@ -107,7 +107,7 @@ class BitwisePipeline(Strategy):
         super().prepare(join_stages(list(parts.values())), rule)
         held_numbers = {name: number for number, name in enumerate(names)}
         self._held_numbers = [held_numbers[name] for name in self._names]
-        self._names = names
+        self._names, self._reduced_bytes = names, 0
         for n, part in parts.items():
             self._stages[n] = BitwiseStage(
                 part, self._layout.micro_batches, self._seed_micro_batch, self.options.autocast
