@@ -24,7 +24,7 @@ from phalanx.gradients.overlapped_tree_reducer import OverlappedTreeReducer
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.jobs.survival import num_spares
-from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
@@ -77,7 +77,6 @@ class Bitwise(Strategy):
         # Weighted losses, weights, correct predictions.
         self._losses = torch.zeros(3, dtype=torch.float64, device="cpu")
         self._tree_reducer = self._make_reducer()
-        self.optimizer = torch_optimizer(rule, self._parameters)
 
     def _make_reducer(self) -> TreeReducer:
         world = self.group.world if isinstance(self.group, WorldGroup) else None

@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from phalanx.errors import UserError
 from phalanx.gradients.reducer import ReduceTimes
 from phalanx.parallel.costs import data_parallel_costs
-from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import Batch, StepOptions, backward
 from phalanx.parallel.strategy import Strategy
@@ -45,10 +44,6 @@ class TorchReplicas(Strategy):
             parameter.register_post_accumulate_grad_hook(self._mark_ready)
         self.module = self._ddp = DistributedDataParallel(model)
         self._ddp.register_forward_pre_hook(self._note_call)
-        self.optimizer = self._make_optimizer(rule)
-
-    def _make_optimizer(self, rule: OptimizerSource) -> Optimizer:
-        return torch_optimizer(rule, self._parameters)
 
     def loss_weight(self, batch: Batch) -> float:
         """Return the weight that undoes DDP's division of the sum by the number of ranks."""

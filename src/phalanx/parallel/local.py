@@ -19,7 +19,7 @@ from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.parallel.costs import local_costs
-from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.replica_options import LocalOptions
 from phalanx.parallel.step import Batch, StateBytes, StepOptions, storage_bytes
 from phalanx.parallel.strategy import Strategy
@@ -76,7 +76,6 @@ class Local(Strategy):
         if self.size > 1:
             self._reducer = make_reducer(self._world, [self._shared])
             self.collective = self._reducer.name
-        self.optimizer = torch_optimizer(rule, self._parameters)
         self._outer = SGD(
             [self._shared],
             lr=self._outer_lr,

@@ -17,7 +17,7 @@ from phalanx.gradients.make_reducer import Method, is_worth_hiding, make_reducer
 from phalanx.gradients.norms import square_of
 from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
 from phalanx.parallel.costs import all_reduce_formula, data_parallel_costs
-from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.replica_options import Overlap
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
@@ -74,7 +74,6 @@ class MPI(Strategy):
             self.sums_losses = self._reducer.carried is not None
         except ValueError as error:
             raise UserError(f"--all-reduce {self._method}: {error}; leave it out") from error
-        self.optimizer = torch_optimizer(rule, self._parameters)
 
     @property
     def reducer(self) -> GradReducer:

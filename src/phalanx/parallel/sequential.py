@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from torch import nn
-
-from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
@@ -18,7 +15,3 @@ class Sequential(Strategy):
     def __init__(self, step_options: StepOptions | None = None) -> None:
         super().__init__(RunGroup(), step_options)
         self.coordinates = {}
-
-    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
-        super().prepare(model, rule)
-        self.optimizer = torch_optimizer(rule, self._parameters)

@@ -31,7 +31,7 @@ from phalanx.parallel.nonfinite import (
     describe_over_ranks,
     describe_sums_over_ranks,
 )
-from phalanx.parallel.optimizer import OptimizerSource, rule_of
+from phalanx.parallel.optimizer import OptimizerSource, rule_of, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import (
     Batch,
@@ -159,7 +159,7 @@ class Strategy:
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
 
-        Overriding methods call this first.
+        Overriding methods call this, which makes the optimizer unless the strategy makes its own.
         """
         self.model = self.module = model
         self._known_rule = rule_of(rule)
@@ -169,6 +169,8 @@ class Strategy:
         self._names, self._parameters = list(trained), list(trained.values())
         if self.size > 1 and self.sums_gradients:
             self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
+        if not self.makes_optimizer:
+            self.optimizer = torch_optimizer(rule, self._parameters)
 
     @property
     def knows_rule(self) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.optim import Optimizer
 
 from phalanx.comm.world import World
 from phalanx.parallel.costs import zero_one_costs
@@ -39,17 +39,17 @@ class ZeroOne(TorchReplicas):
         name = f"torch.distributed on {backend}"
         super().__init__(group, backend=name, step_options=step_options)
 
-    def _make_optimizer(self, rule: OptimizerSource) -> Optimizer:  # noqa: ARG002
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
+        super().prepare(model, rule)
         own_rule = self._rule
 
         def make(parameters: Any, **_: Any) -> Any:
             return torch_optimizer(own_rule, parameters)
 
         make_class: Any = make  # whatever makes an optimizer serves
-        self._zero = ZeroRedundancyOptimizer(
+        self.optimizer = self._zero = ZeroRedundancyOptimizer(
             self._parameters, optimizer_class=make_class, lr=own_rule.learning_rate
         )
-        return self._zero
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """Return the state of the parameters that this rank owns."""

@@ -19,7 +19,7 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.bitwise import check_batch_norm
 from phalanx.parallel.costs import stage_costs
-from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
 from phalanx.parallel.pipeline.boundaries import boundary_of_samples
 from phalanx.parallel.pipeline.bubble import ideal_bubble
@@ -112,7 +112,6 @@ class BitwisePipeline(Strategy):
             self._stages[n] = BitwiseStage(
                 part, self._layout.micro_batches, self._seed_micro_batch, self.options.autocast
             )
-        self.optimizer = torch_optimizer(rule, self._parameters)
         self._pipeline = Pipeline(
             self._layout,
             self.rank,
