@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.jobs.survival import check_spares, ranks_beside
-from phalanx.parallel.membership import DIVIDED, WAITING, computing
+from phalanx.parallel.places import DIVIDED, WAITING, computing
 from phalanx.records.events import FinishedEvent, ReplacedEvent, StepEvent
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.rank_texts import replaced_text

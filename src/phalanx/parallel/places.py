@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+WAITING = -1
+"""Progress of a spare that waits."""
+DIVIDED = 2**40
+"""Added to the progress of a rank that computes, once the spares wait."""
+
 
 class Loss(NamedTuple):
     """Ranks that died, to be told of now."""
@@ -89,3 +94,14 @@ class Places:
         joined = [rank for rank in members if rank not in self.seated]
         self.seated += joined
         return Admission(members, joined, *self._give_up()[:2])
+
+
+def computing(progress: Sequence[int], has_place: Sequence[bool]) -> list[int]:
+    """Return the ranks that compute, from the progress of all that are left. Pure.
+
+    has_place: whether each had a place from the start. Before the spares wait all ranks compute.
+    """
+    if all(0 <= own < DIVIDED for own in progress):
+        return list(range(len(progress)))
+    ranks = enumerate(zip(progress, has_place, strict=True))
+    return [rank for rank, (own, had) in ranks if own >= DIVIDED or (own >= 0 and had)]

@@ -38,6 +38,8 @@ class RunGroup:
     """Seconds of all recoveries together."""
     num_spares: int = 0
     """Number of ranks that, at the start, wait to take the places of those that die."""
+    is_waiting: bool = False
+    """Whether this rank is a spare that waits."""
     spans: SpanRecorder | None = None
     """Recorder of traced events."""
 
@@ -49,11 +51,6 @@ class RunGroup:
     def num_living(self) -> int:
         """Number of ranks that live, spares too."""
         return self.size
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether this rank is a spare that waits."""
-        return False
 
     def follow(self, on_loss: Callable[[Recovery], None]) -> None:
         """Have `on_loss` called when ranks are lost and this one goes on. Not collective."""

@@ -1,15 +1,21 @@
 """Ranks of which some may die: what they do together is done again by those who are left.
 
-Where there are spares, these wait from `divide` on, and take the places of those that die.
+Where there are spares, these wait from `divide` on, and take the places of those that die, after
+Fenix (Gamell et al. 2014, doi:10.1109/SC.2014.78). All ranks meet in each recovery; those that
+compute have a world of their own then. Between two steps the survivors give a spare their state,
+and it is one of them.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -17,17 +23,46 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from phalanx.comm.group import Group
-from phalanx.comm.recovery import Recovery, finish, is_recoverable
+from phalanx.comm.recovery import Recovery, finish, is_recoverable, recover
+from phalanx.comm.sub_world import await_word, has_word, retire, send_word, sub_world
 from phalanx.comm.wait_reporter import WaitReporter, current_wait
 from phalanx.comm.world import World
-from phalanx.parallel.membership import Membership, RunState
-from phalanx.parallel.places import Admission, Loss
+from phalanx.errors import RunFailedError
+from phalanx.parallel.places import DIVIDED, WAITING, Admission, Loss, Places, computing
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import RecoveredEvent, ReplacedEvent
 from phalanx.records.rank_texts import recovered_text, replaced_text
 from phalanx.records.spans import ClockReading, now_ns
 
 T = TypeVar("T")
+
+
+class RunState(Protocol):
+    """State that a rank is given when it takes a place."""
+
+    def send(self, group: Group, dest: int) -> None:
+        """Send all of it."""
+
+    def receive(self, group: Group, source: int) -> None:
+        """Replace this rank's own."""
+
+
+class Summons(NamedTuple):
+    """Word to a spare that it is needed."""
+
+    calls: int
+    """Calls that the group has made so far."""
+    members: list[int]
+    """Ranks that compute from now on, of all that live."""
+    source: int
+    """Number among these of the rank that sends the state."""
+    all_spares: bool
+    """Whether all of them come in."""
+    seated: list[int]
+    vacated: list[int]
+    """The sender's `Places.seated` and `Places.vacated`."""
+    seconds: float
+    """Seconds since the death was noticed."""
 
 
 class SurvivingGroup(WorldGroup):
@@ -43,7 +78,15 @@ class SurvivingGroup(WorldGroup):
         """num_spares: ranks, the last, that wait for places from `divide` on."""
         super().__init__(world)
         self.original_rank, self.num_spares = world.original_rank, num_spares
-        self._membership = Membership(world, num_spares)
+        self._places = Places(world.size - num_spares)
+        self._everyone = world
+        """World of all that live; `world` is that of those that compute, or, of a spare that waits,
+        the same."""
+        self._first = 0  # of those that compute, in that world
+        self._is_divided = self._has_stop_request = False
+        self._admitted: World | None = None
+        self._arriving: World | None = None
+        self._sub_worlds: list[World] = []
         self._num_calls = 0
         self._last: Any = None  # result of the last call
         self._is_within = False
@@ -54,16 +97,12 @@ class SurvivingGroup(WorldGroup):
 
     @property
     def num_living(self) -> int:
-        return self._membership.num_living
-
-    @property
-    def is_waiting(self) -> bool:
-        return self._membership.is_waiting
+        return self._everyone.size
 
     @property
     def has_vacancy(self) -> bool:
         """Return whether spares are to take places now, the same on all ranks that compute."""
-        return self._membership.places.has_vacancy(self._num_calls)
+        return self._places.has_vacancy(self._num_calls)
 
     def follow(self, on_loss: Callable[[Recovery], None]) -> None:
         self._followers.append(on_loss)
@@ -119,43 +158,131 @@ class SurvivingGroup(WorldGroup):
         if self._reporter is not None:
             self._reporter.close()
 
+    # -- spares --------------------------------------------------------------------------------
+
     def divide(self) -> Sequence[int]:
         """Have the spares wait from now on, and return the original ranks of those that compute.
         Collective; `is_waiting` tells whether this one is not among them."""
-        members = self.together(self._membership.divide)
-        if (world := self._membership.settle_division(self._num_calls)) is not None:
-            self._enter(world)
+        members = self.together(self._divide)
+        self.is_waiting = self.original_rank >= self._places.num_places
+        self._is_divided = True
+        self._enter_admitted()
+        self._places.note_vacant(self._num_calls, self.world.size, self.num_living)
         return members
 
     def admit(self, state: RunState, *, all_spares: bool) -> Admission:
         """Have spares take the places of lost ranks, or all of them come in; return the original
         ranks that compute from now on, and those that have come. Collective over those that
         compute, between two steps."""
-        calls, membership = self._num_calls, self._membership
-        members = self.together(lambda: membership.admit(state, calls, all_spares=all_spares))
+        calls = self._num_calls
+        members = self.together(lambda: self._admit(state, calls, all_spares=all_spares))
         return self._note_admission(calls, members, all_spares=all_spares)
 
     def has_stop_request(self) -> bool:
-        return self._membership.has_stop_request()
+        if self._everyone.size > self.world.size and self._everyone.rank == self._first:
+            self._has_stop_request |= has_word(self._everyone)
+        return self._has_stop_request
 
     def take_place(self, state: RunState, is_asked: Callable[[], bool]) -> Admission:
         """Wait, as a spare, until this rank is needed, and return as `admit`. is_asked: returns
-        whether this rank was asked to stop: the others are told.
+        whether this rank was asked to stop: the first of those that compute is told.
 
         Raises: RunFailedError when nobody is left who has the state.
         """
-        membership = self._membership
         while True:
             try:
-                summons = membership.await_summons(state, is_asked)
+                summons = self._await_summons(state, is_asked)
                 break
             except Exception as error:
                 if not is_recoverable(error):
                     raise
                 self._recover()
         self._num_calls, self._last, self._progress = summons.calls, None, None
-        members = self.together(lambda: membership.arrive(state, summons))
+        members = self.together(lambda: self._arrive(state, summons))
         return self._note_admission(summons.calls, members, all_spares=summons.all_spares)
+
+    def _divide(self) -> list[int]:
+        everyone = self._everyone
+        if self.is_waiting or self.world is not everyone:  # a recovery has divided them
+            return list(self.world.original_ranks)
+        everyone.barrier("the beginning of the spares' wait")
+        originals, num_places = everyone.original_ranks, self._places.num_places
+        members = [rank for rank, own in enumerate(originals) if own < num_places]
+        if everyone.rank in members:
+            self._admitted = self._world_of(members)
+        return [originals[rank] for rank in members]
+
+    def _admit(self, state: RunState, calls: int, *, all_spares: bool) -> list[int]:
+        """Have as many spares come in as places are vacant, or all; return the original ranks of
+        those that compute then. calls: made before this one."""
+        everyone, own = self._everyone, set(self.world.original_ranks)
+        originals = everyone.original_ranks
+        waiting = [rank for rank, number in enumerate(originals) if number not in own]
+        if not all_spares:
+            waiting = waiting[: max(0, self._places.num_places - len(own))]
+        if not waiting:
+            return list(self.world.original_ranks)
+        members = [rank for rank, number in enumerate(originals) if number in own]
+        members, is_sender = sorted([*members, *waiting]), everyone.rank == self._first
+        if is_sender:
+            source, places = members.index(self._first), self._places
+            seated, vacated, seconds = places.seated, places.vacated, places.seconds
+            summons = Summons(calls, members, source, all_spares, seated, vacated, seconds)
+            for rank in waiting:
+                send_word(everyone, json.dumps(summons).encode(), rank)
+        world = self._world_of(members)
+        if is_sender:
+            for rank in waiting:
+                state.send(world.group, members.index(rank))
+        world.barrier("the arrival of spares")
+        self._admitted = world
+        return [originals[rank] for rank in members]
+
+    def _await_summons(self, state: RunState, is_asked: Callable[[], bool]) -> Summons:
+        """Wait, as a spare, until this rank is needed, and has got the state."""
+        word = await_word(self._everyone, self._first, is_asked)
+        summons = Summons(*json.loads(word))
+        world = self._world_of(summons.members)
+        state.receive(world.group, summons.source)
+        self._places.take_over(summons.seated, summons.vacated, summons.seconds)
+        self.is_waiting, self._is_divided, self._arriving = False, True, world
+        return summons
+
+    def _arrive(self, state: RunState, summons: Summons) -> list[int]:
+        """Come to those that compute, which are in `admit`, and return as they do."""
+        world, self._arriving = self._arriving, None
+        if world is None:  # a rank was lost meanwhile
+            return self._admit(state, summons.calls, all_spares=summons.all_spares)
+        self._admitted = world
+        world.barrier("the arrival of spares")
+        return list(world.original_ranks)
+
+    def _enter_admitted(self) -> None:
+        """Use the world that was made in the last call, if one was and no recovery came since."""
+        world, self._admitted = self._admitted, None
+        if world is None:
+            return
+        self._enter(world)
+        for former in self._sub_worlds:
+            if former is not world:
+                retire(former)
+        self._sub_worlds = [each for each in self._sub_worlds if each is world]
+
+    def _note_admission(self, calls: int, members: Sequence[int], *, all_spares: bool) -> Admission:
+        """Go on with those that were admitted. calls: made before."""
+        self._enter_admitted()
+        admission = self._places.admit(calls, members)
+        _, joined, lost, seconds = admission
+        if all_spares:
+            self._tell(Loss(lost, seconds))
+        elif joined and self.rank == 0:
+            event = ReplacedEvent(
+                at_s=0.0, step=0, spares=list(joined), lost=list(lost), seconds=seconds
+            )
+            print(replaced_text(event, self.size), file=sys.stderr, flush=True)
+        return admission
+
+    # -- calls that all make -------------------------------------------------------------------
 
     def barrier(self) -> None:
         self.together(super().barrier)
@@ -209,50 +336,72 @@ class SurvivingGroup(WorldGroup):
         finally:
             self._is_meeting = False
 
+    # -- the loss of ranks ---------------------------------------------------------------------
+
     def _recover(self) -> None:
-        """Meet the ranks that are left, as often as it takes."""
+        """Meet the ranks that are left, as often as it takes, and tell of the loss, in the new
+        world, unless a spare is about to take the place: then with that."""
         with self._meeting():
-            recovery = self._membership.recover(self._num_calls)
+            recovery = self._meet()
         self._enter(recovery.world)
-        self.lost = (*self.lost, *recovery.lost)
-        self.recovery_s += recovery.seconds
-        self._progress = recovery.progress
-        self._go_on(recovery)
-
-    def _enter(self, world: World) -> None:
-        """Use this world from now on."""
-        self.world = world
-        self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
-        self.node = world.group.nodes[world.rank]
-
-    def _go_on(self, recovery: Recovery) -> None:
-        """Tell of a loss, in the new world, unless a spare is about to take the place: then with
-        that."""
-        membership = self._membership
-        if membership.is_waiting:
-            self._progress = None
-        else:
-            is_replaced = membership.num_waiting > 0
-            lost, seconds = recovery.lost, recovery.seconds
-            for loss in membership.places.lose(lost, seconds, are_replaced=is_replaced):
+        lost, seconds = recovery.lost, recovery.seconds
+        self.lost, self.recovery_s = (*self.lost, *lost), self.recovery_s + seconds
+        self._progress = None if self.is_waiting else recovery.progress
+        if not self.is_waiting:
+            is_replaced = self._everyone.size > self.world.size
+            for loss in self._places.lose(lost, seconds, are_replaced=is_replaced):
                 self._tell(loss)
         for on_loss in self._followers:
             on_loss(recovery)
 
-    def _note_admission(self, calls: int, members: Sequence[int], *, all_spares: bool) -> Admission:
-        """Go on with those that were admitted. calls: made before."""
-        if (world := self._membership.settle()) is not None:
-            self._enter(world)
-        admission = self._membership.places.admit(calls, members)
-        _, joined, lost, seconds = admission
-        if all_spares:
-            self._tell(Loss(lost, seconds))
-        elif joined and self.rank == 0:
-            event = ReplacedEvent(
-                at_s=0.0, step=0, spares=list(joined), lost=list(lost), seconds=seconds
-            )
-            print(replaced_text(event, self.size), file=sys.stderr, flush=True)
-        return admission
+    def _meet(self) -> Recovery:
+        """Meet all that are left, and return a world of those of them that compute.
+
+        Raises: RunFailedError when nobody is left who has the state.
+        """
+        self._admitted = None
+        lost: list[int] = []
+        began = time.monotonic()
+        while True:
+            own = WAITING if self.is_waiting else self._num_calls + DIVIDED * self._is_divided
+            found = recover(self._everyone, progress=own)
+            self._everyone = everyone = found.world
+            self._sub_worlds.clear()  # abandoned
+            lost += found.lost
+            has_place = [number < self._places.num_places for number in everyone.original_ranks]
+            members = computing(found.progress, has_place)
+            if not members:
+                raise RunFailedError("the run is lost: all ranks that had its state have died")
+            self._first, world = members[0], everyone
+            self.is_waiting = everyone.rank not in members
+            progress = tuple(found.progress[rank] % DIVIDED for rank in members)
+            self._places.note_vacant(max(progress), len(members), everyone.size)
+            try:
+                if not self.is_waiting:
+                    world = self._world_of(members)
+            except Exception as error:
+                if not is_recoverable(error):
+                    raise
+                continue
+            lost.sort()
+            seconds = time.monotonic() - began  # with the world of those that compute
+            return replace(found, world=world, lost=tuple(lost), progress=progress, seconds=seconds)
+
+    def _world_of(self, members: Sequence[int]) -> World:
+        """Return a world of these ranks of all that live."""
+        if len(members) == self._everyone.size:
+            return self._everyone
+        made = sub_world(self._everyone, members)
+        self._sub_worlds.append(made)
+        return made
+
+    def _enter(self, world: World) -> None:
+        """Use this world from now on."""
+        if world is not self.world:
+            self.world.hand_over(world)
+        self.world = world
+        self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
+        self.node = world.group.nodes[world.rank]
 
     def _tell(self, loss: Loss) -> None:
         """Print a loss on the first of the ranks that compute."""

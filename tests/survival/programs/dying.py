@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from phalanx.comm.errors import PeerDiedError
 from phalanx.gradients.tree_reducer import TreeReducer
-from phalanx.parallel import membership
+from phalanx.parallel import surviving_group
 from phalanx.run import program
 from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.spares import SparePlaces
@@ -42,8 +42,8 @@ class Dying:
         self._wrap(optimizer, "step", before="optimizer")
         self._wrap(TreeReducer, "reduce", before="sum", after=("summed", "missed"))
         self._wrap(ProgramCheckpoints, "save", before="checkpoint")
-        self._wrap(membership, "recover", before="recovery")
-        self._wrap(membership, "await_word", before="waiting")
+        self._wrap(surviving_group, "recover", before="recovery")
+        self._wrap(surviving_group, "await_word", before="waiting")
         self._wrap(SparePlaces, "send", before="sending", after=("sent",))
         self._wrap(SparePlaces, "receive", before="receiving", after=("received",))
         self._wrap(program, "certify", before="end")
