@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -134,29 +134,6 @@ def make_bitwise(
     if world is not None and name in kinds:
         return BitwiseSharded(world, kinds[name], micro_batches=micro_batches, step_options=step)
     return Bitwise(world, micro_batches=micro_batches, overlaps=overlaps, step_options=step)
-
-
-def make_bitwise_pipeline(
-    ranks: JobRanks,
-    layout: PipelineLayout,
-    *,
-    seed_micro_batch: Callable[[int, int], None],
-    global_batch_size: int,
-    stages: Sequence[str] | None,
-    step: StepOptions,
-) -> Strategy:
-    """seed_micro_batch: seeds PyTorch's generators for (step, micro-batch). stages: layers, as of
-    `layers_of`. Raises: UserError as `JobRanks.join`."""
-    from phalanx.parallel.pipeline.bitwise import BitwisePipeline
-
-    return BitwisePipeline(
-        ranks.join(),
-        layout,
-        seed_micro_batch=seed_micro_batch,
-        global_batch_size=global_batch_size,
-        stages=stages,
-        step_options=step,
-    )
 
 
 def make_on_mesh(

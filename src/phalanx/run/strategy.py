@@ -17,7 +17,6 @@ from phalanx.parallel.local import Local
 from phalanx.parallel.make import (
     JobRanks,
     make_bitwise,
-    make_bitwise_pipeline,
     make_gloo,
     make_mpi,
     make_on_gpus,
@@ -32,6 +31,7 @@ from phalanx.parallel.mesh_options import (
     TensorOptions,
 )
 from phalanx.parallel.option_groups import GivenOptions, default_options
+from phalanx.parallel.pipeline.bitwise import BitwisePipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.parallel.sequential import Sequential
@@ -214,13 +214,13 @@ def make_strategy(
     if choice.make_own is not None:
         return choice.make_own(ranks, step=step)
     if (number := choice.bitwise_micro_batches) is not None and choice.layout is not None:
-        return make_bitwise_pipeline(
-            ranks,
+        return BitwisePipeline(
+            ranks.join(),
             choice.layout,
             seed_micro_batch=partial(seed_micro_batch, seed),
             global_batch_size=choice.batch_size,
             stages=choice.stages,
-            step=step,
+            step_options=step,
         )
     if number is not None:
         overlaps = choice.name == "mpi" and choice.mpi.overlap == "on"
