@@ -26,30 +26,20 @@ class NonFiniteGradientsError(UserError):
 def describe_over_ranks(
     group: RunGroup,
     step: int,
-    own: NonFiniteGradients,
+    own: NonFiniteGradients | None,
+    loss: float,
     summed: NonFiniteGradients,
     names: Sequence[str],
 ) -> str:
     """Return rank 0's description of all ranks' non-finite gradients. Collective.
 
-    own: of this rank, before they were summed. names: of the parameters.
+    own: of this rank, before they were summed; None, on all ranks: not known any more. loss: of
+    this rank. summed: of the gradients over the ranks. names: of the parameters.
     """
-    rows = group.gather(own)
+    rows = group.gather(own or NonFiniteGradients(-1, 0, loss))
     if rows is None:
         return group.share("")
+    if own is None:
+        return group.share(describe_nonfinite_sums(step, [row[2] for row in rows], summed, names))
     ranks = [NonFiniteGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
     return group.share(describe_nonfinite(step, ranks, summed, names))
-
-
-def describe_sums_over_ranks(
-    group: RunGroup, step: int, loss: float, summed: NonFiniteGradients, names: Sequence[str]
-) -> str:
-    """Return rank 0's description of non-finite sums, by the losses of the ranks. Collective.
-
-    loss: of this rank. summed: of the gradients over the ranks.
-    """
-    rows = group.gather([loss])
-    if rows is None:
-        return group.share("")
-    losses = [row[0] for row in rows]
-    return group.share(describe_nonfinite_sums(step, losses, summed, names))

@@ -116,7 +116,7 @@ class Shared(Strategy):
     def describe_nonfinite(self, batch: Batch, loss: float) -> str:
         """Describe each rank's own gradients, which still exist; their sums never do."""
         own = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
-        return describe_over_ranks(self.group, batch.step, own, own, self._names)
+        return describe_over_ranks(self.group, batch.step, own, loss, own, self._names)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         assert self._step is not None, "prepare() comes first"

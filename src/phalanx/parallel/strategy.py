@@ -26,11 +26,7 @@ from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
 from phalanx.parallel.costs import Trained, data_parallel_costs
 from phalanx.parallel.loss import LossFunction
-from phalanx.parallel.nonfinite import (
-    NonFiniteGradientsError,
-    describe_over_ranks,
-    describe_sums_over_ranks,
-)
+from phalanx.parallel.nonfinite import NonFiniteGradientsError, describe_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, rule_of, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import (
@@ -341,10 +337,8 @@ class Strategy:
         loss: sum over this rank's samples.
         """
         summed = self._find_nonfinite_sums()
-        if self.find_own_nonfinite is None:
-            return describe_sums_over_ranks(self.group, batch.step, loss, summed, self._names)
-        own = self.find_own_nonfinite()
-        return describe_over_ranks(self.group, batch.step, own, summed, self._names)
+        own = None if self.find_own_nonfinite is None else self.find_own_nonfinite()
+        return describe_over_ranks(self.group, batch.step, own, loss, summed, self._names)
 
     def _find_nonfinite_sums(self) -> NonFiniteGradients:
         """Find the sums that are not finite, on all ranks. Collective as `gradients_are_finite`."""
