@@ -26,7 +26,7 @@ from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.mpi import MPI
-from phalanx.parallel.parameter_memory import NodeMemory, OwnMemory
+from phalanx.parallel.parameter_memory import NodeMemory, ParameterMemory
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.replica_options import MpiOptions
 from phalanx.parallel.step import StepOptions
@@ -130,7 +130,7 @@ def make_bitwise(
             "is added after the last backward pass; leave --overlap out"
         )
     world = None if name == "sequential" else ranks.join()
-    kinds: dict[str, type[OwnMemory | NodeMemory]] = {"zero": OwnMemory, "shared": NodeMemory}
+    kinds = {kind.name: kind for kind in (ParameterMemory, NodeMemory)}
     if world is not None and name in kinds:
         return BitwiseSharded(world, kinds[name], micro_batches=micro_batches, step_options=step)
     return Bitwise(world, micro_batches=micro_batches, overlaps=overlaps, step_options=step)

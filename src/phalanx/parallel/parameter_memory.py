@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,16 +18,17 @@ from phalanx.parallel.world_group import WorldGroup
 from phalanx.torch_backend.tensors import buffer_of
 
 
-class ParameterMemory(ABC):
-    """Memory of the parameters, the owners of which are some ranks."""
+class ParameterMemory:
+    """Memory of the parameters, the owners of which are some ranks; here each rank has memory of
+    its own: all ranks are owners, and send each other what they have updated."""
 
-    name: str
+    name = "zero"
     """Name of the strategy."""
-    is_shared: bool
+    is_shared = False
     """Whether the owners see one piece of memory."""
-    are_owners_alone = False
+    are_owners_alone = True
     """Whether no rank but the owner needs a parameter's gradient."""
-    formula: str
+    formula = "Ψ"
     """Parameters that a rank holds, in formulas; Ψ: their number."""
 
     def __init__(self, group: WorldGroup) -> None:
@@ -40,37 +40,18 @@ class ParameterMemory(ABC):
         """World of the ranks that live."""
         return self._group.world
 
-    @abstractmethod
     def owners(self) -> Mapping[int, int]:
         """Return the owners that live, by the numbers that they started with, and their nodes."""
-
-    @abstractmethod
-    def allocate(self, num_bytes: int) -> Tensor:
-        """Return the memory, (num_bytes,) uint8, zeros. Collective."""
-
-    @abstractmethod
-    def share(self, shards: Sequence[Tensor], owners: Sequence[int]) -> None:
-        """Bring every rank what others have updated. owners: ranks of the world, one a shard.
-        Collective."""
-
-
-class OwnMemory(ParameterMemory):
-    """Memory of each rank's own: all ranks are owners, and send each other what they have
-    updated."""
-
-    name = "zero"
-    is_shared = False
-    are_owners_alone = True
-    formula = "Ψ"
-
-    def owners(self) -> Mapping[int, int]:
         world = self.world
         return dict(zip(world.original_ranks, world.group.nodes, strict=True))
 
     def allocate(self, num_bytes: int) -> Tensor:
+        """Return the memory, (num_bytes,) uint8, zeros. Collective."""
         return torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
 
     def share(self, shards: Sequence[Tensor], owners: Sequence[int]) -> None:
+        """Bring every rank what others have updated. owners: ranks of the world, one a shard.
+        Collective."""
         world, buffers = self.world, list(map(buffer_of, shards))
         if world.size == 1:
             return
@@ -86,7 +67,7 @@ class NodeMemory(ParameterMemory):
     updates."""
 
     name = "shared"
-    is_shared = True
+    is_shared, are_owners_alone = True, False
 
     def __init__(self, group: WorldGroup) -> None:
         super().__init__(group)
