@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor
 
 from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
+from phalanx.comm.collectives.library import is_native
 from phalanx.comm.dtypes import DType
 from phalanx.comm.group import Group
-from phalanx.comm.select import Algorithm
+from phalanx.comm.node_groups import lane_group, node_group
+from phalanx.comm.select import Algorithm, choose_all_reduce
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.wait import WaitPolicy
-from phalanx.gradients.buckets import plan_buckets
+from phalanx.comm.world import World
+from phalanx.gradients.buckets import (
+    LAST_BUCKET_DIVISOR,
+    UNKNOWN_LINK,
+    largest_bucket_bytes,
+    network_bucket_bytes,
+    plan_buckets,
+)
 from phalanx.gradients.comm_thread import CommThread, CompletedTask, SameThread, times_of
-from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Uncompressed
+from phalanx.gradients.compression.backends import GroupBackend
+from phalanx.gradients.compression.by_lanes import LanesCompressor
+from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.gradient_buckets import Bucket, GradientBuckets, visible_memory
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.records.spans import now_ns
@@ -22,6 +34,7 @@ from phalanx.torch_backend.tensors import dtype_of
 
 DURING_BACKWARD, AFTER_BACKWARD = WaitPolicy.beside_compute(), WaitPolicy.for_network()
 """Wait policy of the thread while this rank computes, and when this rank waits for the thread."""
+Method = Literal["auto", "shared", "library", "naive", "direct", "ring", "tree", "halving"]
 
 
 class BucketedGradReducer(GradReducer):
@@ -38,39 +51,52 @@ class BucketedGradReducer(GradReducer):
 
     def __init__(
         self,
+        world: World,
         parameters: Sequence[Tensor],
-        group: Group,
         compressor: Compressor,
-        backend: ReduceBackend,
         *,
-        subgroups: Sequence[Group] = (),
-        algorithm_of: Callable[[int, DType], Algorithm],
-        largest_bytes: int,
-        last_bytes: int | None,
+        method: Method = "auto",
+        bucket_bytes: int | None = None,
         overlaps: bool,
-        on_thread: bool,
+        on_thread: bool | None = None,
+        divisor: float = 1.0,
         has_hooks: bool = True,
     ) -> None:
-        """group: used by nobody else while a block is open, and closed by this where there is a
-        thread; backend: the same, for the compressor. subgroups: of the compressor, closed by this.
-        algorithm_of: chooses that of an uncompressed bucket of so many values.
-        largest_bytes, last_bytes: of buckets, as `plan_buckets` has it.
+        """Collective. bucket_bytes: of the largest bucket; None: as the cache allows, or as the
+        network does where it overlaps the backward pass, else one bucket.
         overlaps: a bucket is summed as soon as it is complete; else that happens at the end.
-        on_thread: by a thread, while this rank computes.
+        on_thread: by a thread with a group of its own, while this rank computes; None: where it
+            overlaps.
+        divisor: of uncompressed sums.
         has_hooks: gradients become ready when autograd has made them; else when `mark_ready` is
             called.
+
+        Raises: ValueError for complex parameters whose gradients are to be compressed.
         """
         super().__init__(parameters)
-        self._group, self._compressor, self._backend = group, compressor, backend
-        self._subgroups = subgroups
-        self._algorithm_of = algorithm_of
-        self._largest_bytes, self._last_bytes = largest_bytes, last_bytes
-        self._overlaps, self._on_thread = overlaps, on_thread
+        if not isinstance(compressor, Uncompressed) and any(p.is_complex() for p in parameters):
+            raise ValueError("gradients of complex parameters are not compressed")
+        self._overlaps, self._on_thread = overlaps, overlaps if on_thread is None else on_thread
+        whole = sum(parameter.nbytes for parameter in parameters)
+        self._largest_bytes = bucket_bytes or largest_bytes_of(world, whole, overlaps=overlaps)
+        self._last_bytes = self._largest_bytes // LAST_BUCKET_DIVISOR if self._on_thread else None
+        self._world, self._method, self._group = world, method, world.group
+        if self._on_thread:  # it needs a group of its own, and sleeps while this rank computes
+            policy = WaitPolicy.for_network()
+            members = range(world.size)
+            self._group = world.group.subgroup(members, name="gradients", policy=policy)
+        self._subgroups: list[Group] = []
+        if compressor.takes_slices and self._group.topology.has_lanes:
+            self._subgroups = [node_group(self._group), lane_group(self._group)]
+            compressor = LanesCompressor(compressor, *self._subgroups)
+        self._compressor = compressor
+        requested = None if method == "auto" else method
+        self._backend = GroupBackend(self._group, requested, divisor=divisor)
         self.is_open = False
         """Whether a block is open: between `begin` and `flush`."""
         self._ready_order: list[Tensor] = []
         self._buckets: GradientBuckets | None = None
-        self._tasks = (CommThread if on_thread else SameThread)(self._reduce)
+        self._tasks = (CommThread if self._on_thread else SameThread)(self._reduce)
         self._hooks = [
             p.register_post_accumulate_grad_hook(self.mark_ready)
             for p in self._parameters
@@ -178,6 +204,9 @@ class BucketedGradReducer(GradReducer):
         for group in (self._group, *self._subgroups):
             group.set_wait_policy(policy)
 
+    def _algorithm_of(self, count: int, dtype: DType) -> Algorithm:
+        return choose_algorithm(self._world, count, dtype, self._method)
+
     def _values_of(self, numbers: Sequence[int]) -> tuple[int, DType]:
         """Return the count and the type of a bucket's values."""
         count = sum(self._parameters[number].numel() for number in numbers)
@@ -221,3 +250,21 @@ class BucketedGradReducer(GradReducer):
                 detail: dict[str, str | int | float] = {"bytes": bucket.values.nbytes}
                 name = f"bucket {bucket.number}"
                 spans.add(name, "network", began_ns, ended_ns, detail)
+
+
+def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> Algorithm:
+    """Return the algorithm that sums an uncompressed bucket of `count` values."""
+    return choose_all_reduce(
+        count * dtype.itemsize,
+        dtype,
+        topology=world.group.topology,
+        requested=world.settings.all_reduce if method == "auto" else method,
+        is_native=is_native(dtype),
+    ).algorithm
+
+
+def largest_bytes_of(world: World, whole: int, *, overlaps: bool) -> int:
+    """Return the bytes of the largest bucket of gradients of `whole` bytes."""
+    if world.on_one_node:
+        return largest_bucket_bytes(world.size, world.settings.cache_bytes)
+    return network_bucket_bytes(world.link or UNKNOWN_LINK) if overlaps else whole

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
-from phalanx.gradients.bucketed_reducer import AFTER_BACKWARD, DURING_BACKWARD
+from phalanx.gradients.bucketed_reducer import (
+    AFTER_BACKWARD,
+    DURING_BACKWARD,
+    largest_bytes_of,
+)
 from phalanx.gradients.buckets import LAST_BUCKET_DIVISOR, plan_buckets
 from phalanx.gradients.comm_thread import CommThread, times_of
 from phalanx.gradients.gradient_buckets import BucketOrder
-from phalanx.gradients.make_reducer import largest_bytes_of
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
 from phalanx.gradients.tree_reducer import TreeReducer, add_leaf
 from phalanx.gradients.tree_vector import MessageTreeVector

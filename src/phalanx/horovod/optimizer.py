@@ -14,7 +14,7 @@ from torch.optim import LBFGS, Optimizer
 from phalanx.errors import UserError
 from phalanx.gradients.bucketed_reducer import BucketedGradReducer
 from phalanx.gradients.compression.make import make_compressor
-from phalanx.gradients.make_reducer import is_worth_hiding, make_bucketed_reducer
+from phalanx.gradients.make_reducer import is_worth_hiding
 from phalanx.horovod.collectives import Average, Compression, Sum, refuse_process_set
 from phalanx.horovod.ranks import joined
 
@@ -34,7 +34,7 @@ class _OptimizerReducer:
         self.passes_left: dict[Tensor, int] = {}
         self.is_pending = False
         """True if a gradient has come since the last `wait`."""
-        self._reducer: BucketedGradReducer = make_bucketed_reducer(
+        self._reducer = BucketedGradReducer(
             world,
             parameters,
             make_compressor("fp16" if compresses else "none"),

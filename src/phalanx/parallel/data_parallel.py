@@ -12,9 +12,9 @@ from torch.autograd import Variable
 
 from phalanx.comm.join_world import report_binding
 from phalanx.comm.world import World
+from phalanx.gradients.bucketed_reducer import BucketedGradReducer
 from phalanx.gradients.buckets import largest_bucket_bytes
 from phalanx.gradients.compression.compressor import Uncompressed
-from phalanx.gradients.make_reducer import make_bucketed_reducer
 from phalanx.parallel.world_group import broadcast_tensors
 from phalanx.torch_backend.threads import share_cores
 
@@ -71,7 +71,7 @@ class DataParallel(nn.Module):
         # Before the reducer's own hooks: the first gradient begins a reduction.
         self._hooks = [p.register_post_accumulate_grad_hook(self._begin) for p in trained]
         size = self._group.size
-        self._reducer = make_bucketed_reducer(
+        self._reducer = BucketedGradReducer(
             world,
             trained,
             Uncompressed(),

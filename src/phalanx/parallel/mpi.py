@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.gradients.bucketed_reducer import Method
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
-from phalanx.gradients.make_reducer import Method, is_worth_hiding, make_reducer
+from phalanx.gradients.make_reducer import is_worth_hiding, make_reducer
 from phalanx.gradients.norms import square_of
 from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
 from phalanx.parallel.costs import all_reduce_formula, data_parallel_costs

@@ -5,7 +5,8 @@ from typing import get_args
 import torch
 
 from phalanx.comm.world import World
-from phalanx.gradients.make_reducer import Method, make_reducer
+from phalanx.gradients.bucketed_reducer import Method
+from phalanx.gradients.make_reducer import make_reducer
 
 SIZES = [20_000, 7, 0, 5_000]
 

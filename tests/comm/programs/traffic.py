@@ -18,8 +18,9 @@ from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
 from phalanx.comm.world import World
+from phalanx.gradients.bucketed_reducer import Method
 from phalanx.gradients.fused import FusedOptimizerStep
-from phalanx.gradients.make_reducer import Method, make_reducer
+from phalanx.gradients.make_reducer import make_reducer
 from phalanx.gradients.optimizer_update import OptimizerConfig
 
 COUNTS = [0, 1, 3, 1000, 700_001]

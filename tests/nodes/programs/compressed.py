@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
+from phalanx.gradients.bucketed_reducer import BucketedGradReducer
 from phalanx.gradients.compression.make import make_compressor
-from phalanx.gradients.make_reducer import make_bucketed_reducer
 
 RANK, SIZE = COMM_WORLD.Get_rank(), COMM_WORLD.Get_size()
 SHAPES = ((300, 1001), (1,), (7, 11, 13))
@@ -32,7 +32,7 @@ def flat(tensors: list[Tensor]) -> Tensor:
 def check_sums(world: World, name: str, *, overlaps: bool) -> None:
     traffic = world.group.traffic = TrafficCounter()
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
-    reducer = make_bucketed_reducer(world, parameters, make_compressor(name), overlaps=overlaps)
+    reducer = BucketedGradReducer(world, parameters, make_compressor(name), overlaps=overlaps)
     before = traffic.snapshot()
     for step in range(3):
         reducer.begin()
@@ -70,7 +70,7 @@ def check_sums(world: World, name: str, *, overlaps: bool) -> None:
 def check_failure(world: World) -> None:
     """A rank fails in its block: all others hear of it in their sums, at once or by a neighbour."""
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
-    reducer = make_bucketed_reducer(world, parameters, make_compressor("int8"), overlaps=False)
+    reducer = BucketedGradReducer(world, parameters, make_compressor("int8"), overlaps=False)
     COMM_WORLD.Barrier()  # else slower ranks hear of it while they make theirs
     reducer.begin()
     sum(p.sum() for p in parameters).backward()
