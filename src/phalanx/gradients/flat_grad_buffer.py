@@ -346,7 +346,7 @@ class FlatGradBuffer:
                 f"rank {self._world.rank} waited {self._world.timeout_s:g} s in {name} for {error}"
                 f"{self._written(str(error))}"
             ) from None
-        except PeerDepartedError:  # which says all
+        except PeerDepartedError:  # its text says all
             raise
         except (PeerFailedError, MismatchError) as error:
             where = f", in {name}" if isinstance(error, PeerDiedError) else ""

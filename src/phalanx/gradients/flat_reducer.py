@@ -107,7 +107,7 @@ class MessageGradReducer(GradReducer):
 
     def flush(self) -> None:
         began = time.perf_counter()
-        self._sums = []  # which may be the last to have their memory
+        self._sums = []  # these may be the last to have their memory
         gradients = [dense_gradient(parameter) for parameter in self._parameters]
         total = gradients[0].new_empty(self._num_elements)
         for layout, gradient in zip(self._layouts, gradients, strict=True):

@@ -72,7 +72,7 @@ class OverlappedTreeReducer(TreeReducer):
         self._members = [[parameters[number] for number in numbers] for numbers in plan]
         places = {like: place for place, like in enumerate(likes)}
         self._places = [[places.pop(one) for one in members] for members in self._members]
-        self._places.append(list(places.values()))  # what hooks do not tell of
+        self._places.append(list(places.values()))  # hooks do not tell of these
         self._vectors = [
             MessageTreeVector([self._likes[place] for place in own], self._group)
             for own in self._places

@@ -150,6 +150,6 @@ def add_leaf(
     node, root = tree.climb(Subtree(0, leaf)), tree.root
     while node != root and node.sibling in sums:
         other = sums.pop(node.sibling)
-        torch._foreach_add_(other, tensors)  # in which order is the same
+        torch._foreach_add_(other, tensors)  # either order gives the same bits
         tensors, node = other, tree.climb(node.parent)
     sums[node] = tensors

@@ -171,7 +171,7 @@ class BitwiseSharded(Bitwise):
 
     def close(self) -> None:
         if self._tree_reducer is not None:
-            for parameter in self._parameters:  # which may lie in memory that others see
+            for parameter in self._parameters:  # their memory may be one that others see
                 parameter.data = parameter.data.clone()
             self._shards.clear()
         super().close()
@@ -188,7 +188,7 @@ class BitwiseSharded(Bitwise):
         if self._held_numbers is None:
             self._held_numbers = [number for number, held in enumerate(self._is_held) if held]
         for parameter, total, is_held in zip(self._parameters, sums, self._is_held, strict=True):
-            # Of others zeros without memory, until they are dropped.
+            # Gradients of others are zeros without memory, until they are dropped.
             nothing = parameter.new_zeros(()).expand(parameter.shape)
             parameter.grad = self._private(parameter, total) if is_held else nothing
 
@@ -244,7 +244,7 @@ class BitwiseSharded(Bitwise):
     def _share_updates(self) -> None:
         memory, living = self.group.together(self._share_shards)
         if memory is not None and memory is not self._memory:
-            self._memory.copy_(memory)  # from a rank that was done before a loss
+            self._memory.copy_(memory)  # another rank had completed it before a loss
         if living != self._living:
             self._hold_among(living)
 

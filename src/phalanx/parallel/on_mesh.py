@@ -107,9 +107,9 @@ class OnMesh(Strategy):
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         self.group.broadcast_model(model)
-        trained = trained_parameters(model)  # of the full model
+        trained = trained_parameters(model)  # the full model's
         names, whole = list(trained), list(trained.values())
-        shape = getattr(model, "shape", None)  # of a built-in model
+        shape = getattr(model, "shape", None)  # a built-in model has it
         self._sequence = shape.targets_per_sample if isinstance(shape, DataShape) else 1
         self._split_traffic: SplitTraffic | None = None
         if self._mesh.tp > 1:
@@ -156,7 +156,7 @@ class OnMesh(Strategy):
             within |= {id(parameter) for parameter in unit.parameters()}
         others = [p for p in model.parameters() if id(p) not in within]
         self._is_counted = not others or self._mesh.shard == 1
-        if others:  # of the model itself, or of what is no unit
+        if others:  # the model's own parameters, or those of what is no unit
             self._units.append([parameter_spec(parameter) for parameter in others])
         if self._mesh.shard == 1:
             return
@@ -257,7 +257,7 @@ class OnMesh(Strategy):
 
     def close(self) -> None:
         super().close()
-        # What DTensor remembers of its operations names the groups that are no more; the groups of
+        # DTensor's cache of operations names the groups that are no more; the groups of
         # another mesh in this process could be taken for them.
         _clear_sharding_prop_cache()
 

@@ -154,7 +154,7 @@ class Server(Strategy):
             self._peers.traffic = None  # it serves checkpoints, not training
 
     def serve(self, num_steps: int) -> None:
-        if self.optimizer.state:  # of a checkpoint, loaded or saved
+        if self.optimizer.state:  # a checkpoint was loaded or saved
             self._shard.load_optimizer_state(self._parameters, self.optimizer)
         if self._mode == "synchronous":
             self._serve_synchronous(num_steps)
@@ -187,7 +187,7 @@ class Server(Strategy):
             header, worker = receive_header(self._world.group, lambda: awaited)
             receive_gradient(self._world.group, gradient, worker)
             if header.share:
-                gradient /= header.share  # of the mean over the worker's own samples
+                gradient /= header.share  # becomes that of the mean over the worker's own samples
                 self._shard.update(gradient, header.learning_rate * header.share)
             released = clocks.push(worker, writes=header.share > 0)
             send_weights(self._world.group, self._shard.values, released)

@@ -82,7 +82,7 @@ class SurvivingGroup(WorldGroup):
         self._everyone = world
         """World of all that live; `world` is that of those that compute, or, of a spare that waits,
         the same."""
-        self._first = 0  # of those that compute, in that world
+        self._first = 0  # first rank that computes, in that world
         self._is_divided = self._has_stop_request = False
         self._admitted: World | None = None
         self._arriving: World | None = None
@@ -90,7 +90,7 @@ class SurvivingGroup(WorldGroup):
         self._num_calls = 0
         self._last: Any = None  # result of the last call
         self._is_within = False
-        self._progress: Sequence[int] | None = None  # of the ranks, when they last met
+        self._progress: Sequence[int] | None = None  # progress of each rank at the last meeting
         self._followers: list[Callable[[Recovery], None]] = []
         self._reporter: WaitReporter | None = None
         self._num_meetings, self._is_meeting = 0, False
@@ -384,7 +384,7 @@ class SurvivingGroup(WorldGroup):
                     raise
                 continue
             lost.sort()
-            seconds = time.monotonic() - began  # with the world of those that compute
+            seconds = time.monotonic() - began  # includes making the world of those that compute
             return replace(found, world=world, lost=tuple(lost), progress=progress, seconds=seconds)
 
     def _world_of(self, members: Sequence[int]) -> World:

@@ -13,7 +13,7 @@ from phalanx.gradients.compression.backends import GroupBackend
 from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, count_of
 from phalanx.torch_backend.tensors import buffer_of
 
-ITEMSIZE = 4  # of values that are summed on a node
+ITEMSIZE = 4  # bytes of a value that is summed on a node
 
 
 class LanesCompressor(Compressor):

@@ -43,7 +43,7 @@ class CodecAllReduce:
             numbers = range(chunks.num_chunks)
             steps = [range(n, n + 1) for n in numbers] if rounds.overlap else [numbers]
             scatters, gathers = [], []
-            for step in steps:  # what peers wait for first
+            for step in steps:  # peers wait for this first
                 work.encode(step, work.peers)
                 scatters.append(rounds.begin_all_to_all(*work.scatter_buffers(step)))
                 work.encode(step, work.local)

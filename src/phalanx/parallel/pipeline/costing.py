@@ -38,7 +38,7 @@ def _seconds(layers: Sequence[nn.Module], samples: Tensor) -> list[float]:
         given = given.detach().requires_grad_(given.is_floating_point())
         parameters = [p for p in layer.parameters() if p.requires_grad]
         wanted = [tensor for tensor in (given, *parameters) if tensor.requires_grad]
-        copied = given.clone()  # which the layer may change in place
+        copied = given.clone()  # a layer may change it in place
         began = time.thread_time()
         output: Tensor = layer(copied)
         if output.requires_grad:
