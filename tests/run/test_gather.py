@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import SGD
 
 import phalanx
-from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import MicroBatch
 from phalanx.run.gather import gather_rows
 
@@ -58,7 +58,7 @@ def test_it_is_for_the_loop() -> None:
         run.gather(batch.data)
 
 
-class WithAnother(SingleProcessGroup):
+class WithAnother(RunGroup):
     """A group of two, of whom the other gives three rows of another shape."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup
 from phalanx.records.files import read_run
 from phalanx.run import stop
 from phalanx.run.stop import StopRequest
@@ -79,7 +79,7 @@ def test_ranks_ask_each_other_about_once_a_second(
     monkeypatch.setattr(stop.time, "perf_counter", lambda: now)
     asked: list[int] = []
 
-    class Group(SingleProcessGroup):
+    class Group(RunGroup):
         def sum(self, values):
             asked.append(step)
             return super().sum(values)
@@ -107,7 +107,7 @@ def test_a_second_sigterm_has_the_effect_of_the_first_without_a_run(
     now = 0.0
     monkeypatch.setattr(stop.time, "monotonic", lambda: now)
     signal.signal(signal.SIGTERM, _raise_terminated)
-    request = StopRequest(SingleProcessGroup())
+    request = StopRequest(RunGroup())
     signal.raise_signal(signal.SIGTERM)
     now = 0.4
     signal.raise_signal(signal.SIGTERM)
@@ -117,7 +117,7 @@ def test_a_second_sigterm_has_the_effect_of_the_first_without_a_run(
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "more of it come with the first"
     signal.signal(signal.SIGTERM, _raise_terminated)
-    StopRequest(SingleProcessGroup()).close()
+    StopRequest(RunGroup()).close()
     with pytest.raises(Terminated):
         signal.raise_signal(signal.SIGTERM)
 
@@ -127,7 +127,7 @@ def test_a_program_keeps_its_own_handlers() -> None:
     heard: list[int] = []
     for number in stop.STOP_SIGNALS:
         signal.signal(number, lambda number, _: heard.append(number))
-    request = StopRequest(SingleProcessGroup())
+    request = StopRequest(RunGroup())
     for number in stop.STOP_SIGNALS:
         signal.raise_signal(number)
     assert heard == [*stop.STOP_SIGNALS] and not request.agree(1, now=True)
@@ -139,7 +139,7 @@ def test_checkpoints_by_time_are_due_when_the_last_is_written(
 ) -> None:
     now, is_saving = 0.0, False
     monkeypatch.setattr(stop.time, "perf_counter", lambda: now)
-    request = StopRequest(SingleProcessGroup(), save_every_s=3.0, is_saving=lambda: is_saving)
+    request = StopRequest(RunGroup(), save_every_s=3.0, is_saving=lambda: is_saving)
     saved: list[float] = []
     for step in range(1, 200):
         now, is_saving = step / 10, 8.5 < step / 10 < 11.5

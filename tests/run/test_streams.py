@@ -10,7 +10,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, IterableDataset
 
 import phalanx
-from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import MicroBatch
 from phalanx.run.device import FeedOnDevice, choose_device
 from phalanx.run.feed import Feed
@@ -109,7 +109,7 @@ def test_generated_data_have_random_numbers_of_their_micro_batch() -> None:
 
 def test_shards_count_by_their_length() -> None:
     items = [torch.zeros(3), (torch.zeros(2, 4), torch.zeros(9)), {"x": torch.zeros(4)}]
-    feed = ShardedFeed(items, micro_batches=2, group=SingleProcessGroup(), loading={})
+    feed = ShardedFeed(items, micro_batches=2, group=RunGroup(), loading={})
     batches = all_of(feed)
     assert [batch.num_samples for batch in batches] == [3, 2, 4]
     assert [batch.global_samples for batch in batches] == [5, 5, 4]
@@ -124,7 +124,7 @@ def test_shards_count_by_their_length() -> None:
 def test_data_are_copied_to_a_device_whatever_holds_them() -> None:
     there = torch.device("meta")  # no GPU is needed to see where tensors are
     items = [{"x": torch.zeros(3, 2), "rest": (torch.zeros(3), ["name"])}]
-    feed = ShardedFeed(items, micro_batches=1, group=SingleProcessGroup(), loading={})
+    feed = ShardedFeed(items, micro_batches=1, group=RunGroup(), loading={})
     (batch,) = all_of(FeedOnDevice(feed, there))
     assert batch.data["x"].device == batch.data["rest"][0].device == there
     assert (batch.data["rest"][1], batch.num_samples) == (["name"], 3)

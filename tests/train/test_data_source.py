@@ -8,7 +8,7 @@ import pytest
 from phalanx.data.packed.pack import Pack
 from phalanx.data.sources.pack_description import describe
 from phalanx.errors import UserError
-from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.parallel.run_group import RunGroup
 from phalanx.run.packed import measure, preparation
 from phalanx.train.agreement import packed_of
 from phalanx.train.config import TrainConfig
@@ -35,7 +35,7 @@ def test_a_run_is_called_by_its_pack(pack: Path) -> None:
 
 def test_pixels_are_measured_the_same_on_every_rank(pack: Path) -> None:
     config = TrainConfig.from_options(data=pack, model="resnet")
-    found = preparation(packed_of(config), describe(pack), SingleProcessGroup(), seed=0)
+    found = preparation(packed_of(config), describe(pack), RunGroup(), seed=0)
     inputs = rows(40, (3, 8, 6), "uint8")[0]
     assert found.means == inputs.mean((0, 2, 3)).tolist()
     assert found.deviations == inputs.std((0, 2, 3)).tolist()
