@@ -41,7 +41,7 @@ from harness import save
 from phalanx.bench.io.config import IoConfig, Rival
 from phalanx.bench.io.formats.known import path_of, write_files
 from phalanx.bench.io.formats.store import Shape
-from phalanx.bench.io.generate import sample_blocks
+from phalanx.bench.io.generate import sample_shards
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.jobs.record import RUNS
@@ -257,7 +257,7 @@ def small_file_costs(folder: Path, *, num_files: int, file_bytes: int, runs: int
     """
     folder.mkdir(parents=True)
     shape = Shape(num_samples=num_files, sample_bytes=file_bytes, shard_samples=num_files)
-    write_files(folder, shape, sample_blocks(shape, part=0))
+    write_files(folder, shape, sample_shards(shape, part=0))
     paths = [str(path_of(folder, number)) for number in range(num_files)]
     whole = folder / "whole"
     with whole.open("wb") as file:

@@ -17,7 +17,7 @@ PARAMS = BenchParams(rank=0, ranks=1, dtype=FLOAT32, op=ReduceOp.SUM)
 
 def made(call: Callable[[CaseBuffers], object]) -> tuple[PreparedCase, Pattern]:
     """A path of one rank, on which an all-reduce has nothing to do."""
-    memory = CaseBuffers.private(CASE, PARAMS)
+    memory = CaseBuffers.make(CASE, PARAMS)
     pattern = Pattern(CASE, rank=0, ranks=1, dtype=FLOAT32, op=ReduceOp.SUM)
     return PreparedCase(memory=memory, call=lambda: call(memory)), pattern
 
@@ -53,7 +53,7 @@ def test_only_the_call_itself_is_timed() -> None:
 
 def test_memory_elsewhere_is_brought_there_and_back() -> None:
     order: list[str] = []
-    memory = CaseBuffers.private(CASE, PARAMS)
+    memory = CaseBuffers.make(CASE, PARAMS)
     prepared = PreparedCase(
         memory=memory,
         call=lambda: order.append("call"),

@@ -1,7 +1,4 @@
-"""The job of a benchmark: start the ranks, follow their records, record the outcome.
-
-This process imports neither torch nor MPI, so it starts at once and survives crashes of the ranks.
-"""
+"""The job of a benchmark of collectives: start the ranks, follow and record them."""
 
 from __future__ import annotations
 
@@ -9,30 +6,20 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig
-from phalanx.bench.ranks import run_ranks
+from phalanx.bench.ranks import recorded_job, run_ranks
 from phalanx.errors import RunFailedError
 from phalanx.jobs.allocation import allocation, check_ranks, max_local_ranks
 from phalanx.jobs.command import Command
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
-from phalanx.jobs.live_line import LiveLine
-from phalanx.jobs.record import (
-    begin_record,
-    closed_on_error,
-    default_folder,
-    end_record,
-    opening_fields,
-)
-from phalanx.records.collectives import Bench, BenchSetting, ProgressEvent
-from phalanx.records.events import Event
-from phalanx.records.schema import Outcome
+from phalanx.jobs.record import default_folder, opening_fields
+from phalanx.records.collectives import Bench, BenchSetting
 from phalanx.report.format import size
 
 CROWD_LOG = "crowd.log"
@@ -53,41 +40,9 @@ def run_bench(
             after all ranks were ended; the outcome is always in `bench.json`.
     """
     check_ranks(config.ranks, os.environ)
-    mpi = find_mpi(os.environ)
-    setting = setting_of(config)
-    opening = opening_fields(command, mpi)
-    begin_record(
-        folder, Bench(bench=folder.name, config=config.as_record(), setting=setting, **opening)
-    )
-    console.print(f"{config.title}\nrecords in {folder}", markup=False)
-    nodes = allocation(os.environ)
+    mpi, nodes = find_mpi(os.environ), allocation(os.environ)
     local_ranks = max_local_ranks(config.ranks, nodes.slots)
-
-    with closed_on_error(folder, Bench):
-        with crowd(config.crowd, folder / CROWD_LOG), LiveLine(console) as line:
-            run_ranks(
-                "phalanx.bench",
-                config.as_record(),
-                folder,
-                ranks=config.ranks,
-                threads=None if nodes.has_others else max(1, usable_cores() // local_ranks),
-                mpi=mpi,
-                show=partial(show_progress, line),
-            )
-        end_record(folder, Bench, Outcome(status="completed"))
-
-
-def show_progress(line: LiveLine, event: Event) -> None:
-    """Show the case that rank 0 announces."""
-    if isinstance(event, ProgressEvent):
-        what, _, number = event.doing.rpartition(" ")
-        sized = number.isdecimal() and int(number)
-        doing = f"{what} {size(int(number))}" if sized else event.doing.removesuffix(" 0")
-        line.show_phase("", doing, event.done / event.total)
-
-
-def setting_of(config: CollectivesConfig) -> BenchSetting:
-    return BenchSetting(
+    setting = BenchSetting(
         ranks=config.ranks,
         collectives=list(config.chosen_collectives),
         paths=list(config.chosen_paths),
@@ -96,6 +51,28 @@ def setting_of(config: CollectivesConfig) -> BenchSetting:
         op=config.op,
         crowd=config.crowd,
     )
+    opening = opening_fields(command, mpi)
+    record = Bench(bench=folder.name, config=config.as_record(), setting=setting, **opening)
+    with recorded_job(folder, record, console) as line, crowd(config.crowd, folder / CROWD_LOG):
+        console.print(f"{config.title}\nrecords in {folder}", markup=False)
+        run_ranks(
+            "phalanx.bench",
+            config.as_record(),
+            folder,
+            ranks=config.ranks,
+            threads=None if nodes.has_others else max(1, usable_cores() // local_ranks),
+            mpi=mpi,
+            line=line,
+            words=sized,
+        )
+
+
+def sized(doing: str) -> str:
+    """Return a case with its bytes in words; of a barrier without its 0."""
+    what, _, number = doing.rpartition(" ")
+    if not number.isdecimal():
+        return doing
+    return f"{what} {size(int(number))}" if int(number) else what
 
 
 @contextmanager

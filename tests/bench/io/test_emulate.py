@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from phalanx.bench.io.formats.store import Rows, Shape
-from phalanx.bench.io.generate import sample_blocks
+from phalanx.bench.io.generate import sample_shards
 from phalanx.bench.io.measure import timed_epoch, wait_until
 
 ROWS = np.concatenate(
-    list(sample_blocks(Shape(num_samples=6, sample_bytes=16, shard_samples=6), part=0))
+    list(sample_shards(Shape(num_samples=6, sample_bytes=16, shard_samples=6), part=0))
 )
 WANTED = [np.array([0, 1]), np.array([2, 3]), np.array([4, 5])]
 

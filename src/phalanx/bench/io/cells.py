@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.scaling import Workload
@@ -14,25 +15,24 @@ TORCH: tuple[Loader, ...] = ("torch", "torch-batched")
 
 def cells(config: IoConfig, ranks: int, formats: Sequence[Format]) -> list[IoCell]:
     """Return all cells for `ranks`. A plain read has no readers; PyTorch's are processes."""
+    ways = product(
+        config.cache, formats, config.loaders, config.kinds, config.readers, config.depth
+    )
     made: dict[IoCell, None] = {}
-    for cache in config.cache:
-        for format_ in formats:
-            for loader in config.loaders:
-                if loader in TORCH and format_ not in PACKED:
-                    continue
-                for kind in config.kinds if loader == "phalanx" else ("processes",):
-                    for readers in config.readers if loader not in READS else (0,):
-                        for depth in config.depth if readers else (0,):
-                            cell = IoCell(
-                                format=format_,
-                                loader=loader,
-                                kind=kind if readers else "threads",
-                                readers=readers,
-                                depth=depth,
-                                cache=cache,
-                                ranks=ranks,
-                            )
-                            made[cell] = None
+    for cache, format_, loader, kind, number, depth in ways:
+        if loader in TORCH and format_ not in PACKED:
+            continue
+        readers = 0 if loader in READS else number
+        cell = IoCell(
+            format=format_,
+            loader=loader,
+            kind="threads" if not readers else kind if loader == "phalanx" else "processes",
+            readers=readers,
+            depth=depth if readers else 0,
+            cache=cache,
+            ranks=ranks,
+        )
+        made[cell] = None
     return list(made)
 
 
@@ -46,10 +46,9 @@ def compute_times(cell: IoCell, workload: Workload) -> tuple[float, ...]:
 def min_duration_s(config: IoConfig, formats: Sequence[Format]) -> float:
     """Return the total emulated compute time, a lower bound of the duration."""
     workload = config.workload
-    paced = [
-        cell
+    paced = sum(
+        sum(compute_times(cell, workload))
         for ranks in config.ranks
         for cell in cells(config, ranks, formats)
-        if cell.loader == "phalanx"
-    ]
-    return len(paced) * (config.runs + 1) * workload.steps * workload.compute_s
+    )
+    return paced * (config.runs + 1) * workload.steps

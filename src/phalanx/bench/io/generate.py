@@ -22,7 +22,6 @@ from phalanx.records.files import DECODE_ERRORS, write_atomically
 from phalanx.records.io import Format, Generated, Storage
 from phalanx.report.format import amount
 
-GENERATED_BYTES = 8 * 2**20  # at once
 SHARD_BYTES = 64 * 2**20
 MIN_SHARDS = 4
 NUMBER_BYTES = 8
@@ -39,19 +38,17 @@ def shape_of(workload: Workload, samples_per_file: int) -> Shape:
     )
 
 
-def sample_blocks(shape: Shape, *, part: int) -> Iterator[Rows]:
-    """Yield all samples in order, in blocks of (n, sample_bytes). A sample is its index in 8 bytes
-    and random bytes, which differ between parts."""
-    rows = max(1, GENERATED_BYTES // shape.sample_bytes)
-    for first in range(0, shape.num_samples, rows):
-        n = min(rows, shape.num_samples - first)
+def sample_shards(shape: Shape, *, part: int) -> Iterator[Rows]:
+    """Yield all samples in order, a whole shard of (n, sample_bytes) at a time. A sample is its
+    index in 8 bytes and random bytes, which differ between parts."""
+    for first in range(0, shape.num_samples, shape.shard_samples):
+        n = min(shape.shard_samples, shape.num_samples - first)
         generator = np.random.Generator(np.random.SFC64([part, first]))
-        words = -(-n * shape.sample_bytes // 8)
-        flat = generator.integers(0, 2**64, words, np.uint64, endpoint=False).view(np.uint8)
-        block = flat[: n * shape.sample_bytes].reshape(n, shape.sample_bytes)
+        rows = np.frombuffer(bytearray(generator.bytes(n * shape.sample_bytes)), np.uint8)
+        rows = rows.reshape(n, shape.sample_bytes)
         numbers = np.arange(first, first + n, dtype="<u8")
-        block[:, :NUMBER_BYTES] = numbers.view(np.uint8).reshape(n, NUMBER_BYTES)
-        yield block
+        rows[:, :NUMBER_BYTES] = numbers.view(np.uint8).reshape(n, NUMBER_BYTES)
+        yield rows
 
 
 def wrong_samples(rows: Rows, indices: Indices) -> int:
@@ -67,7 +64,7 @@ OVERHEAD = 1.05  # of a format over its samples
 BLOCK_BYTES = 4096  # a file takes whole blocks
 COMPLETE = "complete.json"
 MAX_SINGLE_SYNCS = 64  # for more files one sync of everything is faster
-REVISION = 1  # of the data: others are not reused
+REVISION = 2  # of the data: others are not reused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,9 +187,9 @@ def _write(
 
 def _counted(shape: Shape, part: int, on_progress: Callable[[float], None]) -> Iterator[Rows]:
     done = 0
-    for block in sample_blocks(shape, part=part):
-        yield block
-        done += len(block)
+    for rows in sample_shards(shape, part=part):
+        yield rows
+        done += len(rows)
         on_progress(done / shape.num_samples)
 
 

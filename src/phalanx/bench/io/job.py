@@ -1,14 +1,10 @@
-"""The I/O benchmark: write the data, run a job for each number of ranks, remove the data.
-
-This process imports neither torch nor MPI, so it survives crashes of the ranks.
-"""
+"""The I/O benchmark: write the data, run a job for each number of ranks, remove the data."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,22 +24,14 @@ from phalanx.bench.io.generate import (
 )
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.bench.io.rank_benchmark import data_location
-from phalanx.bench.ranks import run_ranks
+from phalanx.bench.ranks import recorded_job, run_ranks
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import check_ranks
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.live_line import LiveLine
-from phalanx.jobs.record import (
-    begin_record,
-    closed_on_error,
-    default_folder,
-    end_record,
-    opening_fields,
-)
-from phalanx.records.events import Event
+from phalanx.jobs.record import default_folder, opening_fields
 from phalanx.records.files import read_io, write_record
-from phalanx.records.io import Format, IoBench, IoProgressEvent, IoSetting
-from phalanx.records.schema import Outcome
+from phalanx.records.io import Format, IoBench, IoSetting
 from phalanx.report.format import amount
 
 
@@ -78,14 +66,10 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
         left_out=left_out,
         **opening_fields(command, find_mpi(os.environ) if max(config.ranks) > 1 else None),
     )
-    begin_record(folder, record)
-    _print_plan(config, location, formats, needed, console)
-
     try:
-        with closed_on_error(folder, IoBench):
-            with LiveLine(console) as line:
-                _measure(config, folder, location, formats, line)
-            end_record(folder, IoBench, Outcome(status="completed"))
+        with recorded_job(folder, record, console) as line:
+            _print_plan(config, location, formats, needed, console)
+            _measure(config, folder, location, formats, line)
     finally:
         if not config.keep:
             remove_parts(location, ours)
@@ -102,6 +86,7 @@ def _measure(
     )
     write_record(folder, msgspec.structs.replace(read_io(folder), generated=written))
     for ranks in config.ranks:
+        on = "" if ranks == 1 else f"{ranks} ranks: "
         run_ranks(
             "phalanx.bench.io",
             {
@@ -113,15 +98,10 @@ def _measure(
             ranks=ranks,
             threads=1,
             mpi=find_mpi(os.environ) if ranks > 1 else None,
-            show=partial(_show_progress, line, ranks),
+            line=line,
+            phase=f"ranks {ranks}",
+            words=on.__add__,
         )
-
-
-def _show_progress(line: LiveLine, ranks: int, event: Event) -> None:
-    """Show the cell that rank 0 announces."""
-    if isinstance(event, IoProgressEvent):
-        on = "" if ranks == 1 else f"{ranks} ranks: "
-        line.show_phase(f"ranks {ranks}", on + event.doing, event.done / event.total)
 
 
 def _print_plan(
@@ -144,16 +124,12 @@ def _print_plan(
 
 
 def setting_of(config: IoConfig) -> IoSetting:
-    workload = config.workload
+    workload = {name: v for name, v in vars(config.workload).items() if name != "scaled"}
     return IoSetting(
         profile=config.training_profile,
         accelerator=config.chosen_accelerator,
-        scaled=list(workload.scaled),
-        num_samples=workload.num_samples,
-        sample_bytes=workload.sample_bytes,
-        batch_size=workload.batch_size,
-        steps=workload.steps,
-        compute_s=workload.compute_s,
+        scaled=list(config.workload.scaled),
+        **workload,
         formats=list(config.formats),
         loaders=list(config.loaders),
         readers=list(config.readers),

@@ -14,24 +14,15 @@ from phalanx.bench.io.formats.store import Indices, Rows
 from phalanx.bench.io.loaders import BatchReader
 
 
-class SampleDataset(Dataset[Tensor]):
-    """A map-style data set of single samples, collated by PyTorch."""
+class ReaderDataset(Dataset[Tensor]):
+    """A map-style data set of single samples, collated by PyTorch, or of lists of indices."""
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
 
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.from_numpy(self._reader(np.array([index]))[0])
-
-
-class BatchDataset(Dataset[Tensor]):
-    """A data set of full batches; the sampler yields lists of indices."""
-
-    def __init__(self, reader: BatchReader) -> None:
-        self._reader = reader
-
-    def __getitem__(self, indices: list[int]) -> Tensor:
-        return torch.from_numpy(self._reader(np.array(indices, np.int64)))
+    def __getitem__(self, index: int | list[int]) -> Tensor:
+        rows = torch.from_numpy(self._reader(np.atleast_1d(index)))
+        return rows if isinstance(index, list) else rows[0]
 
 
 class EpochBatchSampler(Sampler[list[int]]):
@@ -57,7 +48,7 @@ class TorchLoader:
         }  # fmt: skip
         ahead = -(-depth // readers) if readers else None
         self._loader: DataLoader[Tensor] = DataLoader(
-            (BatchDataset if batched else SampleDataset)(reader),
+            ReaderDataset(reader),
             num_workers=readers,
             prefetch_factor=ahead,
             persistent_workers=readers > 0,

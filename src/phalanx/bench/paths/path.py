@@ -1,10 +1,10 @@
-"""The interface of a measured path: one implementation of the collectives."""
+"""A measured path: one implementation of the collectives, as a value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import DType, ReduceOp
 
 Array = NDArray[Any]
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +36,15 @@ class CaseBuffers:
     output: Array
 
     @classmethod
-    def private(cls, case: Case, params: BenchParams) -> CaseBuffers:
-        """Allocate buffers in this process's private memory."""
+    def make(
+        cls, case: Case, params: BenchParams, allocate: Callable[[int, Any], Array] = np.zeros
+    ) -> CaseBuffers:
+        """Allocate buffers: (elements, dtype) → array; in private memory by default."""
         element = storage_type(params.dtype)
-        given = np.zeros(input_count(case, params.ranks), element)
+        given = allocate(input_count(case, params.ranks), element)
         if is_in_place(case):
             return cls(input=given, output=given)
-        return cls(input=given, output=np.zeros(output_count(case, params.ranks), element))
+        return cls(input=given, output=allocate(output_count(case, params.ranks), element))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,37 +52,31 @@ class PreparedCase:
     """One case, ready to be called again and again."""
 
     memory: CaseBuffers
-    call: Callable[[], object]
+    call: Call
     """The timed call."""
-    copy_in: Callable[[], object] | None = None
+    copy_in: Call | None = None
     """Copies the input from `memory` to the call's buffers, if those differ."""
-    copy_out: Callable[[], object] | None = None
+    copy_out: Call | None = None
     """Copies the output back to `memory`."""
 
 
-class BenchPath(Protocol):
-    """An implementation of the collectives. Creation, calls and closing are collective."""
+@dataclass(frozen=True, kw_only=True)
+class BenchPath:
+    """An implementation of the collectives. Preparation and calls are collective."""
 
     name: PathName
     label: str
+    prepare: Callable[[Case, CaseBuffers], PreparedCase]
+    """Preparation of a case, on private buffers unless the path needs special memory.
 
-    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
-        """Prepare a case. private: buffers for paths that need no special memory.
-
-        Raises: NotImplementedError with the reason when the path does not support the collective,
-        on every rank alike.
-        """
-
-    def close(self) -> None:
-        """Release what the path holds; nothing by default."""
-        return
+    Raises NotImplementedError with the reason when the path does not support the collective, on
+    every rank alike."""
 
 
-class UnavailablePath(BenchPath):
-    """A path that cannot run here, with the reason."""
+def unavailable(name: PathName, label: str, reason: str) -> BenchPath:
+    """Return a path that cannot run here, with the reason."""
 
-    def __init__(self, name: PathName, label: str, reason: str) -> None:
-        self.name, self.label, self._reason = name, label, reason
+    def refuse(case: Case, private: CaseBuffers) -> PreparedCase:
+        raise NotImplementedError(reason)
 
-    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
-        raise NotImplementedError(self._reason)
+    return BenchPath(name=name, label=label, prepare=refuse)

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from phalanx.bench.io.config import FORMATS
 from phalanx.bench.io.formats.known import unavailable_reason
-from phalanx.bench.io.formats.store import Shape, shards_of
+from phalanx.bench.io.formats.store import Shape
 from phalanx.bench.io.generate import (
     DataLocation,
     data_files,
     generate,
-    sample_blocks,
+    sample_shards,
     wrong_samples,
 )
 from phalanx.bench.io.loaders import BatchReader
@@ -38,7 +36,7 @@ def test_what_was_written_is_read(tmp_path: Path, format_: Format, shape: Shape)
     files = data_files(location.part(format_, 0))
     assert (made.num_files, made.bytes) == (len(files), sum(p.stat().st_size for p in files))
     assert made.bytes >= shape.num_samples * shape.sample_bytes
-    truth = np.concatenate(list(sample_blocks(shape, part=0)))
+    truth = np.concatenate(list(sample_shards(shape, part=0)))
     order = np.random.default_rng(0).permutation(shape.num_samples)
     fetch: BatchReader = pickle.loads(
         pickle.dumps(BatchReader(format_, location.part(format_, 0), shape))
@@ -53,7 +51,7 @@ def test_what_was_written_is_read(tmp_path: Path, format_: Format, shape: Shape)
 
 def test_samples_are_the_same_every_time_and_others_for_every_part() -> None:
     shape = SHAPES["small samples"]
-    once, again, other = (np.concatenate(list(sample_blocks(shape, part=p))) for p in (0, 0, 1))
+    once, again, other = (np.concatenate(list(sample_shards(shape, part=p))) for p in (0, 0, 1))
     assert np.array_equal(once, again)
     assert not np.array_equal(once, other)
     values = np.bincount(once[:, 8:].ravel(), minlength=256) / once[:, 8:].size
@@ -61,18 +59,7 @@ def test_samples_are_the_same_every_time_and_others_for_every_part() -> None:
 
 
 def test_a_sample_that_was_not_asked_for_is_noticed() -> None:
-    rows = np.concatenate(list(sample_blocks(SHAPES["small samples"], part=0)))[:4]
+    rows = np.concatenate(list(sample_shards(SHAPES["small samples"], part=0)))[:4]
     assert wrong_samples(rows, np.array([0, 1, 2, 3])) == 0
     assert wrong_samples(rows, np.array([0, 2, 1, 3])) == 2
     assert wrong_samples(rows[:3], np.array([0, 1, 2, 3])) == 4
-
-
-@given(st.lists(st.integers(1, 9), min_size=1), st.integers(1, 20))
-def test_shards_are_cut_from_blocks_of_any_size(blocks: list[int], shard: int) -> None:
-    total = sum(blocks)
-    rows = np.arange(total, dtype=np.uint8)[:, None] if total < 256 else np.zeros((total, 1), "u1")
-    parts = iter(np.split(rows, np.cumsum(blocks)[:-1]))
-    shape = Shape(num_samples=total, sample_bytes=1, shard_samples=shard)
-    made = [np.concatenate(list(one)) for one in shards_of(shape, parts)]
-    assert [len(one) for one in made[:-1]] == [shard] * (len(made) - 1)
-    assert np.array_equal(np.concatenate(made), rows)

@@ -9,36 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.bench.io.formats.store import Indices, Rows, Shape, shards_of
+from phalanx.bench.io.formats.store import Indices, Rows, Shape
 
 DATA_SET = "inputs"
+NAME = "shard-{:05d}.h5"
 
 
-def write_hdf5(folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
+def write_hdf5(folder: Path, shape: Shape, shards: Iterator[Rows]) -> None:  # noqa: ARG001
     import h5py  # optional dependency
 
-    done = 0
-    for number, shard in enumerate(shards_of(shape, blocks)):
-        rows = min(shape.shard_samples, shape.num_samples - done)
-        with h5py.File(folder / _name(number), "w") as file:
-            data = file.create_dataset(DATA_SET, (rows, shape.sample_bytes), "uint8")
-            at = 0
-            for block in shard:
-                data[at : at + len(block)] = block
-                at += len(block)
-        done += rows
+    for number, rows in enumerate(shards):
+        with h5py.File(folder / NAME.format(number), "w") as file:
+            file.create_dataset(DATA_SET, data=rows)
 
 
 class Hdf5Store:
-    is_shareable = True  # by its library's own lock
-
     def __init__(self, folder: Path, shape: Shape) -> None:
         import h5py
 
         self._shape = shape
         self._files: list[Any] = [
-            h5py.File(folder / _name(number), "r")
-            for number in range(-(-shape.num_samples // shape.shard_samples))
+            h5py.File(folder / NAME.format(number), "r") for number in range(shape.num_shards)
         ]
         self._data = [file[DATA_SET] for file in self._files]
 
@@ -52,7 +43,3 @@ class Hdf5Store:
     def close(self) -> None:
         for file in self._files:
             file.close()
-
-
-def _name(number: int) -> str:
-    return f"shard-{number:05d}.h5"

@@ -21,17 +21,15 @@ from phalanx.records.io import Format
 FIELD = "inputs"
 
 
-def write_packed(folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
+def write_packed(folder: Path, shape: Shape, shards: Iterator[Rows]) -> None:
     field = Field(name=FIELD, dtype="uint8", shape=[shape.sample_bytes])
     shard_bytes = shape.shard_samples * shape.sample_bytes
     with PackWriter(folder, fields=[field], shard_bytes=shard_bytes) as writer:
-        for block in blocks:
-            writer.add_rows({FIELD: block})
+        for rows in shards:
+            writer.add_rows({FIELD: rows})
 
 
 class PackedStore:
-    is_shareable = True
-
     def __init__(self, folder: Path, shape: Shape) -> None:  # noqa: ARG002
         self._pack = Pack(folder)
 
@@ -45,14 +43,11 @@ class PackedStore:
 FOLDER_FILES = 1000
 
 
-def write_files(folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:  # noqa: ARG001
-    number = 0
-    for block in blocks:
-        for row in block:
-            path = path_of(folder, number)
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(row.data)
-            number += 1
+def write_files(folder: Path, shape: Shape, shards: Iterator[Rows]) -> None:  # noqa: ARG001
+    for number, row in enumerate(row for rows in shards for row in rows):
+        path = path_of(folder, number)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(row.data)
 
 
 def path_of(folder: Path, number: int) -> Path:
@@ -60,8 +55,6 @@ def path_of(folder: Path, number: int) -> Path:
 
 
 class FileStore:
-    is_shareable = True
-
     def __init__(self, folder: Path, shape: Shape) -> None:
         self._folder, self._sample_bytes = folder, shape.sample_bytes
 

@@ -22,11 +22,13 @@ class Shape:
     sample_bytes: int
     shard_samples: int
 
+    @property
+    def num_shards(self) -> int:
+        return -(-self.num_samples // self.shard_samples)
+
 
 class Store(Protocol):
-    """Stored samples. Used by one thread, unless `is_shareable`."""
-
-    is_shareable: bool
+    """Stored samples, read by any number of threads."""
 
     def read(self, indices: Indices) -> Rows:
         """Return (n, sample_bytes); row i is sample indices[i]."""
@@ -35,26 +37,9 @@ class Store(Protocol):
 
 
 class Write(Protocol):
-    def __call__(self, folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
-        """Write all samples, in blocks of (n, sample_bytes), into an empty folder."""
+    def __call__(self, folder: Path, shape: Shape, shards: Iterator[Rows]) -> None:
+        """Write all samples, a shard of (n, sample_bytes) at a time, into an empty folder."""
 
 
 class Open(Protocol):
     def __call__(self, folder: Path, shape: Shape) -> Store: ...
-
-
-def shards_of(shape: Shape, blocks: Iterator[Rows]) -> Iterator[Iterator[Rows]]:
-    """Yield the samples shard by shard. Each shard must be consumed before the next."""
-    left: Rows | None = None
-
-    def shard(wanted: int) -> Iterator[Rows]:
-        nonlocal left
-        while wanted:
-            block = left if left is not None else next(blocks)
-            taken, rest = block[:wanted], block[wanted:]
-            left = rest if len(rest) else None
-            wanted -= len(taken)
-            yield taken
-
-    for first in range(0, shape.num_samples, shape.shard_samples):
-        yield shard(min(shape.shard_samples, shape.num_samples - first))

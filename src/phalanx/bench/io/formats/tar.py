@@ -10,26 +10,22 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.bench.io.formats.store import Indices, Rows, Shape, shards_of
+from phalanx.bench.io.formats.store import Indices, Rows, Shape
 from phalanx.data.packing.table import SkippedItems
 from phalanx.data.packing.tar_files import read_samples
 from phalanx.errors import UserError
 
 
-def write_tars(folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
-    number = 0
-    for shard, parts in enumerate(shards_of(shape, blocks)):
+def write_tars(folder: Path, shape: Shape, shards: Iterator[Rows]) -> None:
+    for shard, rows in enumerate(shards):
         with tarfile.open(folder / f"shard-{shard:05d}.tar", "w") as archive:
-            for row in (row for part in parts for row in part):
+            for number, row in enumerate(rows, shard * shape.shard_samples):
                 member = tarfile.TarInfo(f"{number:09d}.bin")
                 member.size = len(row)
                 archive.addfile(member, io.BytesIO(row.data))
-                number += 1
 
 
 class TarStore:
-    is_shareable = True
-
     def __init__(self, folder: Path, shape: Shape) -> None:
         """Reads all headers."""
         self._sample_bytes = shape.sample_bytes
