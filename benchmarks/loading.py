@@ -46,7 +46,7 @@ from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.jobs.record import RUNS
 from phalanx.records.io import Cache, Format
-from phalanx.report.build import views_of
+from phalanx.report.build import Content
 from phalanx.report.cells import Row
 from phalanx.report.io.claims import (
     Ways,
@@ -56,9 +56,8 @@ from phalanx.report.io.claims import (
     paced,
     rivals,
 )
-from phalanx.report.io.rows import MEGABYTE, read_bench, ways_of
-from phalanx.report.kinds import summarize
-from phalanx.report.pages.io import IO, as_json
+from phalanx.report.io.rows import MEGABYTE, ways_of
+from phalanx.report.kinds import content_of
 from phalanx.report.values import View
 
 Costs = dict[str, dict[str, float]]
@@ -139,7 +138,7 @@ def ways_in(view: View, cache: Cache) -> list[Row]:
 
 
 def by_format(ways: Ways) -> dict[str, Row]:
-    return {way["_format"]: way for way in best_of_each_format(ways)}
+    return {way["format_option"]: way for way in best_of_each_format(ways)}
 
 
 def against_files(ways: Ways, cache: str) -> Iterator[Claim]:
@@ -219,8 +218,9 @@ def show_line(what: str, wanted: str, found: tuple[float, float, float], note: s
 
 
 def document(
-    views: dict[str, View], found: Sequence[Claim], least: Sequence[Limit], costs: Costs
+    contents: dict[str, Content], found: Sequence[Claim], least: Sequence[Limit], costs: Costs
 ) -> dict[str, Any]:
+    views = {name: content.views[0] for name, content in contents.items()}
     benches = {name: view.data.runs[0]["_bench"] for name, view in views.items()}
     first = next(iter(benches.values()))
     return {
@@ -230,8 +230,8 @@ def document(
         "small_files_us": costs,
         "settings": {name: msgspec.to_builtins(bench.setting) for name, bench in benches.items()},
         "measurements": {
-            name: {key: value for key, value in as_json(view.data).items() if key != "findings"}
-            for name, view in views.items()
+            name: {key: value for key, value in content.as_json().items() if key != "findings"}
+            for name, content in contents.items()
         },
         "waits_s": {name: waits(view) for name, view in views.items()},
     }
@@ -241,7 +241,7 @@ def waits(view: View) -> list[dict[str, Any]]:
     """Of our ways with compute, the wait for every batch of every epoch."""
     return [
         {
-            "format": way["_format"],
+            "format": way["format_option"],
             "cache": way["cache"],
             "epochs": [[round(w, 7) for w in epoch] for epoch in way["_cell"]["_waits_s"]],
         }
@@ -307,23 +307,25 @@ def main(*, quick: bool) -> None:
     RUNS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=RUNS) as name:
         folder = Path(name)  # on this disk: the system's temporary folder may live in memory
-        views = {}
+        contents: dict[str, Content] = {}
         for number, (profile, config) in enumerate(configs(folder).items(), 1):
             if quick:
                 config = replace(config, data_bytes="8MB", runs=1, drop_names=False)
             console.print(f"\n[{number}/4] {config.title}", markup=False)
             command = ["phalanx", "bench", "io", "--profile", config.profile]
             run_io(config, folder / profile, command=command, console=console)
-            summarize(folder / profile, console)
-            (views[profile],) = views_of(IO, read_bench(folder / profile))
+            found = content_of(folder / profile)
+            found.print_summary(console)
+            contents[profile] = found
         costs = small_file_costs(
             folder / "small", num_files=100 if quick else 2000, file_bytes=114_660
         )
-    found, least = list(claims(views)), list(limits(views["resnet50"]))
+    views = {name: content.views[0] for name, content in contents.items()}
+    held, least = list(claims(views)), list(limits(views["resnet50"]))
     print()
-    report(found, least, costs)
+    report(held, least, costs)
     if not quick:
-        save(__file__, **document(views, found, least, costs))
+        save(__file__, **document(contents, held, least, costs))
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def run_layout(cluster: Any, layout: str, args: argparse.Namespace) -> Seconds:
             sys.exit(f"{layout} failed:\n{done.stdout}")
         for row in read_collectives(folder).rows:
             by_size = seconds[row["collective"]].setdefault(str(num_bytes), {})
-            by_size[row["_path"]] = list(row["_times_s"])
+            by_size[row["path_option"]] = list(row["_times_s"])
     return seconds
 
 

@@ -79,7 +79,7 @@ def test_every_collective_on_three_ranks_as_json(forked_phalanx: Phalanx, tmp_pa
     )
     assert done.returncode == 0, done.stderr
     read = json.loads(done.stdout)
-    measured = {(row["collective"], row["path"]) for row in read["rows"]}
+    measured = {(row["collective"], row["path_option"]) for row in read["rows"]}
     for path in ("window", "phalanx", "torch", "mpi"):
         assert len({collective for collective, name in measured if name == path}) == 6
     assert {row["wrong"] for row in read["rows"]} == {0}

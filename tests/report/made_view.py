@@ -4,42 +4,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from phalanx.records.events import EpochEvent, EvaluationEvent
 from phalanx.records.schema import Study
-from phalanx.report.build import page_content, tables, views_of
-from phalanx.report.content import Content, Table
+from phalanx.report.build import Content, tables
+from phalanx.report.content import Table
 from phalanx.report.folder import StudyMeasures
-from phalanx.report.kinds import page_of
-from phalanx.report.measures import EpochMeasure, RunMeasure
+from phalanx.report.kinds import content_of
+from phalanx.report.measures import RunMeasure, measure_run
 from phalanx.report.pages.scaling import SCALING
+from phalanx.report.rank_measures import measure_rank
 from phalanx.report.training import training_rows
 from phalanx.report.values import Claim, Page, Told, View
 from tests.report.made_study import Job, run_of
 
 
 def measured(job: Job, epoch_s: float, accuracy: float = 0.9) -> RunMeasure:
-    epoch = EpochMeasure(
+    """Return a run of one epoch, by the records of its first rank."""
+    trained = EpochEvent(
+        at_s=0.0,
         epoch=0,
-        epoch_s=epoch_s,
-        trained_s=epoch_s,
+        train_s=epoch_s,
         samples=1200,
-        train_loss=1.0,
-        train_accuracy=0.5,
-        validation_loss=0.5,
-        validation_accuracy=accuracy,
+        loss_sum=1200.0,
+        correct=600,
+        communicated_bytes=0,
     )
-    return RunMeasure(
-        name=job.name,
-        status="completed",
-        run=run_of(job, "s"),
-        epochs=(epoch,),
-        timed_epochs=(0,),
-        epoch_s=epoch_s,
+    judged = EvaluationEvent(
+        at_s=0.0, epoch=0, evaluation_s=0.0, samples=10_000, loss_sum=5e3, correct=accuracy * 10_000
     )
+    return measure_run(run_of(job, "s"), {0: measure_rank([trained, judged])})
+
+
+def known(run: RunMeasure, **values: object) -> RunMeasure:
+    """Return a run with measures that its records would say."""
+    made = copy(run)
+    vars(made).update(values)
+    return made
 
 
 def repeated(*runs: tuple[Job, float]) -> list[RunMeasure]:
@@ -81,10 +87,8 @@ def texts(view: View, claim: Claim | type) -> list[str]:
 
 def read(folder: Path) -> tuple[Content, list[View]]:
     """Return the content and the views of a folder's page."""
-    page = page_of(folder)
-    data = page.read(folder)
-    assert data is not None
-    return page_content(page, data), views_of(page, data)
+    content = content_of(folder)
+    return content, content.views
 
 
 def table_of(view: View, title: str) -> Table | None:

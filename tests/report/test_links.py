@@ -13,7 +13,7 @@ from phalanx.report.nodes import MoreNodes
 from phalanx.report.rank_measures import RankMeasure, measure_rank
 from phalanx.report.values import View
 from tests.report.made_study import Job, run_of
-from tests.report.made_view import measured, on_nodes, rows_of, table_of, texts, view_of
+from tests.report.made_view import known, measured, on_nodes, rows_of, table_of, texts, view_of
 
 COMPUTING_S = 0.6
 Times = tuple[float, float | None, float | None]
@@ -128,7 +128,7 @@ def over_nodes(*layouts: tuple[int, int, LinkShares | None]) -> list[RunMeasure]
             run = measured(Job("mlp", "mpi", ranks=ranks, seed=seed), nodes * factor)
             if shares is not None and shares.network is not None:
                 shares = replace(shares, network=shares.network * factor)
-            runs.append(on_nodes(replace(run, links=shares), nodes))
+            runs.append(known(on_nodes(run, nodes), links=shares))
     return runs
 
 
@@ -187,7 +187,7 @@ def test_of_one_node_nothing_is_shown() -> None:
 
 def test_a_run_without_a_measure_hides_the_share_of_its_cell() -> None:
     first, *others = over_nodes((2, 2, TWO_NODES))
-    unknown = replace(first, links=replace(TWO_NODES, network=None))
+    unknown = known(first, links=replace(TWO_NODES, network=None))
     (cell,) = view_of([unknown, *others]).frame("linked")
     assert cell["link_network"] is None
     (row,) = links_of(view_of([first]))

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from phalanx.records.events import Event, StepEvent
-from phalanx.report.build import page_content
+from phalanx.report.build import Content
 from phalanx.report.conditions import conditions
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
@@ -79,7 +79,7 @@ def test_bars_of_a_run_by_itself_are_its_epochs(study: StudyMeasures) -> None:
 
 
 def test_it_is_on_the_page(study: StudyMeasures) -> None:
-    page = render(page_content(SCALING, training_rows(study)))
+    page = render(Content(SCALING, training_rows(study)))
     assert "Hidden and exposed communication" in page
     assert "hideable_ms" in page
 

@@ -21,6 +21,7 @@ from phalanx.report.values import View
 from tests.report.made_study import Job, make_study
 from tests.report.made_view import (
     check_claims,
+    known,
     measured,
     on_nodes,
     read,
@@ -238,7 +239,7 @@ def test_a_run_with_one_epoch_ten_times_as_long_is_named() -> None:
     epochs = tuple(
         replace(run.epochs[0], epoch=n, epoch_s=s) for n, s in enumerate((0.84, 3.42, 0.33))
     )
-    view = view_of([replace(run, epochs=epochs, timed_epochs=(1, 2))])
+    view = view_of([known(run, epochs=epochs)])
     assert conditions(view.data) == [
         (run.name, "Epochs of 3.42, 0.330 s, 10.4\N{MULTIPLICATION SIGN} apart.")
     ]
@@ -261,7 +262,7 @@ def test_where_the_network_begins_to_cost() -> None:
     for nodes, epoch_s, share in ((1, 1.0, 0.1), (2, 2.0, 0.4)):
         for seed, factor in enumerate((0.99, 1.0, 1.01)):
             run = measured(Job("mlp", "mpi", ranks=2, seed=seed), epoch_s * factor)
-            found.append(on_nodes(replace(run, communication_share=share * factor), nodes))
+            found.append(known(on_nodes(run, nodes), communication_share=share * factor))
     view = view_of(found)
     (text,) = texts(view, MoreNodes)
     assert text.startswith("MPI on 2 ranks over 2 nodes: 2.00× slower than MPI on 2 ranks (95 % CI")

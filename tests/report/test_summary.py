@@ -4,14 +4,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from phalanx.report.kinds import summarize
+from phalanx.report.kinds import content_of
 from tests.report.made_study import make_study, scaling_jobs
 
 
 def printed(folder: Path, width: int = 80) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        summarize(folder, console)
+        content_of(folder).print_summary(console)
     return capture.get().splitlines()
 
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.errors import UserError
-from phalanx.report.kinds import summarize
+from phalanx.report.kinds import content_of
 from phalanx.report.page import write_report
 from phalanx.study.execute import PreparedStudy, execute, open_study
 from phalanx.study.own import Grid, keep_file, own_folder, plan, read_file
@@ -50,11 +50,11 @@ def test_the_example_is_made_and_drawn(tmp_path: Path, monkeypatch: pytest.Monke
     }  # fmt: skip
     texts = [text for _, text in content.claims]
     assert any("final error" in text and "momentum 0.9" in text for text in texts)
-    charts = [panel.figure.title for panel in content.panels]
+    charts = [figure.title for figure in content.figures]
     assert charts == ["Error by learning rate", "Time of an epoch"]
     assert "Error by learning rate" in write_report(folder).read_text()
     console = Console(record=True, width=100)
-    summarize(folder, console)
+    content_of(folder).print_summary(console)
     assert "final_error" in console.export_text()
 
 

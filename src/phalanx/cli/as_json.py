@@ -1,4 +1,4 @@
-"""Runs as JSON on standard output, for programs that start them."""
+"""Runs and measurements as JSON on standard output, for programs that start them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from phalanx.cli.console import print_json
 from phalanx.errors import RunFailedError
@@ -53,6 +55,19 @@ def print_study(folder: Path, report: Path, wanted: bool) -> None:
             "runs": [describe_run(measure) for measure in found.runs],
         }
     )
+
+
+def print_measurement(folder: Path, console: Console, wanted: bool) -> None:
+    """Print what was measured, as JSON if `wanted`, and draw its page."""
+    from phalanx.report.kinds import content_of
+    from phalanx.report.page import write_report
+
+    content = content_of(folder)
+    if wanted:
+        print_json(content.as_json())
+    else:
+        content.print_summary(console)
+    console.print(f"report: {write_report(folder)}", markup=False)
 
 
 def describe_run(measure: RunMeasure) -> dict[str, Any]:

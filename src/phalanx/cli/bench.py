@@ -9,17 +9,15 @@ from cyclopts import App, Parameter
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.job import new_folder, run_bench
-from phalanx.cli.console import Json, interruption_noted, new_console, print_json
+from phalanx.cli.as_json import print_measurement
+from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.lazy import add_command
 from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.detect import detect
 from phalanx.jobs.record import this_command
-from phalanx.report.build import print_summary
 from phalanx.report.collectives.rows import read_collectives
-from phalanx.report.page import write_report
-from phalanx.report.pages.collectives import COLLECTIVES, as_json
 
 app = App(name="bench", help="Benchmark collectives and storage against other libraries.")
 add_command(app, "io", "phalanx.cli.bench_io:io")
@@ -62,11 +60,6 @@ def collectives(
         preflight_nodes(config.ranks, console, folders=[folder])
     with interruption_noted(console, f"records kept in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)
-    data = read_collectives(folder)
-    if json_:
-        print_json(as_json(data))
-    else:
-        print_summary(COLLECTIVES, data, console)
-    console.print(f"report: {write_report(folder)}", markup=False)
-    if wrong := sum(row["wrong"] for row in data.rows):
+    print_measurement(folder, console, json_)
+    if wrong := sum(row["wrong"] for row in read_collectives(folder).rows):
         raise RunFailedError(f"{wrong:,} elements of results were wrong; the table says whose")

@@ -9,15 +9,12 @@ from cyclopts import Parameter
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.job import new_folder, run_io
 from phalanx.bench.io.scaling import profile_text
-from phalanx.cli.console import Json, interruption_noted, new_console, print_json
+from phalanx.cli.as_json import print_measurement
+from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
-from phalanx.report.build import print_summary
-from phalanx.report.io.rows import read_bench
-from phalanx.report.page import write_report
-from phalanx.report.pages.io import IO, as_json
 
 
 def io(
@@ -64,9 +61,4 @@ def io(
         preflight_nodes(max(config.ranks), console, folders=[folder, config.data_dir])
     with interruption_noted(console, f"records kept in {folder}"):
         run_io(config, folder, command=this_command(), console=console)
-    data = read_bench(folder)
-    if json_:
-        print_json(as_json(data))
-    else:
-        print_summary(IO, data, console)
-    console.print(f"report: {write_report(folder)}", markup=False)
+    print_measurement(folder, console, json_)

@@ -12,7 +12,7 @@ from phalanx.cli.console import interruption_noted
 from phalanx.cli.preflight import preflight_nodes
 from phalanx.errors import RunFailedError
 from phalanx.jobs.record import this_command
-from phalanx.report.kinds import summarize
+from phalanx.report.kinds import content_of
 from phalanx.report.page import write_report
 from phalanx.study.execute import PreparedStudy, execute, is_done, open_study
 from phalanx.study.planned import named_hosts
@@ -36,7 +36,7 @@ def run_study(
         console.print(line, markup=False)
     with interruption_noted(console, "the same command goes on from here"):
         failed = (study.make_runs or execute)(folder, runs, console)
-    summarize(folder, console)
+    content_of(folder).print_summary(console)
     if study.hint:
         console.print(study.hint, markup=False)
     report = write_report(folder)

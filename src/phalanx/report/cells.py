@@ -222,14 +222,12 @@ class Derived:
         row[self.column] = self.value(row)
 
 
-def cell_rows(
-    panel: CellPanel, columns: Sequence[str], quantities: Sequence[Quantity]
-) -> list[dict[str, Any]]:
-    """Return a row a cell: the columns that its runs agree in, and the quantities."""
+def cell_rows(panel: CellPanel, quantities: Sequence[Quantity]) -> list[dict[str, Any]]:
+    """Return a row for each cell: the columns of its first run, and the quantities."""
     rows = []
     for cell in panel.cells:
-        row: dict[str, Any] = {"panel": panel.label, **{name: cell[name] for name in columns}}
-        row |= {"seeds": cell.num_seeds, "_cell": cell, "_runs": [r["run"] for r in cell.rows]}
+        row: dict[str, Any] = {**cell.rows[0], "panel": panel.label, "seeds": cell.num_seeds}
+        row |= {"_cell": cell, "_runs": [r["run"] for r in cell.rows]}
         for quantity in quantities:
             quantity.fill(row, cell, panel)
         rows.append(row)

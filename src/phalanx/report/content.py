@@ -1,4 +1,4 @@
-"""Plain values that a page is made of: figures in rows and sections, findings, tables. Pure."""
+"""Plain values that a page is made of: charts in rows and sections, findings, tables. Pure."""
 
 from __future__ import annotations
 
@@ -58,32 +58,24 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Panel:
-    """One chart of a row: the same question, for one workload."""
-
-    label: str
-    figure: Figure
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class ChartRow:
     """One question, drawn for every workload."""
 
     title: str
     caption: str
-    panels: tuple[Panel, ...]
+    figures: Sequence[Figure]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
     name: str
     title: str
-    rows: tuple[Row, ...]
+    rows: Sequence[ChartRow]
 
     @property
     def single(self) -> bool:
         """Return whether every row has one chart, so that rows can stand beside one another."""
-        return all(len(row.panels) == 1 for row in self.rows)
+        return all(len(row.figures) == 1 for row in self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,50 +88,16 @@ class KeyFigure:
     beside: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """Content of the page's template, in its order."""
-
-    title: str
-    kind: str
-    started_at: str  # ISO 8601, UTC
-    headline: str
-    lead: str
-    key_figures: Sequence[KeyFigure]
-    leading: Row | None
-    sections: Sequence[Section]
-    tables: Sequence[Table]
-    command: str
-    environment: Table
-    num_panels: int
-    notice: str = ""
-    """Disturbance of the machine."""
-    claims: Sequence[tuple[str, str]] = ()
-    """Label and sentence; a page shows SHOWN_CLAIMS of them at first."""
-    notes: Sequence[str] = ()
-    """Rules by which the claims are made."""
-    conditions: Sequence[tuple[str, str]] = ()
-
-    @property
-    def panels(self) -> list[Panel]:
-        """All charts, from the top."""
-        rows = [row for part in self.sections for row in part.rows]
-        return [panel for row in [self.leading, *rows] if row for panel in row.panels]
-
-
-SHOWN_CLAIMS = 6
-
-
-def chart_row(panels: Sequence[Panel], *, title: str | None = None) -> Row | None:
+def chart_row(figures: Sequence[Figure], *, title: str = "") -> ChartRow | None:
     """Return the charts that could be drawn as a row; None without any.
 
     title: of a row of different charts, whose captions are then joined; else the first chart's.
     """
-    if not panels:
+    if not figures:
         return None
-    first = panels[0].figure
-    caption = " ".join(panel.figure.caption for panel in panels) if title else first.caption
-    return Row(title=title or first.title, caption=caption, panels=tuple(panels))
+    shown = figures if title else figures[:1]
+    caption = " ".join(figure.caption for figure in shown)
+    return ChartRow(title=title or figures[0].title, caption=caption, figures=figures)
 
 
 def make_table(title: str, note: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,6 +22,7 @@ HEIGHT_PIXELS = 250
 class Figure:
     """One chart of one workload."""
 
+    label: str  # of the workload
     name: str  # id of the page's element, name of saved files
     title: str
     caption: str  # also its alternative text
@@ -27,6 +30,19 @@ class Figure:
     runs: tuple[str, ...]  # the folders of these
     rows: tuple[Row, ...]  # what is drawn, and saved as CSV
     spec: Mapping[str, object]  # Vega-Lite over the named data set `rows`
+
+    @property
+    def table(self) -> Mapping[str, object]:
+        """Rows as names and lists of values: a fifth of the size of a mapping for every row."""
+        names = list(self.rows[0])
+        return {"names": names, "rows": [[row[name] for name in names] for row in self.rows]}
+
+
+def drawn_columns(spec: Mapping[str, object], rows: Iterable[Mapping[str, object]]) -> list[Row]:
+    """Return the rows with the columns that a chart shows: as a field, or in an expression."""
+    text = json.dumps(spec)
+    shown = {one or other for one, other in re.findall(r'"field": "(\w+)"|datum\.(\w+)', text)}
+    return [{name: row[name] for name in row if name in shown} for row in rows]  # type: ignore[misc]
 
 
 def numbers(rows: Iterable[Row], field: str) -> list[float]:

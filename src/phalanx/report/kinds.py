@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
-
-from phalanx.report.build import page_content, print_summary
+from phalanx.report.build import Content
 from phalanx.report.collectives.rows import holds_benches
-from phalanx.report.content import Content
 from phalanx.report.folder import study_of
 from phalanx.report.io.rows import holds_io
 from phalanx.report.page_file import has_page, read_page
@@ -54,13 +51,4 @@ def content_of(folder: Path) -> Content:
     Raises: UserError when the records cannot be read.
     """
     page = page_of(folder)
-    return page_content(page, page.read(folder))
-
-
-def summarize(folder: Path, console: Console) -> None:
-    """Print what the terminal shows of a study.
-
-    Raises: UserError when the records cannot be read.
-    """
-    page = page_of(folder)
-    print_summary(page, page.read(folder), console)
+    return Content(page, page.read(folder))

@@ -1,27 +1,25 @@
-"""Reduction of ranks' events to the measures of a run: times, losses, accuracies. Pure."""
+"""Measures of a run, from the reduced events of its ranks: times, losses, accuracies. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 from typing import Literal
 
-from phalanx.records.divergence import mean_loss
-from phalanx.records.events import EpochEvent, EvaluationEvent, TrainingEvaluationEvent
 from phalanx.records.schema import Run, Setting, Status
 from phalanx.records.waiting import communicates_within_passes
 from phalanx.report.links import IN_STEP, LinkShares, link_shares
 from phalanx.report.overlap import Overlap, mean_overlap
-from phalanx.report.rank_measures import PARTS, RankMeasure, ratio_or_none
+from phalanx.report.rank_measures import PARTS, RankEpoch, RankMeasure, accuracy_of, loss_of
 
 DEFAULT_ZERO_STAGE = 3
 SCRATCH_MODEL = "network"
 WARM_UP_FROM_EPOCHS = 3  # minimum of epochs to leave the first out
 
 RunStatus = Status | Literal["missing", "damaged"]
-CountingEvent = EpochEvent | EvaluationEvent | TrainingEvaluationEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +48,6 @@ class RunMeasure:
     error: str | None = None
     run: Run | None = None
     ranks: Mapping[int, RankMeasure] = field(default_factory=dict)
-    epochs: tuple[EpochMeasure, ...] = ()
-    timed_epochs: tuple[int, ...] = ()  # epochs that the median time is computed from
-    epoch_s: float | None = None  # median
-    images_per_s: float | None = None
-    communication_share: float | None = None  # exposed ÷ training time, mean over ranks;
-    # None where messages go within the passes and are timed as these
-    step_parts_s: tuple[float, ...] | None = None  # a mean step, in the order of PARTS
-    overlaps: Mapping[int, Overlap] = field(default_factory=dict)  # by epoch, mean over ranks
-    overlap: Overlap | None = None  # over the timed epochs
-    links: LinkShares | None = None
-    """Of a step of the timed epochs, where every rank makes the same."""
-    processor_s: tuple[float, float] | None = None
-    """User and system time of all ranks in a timed epoch, medians; None where nobody measured."""
-    final_train_accuracy: float | None = None  # of the final model, on some of the training data
     unseen: tuple[int, ...] = ()
     """Ranks whose records lie elsewhere: times, losses and accuracies are those that rank 0 has
     summed up over all, and what needs every rank's records is not known. So it is where ranks have
@@ -77,9 +61,53 @@ class RunMeasure:
         return self.run.setting if self.run else None
 
     @property
+    def lost(self) -> Sequence[int]:
+        return self.run.outcome.lost if self.run else ()
+
+    @cached_property
+    def left(self) -> tuple[RankMeasure, ...]:
+        """Ranks that lived, without the spares, which have not made all steps."""
+        left = {rank: measure for rank, measure in self.ranks.items() if rank not in self.lost}
+        if self.setting and self.setting.num_spares:
+            left = {rank: left[rank] for rank in left if rank < self.setting.ranks} or left
+        return tuple(left.values())
+
+    @property
+    def everyone(self) -> tuple[RankMeasure, ...]:
+        """All ranks, where the records of each are known; else none."""
+        return () if self.unseen or self.lost else self.left
+
+    @cached_property
+    def epochs(self) -> tuple[EpochMeasure, ...]:
+        is_summed = self.unseen or (self.lost and any(r.summaries for r in self.ranks.values()))
+        return _summarized(self.ranks.values()) if is_summed else _over_ranks(self.left)
+
+    @property
+    def trained(self) -> tuple[EpochMeasure, ...]:
+        """The epochs that trained, without the evaluation before the first."""
+        return tuple(epoch for epoch in self.epochs if epoch.epoch >= 0)
+
+    @cached_property
+    def timed(self) -> tuple[EpochMeasure, ...]:
+        """Epochs whose time counts: made from their first sample, without the warm-up."""
+        numbers = timed_epochs([epoch.epoch for epoch in self.trained])
+        return tuple(e for e in self.trained if e.epoch in numbers and not e.first_sample)
+
+    @property
     def timed_s(self) -> tuple[float, ...]:
-        """Seconds of the timed epochs."""
-        return tuple(e.epoch_s for e in self.epochs if e.epoch in self.timed_epochs)
+        return tuple(epoch.epoch_s for epoch in self.timed)
+
+    @property
+    def epoch_s(self) -> float | None:
+        """Median time of an epoch; None when none was finished by every rank."""
+        return median(self.timed_s) if self.timed else None
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Samples per second of the timed epochs; of parts of epochs where there is nothing
+        else."""
+        known = [e for e in self.timed or self.trained if e.epoch_s and e.samples]
+        return median(e.samples / e.epoch_s for e in known) if known else None
 
     @property
     def final_accuracy(self) -> float | None:
@@ -88,51 +116,93 @@ class RunMeasure:
         return logged_accuracy(self.ranks) if known is None else known
 
     @property
-    def trained(self) -> tuple[EpochMeasure, ...]:
-        """The epochs that trained, without the evaluation before the first."""
-        return tuple(epoch for epoch in self.epochs if epoch.epoch >= 0)
+    def final_train_accuracy(self) -> float | None:
+        """Accuracy of the final model, on some of the training data."""
+        events = [rank.training_evaluation for rank in self.everyone]
+        known = [event for event in events if event is not None]
+        if not known or len(known) < len(events):
+            return None
+        return accuracy_of(known, _targets_per_sample(self.everyone))
+
+    @cached_property
+    def timed_ranks(self) -> list[list[RankEpoch]]:
+        """Timed epochs of each rank."""
+        return [[rank.epochs[epoch.epoch] for epoch in self.timed] for rank in self.everyone]
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether communication is timed as such: bitwise runs exchange after the passes, and the
+        network from scratch times its messages wherever they are."""
+        options = self.setting.options if self.setting else {}
+        if self.setting is None or options.get("bitwise") or self.setting.model == SCRATCH_MODEL:
+            return True
+        stage = options.get("zero_stage", DEFAULT_ZERO_STAGE)
+        return not communicates_within_passes(self.setting.strategy, stage)
+
+    @cached_property
+    def communication_share(self) -> float | None:
+        """Exposed communication ÷ training time, mean over ranks; None where messages go within
+        the passes and are timed as these."""
+        place, shares = PARTS.index("communication"), []
+        for epochs in self.timed_ranks if self._is_told else ():
+            train_s = sum(epoch.event.train_s for epoch in epochs)
+            if train_s and any(epoch.steps for epoch in epochs):
+                shares.append(sum(epoch.parts_s[place] for epoch in epochs) / train_s)
+        return fmean(shares) if shares else None
+
+    @cached_property
+    def step_parts_s(self) -> tuple[float, ...] | None:
+        """A mean step, in the order of PARTS; None as for `communication_share`."""
+        epochs = [epoch for rank in self.timed_ranks for epoch in rank]
+        steps = sum(epoch.steps for epoch in epochs)
+        if not steps or not self._is_told:
+            return None
+        return tuple(sum(epoch.parts_s[i] for epoch in epochs) / steps for i in range(len(PARTS)))
+
+    @cached_property
+    def overlaps(self) -> dict[int, Overlap]:
+        """Mean over the ranks, by epoch."""
+        numbers = sorted({number for rank in self.everyone for number in rank.epochs})
+        every = {n: [r.epochs[n] for r in self.everyone if n in r.epochs] for n in numbers}
+        return {n: found for n, epochs in every.items() if (found := _overlap(epochs))}
+
+    @cached_property
+    def overlap(self) -> Overlap | None:
+        """Mean over ranks and timed epochs."""
+        return _overlap([epoch for rank in self.timed_ranks for epoch in rank])
+
+    @cached_property
+    def links(self) -> LinkShares | None:
+        """Shares of a step of the timed epochs, where every rank makes the same."""
+        if self.setting is None or self.setting.strategy not in IN_STEP or not self._is_told:
+            return None
+        epochs = list(zip(*self.timed_ranks, strict=True))
+        return link_shares(epochs, num_nodes=self.setting.nodes) if epochs else None
+
+    @cached_property
+    def processor_s(self) -> tuple[float, float] | None:
+        """User and system time of all ranks in a timed epoch, medians; None where not measured."""
+        times = [
+            [(rank.event.user_s, rank.event.system_s) for rank in ranks]
+            for ranks in zip(*self.timed_ranks, strict=True)
+        ]
+        known = [epoch for epoch in times if all(None not in rank for rank in epoch)]
+        sums = [[sum(kind) for kind in zip(*epoch, strict=True)] for epoch in known]
+        return (median(s[0] for s in sums), median(s[1] for s in sums)) if sums else None
 
 
 def measure_run(
     run: Run, ranks: Mapping[int, RankMeasure], *, unseen: Sequence[int] = ()
 ) -> RunMeasure:
-    """Return the measures of a run; times are None when no epoch was finished by every rank.
+    """Return the measures of a run.
 
     unseen: ranks whose records lie elsewhere; rank 0 must have summaries then.
     """
-    lost = run.outcome.lost
-    left = {rank: measure for rank, measure in ranks.items() if rank not in lost}
-    if run.setting.num_spares:  # which have not made all steps
-        left = {rank: left[rank] for rank in left if rank < run.setting.ranks} or left
-    is_summed = unseen or (lost and any(rank.summaries for rank in ranks.values()))
-    epochs = _summarized(ranks.values()) if is_summed else _epochs(left)
-    everyone = () if unseen or lost else tuple(left.values())
-    timed = _whole(timed_epochs([epoch.epoch for epoch in epochs if epoch.epoch >= 0]), epochs)
-    counted = [epoch for epoch in epochs if epoch.epoch in timed]
-    epoch_s = median(epoch.epoch_s for epoch in counted) if timed else None
-    is_told = not _exchanges_within(run.setting)
+    outcome, error = run.outcome, run.outcome.error
+    if error and outcome.rank is not None:
+        error = f"rank {outcome.rank}: {error}"
     return RunMeasure(
-        name=run.run,
-        status=run.outcome.status,
-        error=_error(run),
-        run=run,
-        ranks=ranks,
-        epochs=epochs,
-        timed_epochs=timed,
-        epoch_s=epoch_s,
-        images_per_s=_rate(counted, epochs),
-        communication_share=_communication_share(everyone, timed) if is_told else None,
-        step_parts_s=_step_parts(everyone, timed) if is_told else None,
-        overlaps={
-            epoch: overlap
-            for epoch in sorted({number for rank in everyone for number in rank.epochs})
-            if (overlap := _overlap(everyone, [epoch]))
-        },
-        overlap=_overlap(everyone, timed),
-        links=_links(run.setting, everyone, timed) if is_told else None,
-        processor_s=_processor_s(everyone, timed),
-        final_train_accuracy=_final_train_accuracy(everyone),
-        unseen=tuple(unseen),
+        name=run.run, status=outcome.status, error=error, run=run, ranks=ranks, unseen=(*unseen,)
     )
 
 
@@ -146,6 +216,19 @@ def logged_accuracy(ranks: Mapping[int, RankMeasure]) -> float | None:
         if name in event.metrics
     ]
     return logged[-1] if logged and 0 <= logged[-1] <= 1 else None
+
+
+def timed_epochs(epochs: Sequence[int]) -> tuple[int, ...]:
+    """The epochs whose time counts: the first is warm-up, unless there are fewer than three."""
+    return tuple(epochs[1:] if len(epochs) >= WARM_UP_FROM_EPOCHS else epochs)
+
+
+def _overlap(epochs: Sequence[RankEpoch]) -> Overlap | None:
+    return mean_overlap([epoch.overlap for epoch in epochs if epoch.overlap])
+
+
+def _targets_per_sample(ranks: Sequence[RankMeasure]) -> int:
+    return max(rank.targets_per_sample for rank in ranks)
 
 
 def _summarized(ranks: Iterable[RankMeasure]) -> tuple[EpochMeasure, ...]:
@@ -170,151 +253,30 @@ def _summarized(ranks: Iterable[RankMeasure]) -> tuple[EpochMeasure, ...]:
     )
 
 
-def _final_train_accuracy(ranks: Iterable[RankMeasure]) -> float | None:
-    everyone = list(ranks)
-    events = [rank.training_evaluation for rank in everyone]
-    known = [event for event in events if event is not None]
-    if not known or len(known) < len(everyone):
-        return None
-    return _accuracy(known, max(rank.targets_per_sample for rank in everyone))
-
-
-def timed_epochs(epochs: Sequence[int]) -> tuple[int, ...]:
-    """The epochs whose time counts: the first is warm-up, unless there are fewer than three."""
-    return tuple(epochs[1:] if len(epochs) >= WARM_UP_FROM_EPOCHS else epochs)
-
-
-def _processor_s(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> tuple[float, float] | None:
-    everyone = list(ranks)
-    sums = []
-    for epoch in timed:
-        events = [rank.epochs[epoch].event for rank in everyone]
-        user_s = [event.user_s for event in events if event.user_s is not None]
-        system_s = [event.system_s for event in events if event.system_s is not None]
-        if events and len(user_s) == len(system_s) == len(events):
-            sums.append((sum(user_s), sum(system_s)))
-    if not sums:
-        return None
-    return median(user for user, _ in sums), median(system for _, system in sums)
-
-
-def _links(
-    setting: Setting, ranks: Sequence[RankMeasure], timed: Sequence[int]
-) -> LinkShares | None:
-    if setting.strategy not in IN_STEP or not timed or not ranks:
-        return None
-    epochs = [[rank.epochs[epoch] for rank in ranks] for epoch in timed]
-    return link_shares(epochs, num_nodes=setting.nodes)
-
-
-def _whole(timed: Sequence[int], epochs: Sequence[EpochMeasure]) -> tuple[int, ...]:
-    """Return the epochs that this run made from their first sample; resumed ones take less time."""
-    return tuple(e.epoch for e in epochs if e.epoch in timed and not e.first_sample)
-
-
-def _rate(counted: Sequence[EpochMeasure], epochs: Sequence[EpochMeasure]) -> float | None:
-    """Samples a second of the timed epochs; of parts of epochs where there is nothing else."""
-    known = counted or [epoch for epoch in epochs if epoch.epoch >= 0]
-    rates = [epoch.samples / epoch.epoch_s for epoch in known if epoch.epoch_s and epoch.samples]
-    return median(rates) if rates else None
-
-
-def _exchanges_within(setting: Setting) -> bool:
-    """The network from scratch times its messages wherever they are, bitwise runs after passes."""
-    if setting.options.get("bitwise"):
-        return False
-    stage = setting.options.get("zero_stage", DEFAULT_ZERO_STAGE)
-    return setting.model != SCRATCH_MODEL and communicates_within_passes(setting.strategy, stage)
-
-
-def _overlap(ranks: Iterable[RankMeasure], epochs: Sequence[int]) -> Overlap | None:
-    known = [
-        rank.epochs[epoch].overlap for rank in ranks for epoch in epochs if epoch in rank.epochs
-    ]
-    return mean_overlap([overlap for overlap in known if overlap])
-
-
-def _epochs(ranks: Mapping[int, RankMeasure]) -> tuple[EpochMeasure, ...]:
+def _over_ranks(ranks: Sequence[RankMeasure]) -> tuple[EpochMeasure, ...]:
+    """Return the epochs that every rank has finished."""
     if not ranks:
         return ()
-    everyone = ranks.values()
-    targets_per_sample = max(rank.targets_per_sample for rank in everyone)
-    trained = set.intersection(*(set(rank.epochs) for rank in everyone))
-    evaluated = set.intersection(*(set(rank.evaluations) for rank in everyone))
-    measures = []
-    trained_s = 0.0
+    targets, trained_s = _targets_per_sample(ranks), 0.0
+    trained = set.intersection(*(set(rank.epochs) for rank in ranks))
+    evaluated = set.intersection(*(set(rank.evaluations) for rank in ranks))
+    found = []
     for epoch in sorted(trained | (evaluated & {-1})):
-        events = [rank.epochs[epoch].event for rank in everyone] if epoch in trained else []
-        evaluations = [rank.evaluations[epoch] for rank in everyone] if epoch in evaluated else []
+        events = [rank.epochs[epoch].event for rank in ranks] if epoch in trained else []
+        judged = [rank.evaluations[epoch] for rank in ranks] if epoch in evaluated else []
         epoch_s = max((event.train_s for event in events), default=0.0)
         trained_s += epoch_s
-        measures.append(_epoch(epoch, epoch_s, trained_s, events, evaluations, targets_per_sample))
-    return tuple(measures)
-
-
-def _epoch(
-    epoch: int,
-    epoch_s: float,
-    trained_s: float,
-    events: Sequence[EpochEvent],
-    evaluations: Sequence[EvaluationEvent],
-    targets_per_sample: int,
-) -> EpochMeasure:
-    return EpochMeasure(
-        epoch=epoch,
-        epoch_s=epoch_s,
-        trained_s=trained_s,
-        samples=sum(event.samples for event in events),
-        first_sample=max((event.first_sample for event in events), default=0),
-        train_loss=_mean_loss(events, targets_per_sample),
-        train_accuracy=_accuracy(events, targets_per_sample),
-        validation_loss=_mean_loss(evaluations, targets_per_sample),
-        validation_accuracy=_accuracy(evaluations, targets_per_sample),
-    )
-
-
-def _mean_loss(
-    events: Sequence[EpochEvent | EvaluationEvent], targets_per_sample: int
-) -> float | None:
-    targets = _targets(events, targets_per_sample)
-    return mean_loss(sum(e.loss_sum for e in events), targets) if targets else None
-
-
-def _accuracy(events: Sequence[CountingEvent], targets_per_sample: int) -> float | None:
-    correct = [event.correct for event in events if event.correct is not None]
-    if len(correct) < len(events):
-        return None
-    return ratio_or_none(sum(correct), _targets(events, targets_per_sample))
-
-
-def _targets(events: Sequence[CountingEvent], targets_per_sample: int) -> int:
-    return sum(e.samples for e in events) * targets_per_sample
-
-
-def _communication_share(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> float | None:
-    communication = PARTS.index("communication")
-    shares = []
-    for rank in ranks:
-        epochs = [rank.epochs[epoch] for epoch in timed]
-        communication_s = sum(epoch.parts_s[communication] for epoch in epochs)
-        if any(epoch.steps for epoch in epochs):
-            shares.append(
-                ratio_or_none(communication_s, sum(epoch.event.train_s for epoch in epochs))
+        found.append(
+            EpochMeasure(
+                epoch=epoch,
+                epoch_s=epoch_s,
+                trained_s=trained_s,
+                samples=sum(event.samples for event in events),
+                first_sample=max((event.first_sample for event in events), default=0),
+                train_loss=loss_of(events, targets),
+                train_accuracy=accuracy_of(events, targets),
+                validation_loss=loss_of(judged, targets),
+                validation_accuracy=accuracy_of(judged, targets),
             )
-    known = [share for share in shares if share is not None]
-    return fmean(known) if known else None
-
-
-def _step_parts(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> tuple[float, ...] | None:
-    epochs = [rank.epochs[epoch] for rank in ranks for epoch in timed]
-    steps = sum(epoch.steps for epoch in epochs)
-    if not steps:
-        return None
-    return tuple(sum(epoch.parts_s[i] for epoch in epochs) / steps for i in range(len(PARTS)))
-
-
-def _error(run: Run) -> str | None:
-    outcome = run.outcome
-    if outcome.error and outcome.rank is not None:
-        return f"rank {outcome.rank}: {outcome.error}"
-    return outcome.error
+        )
+    return tuple(found)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,8 +13,7 @@ from markupsafe import Markup
 
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
-from phalanx.report.content import SHOWN_CLAIMS, Content
-from phalanx.report.figure import Figure
+from phalanx.report.build import Content
 from phalanx.report.kinds import content_of
 from phalanx.report.tables import sources
 from phalanx.report.theme import CONFIG
@@ -43,38 +41,17 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
 
 def render(content: Content) -> str:
     """The page as text."""
-    panels = content.panels
+    charts = {f.name: {"spec": f.spec, **f.table} for f in content.figures}
     return (
         _template_environment()
         .get_template("report.html")
         .render(
             content=content,
-            shown_claims=SHOWN_CLAIMS,
-            sources=sources((panel.label, panel.figure) for panel in panels),
-            data=page_data([panel.figure for panel in panels]),
+            sources=sources(content.figures),
+            data={"config": CONFIG, "figures": charts},
             **_inlined(),
         )
     )
-
-
-def page_data(figures: list[Figure]) -> dict[str, Any]:
-    """Return the data of the page's script; rows that several charts share are written once."""
-    tables: dict[tuple[str, ...], int] = {}
-    rows: list[dict[str, Any]] = []
-    specs = {}
-    for figure in figures:
-        key = tuple(repr(row) for row in figure.rows)
-        if key not in tables:
-            tables[key] = len(rows)
-            rows.append(_columns(figure))
-        specs[figure.name] = {"spec": figure.spec, "table": tables[key]}
-    return {"config": CONFIG, "tables": rows, "figures": specs}
-
-
-def _columns(figure: Figure) -> dict[str, Any]:
-    """Rows as names and lists of values: a fifth of the size of a mapping for every row."""
-    names = list(figure.rows[0])
-    return {"names": names, "rows": [[row[name] for name in names] for row in figure.rows]}
 
 
 def _template_environment() -> Environment:

@@ -30,7 +30,7 @@ from phalanx.report.folder import read_folder
 from phalanx.report.format import percent, seconds
 from phalanx.report.marks import Axis, Bars, Lines, Mark
 from phalanx.report.measures import RunMeasure
-from phalanx.report.training import COLUMNS, run_row, training_rows
+from phalanx.report.training import run_row, training_rows
 from phalanx.report.training_frames import FRAMES
 from phalanx.report.training_page import QUANTITIES
 from phalanx.report.training_tables import RUNS, with_ends
@@ -111,7 +111,6 @@ def make_page(page: PageOfFile, axes: Sequence[str]) -> Page:
     return Page(
         read=partial(read_rows, page=page, axes=cells),
         cell=cells,
-        columns=tuple(dict.fromkeys([*COLUMNS, *axes])),
         baseline=baseline(same=same, **page.baseline) if page.baseline else None,
         quantities=(*measures.values(), *quantities),
         frames=FRAMES,

@@ -1,4 +1,4 @@
-"""Rows of a parallelism study: bytes, memory, losses and pipelines of schemes. Pure.
+"""Rows and claims of a parallelism study: bytes, memory, losses and pipelines of schemes. Pure.
 
 Times, losses and accuracies are over all seeds; what is told here is of the first.
 """
@@ -7,46 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
 from phalanx.report.cells import Cell, CellPanel, Row
 from phalanx.report.claims import agreement, changed
-from phalanx.report.format import UNKNOWN, amount, percent, signed_percent
+from phalanx.report.format import amount, percent, signed_percent
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
-from phalanx.report.rank_details import (
-    EQUAL_WITHIN,
-    FormulaCheck,
-    RunDetail,
-    losses,
-    pipeline_step,
-    state,
-)
-from phalanx.report.rank_measures import RankMeasure
+from phalanx.report.pipeline_steps import bubble, drawn_step
+from phalanx.report.rank_measures import RankMeasure, step_times
+from phalanx.report.scheme_costs import EQUAL_WITHIN, MEBIBYTE, costs, deviation_mark, roles
 from phalanx.report.schemes import communicates_within, makes_the_same_update, scheme_phrase
 from phalanx.report.training import measures_of
 from phalanx.report.training_page import ACCURACY, LOSS
 from phalanx.report.values import Told, View
 
 MOST_STEPS = 60
-MEBIBYTE = 2**20
 SAME_LOSS = 1e-3
 """Relative; final losses closer than this are called equal (float32, sums in another order)."""
 NEAR_FORMULA = 0.01
+EQUAL = percent(EQUAL_WITHIN, 1)
 
 
 def of_run(run: RunMeasure) -> Mapping[str, Any]:
     """Return what a scheme's run has beside that of every training."""
-    if run.run is None or run.setting is None:
+    if run.setting is None:
         return {"is_scratch": False}
-    detail = RunDetail(ranks=tuple(run.ranks.values()))
-    step_s = detail.step_s
+    times_s = step_times(run.ranks.values())
     return {
         "is_scratch": run.setting.model == SCRATCH_MODEL,
         "hidden": str(run.setting.options.get("hidden", "")),
-        "step_ms": None if step_s is None else 1e3 * step_s,
-        "num_workers": len(detail.of_role("worker")) or run.setting.ranks,
+        # Without the first epoch's share of warm-up.
+        "step_ms": 1e3 * median(times_s[len(times_s) // 3 :]) if times_s else None,
+        "num_workers": len(roles(run).get("worker", ())) or run.setting.ranks,
     }
 
 
@@ -58,12 +52,11 @@ def is_scheme(row: Row) -> bool:
 def scheme_columns(row: Row) -> dict[str, Any]:
     """Return the words for a scheme, and what it waited where that can be told."""
     scheme, ranks = row["strategy"], row["ranks"]
-    within = communicates_within(scheme)
     return {
         "label": f"{scheme}, {ranks} ranks" if ranks > 1 else scheme,
         "scheme": scheme_phrase(scheme),
         "bar": f"{scheme} ({ranks})",
-        "waiting": None if within else row["communication"],
+        "waiting": None if communicates_within(scheme) else row["communication"],
     }
 
 
@@ -71,9 +64,15 @@ def finish(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, **scheme_columns(row)} for row in rows]
 
 
-def detail_of(cell: Row) -> RunDetail:
-    """Return the ranks of the first run of a cell."""
-    return RunDetail(ranks=tuple(measures_of(cell)[0].ranks.values()))
+def run_of(cell: Row) -> RunMeasure:
+    """Return the first run of a cell."""
+    return measures_of(cell)[0]
+
+
+def cost_columns(cell: Row) -> dict[str, Any]:
+    """Return the bytes and the memory of all ranks of a cell."""
+    run = run_of(cell)
+    return costs(run, list(run.ranks.values()))
 
 
 def head(cell: Row) -> dict[str, Any]:
@@ -94,9 +93,30 @@ def largest(cells: Sequence[Row]) -> list[Row]:
 def loss_rows(view: View) -> list[Row]:
     """Return a row for each scheme and drawn step, on its largest number of ranks."""
     return [
-        {**head(cell), "step": loss.step + 1, "trained_s": loss.trained_s, "loss": loss.loss}
+        {**head(cell), **point}
         for cell in largest(view.frame("cells"))
-        for loss in losses(detail_of(cell), most=MOST_STEPS)
+        for point in losses(list(run_of(cell).ranks.values()), most=MOST_STEPS)
+    ]
+
+
+def losses(ranks: Sequence[RankMeasure], *, most: int) -> list[Row]:
+    """Return the mean loss of a target at each step over all ranks, at most `most` of them:
+    neighbouring steps are averaged where there are more."""
+    per_target = max((rank.targets_per_sample for rank in ranks), default=1)
+    by_rank = [rank.steps for rank in ranks]
+    found: list[tuple[int, float, float]] = []
+    trained_s = 0.0
+    for number, time_s in enumerate(step_times(ranks)):
+        trained_s += time_s
+        here = [steps[number] for steps in by_rank if number < len(steps)]
+        if targets := sum(step.samples for step in here) * per_target:
+            loss = sum(step.loss_sum for step in here) / targets
+            found.append((here[0].step + 1, trained_s, loss))
+    width = -(-len(found) // most) or 1
+    pieces = [found[i : i + width] for i in range(0, len(found), width)]
+    return [
+        {"step": p[-1][0], "trained_s": p[-1][1], "loss": fmean(loss for *_, loss in p)}
+        for p in pieces
     ]
 
 
@@ -104,64 +124,26 @@ def role_rows(view: View) -> list[Row]:
     """Return a row for each scheme, number of ranks and role: its bytes and memory."""
     rows: list[Row] = []
     for cell in view.frame("cells"):
-        detail = detail_of(cell)
-        for role in detail.roles:
-            ranks = detail.of_role(role)
-            bar = f"{cell['bar']}, {role}" if len(detail.roles) > 1 else cell["bar"]
-            rows.append({**head(cell), "role": role, "bar": bar, **_costs(detail, ranks)})
+        found = roles(run_of(cell))
+        for role, ranks in found.items():
+            bar = f"{cell['bar']}, {role}" if len(found) > 1 else cell["bar"]
+            rows.append({**head(cell), "role": role, "bar": bar, **costs(run_of(cell), ranks)})
     return rows
-
-
-def _costs(detail: RunDetail, ranks: Sequence[RankMeasure]) -> dict[str, Any]:
-    sent = [detail.sent(rank) for rank in ranks]
-    most = max((p for p in sent if p.found is not None), key=lambda p: p.found or 0, default=None)
-    known = [rank for rank in ranks if rank.memory]
-    fullest = max(known, key=lambda rank: state(rank).found or 0.0, default=None)
-    kept = state(fullest) if fullest else None
-    return {
-        "num_ranks": len(ranks),
-        "sent_mb": most.found / MEBIBYTE if most and most.found is not None else None,
-        "formula_mb": most.formula / MEBIBYTE if most and most.formula is not None else None,
-        "words": f"{amount(most.found or 0.0)} {deviation_mark(sent)}" if most else "",
-        "formula": _formula(ranks, "traffic_formula"),
-        "mark": deviation_mark(sent),
-        "state_mb": kept.found / MEBIBYTE if kept and kept.found is not None else None,
-        "state_off": kept.difference if kept else None,
-        "_sent": sent,
-        "_received": [detail.received(rank) for rank in ranks],
-        "_states": [state(rank) for rank in ranks],
-        "_fullest": fullest,
-        "_state": kept,
-    }
-
-
-def _formula(ranks: Sequence[RankMeasure], name: str) -> str:
-    return str(next((f for rank in ranks if (f := getattr(rank.expected, name))), ""))
-
-
-def cost_columns(cell: Row) -> dict[str, Any]:
-    """Return the bytes and the memory of all ranks of a cell."""
-    detail = detail_of(cell)
-    return _costs(detail, detail.ranks)
 
 
 def memory_rows(view: View) -> list[Row]:
     """Return three rows for each scheme, number of ranks and role, laid end to end: of the rank
     that keeps the most."""
     rows: list[Row] = []
-    for line in view.frame("roles"):
-        rank, begin = line["_fullest"], 0.0
-        if rank is None:
-            continue
-        kept = line["_state"]
-        formula_mb = None if kept.formula is None else kept.formula / MEBIBYTE
+    for line in (line for line in view.frame("roles") if line["_fullest"]):
+        rank, kept, begin = line["_fullest"], line["_state"], 0.0
         words = f"{amount(kept.found)} {deviation_mark([kept])}"
+        whole = {"all_mb": kept.found_mb, "formula_mb": kept.formula_mb, "words": words}
+        whole["formula"] = rank.expected.state_formula or ""
         for part in ("parameters", "gradients", "optimizer"):
             part_mb = getattr(rank.memory, f"{part}_bytes") / MEBIBYTE
             own = {"part": part, "part_mb": part_mb, "begin_mb": begin, "end_mb": begin + part_mb}
-            own |= {"all_mb": kept.found / MEBIBYTE, "formula_mb": formula_mb, "words": words}
-            formula = rank.expected.state_formula or ""
-            rows.append({**head(line), "bar": line["bar"], **own, "formula": formula})
+            rows.append({**head(line), "bar": line["bar"], **own, **whole})
             begin += part_mb
     return rows
 
@@ -170,89 +152,58 @@ def staleness_rows(view: View) -> list[Row]:
     """Return a row for each number of updates that came between reading and writing."""
     rows: list[Row] = []
     for cell in view.frame("cells"):
-        counts = detail_of(cell).staleness
-        if not makes_the_same_update(cell["strategy"]) and counts:
+        counts: dict[int, int] = {}
+        for rank in run_of(cell).ranks.values():
+            for n, updates in rank.staleness.items():
+                counts[n] = counts.get(n, 0) + updates
+        if counts and not makes_the_same_update(cell["strategy"]):
             total = sum(counts.values())
+            known = [(n, counts.get(n, 0)) for n in range(max(counts) + 1)]
             rows += [
-                {**head(cell), "staleness": n, "updates": counts[n], "share": counts[n] / total}
-                for n in range(max(counts) + 1)
+                {**head(cell), "staleness": n, "updates": updates, "share": updates / total}
+                for n, updates in known
             ]
     return rows
 
 
-def bubble_of(cell: Row) -> tuple[float | None, float | None]:
-    """Return the idle share of the drawn step of a pipeline: measured, and by formula."""
-    detail = detail_of(cell)
-    step = pipeline_step(detail)
-    formulas = [rank.expected.bubble for rank in detail.ranks]
-    return step.bubble if step else None, next((f for f in formulas if f is not None), None)
+def bubble_formula(cell: Row) -> float | None:
+    formulas = (rank.expected.bubble for rank in run_of(cell).ranks.values())
+    return next((formula for formula in formulas if formula is not None), None)
 
 
 def action_rows(view: View) -> list[Row]:
     """Return a row for each piece of a pipeline's step as it happened, a bar for each stage."""
     rows: list[Row] = []
     for cell in largest(view.frame("cells")):
-        step = pipeline_step(detail_of(cell))
-        if step is None:
-            continue
-        shares = zip(("bubble", "formula"), bubble_of(cell), strict=True)
-        words = ", ".join(
-            f"{what} {percent(share, 0)}" for what, share in shares if share is not None
-        )
-        actions = [(place, action) for place, own in step.actions.items() for action in own]
-        for place, action in sorted(actions, key=lambda pair: pair[1].stage):
+        step = drawn_step(run_of(cell).ranks.values())
+        shares = {"bubble": bubble(step), "formula": bubble_formula(cell)}
+        words = ", ".join(f"{what} {percent(s, 0)}" for what, s in shares.items() if s is not None)
+        for action in sorted(step, key=lambda action: int(action["stage"])):
+            bar = f"stage {action['stage']} (rank {action['rank']})"
             rows.append(
-                {
-                    **head(cell),
-                    "pipeline": f"{cell['label']}: {words}",
-                    "row": f"stage {action.stage} (rank {step.ranks[place]})",
-                    "stage": action.stage,
-                    "rank": step.ranks[place],
-                    "micro_batch": action.micro_batch,
-                    "kind": action.kind,
-                    "begin_ms": (action.began_s - step.began_s) * 1e3,
-                    "end_ms": (action.ended_s - step.began_s) * 1e3,
-                }
+                {**head(cell), "pipeline": f"{cell['label']}: {words}", "row": bar, **action}
             )
     return rows
 
 
 def pipeline_rows(view: View) -> list[Row]:
     """Return a row for each cell that has recorded a pipeline's step."""
-    rows: list[Row] = []
-    for cell in view.frame("cells"):
-        if step := pipeline_step(detail_of(cell)):
-            measured, formula = bubble_of(cell)
-            own = {"num_micro_batches": len(step.micro_batches), "bubble": measured}
-            rows.append({**cell, **own, "bubble_formula": formula})
-    return rows
+    found = [(cell, drawn_step(run_of(cell).ranks.values())) for cell in view.frame("cells")]
+    return [
+        {
+            **cell,
+            "num_micro_batches": len({action["micro_batch"] for action in step}),
+            "bubble": bubble(step),
+            "bubble_formula": bubble_formula(cell),
+        }
+        for cell, step in found
+        if step
+    ]
 
 
 def left_out_rows(view: View) -> list[Row]:
     left_out = view.data.study.left_out.items()
     return [{"panel": "", "run": run, "error": error} for run, error in left_out]
-
-
-def deviation_mark(checks: Sequence[FormulaCheck]) -> str:
-    """Return `=` if every rank's value equals its formula, else the largest deviation."""
-    known = [check.difference for check in checks if check.difference is not None]
-    if not known:
-        return ""
-    if all(check.is_equal for check in checks if check.difference is not None):
-        return "="
-    worst = max(known, key=abs)
-    if worst == float("inf"):
-        return "\N{NOT EQUAL TO} 0"
-    return f"\N{NOT EQUAL TO} ({worst * 100:+.3g} %)".replace("-", "\N{MINUS SIGN}")
-
-
-def range_of(checks: Sequence[FormulaCheck], name: str) -> str | None:
-    """Return the bytes of ranks from the fewest to the most; None where nothing is known."""
-    known = [value for check in checks if (value := getattr(check, name)) is not None]
-    if not known:
-        return None
-    low, high = amount(min(known)), amount(max(known))
-    return low if low == high else f"{low} {UNKNOWN} {high}"
 
 
 # -- Claims ----------------------------------------------------------------------------------------
@@ -275,20 +226,25 @@ def least_memory(view: View) -> Iterator[Told]:
         if alone:
             share = percent(cell["state_mb"] / alone[0], 0)
             text += f" against {amount(alone[0] * MEBIBYTE)} of one process ({share})"
-        formula = _formula(detail_of(cell).ranks, "state_formula")
-        yield Told(text=f"{text}, by the formula {formula}" if formula else text, label=label)
+        formulas = (rank.expected.state_formula for rank in run_of(cell).ranks.values())
+        if formula := next(filter(None, formulas), ""):
+            text += f", by the formula {formula}"
+        yield Told(text=text, label=label)
 
 
 def formulas_hold(view: View) -> Iterator[Told]:
     """Yield for how many configurations bytes and memory are those of their formulas."""
     for label, rows in view.by_panel.items():
-        sent: dict[str, list[FormulaCheck]] = {}
-        off: dict[str, float] = {}
-        for row in rows:
-            if known := [check for check in row["_sent"] if check.difference is not None]:
-                sent[row["label"]] = known
-            if offs := [c.difference for c in row["_states"] if c.difference is not None]:
-                off[row["label"]] = max(offs, key=abs)
+        sent = {
+            row["label"]: known
+            for row in rows
+            if (known := [check for check in row["_sent"] if check.difference is not None])
+        }
+        off = {
+            row["label"]: max(known, key=abs)
+            for row in rows
+            if (known := [c.difference for c in row["_states"] if c.difference is not None])
+        }
         if sent:
             wrong = [name for name, own in sent.items() if not all(c.is_equal for c in own)]
             marks = [f"{name} {deviation_mark(sent[name])}" for name in wrong]
@@ -336,6 +292,3 @@ def drift(view: View) -> Iterator[Told]:
                 told = changed(ACCURACY, cell, alone, (cell["phrase"], "the sequential program"))
                 text = f"{told.text}; loss {loss_text(mean)}, {change}"
                 yield replace(told, text=text, label=panel.label)
-
-
-EQUAL = percent(EQUAL_WITHIN, 1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from phalanx.records.divergence import mean_loss
 from phalanx.records.events import (
     ActionEvent,
     EpochEvent,
@@ -31,6 +32,7 @@ NOT_MEASURED = -1.0
 FIELDS = 3
 """Of each step in `RankEpoch.exchanges`."""
 E = TypeVar("E", bound=Event)
+CountingEvent = EpochEvent | EvaluationEvent | TrainingEvaluationEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +51,11 @@ class RankEpoch:
 
     @property
     def train_loss(self) -> float | None:
-        return ratio_or_none(self.event.loss_sum, self.event.samples * self.targets_per_sample)
+        return loss_of([self.event], self.targets_per_sample)
 
     @property
     def train_accuracy(self) -> float | None:
-        if self.event.correct is None:
-            return None
-        return ratio_or_none(self.event.correct, self.event.samples * self.targets_per_sample)
+        return accuracy_of([self.event], self.targets_per_sample)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +223,19 @@ def parts_of(step: StepEvent) -> tuple[float, ...]:
     return tuple(getattr(step, f"{part}_s") for part in PARTS)
 
 
-def ratio_or_none(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+def loss_of(
+    events: Sequence[EpochEvent | EvaluationEvent], targets_per_sample: int
+) -> float | None:
+    """Return the mean loss of a prediction over the events of ranks; None without any."""
+    targets = sum(event.samples for event in events) * targets_per_sample
+    return mean_loss(sum(event.loss_sum for event in events), targets) if targets else None
+
+
+def accuracy_of(events: Sequence[CountingEvent], targets_per_sample: int) -> float | None:
+    """Return the share of right predictions; None where a rank has not counted them."""
+    correct = [event.correct for event in events if event.correct is not None]
+    targets = sum(event.samples for event in events) * targets_per_sample
+    return sum(correct) / targets if targets and len(correct) == len(events) else None
 
 
 def _total(values: Sequence[int | None]) -> int | None:

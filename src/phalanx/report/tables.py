@@ -25,19 +25,13 @@ def environments(known: Sequence[Environment]) -> Table:
     return make_table("Environment", note, by_place("what|value"), rows)
 
 
-def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
-    """Return the records each chart was drawn from.
-
-    figures: with the label of their workload.
-    """
+def sources(figures: Iterable[Figure]) -> Table:
+    """Return the records each chart was drawn from."""
     return make_table(
         "Sources",
         "Every run is a folder with run.json and a rank-<r>.jsonl for each rank.",
         by_place("chart|events and fields|run folders"),
-        [
-            (f"{figure.title}, {label}", figure.source, ", ".join(figure.runs))
-            for label, figure in figures
-        ],
+        [(f"{each.title}, {each.label}", each.source, ", ".join(each.runs)) for each in figures],
     )
 
 

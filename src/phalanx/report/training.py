@@ -37,22 +37,6 @@ WORKLOAD_WORDS = {
 }
 Extra = Callable[[RunMeasure], Mapping[str, Any]]
 """Columns that a kind of study adds to those of every run."""
-COLUMNS = (
-    *("configuration", "strategy", "ranks", "threads", "workers", "width", "nodes"),
-    *(
-        "batch_size",
-        "batch",
-        "line",
-        "phrase",
-        "span",
-        "cores",
-        "main",
-        "shown",
-        "dataset",
-        "group",
-    ),
-)
-"""Columns of runs that their cells have, too."""
 
 
 def read_trainings(folder: Path) -> StudyRows:

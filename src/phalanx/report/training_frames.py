@@ -13,15 +13,11 @@ from typing import Any
 from phalanx.report.cells import Measure, Row
 from phalanx.report.measures import EpochMeasure, RunMeasure
 from phalanx.report.rank_measures import PARTS
-from phalanx.report.training import COLUMNS, measures_of
+from phalanx.report.training import measures_of
 from phalanx.report.values import View
 
 MOST_EPOCHS = 12
 """Of a run by itself, that have a bar each."""
-LAYOUT = (
-    *("panel", "configuration", "strategy", "group", "ranks", "threads", "workers", "width"),
-    *("batch_size", "batch", "line", "cores", "main", "shown"),
-)
 LINKS = {
     "node": "in the node",
     "network": "between nodes",
@@ -29,10 +25,6 @@ LINKS = {
     "waiting": "waiting for others",
 }
 """Fields of `LinkShares`, in words."""
-
-
-def layout_of(row: Row) -> dict[str, Any]:
-    return {name: row.get(name) for name in LAYOUT}
 
 
 def trained_runs(view: View) -> list[tuple[Row, RunMeasure]]:
@@ -56,7 +48,7 @@ def epoch_rows(view: View) -> list[Row]:
         is_validated = any(e.validation_loss is not None for _, run in group for e in run.trained)
         curve = names[0] if len(names) == 1 else f"{first['configuration']}, {len(names)} runs"
         for epochs in zip(*(run.trained for _, run in group), strict=False):
-            head = {"curve": curve, **layout_of(first), "status": first["status"]}
+            head = {**first, "curve": curve}
             head["is_validated"] = is_validated
             rows.append({**head, "runs": len(group), "_runs": names, **_mean_epoch(epochs)})
     return rows
@@ -89,7 +81,7 @@ def part_rows(view: View) -> list[Row]:
         means = [fmean(parts[i] for parts in known) for i in range(len(PARTS))]
         start_ms = 0.0
         for part, part_s in zip(PARTS, means, strict=True):
-            row = {**layout_of(cell), "bar": f"{cell['strategy']} {cell['width']}", "part": part}
+            row = {**cell, "bar": f"{cell['strategy']} {cell['width']}", "part": part}
             row |= {"letter": part[0].upper(), "part_ms": part_s * 1e3}
             row |= {"share": part_s / sum(means), "_runs": cell["_runs"]}
             rows.append({**row, "start_ms": start_ms, "end_ms": start_ms + part_s * 1e3})
@@ -118,7 +110,7 @@ def overlap_rows(view: View) -> list[Row]:
                     "last_bucket_ms": overlap.last_bucket_s,
                     "backward_ms": overlap.backward_s,
                 }
-                head = {"bar": bar, **layout_of(row), "run": run.name, "kind": kind}
+                head = {**row, "bar": bar, "kind": kind}
                 rows.append(head | {name: 1e3 * value_s for name, value_s in times.items()})
                 start_s += took_s
     return rows
@@ -127,13 +119,7 @@ def overlap_rows(view: View) -> list[Row]:
 def metric_rows(view: View) -> list[Row]:
     """Return a row a value that a program has logged."""
     return [
-        {
-            "run": run.name,
-            **layout_of(row),
-            "metric": name,
-            "step": event.step + 1,
-            "value": value,
-        }
+        {**row, "metric": name, "step": event.step + 1, "value": value}
         for row, run in trained_runs(view)
         for rank in run.ranks.values()  # rank 0 or, after its death, the next
         for event in rank.metrics
@@ -146,8 +132,7 @@ def rank_rows(view: View) -> list[Row]:
     found = [(row, run) for row, run in trained_runs(view) if len(run.ranks) > 1 and row["shown"]]
     return [
         {
-            "run": run.name,
-            **layout_of(row),
+            **row,
             "rank": rank,
             "epoch": epoch + 1,
             "samples": entry.event.samples,
@@ -173,7 +158,7 @@ LINK_QUANTITIES = (
 def linked_cells(view: View) -> list[Row]:
     """Return the configurations whose shares of links were measured, where some have several
     nodes."""
-    cells = view.measured(COLUMNS, LINK_QUANTITIES)
+    cells = view.measured(LINK_QUANTITIES)
     found = [cell for cell in cells if cell["main"] and cell["link_waiting"] is not None]
     return found if any(cell["nodes"] > 1 for cell in found) else []
 
@@ -185,7 +170,7 @@ def link_rows(view: View) -> list[Row]:
         for link, words in LINKS.items():
             share, low, high = (cell[f"link_{link}{end}"] for end in ("", "_low", "_high"))
             if share is not None:
-                row = {**layout_of(cell), "nodes": cell["nodes"], "link": words, "share": share}
+                row = {**cell, "link": words, "share": share}
                 row["share_low"] = None if low is None else max(0.0, low)
                 row["share_high"] = None if high is None else min(1.0, high)
                 row["step_ms"] = 1e3 * cell["link_step_s"]

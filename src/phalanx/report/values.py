@@ -17,8 +17,8 @@ import altair as alt
 
 from phalanx.records.schema import Environment, Study
 from phalanx.report.cells import Baseline, CellPanel, Quantity, Row, cell_rows, make_cells
-from phalanx.report.content import Column, KeyFigure, Panel
-from phalanx.report.figure import HEIGHT_PIXELS, AnyChart, Figure
+from phalanx.report.content import Column, KeyFigure
+from phalanx.report.figure import HEIGHT_PIXELS, AnyChart, Figure, drawn_columns
 from phalanx.report.marks import Mark
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import Interval
@@ -104,8 +104,8 @@ class Plot:
     least: int = 1
     """Rows that a chart needs."""
 
-    def panels(self, view: View) -> list[Panel]:
-        """Return a figure a panel, and a value of `split`, with its label."""
+    def figures(self, view: View) -> list[Figure]:
+        """Return a figure for each panel, and each value of `split`."""
         drawn = []
         rows = [r for r in view.frame(self.frame) if not self.known or r[self.known] is not None]
         rows = [row for row in rows if self.where is None or self.where(row)]
@@ -119,11 +119,11 @@ class Plot:
                 name = f"{self.name}-{number}" + (f"-{word(str(value))}" if self.split else "")
                 words = part[-1][self.split_label or self.split] if value else ""
                 title = ": ".join(filter(None, (label, str(words))))
-                if len(part) >= self.least and (figure := self.figure(part, name)):
-                    drawn.append(Panel(label=title, figure=figure))
+                if len(part) >= self.least:
+                    drawn.append(self.figure(part, name, title))
         return drawn
 
-    def figure(self, rows: Rows, name: str) -> Figure | None:
+    def figure(self, rows: Rows, name: str, label: str) -> Figure:
         """Return the chart of rows; it follows the width of the page."""
         rows = sorted(rows, key=self.order) if self.order else rows
         plain = [
@@ -142,12 +142,13 @@ class Plot:
         spec.pop("config", None)  # the page sets the theme of all charts
         runs = (run for row in rows for run in row.get("_runs", [row.get("run", "")]))
         return Figure(
+            label=label,
             name=name,
             title=self.title,
             caption=self.caption,
             source=self.source,
             runs=tuple(dict.fromkeys(runs)),
-            rows=tuple(plain),
+            rows=tuple(drawn_columns(spec, plain)),
             spec=spec,
         )
 
@@ -185,8 +186,6 @@ class Page:
     """Reader of the records."""
     cell: Sequence[str] = ("cell",)
     """Columns that tell cells of a panel apart."""
-    columns: Sequence[str] = ()
-    """Columns of the runs that a cell's row has, too."""
     baseline: Baseline | None = None
     quantities: Sequence[Quantity] = ()
     frames: Mapping[str, Callable[[View], Rows]] = field(default_factory=dict)
@@ -253,11 +252,11 @@ class View:
             return self.data.runs
         if name != "cells":
             return self.page.frames[name](self)
-        return self.measured(self.page.columns, self.page.quantities)
+        return self.measured(self.page.quantities)
 
-    def measured(self, columns: Sequence[str], quantities: Sequence[Quantity]) -> Rows:
-        """Return a row a cell with other columns and quantities than those of the page."""
-        return [row for panel in self.panels for row in cell_rows(panel, columns, quantities)]
+    def measured(self, quantities: Sequence[Quantity]) -> Rows:
+        """Return a row for each cell with other quantities than those of the page."""
+        return [row for panel in self.panels for row in cell_rows(panel, quantities)]
 
     def labels(self, rows: Rows) -> list[str]:
         """Return the labels of panels in the order of the page, and of others that rows have."""

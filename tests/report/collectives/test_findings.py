@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.schema import Outcome
-from phalanx.report.build import claims_of
 from phalanx.report.collectives.claims import (
     against_rest,
     crossings,
@@ -117,7 +116,7 @@ def test_right_and_wrong_results(tmp_path: Path) -> None:
         ("right", {}, "All results of 96 timed calls were right, every element on every rank."),
         ("wrong", {"gloo": 7}, "Gloo at 16 MB: 7 wrong elements."),
     ):
-        texts = [text for _, text in claims_of([view_of(make_bench(tmp_path / name, wrong=wrong))])]
+        texts = [text for _, text in read(make_bench(tmp_path / name, wrong=wrong))[0].claims]
         assert texts[0 if wrong else -1] == text
 
 

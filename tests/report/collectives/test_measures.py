@@ -18,7 +18,7 @@ def test_a_call_takes_as_long_as_its_slowest_rank() -> None:
 
 
 def the(rows: Sequence[Row], path: str, num_bytes: int) -> Row:
-    return next(row for row in rows if (row["_path"], row["bytes"]) == (path, num_bytes))
+    return next(row for row in rows if (row["path_option"], row["bytes"]) == (path, num_bytes))
 
 
 def test_points_of_a_bench(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_99th_percentile_of_many_calls() -> None:
 
 def test_wrong_elements_are_added_up(tmp_path: Path) -> None:
     rows = read_collectives(make_bench(tmp_path / "b", wrong={"gloo": 7})).rows
-    assert {row["_path"]: row["wrong"] for row in rows if row["wrong"]} == {"gloo": 7}
+    assert {row["path_option"]: row["wrong"] for row in rows if row["wrong"]} == {"gloo": 7}
 
 
 def test_a_round_that_a_rank_did_not_finish_is_left_out(tmp_path: Path) -> None:
@@ -96,4 +96,4 @@ def test_no_bench(tmp_path: Path) -> None:
 
 def test_made_medians_are_what_is_read(tmp_path: Path) -> None:
     for row in read_collectives(make_bench(tmp_path / "b")).rows:
-        assert row["median_s"] in [pytest.approx(s) for s in MEDIANS[row["_path"]]]
+        assert row["median_s"] in [pytest.approx(s) for s in MEDIANS[row["path_option"]]]

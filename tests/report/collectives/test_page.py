@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.report.collectives.rows import read_collectives
 from phalanx.report.folder import newest_folder
-from phalanx.report.kinds import summarize
+from phalanx.report.kinds import content_of
 from phalanx.report.page import write_report
-from phalanx.report.pages.collectives import as_json
 from tests.report.collectives.made_bench import EVERYTHING, MEDIANS, make_bench, make_vendors
 
 
@@ -43,7 +41,7 @@ def test_the_newest_folder_may_be_a_bench(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("columns", "has_type"), [(80, False), (120, True)])
 def test_the_table_on_the_terminal_fits(tmp_path: Path, columns: int, has_type: bool) -> None:
     console = Console(width=columns, record=True, no_color=True)
-    summarize(make_bench(tmp_path / "b", collectives=EVERYTHING), console)
+    content_of(make_bench(tmp_path / "b", collectives=EVERYTHING)).print_summary(console)
     lines = console.export_text().splitlines()
     head = next(line for line in lines if "algbw" in line)
     assert ("type" in head) == has_type
@@ -53,13 +51,9 @@ def test_the_table_on_the_terminal_fits(tmp_path: Path, columns: int, has_type: 
 
 
 def test_results_for_other_programs(tmp_path: Path) -> None:
-    data = read_collectives(make_bench(tmp_path / "b"))
-    found = json.loads(json.dumps(as_json(data)))
-    row = next(r for r in found["rows"] if (r["path"], r["bytes"]) == ("window", 2**20))
+    found = json.loads(json.dumps(content_of(make_bench(tmp_path / "b")).as_json()))
+    row = next(r for r in found["rows"] if (r["path_option"], r["bytes"]) == ("window", 2**20))
     assert row["median_s"] == pytest.approx(MEDIANS["window"][2])
-    assert [round(comparison["gain"], 2) for comparison in found["against_the_rest"]] == [
-        0.8,
-        8.0,
-        5.0,
-        5.0,
-    ]
+    assert (row["path"], row["wrong"]) == ("phalanx window", 0)
+    assert [run["status"] for run in found["runs"]] == ["completed"]
+    assert len(found["findings"][0]) == 2

@@ -15,7 +15,7 @@ from phalanx.report.compression_rows import (
     headline,
     held_in_memory,
 )
-from phalanx.report.kinds import summarize
+from phalanx.report.kinds import content_of
 from phalanx.report.page import write_report
 from phalanx.report.values import View
 from tests.report.compression.made_compression import BYTES, make, step_s
@@ -136,7 +136,7 @@ def test_the_page_and_the_terminal_show_it(study: Path, tmp_path: Path) -> None:
     for title in ("Compressors", "Fit", "Runs"):
         assert f">{title}</h3>" in text
     console = Console(record=True, width=80, soft_wrap=True)
-    summarize(study, console)
+    content_of(study).print_summary(console)
     text = console.export_text()
     assert "pays below 32 Gbit/s" in text
     assert "344 (3.75)" in text  # whole also where 80 columns are all there is

@@ -8,10 +8,8 @@ import pytest
 from rich.console import Console
 
 from phalanx.report.folder import newest_folder
-from phalanx.report.io.rows import read_bench
-from phalanx.report.kinds import summarize
+from phalanx.report.kinds import content_of
 from phalanx.report.page import write_report
-from phalanx.report.pages.io import as_json
 from tests.report.io.made_io import make_io, make_io_study
 from tests.report.made_view import read
 
@@ -24,10 +22,10 @@ def test_the_page_of_a_measurement(tmp_path: Path) -> None:
     assert "<b>bold" not in text
     assert ">×torch</th>" in text
     content, _ = read(folder)
-    names = {panel.figure.name for panel in content.panels}
+    names = {figure.name for figure in content.figures}
     charts = ("utilisation", "throughput", "first", "readers", "depth", "ranks")
     assert names == {f"{chart}-{cache}" for chart in charts for cache in (1, 2)}
-    assert all(panel.figure.rows for panel in content.panels)
+    assert all(figure.rows for figure in content.figures)
 
 
 def test_the_page_of_a_study(tmp_path: Path) -> None:
@@ -36,7 +34,7 @@ def test_the_page_of_a_study(tmp_path: Path) -> None:
     content, _ = read(folder)
     assert content.kind == "io"
     assert [figure.value for figure in content.key_figures] == ["8.16 ms", "40.8 ms"]
-    names = {panel.figure.name for panel in content.panels}
+    names = {figure.name for figure in content.figures}
     charts = ("busy", "throughput", "readers", "depth")
     assert names == {f"{chart}-{panel}" for chart in charts for panel in (1, 2)}
 
@@ -52,7 +50,7 @@ def test_the_newest_folder_may_be_one_of_loading(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("columns", "has_range"), [(80, False), (140, True)])
 def test_the_table_on_the_terminal_fits(tmp_path: Path, columns: int, has_range: bool) -> None:
     console = Console(width=columns, record=True, no_color=True)
-    summarize(make_io(tmp_path / "io"), console)
+    content_of(make_io(tmp_path / "io")).print_summary(console)
     lines = console.export_text().splitlines()
     head = next(line for line in lines if "samples/s" in line)
     assert ("range" in head) == has_range
@@ -63,9 +61,9 @@ def test_the_table_on_the_terminal_fits(tmp_path: Path, columns: int, has_range:
 
 
 def test_results_for_other_programs(tmp_path: Path) -> None:
-    found = json.loads(json.dumps(as_json(read_bench(make_io(tmp_path / "io")))))
-    assert found["utilisation_floor"] == 0.9
-    row = next(r for r in found["rows"] if (r["format"], r["loader"]) == ("npy", "torch"))
+    found = json.loads(json.dumps(content_of(make_io(tmp_path / "io")).as_json()))
+    key = ("npy", "DataLoader")
+    row = next(r for r in found["rows"] if (r["format_option"], r["loader"]) == key)
     assert row["samples_per_s"] == pytest.approx(100 / 0.0408)
-    assert len(row["epoch_s"]) == 3
-    assert found["left_out"] == {"hdf5": "h5py is not installed"}
+    assert (len(row["total_s"]), row["floor"]) == (3, 0.9)
+    assert ["", "Not measured: HDF5; h5py is not installed."] in found["conditions"]

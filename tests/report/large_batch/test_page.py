@@ -10,7 +10,7 @@ from rich.console import Console
 
 from phalanx.records.files import rank_file, read_run, write_record
 from phalanx.records.schema import Outcome
-from phalanx.report.kinds import summarize
+from phalanx.report.kinds import content_of
 from phalanx.report.large_batch_rows import (
     base_recipe,
     batches,
@@ -208,5 +208,5 @@ def test_the_table_has_every_cell(made: View, folder: Path) -> None:
     assert [gone[c] for c in ("accuracy", "seeds", "diverged")] == ["\N{EN DASH}", "4", "4"]
     assert rows["linear, warm-up", "4,096"]["learning rate"] == "0.96"
     console = Console(file=io.StringIO(), width=140)
-    summarize(folder, console)
+    content_of(folder).print_summary(console)
     assert "LAMB: accuracy held up to batch 4,096" in console.file.getvalue()  # type: ignore[attr-defined]

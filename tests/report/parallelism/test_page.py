@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.report.folder import newest_folder
-from phalanx.report.kinds import summarize
+from phalanx.report.kinds import content_of
 from phalanx.report.page import write_report
 from phalanx.report.values import View
 from tests.report.made_view import read, rows_of, table_of
@@ -51,11 +51,11 @@ def test_all_charts_that_the_records_allow(study: Path) -> None:
         *("Time", "Loss", "Bytes and memory, beside their formulas", "Staleness", "Pipelines"),
         *("A network from scratch, up to many workers", "All-reduce on messages"),
     ]
-    names = [panel.figure.name for panel in content.panels]
+    names = [figure.name for figure in content.figures]
     assert len(names) == len(set(names))
     wanted = {"overview-1", "speed-up-1-summed-gradients", "pipeline-2-pipeline-1f1b"}
     assert wanted <= set(names)
-    assert all(panel.figure.rows for panel in content.panels)
+    assert all(figure.rows for figure in content.figures)
 
 
 def test_a_study_without_a_completed_run_has_a_page(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_newest_folder_is_the_study_and_not_its_algorithms(study: Path) -> N
 def test_the_terminal_shows_every_scheme_in_its_width(study: Path, columns: int) -> None:
     console = Console(width=columns, color_system=None)
     with console.capture() as capture:
-        summarize(study, console)
+        content_of(study).print_summary(console)
     lines = capture.get().splitlines()
     head = next(line for line in lines if "epoch s" in line)
     assert ("step ms" in head) == (columns >= 100)

@@ -162,7 +162,7 @@ def point_rows(run: Run, bench: Bench, machine: Machine) -> list[dict[str, Any]]
     )
     rows: list[dict[str, Any]] = []
     for (path, *_), rounds in turns.items():
-        head = {"run": run.name, "_path": path, "path": labels.get(path, path)}
+        head = {"run": run.name, "path_option": path, "path": labels.get(path, path)}
         rows += [{**head, **row} for row in _points(setting, list(rounds.values()), machine)]
     fastest: dict[tuple[str, int], float] = {}
     for row in rows:
@@ -173,7 +173,7 @@ def point_rows(run: Run, bench: Bench, machine: Machine) -> list[dict[str, Any]]
     for row in rows:
         ours = fastest.get((row["collective"], row["bytes"]))
         row |= {"slower": row["median_s"] / ours if ours else None, "_facts": _facts(run, bench)}
-    return sorted(rows, key=lambda row: (row["bytes"], order.get(row["_path"], len(order))))
+    return sorted(rows, key=lambda row: (row["bytes"], order.get(row["path_option"], len(order))))
 
 
 def _points(

@@ -38,13 +38,6 @@ LOADERS = {
     "read-kept": "plain read, kept",
 }
 CACHE_LABELS: dict[Cache, str] = {"warm": "from memory (warm)", "cold": "from the disk (cold)"}
-OF_WAY = ("format", "loader", "kind", "cache", "readers", "depth", "ranks", "way", "compute_ms")
-COLUMNS = (
-    *OF_WAY,
-    *("samples_per_s", "mb_per_s", "mb_per_s_low", "mb_per_s_high", "first_ms", "stalls"),
-    *("utilisation", "utilisation_low", "utilisation_high"),
-)
-"""Columns that charts are drawn from."""
 RATE = Measure(column="samples_per_s")
 QUANTITIES = (
     *(RATE, *(Measure(column=n) for n in ("mb_per_s", "first_ms", "stalls", "utilisation"))),
@@ -161,7 +154,7 @@ def _of_way(way: IoCell, compute_s: float) -> dict[str, Any]:
     readers = f"{way.readers} {way.kind}" if way.readers else "no readers"
     return {
         "_way": way,
-        "_format": way.format,
+        "format_option": way.format,
         "format": PHRASES[way.format],
         "loader": LOADERS[way.loader],
         "kind": way.kind,

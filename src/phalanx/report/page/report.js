@@ -11,8 +11,8 @@
     rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])));
 
   const drawChart = async (element) => {
-    const { spec, table } = page.figures[element.dataset.chart];
-    const filled = { ...spec, data: { name: "rows", values: rowsOf(page.tables[table]) } };
+    const figure = page.figures[element.dataset.chart];
+    const filled = { ...figure.spec, data: { name: "rows", values: rowsOf(figure) } };
     const { view } = await vegaEmbed(element, filled, {
       actions: false,
       config: page.config,
@@ -75,7 +75,7 @@
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const savedCsv = (name) => {
-    const { names, rows } = page.tables[page.figures[name].table];
+    const { names, rows } = page.figures[name];
     return [names, ...rows].map((row) => `${row.map(csvField).join(",")}\r\n`).join("");
   };
   const saved = {

@@ -5,20 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from phalanx.report.build import claims_of, views_of
 from phalanx.report.cells import Row
 from phalanx.report.claims import TIMES
 from phalanx.report.collectives import claims
 from phalanx.report.collectives.claims import FAR
 from phalanx.report.collectives.rows import (
-    PHRASES,
     memory_rows,
     read_collectives,
 )
 from phalanx.report.content import Column, words
 from phalanx.report.format import grouped, microseconds, size
 from phalanx.report.marks import Axis, Bars, Lines
-from phalanx.report.values import ChartSection, Page, Plot, Say, StudyRows, TableSpec, View
+from phalanx.report.values import ChartSection, Page, Plot, Say, TableSpec, View
 
 SOURCE = "calls events of all ranks: times_s, the slowest rank of each call; traffic, round_trips"
 SIZE_WORDS = (
@@ -254,56 +252,3 @@ ALGORITHMS = Page(
     tables=(RESULTS,),
 )
 """Part of another page: algorithms that a study has measured."""
-
-
-def as_json(data: StudyRows) -> dict[str, Any]:
-    """Return the content of the tables of one run, unrounded, for other programs."""
-    (view,), (run,) = views_of(COLLECTIVES, data), data.runs
-    machine = run["_machine"]
-    return {
-        "bench": run["run"],
-        "mpi": run["mpi"],
-        "status": run["status"],
-        "rows": [_as_json(row) for row in data.rows],
-        "against_the_rest": [
-            {
-                "collective": ours["collective"],
-                "bytes": ours["bytes"],
-                "ours": ours["path"],
-                "theirs": theirs["path"],
-                "gain": claims.gain((ours, theirs)),
-            }
-            for panel in view.panels
-            for ours, theirs in claims.pairs(panel)
-        ],
-        "machine": {
-            "copy_bytes_per_s": {str(n): rate for n, rate in machine.copy.items()},
-            "add_bytes_per_s": {str(n): rate for n, rate in machine.add.items()},
-            "flag_round_trip_s": machine.round_trip_s,
-        },
-        "not_measured": [
-            {"path": o.label, "collective": PHRASES[o.collective], "reason": o.obstacle}
-            for o in run["_obstacles"]
-        ],
-        "findings": [f"{label}: {text}" if label else text for label, text in claims_of([view])],
-    }
-
-
-def _as_json(row: Row) -> dict[str, Any]:
-    def times(name: str, factor: float) -> float | None:
-        return None if row[name] is None else row[name] * factor
-
-    return {
-        "collective": row["collective"],
-        "path": row["_path"],
-        "label": row["path"],
-        **{name: row[name] for name in ("ranks", "count", "bytes", "calls")},
-        "min_s": times("median_us_low", 1e-6),
-        "median_s": row["median_s"],
-        "p99_s": times("median_us_high", 1e-6),
-        "algorithm_bandwidth_bytes_per_s": times("algbw", 1e9),
-        "bus_bandwidth_bytes_per_s": times("busbw", 1e9),
-        "wrong": row["wrong"],
-        "floor_s": times("floor_us", 1e-6),
-        "times_floor": row["times_floor"],
-    }

@@ -126,7 +126,6 @@ COMPRESSION = Page(
         finish=rows_of.in_order,
     ),
     cell=("compressor",),
-    columns=("compressor", "bandwidth"),
     baseline=baseline(compressor=NONE),
     quantities=(
         *(STEP, SENT, ACCURACY, Gain(column="gain", measure=STEP)),

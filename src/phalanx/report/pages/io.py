@@ -7,9 +7,6 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import msgspec
-
-from phalanx.report.build import claims_of, views_of
 from phalanx.report.cells import Row
 from phalanx.report.content import Column, words
 from phalanx.report.format import amount, duration, fixed, grouped, one_decimal, three_digits
@@ -27,17 +24,13 @@ from phalanx.report.io.claims import (
     with_compute,
 )
 from phalanx.report.io.rows import (
-    COLUMNS,
-    MEGABYTE,
-    OF_WAY,
     QUANTITIES,
-    floor_of,
     read_bench,
     read_study,
     ways_of,
 )
 from phalanx.report.marks import Axis, Bars, Lines
-from phalanx.report.values import ChartSection, Page, Plot, Rows, Say, StudyRows, TableSpec, View
+from phalanx.report.values import ChartSection, Page, Plot, Rows, Say, TableSpec, View
 
 SOURCE = "io_epoch events of all ranks: samples, bytes, total_s, waits_s"
 SHORT = {"threads": "thr.", "processes": "proc."}
@@ -123,20 +116,14 @@ RANKS_PLOT = _over(
 
 
 def frame(choose: Callable[[Ways], Iterable[Row]]) -> Callable[[View], list[Row]]:
-    """Return the rows of some ways of each panel, with the floor of its profile."""
-
-    def rows(view: View) -> list[Row]:
-        names = ("panel", "run", *COLUMNS, "floor")
-        found = (way for ways in view.by_panel.values() for way in choose(ways))
-        return [{name: way[name] for name in names} for way in found]
-
-    return rows
+    """Return the rows of some ways of each panel."""
+    return lambda view: [way for ways in view.by_panel.values() for way in choose(ways)]
 
 
 def busiest_by_compute(ways: Ways) -> list[Row]:
     """Return the best utilisation of each format at each compute time."""
     found = own(with_compute(ways))
-    best = best_by(found, ("_format", "compute_s"), busy)
+    best = best_by(found, ("format_option", "compute_s"), busy)
     return [best[key] for key in sorted(best)]
 
 
@@ -145,7 +132,7 @@ def fastest_over(column: str) -> Callable[[Ways], list[Row]]:
 
     def choose(ways: Ways) -> list[Row]:
         known = [w for w in own(flat(ways)) if column != "depth" or w["readers"]]
-        best = best_by(known, ("_format", column), BY_BYTES)
+        best = best_by(known, ("format_option", column), BY_BYTES)
         several = len({value for _, value in best}) > 1
         return [best[key] for key in sorted(best)] if several else []
 
@@ -232,7 +219,7 @@ WAYS = TableSpec(
     on_terminal=True,
     style=_style,
     columns=(
-        words("format", "_format", short="format"),
+        words("format", "format_option", short="format"),
         words("cache", "cache", short="cache"),
         words("loader", _loader, short="loader"),
         words("readers", _readers, short="readers"),
@@ -287,7 +274,6 @@ FASTEST = Say(
 _page = partial(
     Page,
     cell=("_way", "compute_s"),
-    columns=(*OF_WAY, "compute_s", "run", "floor", "number", "_way", "_format", "_bench"),
     quantities=QUANTITIES,
     frames=FRAMES,
     tables=TABLES,
@@ -338,32 +324,3 @@ IO_STUDY = _page(
     leading=(BUSY_PLOT,),
     sections=(ChartSection("What comes through", (THROUGHPUT_PLOT, READERS_PLOT, DEPTH_PLOT)),),
 )
-
-
-def as_json(data: StudyRows) -> dict[str, Any]:
-    """Return the content of the table of a measurement, unrounded, for other programs."""
-    (view,), (run,) = views_of(IO, data), data.runs
-    return {
-        "bench": run["run"],
-        "status": run["status"],
-        "scaled": run["_bench"].setting.scaled,
-        "utilisation_floor": floor_of(run["_bench"]),
-        "rows": [_as_json(way) for way in ways_of(view)],
-        "left_out": run["_bench"].left_out,
-        "findings": [f"{label}: {text}" for label, text in claims_of([view])],
-    }
-
-
-def _as_json(way: Row) -> dict[str, Any]:
-    return {
-        **msgspec.to_builtins(way["_way"]),
-        "compute_s": way["compute_s"],
-        "samples_per_s": way["samples_per_s"],
-        "bytes_per_s": way["mb_per_s"] * MEGABYTE,
-        "first_batch_s": way["first_ms"] / 1e3,
-        "stalls": way["stalls"],
-        "utilisation": way["utilisation"],
-        "resident_before": way["resident"],
-        "wrong": way["wrong"],
-        "epoch_s": way["_cell"].values("total_s"),
-    }

@@ -99,7 +99,6 @@ LARGE_BATCH = Page(
         finish=rows_of.by_batch,
     ),
     cell=("remedy", "batch_size"),
-    columns=("remedy", "batch_size", "learning_rate", "updates_per_epoch", "smallest", "optimizer"),
     baseline=rows_of.recipe_at_the_smallest,
     quantities=(
         ACCURACY,

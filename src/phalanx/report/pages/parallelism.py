@@ -25,9 +25,9 @@ from phalanx.report.format import (
 from phalanx.report.marks import Axis, Bars, Lines, Spans
 from phalanx.report.pages.collectives import ALGORITHMS
 from phalanx.report.pages.scratch import SCRATCH, scratch_part
-from phalanx.report.parallelism_rows import EQUAL, MEBIBYTE, NEAR_FORMULA, range_of
-from phalanx.report.rank_details import state
-from phalanx.report.training import COLUMNS, reader
+from phalanx.report.parallelism_rows import EQUAL, NEAR_FORMULA
+from phalanx.report.scheme_costs import MEBIBYTE, range_of
+from phalanx.report.training import reader
 from phalanx.report.training_page import EPOCH, EPOCH_SOURCE, accuracy, epoch_time
 from phalanx.report.training_tables import RUNS, with_ends
 from phalanx.report.values import ChartSection, Page, Part, Plot, Say, TableSpec, View
@@ -247,12 +247,9 @@ def _gained(row: Row) -> str:
     return amount(gained) if gained >= 0 else f"{MINUS}{amount(-gained)}"
 
 
-def _in_memory(name: str, form: Any) -> Any:
-    def value(row: Row) -> Any:
-        found = getattr(state(row["_fullest"]), name)
-        return None if found is None else form(found)
-
-    return value
+def _in_memory(name: str, form: Any) -> Column[Row]:
+    titles = {"found": "together", "difference": "off by"}
+    return Column(titles.get(name, name), lambda row: getattr(row["_state"], name), form)
 
 
 SCHEME: tuple[Column[Row], ...] = (
@@ -312,9 +309,9 @@ MEMORY = TableSpec(
         *SCHEME,
         words("role", "role"),
         *(Column(name, _kept(name)) for name in ("parameters", "gradients", "optimizer")),
-        Column("together", _in_memory("found", amount)),
-        Column("formula", _in_memory("formula", amount)),
-        Column("off by", _in_memory("difference", signed_percent)),
+        _in_memory("found", amount),
+        _in_memory("formula", amount),
+        _in_memory("difference", signed_percent),
         Column("process", _gained),
         words("formula of memory", lambda row: row["_fullest"].expected.state_formula or ""),
     ),
@@ -341,7 +338,6 @@ def facts(view: View) -> list[str]:
 
 PARALLELISM = Page(
     read=reader(rows_of.of_run, keeps_steps=True, counts=rows_of.is_scheme, finish=rows_of.finish),
-    columns=(*COLUMNS, "label", "bar"),
     baseline=of_training.SEQUENTIAL,
     quantities=(
         *of_training.QUANTITIES,

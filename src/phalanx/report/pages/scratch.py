@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from phalanx.report.cells import Cell, Measure, Row
 from phalanx.report.claims import Fastest, compared
@@ -13,7 +12,8 @@ from phalanx.report.content import Column, words
 from phalanx.report.figure import numbers
 from phalanx.report.format import counted, fixed, percent, whole_percent
 from phalanx.report.marks import Axis, Lines
-from phalanx.report.parallelism_rows import cost_columns, detail_of, range_of, scheme_columns
+from phalanx.report.parallelism_rows import cost_columns, scheme_columns
+from phalanx.report.scheme_costs import range_of
 from phalanx.report.training import read_trainings
 from phalanx.report.training_page import ACCURACY, EPOCH, EPOCH_SOURCE, LOSS, epoch_time
 from phalanx.report.values import ChartSection, Page, Plot, Say, StudyRows, TableSpec, Told, View
@@ -67,13 +67,8 @@ def _loss_domain(rows: Sequence[Row]) -> tuple[float, float]:
 def cells_once(view: View) -> list[Row]:
     """Return the cells, of which a single process is in every panel, once each."""
     rows = {id(row["_cell"].rows[0]["_measure"]): row for row in view.frame("cells")}
-    found = [{**row, **cost_columns(row), "sent": _sent(row)} for row in rows.values()]
+    found = [{**row, **cost_columns(row)} for row in rows.values()]
     return sorted(found, key=lambda row: (row["strategy"] != ALONE, row["strategy"]))
-
-
-def _sent(row: Row) -> Any:
-    detail = detail_of(row)
-    return [detail.sent(rank) for rank in detail.ranks]
 
 
 TOOLTIP = (
@@ -89,7 +84,6 @@ _plot = partial(
 )
 SCRATCH = Page(
     read=read_trainings,
-    columns=("strategy", "ranks", "hidden", "num_workers", "who"),
     cell=("cell", "hidden"),
     quantities=(EPOCH, LOSS, ACCURACY, Measure(column="waiting")),
     frames={"once": cells_once},
@@ -154,9 +148,11 @@ SCRATCH = Page(
                 Column("epoch (s)", "epoch_s", fixed, short="epoch s"),
                 Column("waiting", "waiting", whole_percent, short="wait %"),
                 Column(
-                    "sent a rank and step", lambda row: range_of(row["sent"], "found"), short="sent"
+                    "sent a rank and step",
+                    lambda row: range_of(row["_sent"], "found"),
+                    short="sent",
                 ),
-                Column("formula", lambda row: range_of(row["sent"], "formula")),
+                Column("formula", lambda row: range_of(row["_sent"], "formula")),
                 words("=", "mark"),
                 words("equal", lambda row: row["mark"][:1], short="=", only="terminal"),
                 Column("loss", "loss", "{:.4f}".format, short="loss"),

@@ -80,7 +80,6 @@ SURVIVAL = Page(
         tells_left_out=True,
     ),
     cell=("way",),
-    columns=("way",),
     baseline=baseline(way=UNDISTURBED),
     quantities=(
         *(rows_of.SHARE, rows_of.WALL, rows_of.NOTICE, rows_of.CONTINUE),

@@ -5,14 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from phalanx.records.events import ActionEvent, StartedEvent
-from phalanx.report.rank_details import (
-    FormulaCheck,
-    RunDetail,
-    losses,
-    pipeline_step,
-    state,
-)
+from phalanx.report.measures import RunMeasure
+from phalanx.report.parallelism_rows import losses
+from phalanx.report.pipeline_steps import bubble, drawn_step
 from phalanx.report.rank_measures import RankMeasure, measure_rank
+from phalanx.report.scheme_costs import FormulaCheck, num_steps, roles, sent, state
 from tests.report.parallelism.made_parallelism import (
     EPOCHS,
     FULL_BYTES,
@@ -24,30 +21,29 @@ from tests.report.parallelism.made_parallelism import (
 )
 
 
-def detail_of(made: Made) -> RunDetail:
-    return RunDetail(
-        ranks=[
-            measure_rank(events_of(made, rank), rank=rank, keeps_steps=True)
-            for rank in range(made.ranks)
-        ]
-    )
+def run_of(made: Made) -> RunMeasure:
+    ranks = {
+        rank: measure_rank(events_of(made, rank), rank=rank, keeps_steps=True)
+        for rank in range(made.ranks)
+    }
+    return RunMeasure(name=made.name, status="completed", ranks=ranks)
 
 
 RING = Made(name="ring", strategy="mpi", ranks=3, sent_bytes=900, formula_bytes=900.0)
 
 
 def test_bytes_are_those_of_a_step() -> None:
-    detail = detail_of(RING)
-    pairs = [detail.sent(rank) for rank in detail.ranks]
+    run = run_of(RING)
+    pairs = [sent(run, rank) for rank in run.ranks.values()]
     assert [pair.found for pair in pairs] == [900.0] * 3
     assert all(pair.is_equal for pair in pairs)
 
 
 def test_a_server_is_counted_by_the_steps_of_its_workers() -> None:
-    detail = detail_of(Made(name="s", strategy="server", ranks=3, servers=1, sent_bytes=700))
-    assert detail.roles == ["server", "worker"]
-    assert detail.num_steps == STEPS * EPOCHS
-    assert detail.sent(detail.ranks[0]).found == 700.0
+    run = run_of(Made(name="s", strategy="server", ranks=3, servers=1, sent_bytes=700))
+    assert list(roles(run)) == ["server", "worker"]
+    assert num_steps(run) == STEPS * EPOCHS
+    assert sent(run, run.ranks[0]).found == 700.0
 
 
 @pytest.mark.parametrize(
@@ -69,34 +65,31 @@ def test_what_was_found_beside_the_formula(
 
 
 def test_memory_is_parameters_gradients_and_state() -> None:
-    rank = detail_of(RING).ranks[0]
-    assert state(rank).found == 4 * FULL_BYTES
+    assert state(run_of(RING).ranks[0]).found == 4 * FULL_BYTES
     assert state(RankMeasure()).found is None
 
 
 def test_losses_are_over_all_ranks() -> None:
-    found = losses(detail_of(RING), most=1_000)
-    assert [loss.step for loss in found] == list(range(STEPS * EPOCHS))
-    assert [loss.loss for loss in found] == pytest.approx(
+    found = losses(list(run_of(RING).ranks.values()), most=1_000)
+    assert [loss["step"] for loss in found] == list(range(1, STEPS * EPOCHS + 1))
+    assert [loss["loss"] for loss in found] == pytest.approx(
         [loss_at(RING, step) for step in range(STEPS * EPOCHS)]
     )
-    assert found[-1].trained_s == pytest.approx(RING.step_s * STEPS * EPOCHS)
+    assert found[-1]["trained_s"] == pytest.approx(RING.step_s * STEPS * EPOCHS)
 
 
 def test_neighbouring_steps_are_averaged() -> None:
-    found = losses(detail_of(RING), most=30)
+    found = losses(list(run_of(RING).ranks.values()), most=30)
     assert len(found) == 30
-    assert found[0].step == 1
-    assert found[0].loss == pytest.approx((loss_at(RING, 0) + loss_at(RING, 1)) / 2)
+    assert found[0]["step"] == 2
+    assert found[0]["loss"] == pytest.approx((loss_at(RING, 0) + loss_at(RING, 1)) / 2)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_the_bubble_of_gpipe_is_that_of_the_formula(ranks: int) -> None:
     made = Made(name="p", strategy="pipeline", ranks=ranks, mesh={"pp": ranks}, bubble=0.1)
-    step = pipeline_step(detail_of(made))
-    assert step is not None
-    assert step.step == 1, "the first is warm-up"
-    assert step.bubble == pytest.approx((ranks - 1) / (MICRO_BATCHES + ranks - 1))
+    step = drawn_step(run_of(made).ranks.values())
+    assert bubble(step) == pytest.approx((ranks - 1) / (MICRO_BATCHES + ranks - 1))
 
 
 def test_of_several_pipelines_the_first_is_drawn() -> None:
@@ -104,10 +97,8 @@ def test_of_several_pipelines_the_first_is_drawn() -> None:
         placed(rank, {"pp": pp, "dp": dp}, actions(rank))
         for rank, (pp, dp) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)])
     ]
-    step = pipeline_step(RunDetail(ranks=ranks))
-    assert step is not None
-    assert [part[0].stage for part in step.actions.values()] == [0, 2]
-    assert step.ranks == [0, 2]
+    step = drawn_step(ranks)
+    assert [(row["stage"], row["rank"]) for row in step] == [(0, 0), (2, 2)]
 
 
 def test_a_step_that_a_rank_did_not_record_is_left_out() -> None:
@@ -115,8 +106,7 @@ def test_a_step_that_a_rank_did_not_record_is_left_out() -> None:
         placed(0, {"pp": 0}, actions(0)),
         placed(1, {"pp": 1}, actions(1, step=1)),
     ]
-    assert pipeline_step(RunDetail(ranks=ranks)) is None
-    assert pipeline_step(RunDetail(ranks=[RankMeasure()])) is None
+    assert drawn_step(ranks) == drawn_step([RankMeasure()]) == []
 
 
 def placed(rank: int, place: dict[str, int], done: Sequence[ActionEvent]) -> RankMeasure:
