@@ -60,14 +60,14 @@ def print_study(folder: Path, report: Path, wanted: bool) -> None:
 def print_measurement(folder: Path, console: Console, wanted: bool) -> None:
     """Print what was measured, as JSON if `wanted`, and draw its page."""
     from phalanx.report.kinds import content_of
-    from phalanx.report.page import write_report
+    from phalanx.report.page import write_page
 
     content = content_of(folder)
     if wanted:
         print_json(content.as_json())
     else:
         content.print_summary(console)
-    console.print(f"report: {write_report(folder)}", markup=False)
+    console.print(f"report: {write_page(content, folder)}", markup=False)
 
 
 def describe_run(measure: RunMeasure) -> dict[str, Any]:

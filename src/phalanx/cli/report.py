@@ -10,8 +10,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from phalanx.cli.console import new_console
-from phalanx.report.folder import damaged_runs, newest_folder
-from phalanx.report.page import write_report
+from phalanx.report.folder import newest_folder
+from phalanx.report.kinds import content_of
+from phalanx.report.page import write_page
 from phalanx.report.trace.read import is_traced
 from phalanx.report.trace.show import show_trace
 from phalanx.report.trace.write import TRACE_NAME
@@ -48,9 +49,11 @@ def report(
     chosen = folder or newest_folder(RUNS)
     if is_traced(chosen) and not (chosen / TRACE_NAME).exists():
         show_trace(chosen, new_console(json_=True))  # on standard error: the page is the result
-    page = write_report(chosen, output)
-    for damage in damaged_runs(chosen):
-        print(f"phalanx: left out: {damage}", file=sys.stderr)
+    content = content_of(chosen)
+    page = write_page(content, chosen, output)
+    for row in content.data.runs:
+        if row["status"] == "damaged":
+            print(f"phalanx: left out: {row['error'] or row['run']}", file=sys.stderr)
     print(page)
     if open_:
         webbrowser.open(page.resolve().as_uri())

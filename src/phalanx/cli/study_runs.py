@@ -13,7 +13,7 @@ from phalanx.cli.preflight import preflight_nodes
 from phalanx.errors import RunFailedError
 from phalanx.jobs.record import this_command
 from phalanx.report.kinds import content_of
-from phalanx.report.page import write_report
+from phalanx.report.page import write_page
 from phalanx.study.execute import PreparedStudy, execute, is_done, open_study
 from phalanx.study.planned import named_hosts
 
@@ -36,10 +36,11 @@ def run_study(
         console.print(line, markup=False)
     with interruption_noted(console, "the same command goes on from here"):
         failed = (study.make_runs or execute)(folder, runs, console)
-    content_of(folder).print_summary(console)
+    content = content_of(folder)
+    content.print_summary(console)
     if study.hint:
         console.print(study.hint, markup=False)
-    report = write_report(folder)
+    report = write_page(content, folder)
     console.print(f"report: {report}", markup=False)
     print_study(folder, report, json_)
     if failed:

@@ -35,25 +35,31 @@ def read_folder(folder: Path, *, keeps_steps: bool = False) -> StudyMeasures:
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder of a study or of a run")
-    if (folder / "study.json").exists():
-        study = _readable_study(folder)
+    study = study_of(folder)
+    if study is not None:
         runs = tuple(_run_of_study(folder / name, keeps_steps=keeps_steps) for name in study.runs)
     elif (folder / "run.json").exists():
-        runs = (_single_run(folder),)
-        study = _study_of_one(runs[0])
+        runs = (_run_of_study(folder, is_alone=True),)
+        if runs[0].run is None:
+            raise UserError(runs[0].error or f"{folder} is damaged")
+        command = runs[0].run.command
+        study = _study_around(runs, study=runs[0].run.run, kind="train", command=command)
     else:
         paths = sorted(folder.glob("*/run.json"))
         runs = tuple(_run_of_study(path.parent, is_alone=True) for path in paths)
-        study = _study_of_loose_runs(folder, runs)
+        if not runs:
+            raise UserError(
+                f"{folder} holds neither study.json nor run.json, nor folders of runs: "
+                "give the folder of a study or of a run"
+            )
+        study = _study_around(runs, study=folder.name, kind="runs", command="")
     return StudyMeasures(folder=folder, study=study, runs=runs)
 
 
-def damaged_runs(folder: Path) -> list[str]:
-    """Return what is wrong with each run of a study that its page leaves out for damage."""
-    if not (folder / "study.json").exists():
-        return []
-    runs = (_run_of_study(folder / name) for name in _readable_study(folder).runs)
-    return [run.error or run.name for run in runs if run.status == "damaged"]
+def _study_around(runs: Sequence[RunMeasure], **told: str) -> Study:
+    """Return the plan of runs that belong to no study."""
+    started = [measure.run.started_at for measure in runs if measure.run]
+    return Study(**told, started_at=min(started, default=""), runs=[each.name for each in runs])
 
 
 def newest_folder(root: Path) -> Path:
@@ -84,21 +90,12 @@ def study_of(folder: Path) -> Study | None:
 
     Raises: UserError when study.json cannot be read.
     """
-    return _readable_study(folder) if (folder / "study.json").exists() else None
-
-
-def _readable_study(folder: Path) -> Study:
+    if not (folder / "study.json").exists():
+        return None
     try:
         return read_study(folder)
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
-
-
-def _single_run(folder: Path) -> RunMeasure:
-    measure = _run_of_study(folder, is_alone=True)
-    if measure.status == "damaged":
-        raise UserError(measure.error or f"{folder} is damaged")
-    return measure
 
 
 def _run_of_study(folder: Path, *, is_alone: bool = False, keeps_steps: bool = False) -> RunMeasure:
@@ -158,31 +155,3 @@ def _read_ranks(
             events = chain.from_iterable(map(read_events, files))
             measures[rank] = measure_rank(events, rank=rank, keeps_steps=keeps_steps)
     return measures
-
-
-def _study_of_one(measure: RunMeasure) -> Study:
-    run = measure.run
-    assert run is not None  # checked by _single_run
-    return Study(
-        study=run.run,
-        kind="train",
-        command=run.command,
-        started_at=run.started_at,
-        runs=[run.run],
-    )
-
-
-def _study_of_loose_runs(folder: Path, runs: tuple[RunMeasure, ...]) -> Study:
-    if not runs:
-        raise UserError(
-            f"{folder} holds neither study.json nor run.json, nor folders of runs: "
-            "give the folder of a study or of a run"
-        )
-    started = [measure.run.started_at for measure in runs if measure.run]
-    return Study(
-        study=folder.name,
-        kind="runs",
-        command="",
-        started_at=min(started, default=""),
-        runs=[measure.name for measure in runs],
-    )

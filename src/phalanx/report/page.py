@@ -24,13 +24,20 @@ LIBRARIES = "window.vegaEmbed = vegaEmbed;"
 
 
 def write_report(folder: Path, output: Path | None = None) -> Path:
-    """Draw the page of a study, a run or measured collectives and return its path
-    (`<folder>/report.html` by default).
+    """Draw the page of a study, a run or measured collectives and return its path.
 
     Raises UserError when the records cannot be read or the page cannot be written.
     """
+    return write_page(content_of(folder), folder, output)
+
+
+def write_page(content: Content, folder: Path, output: Path | None = None) -> Path:
+    """Draw a page and return its path (`<folder>/report.html` by default).
+
+    Raises UserError when it cannot be written.
+    """
     path = output or folder / PAGE_NAME
-    page = render(content_of(folder))
+    page = render(content)
     write_missing_trace(folder)
     try:
         write_atomically(path, page.encode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import altair as alt
@@ -139,36 +140,27 @@ class Series:
 
     @property
     def color(self) -> alt.Color:
-        colours = [f"var({colour})" for colour, _ in self.looks.values()]
-        channel: alt.Color = self._channel(alt.Color, colours)
-        return channel
+        return alt.Color(**self._channel([f"var({colour})" for colour, _ in self.looks.values()]))
 
     @property
     def shape(self) -> alt.Shape:
-        shapes = [shape for _, shape in self.looks.values()]
-        channel: alt.Shape = self._channel(alt.Shape, shapes)
-        return channel
+        return alt.Shape(**self._channel([shape for _, shape in self.looks.values()]))
 
     @property
     def dash(self) -> alt.StrokeDash:
         """Dashes in place of shapes, for lines without marks."""
-        dashes = [DASHES[i % len(DASHES)] for i in range(len(self.looks))]
-        channel: alt.StrokeDash = self._channel(alt.StrokeDash, dashes)
-        return channel
+        return alt.StrokeDash(
+            **self._channel([DASHES[i % len(DASHES)] for i in range(len(self.looks))])
+        )
 
-    def _channel(self, channel: Any, values: Sequence[Any]) -> Any:
-        legend = None
-        if self.has_legend:
-            columns: dict[str, Any] = {} if self.columns is None else {"columns": self.columns}
-            legend = alt.Legend(symbolOpacity=1, **columns)
-        scale = alt.Scale(domain=list(self.looks), range=list(values))
-        return channel(f"{self.field}:N", title=self.title, scale=scale, legend=legend)
-
-
-def _free(offered: Sequence[str], taken: Sequence[str], number: int) -> list[str]:
-    """Return unused values from those offered, cycling when they run out."""
-    free = [one for one in offered if one not in taken] or list(offered)
-    return [free[i % len(free)] for i in range(number)]
+    def _channel(self, values: Sequence[Any]) -> dict[str, Any]:
+        columns = {} if self.columns is None else {"columns": self.columns}
+        return {
+            "shorthand": f"{self.field}:N",
+            "title": self.title,
+            "scale": alt.Scale(domain=list(self.looks), range=list(values)),
+            "legend": alt.Legend(symbolOpacity=1, **columns) if self.has_legend else None,
+        }
 
 
 def series_of(
@@ -181,18 +173,26 @@ def series_of(
     """
     names = {row[field]: row[look or field] for row in rows if row[field] is not None}
     if all(isinstance(name, int | float) for name in names):
-        values: list[Any] = sorted(names)
-        looks = {value: NUMBERED[i % len(NUMBERED)] for i, value in enumerate(values)}
+        looks = dict(zip(sorted(names), cycle(NUMBERED), strict=False))
         return Series(field=field, looks=looks, title=title or field, columns=None)
-    looks = {name: LOOKS[key] for name, key in names.items() if key in LOOKS}
-    looks = dict(sorted(looks.items(), key=lambda item: list(LOOKS).index(str(names[item[0]]))))
-    others, taken = [name for name in names if name not in looks], list(looks.values())
-    colours = _free(OTHER_COLOURS, [colour for colour, _ in taken], len(others))
-    shapes = _free(OTHER_SHAPES, [shape for _, shape in taken], len(others))
-    looks.update(zip(others, zip(colours, shapes, strict=True), strict=True))
-    columns = 2 if others or len(looks) > 4 else None
+    order = list(LOOKS)
+    known = sorted(
+        (n for n, key in names.items() if key in LOOKS), key=lambda n: order.index(str(names[n]))
+    )
+    looks = {name: LOOKS[str(names[name])] for name in known}
+    others = [name for name in names if name not in looks]
+    taken = [set(kind) for kind in zip(*looks.values(), strict=True)] or [set(), set()]
+    free = (
+        [one for one in offered if one not in used] or offered
+        for offered, used in zip((OTHER_COLOURS, OTHER_SHAPES), taken, strict=True)
+    )
+    looks |= zip(others, zip(*map(cycle, free), strict=False), strict=False)
     return Series(
-        field=field, looks=looks, title=title or None, columns=columns, has_legend=has_legend
+        field=field,
+        looks=looks,
+        title=title or None,
+        columns=2 if others or len(looks) > 4 else None,
+        has_legend=has_legend,
     )
 
 

@@ -9,7 +9,7 @@ from phalanx.errors import UserError
 from phalanx.records.schema import Outcome
 from phalanx.report.cells import Row
 from phalanx.report.io.claims import compare_loaders, flat, paced
-from phalanx.report.io.rows import read_bench, ways_of
+from phalanx.report.io.rows import read_io_rows, ways_of
 from tests.report.io.made_io import BATCH_S, COMPUTE_S, RUNS, SAMPLES, STEPS, make_io
 from tests.report.made_view import read
 
@@ -87,13 +87,13 @@ def test_half_the_records_of_a_completed_measurement_are_none(
     lines = path.read_bytes().splitlines(keepends=True) * 2
     path.write_bytes(b"".join(lines[: int(len(lines) * times / 2)]))
     with pytest.raises(UserError, match=f"is damaged: ranks-2/rank-1.jsonl .*{told}"):
-        read_bench(folder)
+        read_io_rows(folder)
 
 
 def test_damaged_records_are_named(tmp_path: Path) -> None:
     folder = make_io(tmp_path / "io")
     (folder / "ranks-1" / "rank-0.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match="line 1 is not a record"):
-        read_bench(folder)
+        read_io_rows(folder)
     with pytest.raises(UserError, match=r"holds no io\.json"):
-        read_bench(tmp_path)
+        read_io_rows(tmp_path)

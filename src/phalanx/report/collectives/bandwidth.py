@@ -12,43 +12,26 @@ import numpy as np
 
 from phalanx.records.collectives import Collective
 
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """Bytes of one collective as functions of the number of ranks, in units of n."""
-
-    bus_factor: Callable[[int], float]
-    traffic: Callable[[int], float]
-    """Read and written by all ranks together, each reading the others' buffers where they lie."""
-    touched: Callable[[int], float]
-    """Of anybody's memory, by one rank for it."""
-
-
-def _always(value: float) -> Callable[[int], float]:
-    return lambda _: value
-
-
-_RULES: dict[Collective, Rule] = {
-    "all_reduce": Rule(  # every buffer is read once and written once
-        bus_factor=lambda p: 2 * (p - 1) / p, traffic=lambda p: 2 * p, touched=_always(1)
-    ),
-    "reduce_scatter": Rule(  # all inputs are read, each rank's n/p is written
-        bus_factor=lambda p: (p - 1) / p, traffic=lambda p: p + 1, touched=lambda p: 1 + 1 / p
-    ),
-    "all_gather": Rule(  # each rank reads all shards and writes its n
-        bus_factor=lambda p: (p - 1) / p, traffic=lambda p: 2 * p, touched=lambda p: 1 + 1 / p
-    ),
-    "all_to_all": Rule(
-        bus_factor=lambda p: (p - 1) / p, traffic=lambda p: 2 * p, touched=_always(2)
-    ),
-    "broadcast": Rule(bus_factor=_always(1), traffic=lambda p: 2 * (p - 1), touched=_always(1)),
-    "barrier": Rule(bus_factor=_always(0), traffic=_always(0), touched=_always(0)),
+OfRanks = Callable[[int], float]
+_RULES: dict[Collective, tuple[OfRanks, OfRanks, OfRanks]] = {
+    # every buffer is read once and written once
+    "all_reduce": (lambda p: 2 * (p - 1) / p, lambda p: 2 * p, lambda _: 1),
+    # all inputs are read, each rank's n/p is written
+    "reduce_scatter": (lambda p: (p - 1) / p, lambda p: p + 1, lambda p: 1 + 1 / p),
+    # each rank reads all shards and writes its n
+    "all_gather": (lambda p: (p - 1) / p, lambda p: 2 * p, lambda p: 1 + 1 / p),
+    "all_to_all": (lambda p: (p - 1) / p, lambda p: 2 * p, lambda _: 2),
+    "broadcast": (lambda _: 1, lambda p: 2 * (p - 1), lambda _: 1),
+    "barrier": (lambda _: 0, lambda _: 0, lambda _: 0),
 }
+"""By the number of ranks, in units of n: the bus factor; bytes read and written by all ranks
+together, each reading the others' buffers where they lie; bytes of any memory that one rank
+touches."""
 
 
 def bus_bandwidth(collective: Collective, ranks: int, num_bytes: int, seconds: float) -> float:
     """Return the bus bandwidth in bytes per second, as defined by nccl-tests."""
-    return num_bytes / seconds * _RULES[collective].bus_factor(ranks)
+    return num_bytes / seconds * _RULES[collective][0](ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +57,7 @@ def floor_s(collective: Collective, ranks: int, num_bytes: int, machine: Machine
     flags_s = machine.round_trip_s * (0.5 if collective == "barrier" else 1.0)
     if not num_bytes:
         return flags_s
-    touched = _RULES[collective].touched(ranks) * num_bytes
-    traffic = _RULES[collective].traffic(ranks) * num_bytes
+    _, traffic, touched = (rule(ranks) * num_bytes for rule in _RULES[collective])
     return traffic / interpolated(machine.copy, touched) + flags_s
 
 

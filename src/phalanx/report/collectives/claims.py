@@ -88,19 +88,17 @@ def near_a_megabyte(panel: CellPanel) -> Pair | None:
 def headline(view: View) -> str:
     """Return ours against the best of all others, of the first collective with one: of several MPI
     libraries the hardest to beat."""
-    collectives = dict.fromkeys(panel.cells[0]["collective"] for panel in view.panels)
-    for collective in collectives:
-        own = [p for p in view.panels if p.cells[0]["collective"] == collective]
-        found = [pair for panel in own if (pair := near_a_megabyte(panel))]
-        if found:
-            ours, theirs = min(found, key=gain)
-            interval = CALLS.ratio(ours, theirs, len(found))
-            what = _what(ours)
-            if interval is None or interval.verdict(1) == "unclear":
-                return f"{what}: {ours['path']} and {theirs['path']} do not differ"
-            shown = interval if interval.verdict(1) == "higher" else interval.inverse
-            how = "faster" if interval.verdict(1) == "higher" else "slower"
-            return f"{what}: {ours['path']} {shown.estimate:.2f}{TIMES} {how} than {theirs['path']}"
+    found = [pair for panel in view.panels if (pair := near_a_megabyte(panel))]
+    if found:
+        same = [pair for pair in found if pair[0]["collective"] == found[0][0]["collective"]]
+        ours, theirs = min(same, key=gain)
+        names, interval = (ours["path"], theirs["path"]), CALLS.ratio(ours, theirs, len(same))
+        if interval is None or interval.verdict(1) == "unclear":
+            return f"{_what(ours)}: {names[0]} and {names[1]} do not differ"
+        is_faster = interval.verdict(1) == "higher"
+        factor = f"{(interval if is_faster else interval.inverse).estimate:.2f}{TIMES}"
+        how = f"{factor} {'faster' if is_faster else 'slower'} than"
+        return f"{_what(ours)}: {names[0]} {how} {names[1]}"
     if not view.panels:
         return "Nothing to compare was measured yet"
     panel = view.panels[0]
@@ -122,14 +120,13 @@ def keys(view: View) -> list[KeyFigure]:
     found = [(panel, pair) for panel in view.panels if (pair := near_a_megabyte(panel))]
     figures = []
     for panel, (ours, theirs) in found:
-        at = f"at {ours['size']}" if ours["bytes"] else ""
+        at = f" at {ours['size']}" if ours["bytes"] else ""
         own_s, other_s = duration(ours["median_s"]), duration(theirs["median_s"])
         interval = CALLS.ratio(ours, theirs, len(found))
-        value, meaning = own_s, f"{ours['path']} {at}".rstrip()
+        value, meaning = own_s, f"{ours['path']}{at}"
         beside = f"{other_s} with {theirs['path']}, unclear"
         if interval is not None and interval.verdict(1) != "unclear":
-            value = f"{interval.estimate:.2f}{TIMES}"
-            meaning = f"as fast as {theirs['path']} {at}".rstrip()
+            value, meaning = f"{interval.estimate:.2f}{TIMES}", f"as fast as {theirs['path']}{at}"
             beside = f"{span(interval)}; {own_s} against {other_s}"
         figures.append(KeyFigure(label=panel.label, value=value, meaning=meaning, beside=beside))
     return figures
@@ -152,19 +149,18 @@ def crossings(view: View) -> Iterator[Told]:
     for panel in view.panels:
         if sizes(panel) == [0] or len({cell["path"] for cell in panel.cells}) < 2:
             continue
-        found = [(fastest(at_size(panel, n)), n) for n in sizes(panel)]
-        winners = [(cell["path"] if cell else None, n) for cell, n in found]
-        ranges = [
-            (path, [n for _, n in group]) for path, group in groupby(winners, key=lambda w: w[0])
-        ]
+        best = {n: fastest(at_size(panel, n)) for n in sizes(panel)}
+        winners = {n: cell["path"] if cell else "" for n, cell in best.items()}
+        ranges = [(path, list(own)) for path, own in groupby(winners, key=lambda n: winners[n])]
         known = [f"{path} {_between(own)}" for path, own in ranges if path]
         unknown = [_between(own) for path, own in ranges if not path]
-        text = f"fastest: {joined(known)}"
-        if len(ranges) == 1:
-            path = ranges[0][0]
-            text = f"fastest at every size: {path}" if path else "no path is clearly the fastest"
-        elif unknown:
-            text += f"; {joined(unknown)} no path is clearly the fastest"
+        if not known:
+            text = "no path is clearly the fastest"
+        elif len(ranges) == 1:
+            text = f"fastest at every size: {ranges[0][0]}"
+        else:
+            rest = f"; {joined(unknown)} no path is clearly the fastest" if unknown else ""
+            text = f"fastest: {joined(known)}{rest}"
         yield Told(text=text, label=panel.label)
 
 

@@ -5,7 +5,6 @@ A call's time is that of its slowest rank.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -93,19 +92,10 @@ def _rows_of(runs: Sequence[Run], folder: Path) -> StudyRows:
     """Return the rows of measurements, collective after collective."""
     benches = [run.bench for run in runs if run.bench]
     machines = [measure_machine(run.ranks) for run in runs]
-    points = [
-        point_rows(run, run.bench, machine)
-        for run, machine in zip(runs, machines, strict=True)
-        if run.bench
-    ]
-    known = [(p[0]["run"], p[0]["_facts"]) for p in points if p]
-    rows = [
-        {**row, "panel": _label(row, known)}
-        for collective in PHRASES
-        for of_run in points
-        for row in of_run
-        if row["collective"] == collective
-    ]
+    points = [row for each in zip(runs, machines, strict=True) for row in point_rows(*each)]
+    known = {row["run"]: row["_facts"] for row in points}
+    points.sort(key=lambda row: list(PHRASES).index(row["collective"]))
+    rows = [{**row, "panel": _label(row, known)} for row in points]
     run_rows = [_run_row(*each, rows) for each in zip(runs, machines, strict=True)]
     return StudyRows(
         study=Study(
@@ -120,7 +110,7 @@ def _rows_of(runs: Sequence[Run], folder: Path) -> StudyRows:
         rows=rows,
         environments=[bench.environment for bench in benches],
         notice=" ".join(_disturbed(runs)),
-        notes=[*_machines(run_rows), *_missing(runs)],
+        notes=[*_flags(run_rows), *_missing(runs)],
     )
 
 
@@ -154,85 +144,74 @@ def _first(run: Run) -> Sequence[Event]:
 # -- Points ----------------------------------------------------------------------------------------
 
 
-def point_rows(run: Run, bench: Bench, machine: Machine) -> list[dict[str, Any]]:
+def point_rows(run: Run, machine: Machine) -> list[dict[str, Any]]:
     """Return a row a collective, path and size, by size and in the order of the paths."""
-    setting, labels = bench.setting, _labels(run)
-    turns = by_round(
-        run.ranks, CallsEvent, lambda event: (event.path, event.collective, event.bytes)
-    )
+    if run.bench is None:
+        return []
+    setting = run.bench.setting
+    labels = {event.path: event.label for event in _first(run) if isinstance(event, PathStateEvent)}
+    types, crowd = f"{setting.dtype} {setting.op}", beside_crowd(setting.crowd).strip()
+    facts = _mpi(run), f"{setting.ranks} ranks", types, crowd
+    turns = by_round(run.ranks, CallsEvent, lambda call: (call.path, call.collective, call.bytes))
     rows: list[dict[str, Any]] = []
     for (path, *_), rounds in turns.items():
-        head = {"run": run.name, "path_option": path, "path": labels.get(path, path)}
-        rows += [{**head, **row} for row in _points(setting, list(rounds.values()), machine)]
-    fastest: dict[tuple[str, int], float] = {}
+        # Rounds that a rank has not finished do not count.
+        whole = [calls for calls in rounds.values() if len(calls) == setting.ranks]
+        times_s = [s for calls in whole for s in slowest([call.times_s for call in calls])]
+        if times_s:
+            head = {"run": run.name, "path_option": path, "path": labels.get(path, path)}
+            head["wrong"] = sum(call.wrong for calls in rounds.values() for call in calls)
+            of_call = _point(setting, whole[0][0], times_s, machine)
+            rows.append({**head, **of_call, "_facts": facts, "_times_s": times_s})
     for row in rows:
-        key = row["collective"], row["bytes"]
-        if row["ours"]:
-            fastest[key] = min(row["median_s"], fastest.get(key, math.inf))
-    order = {path: number for number, path in enumerate(setting.paths)}
-    for row in rows:
-        ours = fastest.get((row["collective"], row["bytes"]))
-        row |= {"slower": row["median_s"] / ours if ours else None, "_facts": _facts(run, bench)}
-    return sorted(rows, key=lambda row: (row["bytes"], order.get(row["path_option"], len(order))))
+        same = [
+            r for r in rows if (r["collective"], r["bytes"]) == (row["collective"], row["bytes"])
+        ]
+        ours_s = min((r["median_s"] for r in same if r["ours"]), default=None)
+        row["slower"] = row["median_s"] / ours_s if ours_s else None
+    order = list(setting.paths)
+    return sorted(rows, key=lambda row: (row["bytes"], order.index(row["path_option"])))
 
 
-def _points(
-    setting: BenchSetting, rounds: Sequence[Sequence[CallsEvent]], machine: Machine
-) -> Iterator[dict[str, Any]]:
-    """Yield the row of a path at a size, if a round of it is whole."""
-    whole = [calls for calls in rounds if len(calls) == setting.ranks]
-    times_s = [s for calls in whole for s in slowest([call.times_s for call in calls])]
-    if times_s:
-        call, ranks, times = whole[0][0], setting.ranks, _times(times_s)
-        yield {
-            "collective": call.collective,
-            "group": (call.collective, ranks, (setting.dtype, setting.op, setting.crowd)),
-            "key": "mpi library" if call.path == "mpi" else call.path,
-            "ours": call.path in OURS,
-            "bytes": call.bytes,
-            "size": size(call.bytes),
-            "count": call.count,
-            "type": setting.dtype if call.bytes else None,
-            "op": setting.op if call.collective in REDUCING else None,
-            "ranks": ranks,
-            "calls_a_time": call.calls_a_time,
-            **times,
-            "wrong": sum(call.wrong for calls in rounds for call in calls),
-            **_bandwidths(call.collective, ranks, call.bytes, times["median_s"], machine),
-            "_times_s": times_s,
-        }
+def _point(
+    setting: BenchSetting, call: CallsEvent, times_s: Sequence[float], machine: Machine
+) -> dict[str, Any]:
+    """Return the row of a path at a size; bandwidths in units of 10⁹ bytes, as nccl-tests has
+    them."""
+    collective, ranks, num_bytes, median_s = (
+        call.collective,
+        setting.ranks,
+        call.bytes,
+        median(times_s),
+    )
+    least_s = floor_s(collective, ranks, num_bytes, machine)
 
+    def bus(time_s: float | None) -> float | None:
+        is_known = num_bytes and time_s is not None
+        return bus_bandwidth(collective, ranks, num_bytes, time_s) / 1e9 if is_known else None  # type: ignore[arg-type]
 
-def _labels(run: Run) -> dict[str, str]:
-    return {event.path: event.label for event in _first(run) if isinstance(event, PathStateEvent)}
-
-
-def _times(times_s: Sequence[float]) -> dict[str, Any]:
-    median_s = median(times_s)
     return {
+        "collective": collective,
+        "group": (collective, ranks, (setting.dtype, setting.op, setting.crowd)),
+        "key": "mpi library" if call.path == "mpi" else call.path,
+        "ours": call.path in OURS,
+        "bytes": num_bytes,
+        "size": size(num_bytes),
+        "count": call.count,
+        "type": setting.dtype if num_bytes else None,
+        "op": setting.op if collective in REDUCING else None,
+        "ranks": ranks,
+        "calls_a_time": call.calls_a_time,
         "calls": len(times_s),
         "blocks_s": blocks(times_s),
         "median_s": median_s,
         "median_us": median_s * 1e6,
         "median_us_low": min(times_s) * 1e6,
         "median_us_high": quantile(times_s, 0.99) * 1e6,  # of fewer than 100 calls the slowest
-    }
-
-
-def _bandwidths(
-    collective: Collective, ranks: int, num_bytes: int, median_s: float, machine: Machine
-) -> dict[str, float | None]:
-    """Return bandwidths in units of 10⁹ bytes, as nccl-tests has them, and the floor."""
-    least_s = floor_s(collective, ranks, num_bytes, machine)
-
-    def bus(time_s: float) -> float:
-        return bus_bandwidth(collective, ranks, num_bytes, time_s) / 1e9
-
-    return {
         "algbw": num_bytes / median_s / 1e9 if num_bytes else None,
-        "busbw": bus(median_s) if num_bytes else None,
+        "busbw": bus(median_s),
         "floor_us": None if least_s is None else least_s * 1e6,
-        "floor_busbw": bus(least_s) if least_s is not None and num_bytes else None,
+        "floor_busbw": bus(least_s),
         "times_floor": None if least_s is None else median_s / least_s,
     }
 
@@ -242,21 +221,15 @@ def slowest(times_s: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(max(call) for call in zip(*times_s, strict=False))
 
 
-def _facts(run: Run, bench: Bench) -> tuple[str, ...]:
-    setting = bench.setting
-    types = f"{setting.dtype} {setting.op}"
-    return _mpi(run), f"{setting.ranks} ranks", types, beside_crowd(setting.crowd).strip()
-
-
-def _label(row: Row, known: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+def _label(row: Row, known: Mapping[str, tuple[str, ...]]) -> str:
     """Return the collective, and what tells this run from the others. known: their facts."""
-    crowd = row["_facts"][-1]
+    *facts, crowd = row["_facts"]
     told = [
         fact
-        for place, fact in enumerate(row["_facts"][:-1])
-        if len({facts[place] for _, facts in known}) > 1
+        for place, fact in enumerate(facts)
+        if len({others[place] for others in known.values()}) > 1
     ]
-    is_alike = len({facts for _, facts in known}) < len({name for name, _ in known})
+    is_alike = len(set(known.values())) < len(known)
     told = [PHRASES[row["collective"]].capitalize(), *told, crowd, row["run"] if is_alike else ""]
     return ", ".join(filter(None, told))
 
@@ -306,22 +279,12 @@ def memory_rows(view: View) -> list[Row]:
     return rows
 
 
-def _machines(runs: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """Yield each run's own speed of the machine."""
+def _flags(runs: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Yield the latency of a flag on each run's machine."""
     for run in runs:
-        machine, parts = run["_machine"], list[str]()
-        if machine.round_trip_s is not None:
+        if (trip_s := run["_machine"].round_trip_s) is not None:
             how = f" ({run['flags_by']})" if run["flags_by"] else ""
-            parts.append(f"flag there and back {duration(machine.round_trip_s)}{how}")
-        curves: Mapping[str, Mapping[int, float]] = {"copy": machine.copy, "add": machine.add}
-        for name, curve in curves.items():
-            chosen = [n for n in (2**20, max(curve, default=0)) if n in curve]
-            rates = [
-                f"{curve[n] / 1e9:.0f} GB/s at {size(n)} a rank" for n in dict.fromkeys(chosen)
-            ]
-            parts += [f"{name} {', '.join(rates)}"] if rates else []
-        if parts:
-            yield run["mpi"], sentence(f"this machine: {'; '.join(parts)}")
+            yield run["mpi"], f"This machine: flag there and back {duration(trip_s)}{how}."
 
 
 def _obstacles(run: Run) -> list[PathStateEvent]:

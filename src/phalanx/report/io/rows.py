@@ -5,7 +5,7 @@ An epoch ends with its slowest rank; samples and bytes are summed over the ranks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -60,55 +60,32 @@ def read_loading(folder: Path) -> Loading:
     return read_measurement(folder, IoBench, files, IoEndEvent)
 
 
-def read_bench(folder: Path) -> StudyRows:
-    """Read one measurement of loading, a panel a state of the cache.
+def read_io_rows(folder: Path) -> StudyRows:
+    """Read one measurement of loading, a panel for each state of the cache, or a study of several,
+    also for each profile: its measurements differ in their compute time alone, and are one.
 
     Raises: UserError when the records cannot be read.
     """
-    run = read_loading(folder)
-    if run.bench is None:
-        raise UserError(run.error or f"{folder} holds no io.json")
-    study = Study(
-        study=run.name,
-        kind="io",
-        command=run.bench.command,
-        started_at=run.bench.started_at,
-        runs=[run.name],
-    )
-    return _study_rows(study, folder, [run], lambda _: run.name, CACHE_LABELS.__getitem__)
-
-
-def read_study(folder: Path) -> StudyRows:
-    """Read a study of loading, a panel a profile and state of the cache.
-
-    Raises: UserError when study.json cannot be read.
-    """
     study = study_of(folder)
-    assert study is not None, "its kind was read from it"
-    runs = [read_loading(folder / name) for name in study.runs]
-    return _study_rows(study, folder, runs, lambda bench: bench.setting.profile.name, None)
-
-
-def _study_rows(
-    study: Study,
-    folder: Path,
-    runs: Sequence[Loading],
-    name_of: Callable[[IoBench], str],
-    label: Callable[[Cache], str] | None,
-) -> StudyRows:
-    """name_of: measurements of one name differ in their compute time alone, and are one."""
+    runs = [read_loading(folder / name) for name in (study.runs if study else [""])]
     benches = [run.bench for run in runs if run.bench]
-    rows: list[dict[str, Any]] = []
-    for run in runs:
-        if run.bench:
-            rows += [{"run": name_of(run.bench), **row} for row in way_rows(run.bench, run)]
+    rows = [row for run in runs if run.bench for row in way_rows(run.bench, run)]
     longest: dict[str, IoBench] = {}
     for bench in sorted(benches, key=lambda bench: -bench.setting.compute_s):
-        longest.setdefault(name_of(bench), bench)
+        longest.setdefault(bench.setting.profile.name, bench)
     for number, row in enumerate(rows):
-        cache, name = row["cache"], row["run"]
-        row["panel"] = label(cache) if label else f"{name}, {CACHE_LABELS[cache]}"
-        row |= {"number": number, "_bench": longest[name], "floor": floor_of(longest[name])}
+        profile, label = row["profile"], CACHE_LABELS[row["cache"]]
+        row |= {"run": profile, "panel": f"{profile}, {label}"} if study else {"panel": label}
+        row |= {"number": number, "_bench": longest[profile]}
+        row["floor"] = longest[profile].setting.profile.utilisation_floor or DEFAULT_FLOOR
+    if study is None:
+        (run,) = runs
+        if run.bench is None:
+            raise UserError(run.error or f"{folder} holds no io.json")
+        started_at, names = run.bench.started_at, [run.name]
+        study = Study(
+            study=run.name, kind="io", command=run.bench.command, started_at=started_at, runs=names
+        )
     return StudyRows(
         study=study,
         folder=folder,
@@ -132,10 +109,6 @@ def _run_row(run: Loading) -> Row:
     }
 
 
-def floor_of(bench: IoBench) -> float:
-    return bench.setting.profile.utilisation_floor or DEFAULT_FLOOR
-
-
 def way_rows(bench: IoBench, run: Loading) -> Iterator[dict[str, Any]]:
     """Yield a row a way and pace of which every rank has finished a round."""
     found = by_round(run.ranks, IoEpochEvent, lambda event: (event.cell, event.compute_s))
@@ -147,6 +120,8 @@ def way_rows(bench: IoBench, run: Loading) -> Iterator[dict[str, Any]]:
                 **_of_way(way, compute_s),
                 **_of_epochs(epochs, compute_s, bench.setting.stall_s),
                 "source": run.name,
+                "run": run.name,
+                "profile": bench.setting.profile.name,
             }
 
 

@@ -25,8 +25,7 @@ from phalanx.report.io.claims import (
 )
 from phalanx.report.io.rows import (
     QUANTITIES,
-    read_bench,
-    read_study,
+    read_io_rows,
     ways_of,
 )
 from phalanx.report.marks import Axis, Bars, Lines
@@ -273,13 +272,13 @@ FASTEST = Say(
 )
 _page = partial(
     Page,
+    read=read_io_rows,
     cell=("_way", "compute_s"),
     quantities=QUANTITIES,
     frames=FRAMES,
     tables=TABLES,
 )
 IO = _page(
-    read=read_bench,
     headline=claims.headline,
     facts=claims.facts,
     keys=claims.keys,
@@ -305,7 +304,6 @@ IO = _page(
     ),
 )
 IO_STUDY = _page(
-    read=read_study,
     headline=claims.study_headline,
     keys=claims.balances,
     claims=(
