@@ -13,7 +13,8 @@ from phalanx.records.events import (
 )
 from phalanx.records.schema import Outcome
 from phalanx.report.measures import measure_run, timed_epochs
-from phalanx.report.rank_measures import PARTS, RankMeasure, measure_rank
+from phalanx.report.rank_measures import RankMeasure, measure_rank
+from phalanx.report.steps import PARTS
 from tests.report.made_study import Job, run_of
 
 
@@ -181,7 +182,7 @@ def test_an_epoch_counts_when_every_rank_has_finished_it() -> None:
 
 def test_steps_of_an_epoch_that_was_begun_again_count_once() -> None:
     events = [step(0, 9.0), started(), step(0, 1.0), epoch(0, 2.0)]
-    assert measure_rank(events).epochs[0].steps == 1
+    assert measure_rank(events).num_steps == 1
     assert measure_rank(events).epochs[0].parts_s[PARTS.index("communication")] == 1.0
 
 

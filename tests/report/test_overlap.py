@@ -10,9 +10,9 @@ from phalanx.records.events import Event, StepEvent
 from phalanx.report.build import Content
 from phalanx.report.conditions import conditions
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 from phalanx.report.page import render
 from phalanx.report.pages.scaling import SCALING
+from phalanx.report.steps import Overlap, mean_overlap, overlap_of, step_table
 from phalanx.report.training import training_rows
 from tests.report import made_study
 from tests.report.made_study import Job, make_study
@@ -42,7 +42,7 @@ def test_what_could_be_hidden(given: Overlap, hideable_s: float) -> None:
 
 
 def test_steps_that_say_nothing_do_not_count(study: StudyMeasures) -> None:
-    assert overlap_of([]) is None
+    assert overlap_of(step_table([])) is None
     assert mean_overlap([]) is None
     for measure in study.runs:
         assert (measure.overlap is not None) == measure.name.startswith("mlp-mpi")

@@ -13,8 +13,8 @@ from phalanx.report.compression_fit import Fit, bandwidth_of, bandwidth_text, fi
 from phalanx.report.content import KeyFigure
 from phalanx.report.format import amount, percent, span
 from phalanx.report.measures import RunMeasure
-from phalanx.report.rank_measures import step_times
 from phalanx.report.statistics import blocks
+from phalanx.report.steps import step_times
 from phalanx.report.training_page import ACCURACY
 from phalanx.report.values import Told, View
 
@@ -34,7 +34,7 @@ def of_run(run: RunMeasure) -> Mapping[str, Any]:
     if run.run is None:
         return {}
     compressor, link = str(run.run.config.get("compress", "none")), run.run.config.get("link")
-    steps = step_times(run.ranks.values()) if run.status == "completed" else []
+    steps = step_times(r.steps for r in run.ranks.values()) if run.status == "completed" else []
     steps = steps[WARM_UP_STEPS:] or steps
     return {
         "compressor": PHRASES.get(compressor, compressor),
@@ -53,9 +53,9 @@ def sent_bytes(run: RunMeasure) -> float | None:
     sent = []
     for rank in run.ranks.values():
         last = rank.epochs[max(rank.epochs)] if rank.epochs else None
-        if last is None or last.event.sent_bytes is None or not last.steps:
+        if last is None or last.event.sent_bytes is None or not len(last.steps):
             return None
-        sent.append(last.event.sent_bytes / last.steps)
+        sent.append(last.event.sent_bytes / len(last.steps))
     return max(sent, default=None)
 
 

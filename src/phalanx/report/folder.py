@@ -26,8 +26,8 @@ class StudyMeasures:
     runs: tuple[RunMeasure, ...]  # in the order of the plan
 
 
-def read_folder(folder: Path, *, keeps_steps: bool = False) -> StudyMeasures:
-    """Read and measure a result folder. keeps_steps: single steps, too.
+def read_folder(folder: Path) -> StudyMeasures:
+    """Read and measure a result folder.
 
     A run of a study that is missing, failed or damaged is an entry with its status and error.
     Raises UserError when `folder` holds no records, or its study.json (or the run.json of a single
@@ -37,7 +37,7 @@ def read_folder(folder: Path, *, keeps_steps: bool = False) -> StudyMeasures:
         raise UserError(f"{folder} is not a folder; give the folder of a study or of a run")
     study = study_of(folder)
     if study is not None:
-        runs = tuple(_run_of_study(folder / name, keeps_steps=keeps_steps) for name in study.runs)
+        runs = tuple(_run_of_study(folder / name) for name in study.runs)
     elif (folder / "run.json").exists():
         runs = (_run_of_study(folder, is_alone=True),)
         if runs[0].run is None:
@@ -98,14 +98,14 @@ def study_of(folder: Path) -> Study | None:
         raise UserError(str(error)) from error
 
 
-def _run_of_study(folder: Path, *, is_alone: bool = False, keeps_steps: bool = False) -> RunMeasure:
+def _run_of_study(folder: Path, *, is_alone: bool = False) -> RunMeasure:
     """is_alone: it is in no study, and may have been made on nodes that share no folder."""
     if not (folder / "run.json").exists():
         return RunMeasure(name=folder.name, status="missing", folder=folder)
     try:
         run = read_run(folder)
         num_ranks, parts = _parts_of(folder, run)
-        ranks = _read_ranks(parts, num_ranks, keeps_steps=keeps_steps)
+        ranks = _read_ranks(parts, num_ranks)
         is_complete = run.outcome.status == "completed"
         lost = set(run.outcome.lost)
         unseen = sorted(set(range(num_ranks)) - set(ranks) - lost) if is_complete else []
@@ -145,13 +145,11 @@ def _parts_of(folder: Path, run: Run) -> tuple[int, list[Path]]:
     return num_started, folders if len(set(numbers)) == 1 else folders[-1:]
 
 
-def _read_ranks(
-    folders: Sequence[Path], ranks: int, *, keeps_steps: bool
-) -> dict[int, RankMeasure]:
+def _read_ranks(folders: Sequence[Path], ranks: int) -> dict[int, RankMeasure]:
     measures = {}
     for rank in range(ranks):
         files = [file for folder in folders if (file := rank_file(folder, rank)).exists()]
         if files:
             events = chain.from_iterable(map(read_events, files))
-            measures[rank] = measure_rank(events, rank=rank, keeps_steps=keeps_steps)
+            measures[rank] = measure_rank(events, rank=rank)
     return measures

@@ -45,7 +45,7 @@ def of_run(run: RunMeasure) -> Mapping[str, Any]:
     diverged = has_diverged(run.run.outcome)
     accuracy = run.final_accuracy if run.status == "completed" else None
     is_known = run.final_train_accuracy is not None and accuracy is not None
-    steps = [epoch.steps for rank in run.ranks.values() for epoch in rank.epochs.values()]
+    steps = [len(epoch.steps) for rank in run.ranks.values() for epoch in rank.epochs.values()]
     return {
         "training": f"{run.setting.model} on {run.setting.dataset}",
         "remedy": remedy_of(run.setting),

@@ -14,7 +14,7 @@ from statistics import fmean
 
 import numpy as np
 
-from phalanx.report.rank_measures import FIELDS, NOT_MEASURED, RankEpoch
+from phalanx.report.rank_measures import RankEpoch
 
 FORMULA_SHARE = 0.01
 """Of the bytes sent: up to so much may be by formula where the others are counted."""
@@ -40,21 +40,17 @@ def link_shares(epochs: Sequence[Sequence[RankEpoch]], *, num_nodes: int) -> Lin
 
     epochs: the timed ones, of each the ranks in their order.
     """
-    numbers = [{rank.steps for rank in ranks} for ranks in epochs]
+    numbers = [{len(rank.steps) for rank in ranks} for ranks in epochs]
     if min(map(len, epochs)) < 2 or any(len(steps) > 1 or 0 in steps for steps in numbers):
         return None
-    times = np.concatenate(  # of each rank and step: all communication, in the node, between nodes
-        [
-            np.array([r.exchanges for r in ranks]).reshape(len(ranks), -1, FIELDS)
-            for ranks in epochs
-        ],
-        axis=1,
-    )
-    last = times[times[:, :, 0].argmin(axis=0), np.arange(times.shape[1])]
-    exchange_s, node_s, network_s = last.T
+    by_rank = zip(*epochs, strict=True)
+    steps = np.stack([np.concatenate([epoch.steps for epoch in of_rank]) for of_rank in by_rank])
+    communication_s = steps["communication_s"]
+    last = steps[communication_s.argmin(axis=0), np.arange(steps.shape[1])]
+    exchange_s, node_s, network_s = (last[f"{n}_s"] for n in ("communication", "node", "network"))
     if num_nodes == 1:
         node_s, network_s = np.ones_like(node_s), np.zeros_like(node_s)
-    is_told = (node_s != NOT_MEASURED) & (node_s + network_s > 0)
+    is_told = node_s + network_s > 0  # not where they are NaN
     share = network_s[is_told] / (node_s + network_s)[is_told]
     untold_s = exchange_s[~is_told].sum()
     step_s = sum(fmean(sum(rank.parts_s) for rank in ranks) for ranks in epochs)
@@ -64,7 +60,7 @@ def link_shares(epochs: Sequence[Sequence[RankEpoch]], *, num_nodes: int) -> Lin
         node=None if untold_s else float((exchange_s[is_told] * (1 - share)).sum() / step_s),
         network=None if untold_s else float((exchange_s[is_told] * share).sum() / step_s),
         untold=float(untold_s / step_s) if untold_s else None,
-        waiting=float((times[:, :, 0].mean(axis=0) - exchange_s).sum() / step_s),
+        waiting=float((communication_s.mean(axis=0) - exchange_s).sum() / step_s),
         network_bytes=None if sent is None else sent / len(last) / num_nodes,
         is_formula=is_formula,
     )

@@ -12,8 +12,8 @@ from typing import Literal
 from phalanx.records.schema import Run, Setting, Status
 from phalanx.records.waiting import communicates_within_passes
 from phalanx.report.links import IN_STEP, LinkShares, link_shares
-from phalanx.report.overlap import Overlap, mean_overlap
-from phalanx.report.rank_measures import PARTS, RankEpoch, RankMeasure, accuracy_of, loss_of
+from phalanx.report.rank_measures import RankEpoch, RankMeasure, accuracy_of, loss_of
+from phalanx.report.steps import PARTS, Overlap, mean_overlap
 
 DEFAULT_ZERO_STAGE = 3
 SCRATCH_MODEL = "network"
@@ -146,7 +146,7 @@ class RunMeasure:
         place, shares = PARTS.index("communication"), []
         for epochs in self.timed_ranks if self._is_told else ():
             train_s = sum(epoch.event.train_s for epoch in epochs)
-            if train_s and any(epoch.steps for epoch in epochs):
+            if train_s and any(len(epoch.steps) for epoch in epochs):
                 shares.append(sum(epoch.parts_s[place] for epoch in epochs) / train_s)
         return fmean(shares) if shares else None
 
@@ -154,7 +154,7 @@ class RunMeasure:
     def step_parts_s(self) -> tuple[float, ...] | None:
         """A mean step, in the order of PARTS; None as for `communication_share`."""
         epochs = [epoch for rank in self.timed_ranks for epoch in rank]
-        steps = sum(epoch.steps for epoch in epochs)
+        steps = sum(len(epoch.steps) for epoch in epochs)
         if not steps or not self._is_told:
             return None
         return tuple(sum(epoch.parts_s[i] for epoch in epochs) / steps for i in range(len(PARTS)))

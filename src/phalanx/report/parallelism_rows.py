@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from statistics import fmean, median
 from typing import Any
 
@@ -16,9 +17,10 @@ from phalanx.report.claims import agreement, changed
 from phalanx.report.format import amount, percent, signed_percent
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.pipeline_steps import bubble, drawn_step
-from phalanx.report.rank_measures import RankMeasure, step_times
+from phalanx.report.rank_measures import RankMeasure
 from phalanx.report.scheme_costs import EQUAL_WITHIN, MEBIBYTE, costs, deviation_mark, roles
 from phalanx.report.schemes import communicates_within, makes_the_same_update, scheme_phrase
+from phalanx.report.steps import step_times
 from phalanx.report.training import measures_of
 from phalanx.report.training_page import ACCURACY, LOSS
 from phalanx.report.values import Told, View
@@ -34,7 +36,7 @@ def of_run(run: RunMeasure) -> Mapping[str, Any]:
     """Return what a scheme's run has beside that of every training."""
     if run.setting is None:
         return {"is_scratch": False}
-    times_s = step_times(run.ranks.values())
+    times_s = step_times(rank.steps for rank in run.ranks.values())
     return {
         "is_scratch": run.setting.model == SCRATCH_MODEL,
         "hidden": str(run.setting.options.get("hidden", "")),
@@ -103,15 +105,16 @@ def losses(ranks: Sequence[RankMeasure], *, most: int) -> list[Row]:
     """Return the mean loss of a target at each step over all ranks, at most `most` of them:
     neighbouring steps are averaged where there are more."""
     per_target = max((rank.targets_per_sample for rank in ranks), default=1)
-    by_rank = [rank.steps for rank in ranks]
-    found: list[tuple[int, float, float]] = []
-    trained_s = 0.0
-    for number, time_s in enumerate(step_times(ranks)):
-        trained_s += time_s
-        here = [steps[number] for steps in by_rank if number < len(steps)]
-        if targets := sum(step.samples for step in here) * per_target:
-            loss = sum(step.loss_sum for step in here) / targets
-            found.append((here[0].step + 1, trained_s, loss))
+    tables = [steps for rank in ranks if len(steps := rank.steps)]
+    times_s = step_times(tables)
+    loss, samples = (
+        sum(steps[name][: len(times_s)] for steps in tables) for name in ("loss_sum", "samples")
+    )
+    found = [
+        (int(tables[0]["step"][n]) + 1, trained_s, float(loss[n] / samples[n]) / per_target)
+        for n, trained_s in enumerate(accumulate(times_s))
+        if samples[n]
+    ]
     width = -(-len(found) // most) or 1
     pieces = [found[i : i + width] for i in range(0, len(found), width)]
     return [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
+
+import numpy as np
 
 from phalanx.records.divergence import mean_loss
 from phalanx.records.events import (
@@ -25,12 +26,8 @@ from phalanx.records.events import (
     SummaryEvent,
     TrainingEvaluationEvent,
 )
-from phalanx.report.overlap import Overlap, overlap_of
+from phalanx.report.steps import Overlap, Steps, overlap_of, parts_s, step_table
 
-PARTS = ("data", "forward", "backward", "communication", "optimizer")
-NOT_MEASURED = -1.0
-FIELDS = 3
-"""Of each step in `RankEpoch.exchanges`."""
 E = TypeVar("E", bound=Event)
 CountingEvent = EpochEvent | EvaluationEvent | TrainingEvaluationEvent
 
@@ -40,14 +37,18 @@ class RankEpoch:
     """Record of one rank on one epoch that it finished."""
 
     event: EpochEvent
-    steps: int
-    parts_s: tuple[float, ...]  # sums over the steps, in the order of PARTS
+    steps: Steps = field(repr=False)
     targets_per_sample: int = 1
-    overlap: Overlap | None = None  # of a mean step; None where not measured
-    exchanges: Sequence[float] = ()
-    """Communication, node and network time of each step (`exchanges_of`)."""
-    step_events: tuple[StepEvent, ...] = ()
-    """Of a study that shows single steps; else they are not kept."""
+
+    @cached_property
+    def parts_s(self) -> tuple[float, ...]:
+        """Sums over the steps, in the order of PARTS."""
+        return tuple(map(float, parts_s(self.steps).sum(axis=0)))
+
+    @cached_property
+    def overlap(self) -> Overlap | None:
+        """Overlap of a mean step; None where not measured."""
+        return overlap_of(self.steps)
 
     @property
     def train_loss(self) -> float | None:
@@ -138,14 +139,15 @@ class RankMeasure:
         return (self.started.expected if self.started else None) or ExpectedCosts()
 
     @property
-    def steps(self) -> list[StepEvent]:
-        """The steps of the finished epochs, where they were kept."""
-        return [step for _, epoch in sorted(self.epochs.items()) for step in epoch.step_events]
+    def steps(self) -> Steps:
+        """The steps of the finished epochs."""
+        epochs = [epoch.steps for _, epoch in sorted(self.epochs.items())]
+        return np.concatenate([step_table(()), *epochs])
 
     @property
     def num_steps(self) -> int:
         """Steps of the finished epochs."""
-        return sum(epoch.steps for epoch in self.epochs.values())
+        return sum(len(epoch.steps) for epoch in self.epochs.values())
 
     @property
     def sent_bytes(self) -> int | None:
@@ -165,9 +167,7 @@ class RankMeasure:
         return total
 
 
-def measure_rank(
-    events: Iterable[Event], *, rank: int = 0, keeps_steps: bool = False
-) -> RankMeasure:
+def measure_rank(events: Iterable[Event], *, rank: int = 0) -> RankMeasure:
     """Reduce a rank's events. Steps of an epoch that was never finished are left out; of an epoch
     that was done again after a resume, the later one counts."""
     epochs: dict[int, RankEpoch] = {}
@@ -183,14 +183,7 @@ def measure_rank(
                 steps.append(event)
             case EpochEvent():
                 epochs[event.epoch] = RankEpoch(
-                    event=event,
-                    steps=len(steps),
-                    parts_s=tuple(map(sum, zip(*map(parts_of, steps), strict=True)))
-                    or (0.0,) * len(PARTS),
-                    targets_per_sample=targets,
-                    overlap=overlap_of(steps),
-                    exchanges=exchanges_of(steps),
-                    step_events=tuple(steps) if keeps_steps else (),
+                    event=event, steps=step_table(steps), targets_per_sample=targets
                 )
                 steps = []
             case StartedEvent():
@@ -200,27 +193,6 @@ def measure_rank(
                 others.append(event)
     is_finished = isinstance(last, FinishedEvent)
     return RankMeasure(rank=rank, epochs=epochs, events=others, is_last_finished=is_finished)
-
-
-def exchanges_of(steps: Iterable[StepEvent]) -> array[float]:
-    """Return communication, node and network time of each step, one after the other."""
-    times = array("d")
-    for step in steps:
-        is_known = step.node_s is not None and step.network_s is not None
-        links = (step.node_s or 0.0, step.network_s or 0.0) if is_known else (NOT_MEASURED,) * 2
-        times.extend((step.communication_s, *links))
-    return times
-
-
-def step_times(ranks: Iterable[RankMeasure]) -> list[float]:
-    """Return the time of every step on its slowest rank, of the ranks that make steps."""
-    by_rank = [[sum(parts_of(step)) for step in steps] for rank in ranks if (steps := rank.steps)]
-    return [max(times) for times in zip(*by_rank, strict=False)]
-
-
-def parts_of(step: StepEvent) -> tuple[float, ...]:
-    """Seconds of a step, in the order of PARTS."""
-    return tuple(getattr(step, f"{part}_s") for part in PARTS)
 
 
 def loss_of(

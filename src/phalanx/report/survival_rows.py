@@ -17,7 +17,7 @@ from phalanx.report.format import counted, duration, ends, one_decimal, span
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import Interval, mean_interval
 from phalanx.report.survival_timeline import (
-    FaultMeasure,
+    Fault,
     RankEvents,
     TimedStep,
     Timeline,
@@ -243,14 +243,11 @@ def keys(view: View) -> list[KeyFigure]:
     for cell in cells:
         interval, share = share_interval(cell), SHARE.estimate(cell)
         if share is not None:
-            meaning = "of the wall-clock time went into steps that count"
             span_words = ends(interval, one_decimal) if interval else ""
             beside = "; ".join(filter(None, [span_words, mean_time_between(cell)]))
-            figures.append(
-                KeyFigure(
-                    label=cell["way"], value=one_decimal(share), meaning=meaning, beside=beside
-                )
-            )
+            meaning = "of the wall-clock time went into steps that count"
+            figures.append((cell["way"], one_decimal(share), meaning, beside))
+    places = {NOTICE: 1, CONTINUE: len(figures) + 1}
     for measure, meaning in (
         (NOTICE, "until the last survivor had noticed a fault"),
         (CONTINUE, "from a fault to the end of the first step after the recovery"),
@@ -258,16 +255,14 @@ def keys(view: View) -> list[KeyFigure]:
         if cells and (times := cells[0].values(measure.column)):
             known = mean_interval(times)
             beside = ends(known.within(0), duration) if known else "one fault"
-            value = duration(fmean(times))
-            figures.insert(
-                len(figures) if measure is CONTINUE else 1,
-                KeyFigure(label=cells[0]["way"], value=value, meaning=meaning, beside=beside),
-            )
+            key = cells[0]["way"], duration(fmean(times)), meaning, beside
+            figures.insert(places[measure], key)
     if number := len(pairs(view, cells)):
         value = f"{number - len(differing(view, cells))} of {number}"
         meaning = "runs with faults that ended with the SHA-256 of the undisturbed run"
-        figures.append(KeyFigure(label="same bits", value=value, meaning=meaning, beside=""))
-    return figures
+        figures.append(("same bits", value, meaning, ""))
+    names = ("label", "value", "meaning", "beside")
+    return [KeyFigure(**dict(zip(names, key, strict=True))) for key in figures]
 
 
 def curve_rows(view: View) -> list[Row]:
@@ -287,7 +282,7 @@ def curve_rows(view: View) -> list[Row]:
     return rows
 
 
-def _point(run: Row, step: TimedStep, fault: FaultMeasure | None = None) -> Row:
+def _point(run: Row, step: TimedStep, fault: Fault | None = None) -> Row:
     notice_s, continue_s = (fault.notice_s, fault.continue_s) if fault else (None, None)
     return {
         "panel": f"seed {run['seed']}",

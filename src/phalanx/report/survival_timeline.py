@@ -25,7 +25,7 @@ from phalanx.records.events import (
     StartedEvent,
     StepEvent,
 )
-from phalanx.report.rank_measures import parts_of
+from phalanx.report.steps import parts_of
 
 NEIGHBOURS = 10
 """Undisturbed steps before a disturbed one, whose median says what it would have taken."""
@@ -33,8 +33,7 @@ RankEvents = Mapping[int, Sequence[Event]]
 """Events by rank, of one start of the run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimedStep:
+class TimedStep(NamedTuple):
     """A step that counts."""
 
     step: int
@@ -47,24 +46,26 @@ class TimedStep:
     loss: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class FaultMeasure:
-    """A fault, and what it cost."""
+@dataclass(kw_only=True)
+class Fault:
+    """A fault as the ranks of its start have recorded it, and what it cost."""
 
     kind: FaultKind
     rank: int
-    pause_s: float | None
     at_s: float
     step: int
     """Updates made before it."""
+    recovered_s: float
+    """When the last survivor had a new world, or just before a further start ended its first step;
+    the time of the fault where neither came."""
     notice_s: float | None
     """Until the last survivor had noticed; None where nobody told."""
     recovery_s: float | None
     """From the notice to the new world, of the slowest survivor."""
-    continue_s: float | None
+    continue_s: float | None = None
     """Until the end of the first step that counts after the recovery, or after the fault where
     there is none; None where none ended."""
-    lost_s: float
+    lost_s: float = 0.0
     """Time by which the steps until then took longer; of several faults in one the first has it."""
 
 
@@ -73,7 +74,7 @@ class Timeline:
     """Steps and faults of a run."""
 
     steps: tuple[TimedStep, ...]
-    faults: tuple[FaultMeasure, ...]
+    faults: tuple[Fault, ...]
     num_starts: int
     steps_again: int
     """Steps that a start made that an earlier one had made already."""
@@ -101,32 +102,35 @@ def make_timeline(starts: Sequence[RankEvents]) -> Timeline:
     ends: dict[int, tuple[float, float]] = {}  # of a step: Unix time, seconds of its parts
     losses: dict[int, float] = {}
     again, reached = 0, 0
-    struck: list[Strike] = []
-    begins: list[float] = []  # just before a further start has made its first step
+    faults: list[Fault] = []
+    begins: list[float] = []  # just before a further start has ended its first step
     for ranks in starts:
         made = dict[int, tuple[float, float]]()
         for events in ranks.values():
             _add_steps(events, made, losses)
-        own = sorted(_faults_of(ranks), key=lambda fault: fault.event.time_s)
         if ends and made:
             again += max(0, reached - min(made))
             begins.append(math.nextafter(made[min(made)][0], 0))
-            if struck:
-                struck[-1] = struck[-1]._replace(recovered=begins[-1])
-        struck += own
-        done = [*(fault.event.step for fault in own), *(step + 1 for step in made)]
+            if faults:
+                faults[-1].recovered_s = begins[-1]
+        own = sorted(_faults_of(ranks), key=lambda fault: fault.at_s)
+        faults += own
+        done = [*(fault.step for fault in own), *(step + 1 for step in made)]
         reached = max(done, default=reached)
         ends |= made
     if not ends:
         return Timeline(steps=(), faults=(), num_starts=len(starts), steps_again=0, effective_s=0.0)
     origin = ends[min(ends)][0] - ends[min(ends)][1]
+    for fault in faults:
+        fault.at_s, fault.recovered_s = fault.at_s - origin, fault.recovered_s - origin
     steps = tuple(_counted(ends, losses, origin))
-    windows = [(fault.event.time_s - origin, fault.recovered - origin) for fault in struck]
+    windows = [(fault.at_s, fault.recovered_s) for fault in faults]
     windows += [(moment - origin, moment - origin) for moment in begins]
     effective_s = [_effective_s(steps, number, windows) for number in range(len(steps))]
+    _charge(faults, steps, effective_s)
     return Timeline(
         steps=steps,
-        faults=tuple(_measure_faults(struck, steps, effective_s, origin)),
+        faults=tuple(faults),
         num_starts=len(starts),
         steps_again=again,
         effective_s=sum(effective_s),
@@ -142,18 +146,6 @@ def _replaced_s(ranks: RankEvents) -> Iterator[float]:
             spares = tuple(event.spares)
             found[spares] = max(event.seconds, found.get(spares, 0.0))
     yield from found.values()
-
-
-class Strike(NamedTuple):
-    """A fault as the ranks of its start have recorded it, in Unix time."""
-
-    event: InjectedEvent
-    noticed: float | None
-    """By the last survivor."""
-    recovered: float
-    """When the last survivor had a new world, or a further start makes its first step; the time of
-    the fault where neither came."""
-    recovery_s: float | None
 
 
 def _add_steps(
@@ -183,63 +175,52 @@ def _counted(
 ) -> Iterator[TimedStep]:
     before_s = 0.0
     for step in sorted(ends):
-        ended_s = max(before_s, ends[step][0] - origin)
-        yield TimedStep(
-            step=step,
-            began_s=before_s,
-            ended_s=ended_s,
-            took_s=ends[step][1],
-            loss=losses.get(step),
-        )
+        end, took_s = ends[step]
+        ended_s = max(before_s, end - origin)
+        yield TimedStep(step, before_s, ended_s, took_s, losses.get(step))
         before_s = ended_s
 
 
-def _faults_of(ranks: RankEvents) -> Iterator[Strike]:
-    """Yield the faults that came: one told just before the end may not have come."""
+def _faults_of(ranks: RankEvents) -> Iterator[Fault]:
+    """Yield the faults that came, in Unix time: one told just before the end may not have come."""
+    told = [
+        ((_origin_of(events) or 0.0) + event.at_s, event)
+        for events in ranks.values()
+        for event in events
+        if isinstance(event, RecoveredEvent)
+    ]
     for events in ranks.values():
         is_finished = any(isinstance(event, FinishedEvent) for event in events)
         for event in events:
             if isinstance(event, InjectedEvent) and (event.kind == "stop" or not is_finished):
-                told = [
-                    ((_origin_of(of_rank) or 0.0) + recovered.at_s, recovered.recovery_s)
-                    for of_rank in ranks.values()
-                    for recovered in of_rank
-                    if isinstance(recovered, RecoveredEvent) and event.rank in recovered.lost
-                ]
-                yield Strike(
-                    event=event,
-                    noticed=max((at - recovery_s for at, recovery_s in told), default=None),
-                    recovered=max((at for at, _ in told), default=event.time_s),
-                    recovery_s=max((recovery_s for _, recovery_s in told), default=None),
+                own = [(at, each.recovery_s) for at, each in told if event.rank in each.lost]
+                noticed = max((at - recovery_s for at, recovery_s in own), default=None)
+                yield Fault(
+                    kind=event.kind,
+                    rank=event.rank,
+                    at_s=event.time_s,
+                    step=event.step,
+                    recovered_s=max((at for at, _ in own), default=event.time_s),
+                    notice_s=None if noticed is None else noticed - event.time_s,
+                    recovery_s=max((recovery_s for _, recovery_s in own), default=None),
                 )
 
 
-def _measure_faults(
-    struck: Sequence[Strike],
-    steps: Sequence[TimedStep],
-    effective_s: Sequence[float],
-    origin: float,
-) -> Iterator[FaultMeasure]:
-    """struck: in the order of time. effective_s: of each step."""
+def _charge(
+    faults: Sequence[Fault], steps: Sequence[TimedStep], effective_s: Sequence[float]
+) -> None:
+    """Add to each fault when the run continued, and the time that the steps until then lost.
+
+    faults: in the order of time. effective_s: of each step.
+    """
     ends = [step.ended_s for step in steps]
     charged = 0  # steps so far
-    for fault, noticed, recovered, recovery_s in struck:
-        at_s = fault.time_s - origin
-        first = bisect.bisect_right(ends, at_s)
-        last = bisect.bisect_right(ends, recovered - origin)
+    for fault in faults:
+        first, last = (bisect.bisect_right(ends, at) for at in (fault.at_s, fault.recovered_s))
         own = range(max(first, charged), min(last + 1, len(steps)))
         charged = max(charged, own.stop)
-        yield FaultMeasure(
-            kind=fault.kind,
-            rank=fault.rank,
-            pause_s=fault.pause_s,
-            at_s=at_s,
-            step=fault.step,
-            notice_s=None if noticed is None else noticed - fault.time_s,
-            recovery_s=recovery_s,
-            continue_s=ends[last] - at_s if last < len(steps) else None,
-            lost_s=sum(steps[n].ended_s - steps[n].began_s - effective_s[n] for n in own),
-        )
+        fault.continue_s = ends[last] - fault.at_s if last < len(steps) else None
+        fault.lost_s = sum(steps[n].ended_s - steps[n].began_s - effective_s[n] for n in own)
 
 
 def _effective_s(
@@ -249,14 +230,11 @@ def _effective_s(
     before it take. windows: of faults, until the recovery from each."""
     step = steps[number]
     interval_s = step.ended_s - step.began_s
-    if not _is_disturbed(step, windows):
-        return interval_s
-    before = (steps[n] for n in range(number - 1, -1, -1))
-    after = (steps[n] for n in range(number + 1, len(steps)))
-    for others in (before, after):
-        quiet = (s.ended_s - s.began_s for s in others if not _is_disturbed(s, windows))
-        if near := list(itertools.islice(quiet, NEIGHBOURS)):
-            return min(median(near), interval_s)
+    if _is_disturbed(step, windows):
+        for others in (reversed(steps[:number]), steps[number + 1 :]):
+            quiet = (s.ended_s - s.began_s for s in others if not _is_disturbed(s, windows))
+            if near := list(itertools.islice(quiet, NEIGHBOURS)):
+                return min(median(near), interval_s)
     return interval_s
 
 

@@ -39,22 +39,12 @@ Extra = Callable[[RunMeasure], Mapping[str, Any]]
 """Columns that a kind of study adds to those of every run."""
 
 
-def read_trainings(folder: Path) -> StudyRows:
-    """Read a study, a run, or a folder of runs.
+def reader(extra: Extra = lambda _: {}, **how: Any) -> Callable[[Path], StudyRows]:
+    """Return a reader of a study, a run, or a folder of runs, whose rows have further columns.
 
-    Raises: UserError when the records cannot be read.
+    It raises UserError when the records cannot be read. how: as `training_rows` takes it.
     """
-    return reader()(folder)
-
-
-def reader(
-    extra: Extra = lambda _: {}, *, keeps_steps: bool = False, **how: Any
-) -> Callable[[Path], StudyRows]:
-    """Return a reader of trainings whose rows have further columns.
-
-    keeps_steps: single steps are kept, too. how: as `training_rows` takes it.
-    """
-    return lambda folder: training_rows(read_folder(folder, keeps_steps=keeps_steps), extra, **how)
+    return lambda folder: training_rows(read_folder(folder), extra, **how)
 
 
 def training_rows(

@@ -22,10 +22,7 @@ from tests.report.parallelism.made_parallelism import (
 
 
 def run_of(made: Made) -> RunMeasure:
-    ranks = {
-        rank: measure_rank(events_of(made, rank), rank=rank, keeps_steps=True)
-        for rank in range(made.ranks)
-    }
+    ranks = {rank: measure_rank(events_of(made, rank), rank=rank) for rank in range(made.ranks)}
     return RunMeasure(name=made.name, status="completed", ranks=ranks)
 
 

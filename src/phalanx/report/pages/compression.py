@@ -120,7 +120,6 @@ def _fit_note(rows: Sequence[Row]) -> str:
 COMPRESSION = Page(
     read=reader(
         rows_of.of_run,
-        keeps_steps=True,
         counts=lambda row: row.get("step_s") is not None,
         panel="place",
         finish=rows_of.in_order,

@@ -337,7 +337,7 @@ def facts(view: View) -> list[str]:
 
 
 PARALLELISM = Page(
-    read=reader(rows_of.of_run, keeps_steps=True, counts=rows_of.is_scheme, finish=rows_of.finish),
+    read=reader(rows_of.of_run, counts=rows_of.is_scheme, finish=rows_of.finish),
     baseline=of_training.SEQUENTIAL,
     quantities=(
         *of_training.QUANTITIES,

@@ -15,7 +15,7 @@ from phalanx.report.claims import (
 from phalanx.report.nodes import MoreNodes
 from phalanx.report.published.beside import BESIDE_PUBLISHED, published_rows
 from phalanx.report.schemes import scheme_phrase
-from phalanx.report.training import read_trainings
+from phalanx.report.training import reader
 from phalanx.report.training_frames import FRAMES
 from phalanx.report.training_page import (
     BEST,
@@ -53,7 +53,7 @@ def facts(view: View) -> list[str]:
 
 
 SCALING = Page(
-    read=read_trainings,
+    read=reader(),
     baseline=of_training.SEQUENTIAL,
     quantities=of_training.QUANTITIES,
     frames={

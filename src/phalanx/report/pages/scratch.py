@@ -14,7 +14,7 @@ from phalanx.report.format import counted, fixed, percent, whole_percent
 from phalanx.report.marks import Axis, Lines
 from phalanx.report.parallelism_rows import cost_columns, scheme_columns
 from phalanx.report.scheme_costs import range_of
-from phalanx.report.training import read_trainings
+from phalanx.report.training import reader
 from phalanx.report.training_page import ACCURACY, EPOCH, EPOCH_SOURCE, LOSS, epoch_time
 from phalanx.report.values import ChartSection, Page, Plot, Say, StudyRows, TableSpec, Told, View
 
@@ -83,7 +83,7 @@ _plot = partial(
     tooltip=TOOLTIP,
 )
 SCRATCH = Page(
-    read=read_trainings,
+    read=reader(),
     cell=("cell", "hidden"),
     quantities=(EPOCH, LOSS, ACCURACY, Measure(column="waiting")),
     frames={"once": cells_once},

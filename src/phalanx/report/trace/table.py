@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from phalanx.records.events import StepEvent
 from phalanx.report.content import Column
-from phalanx.report.overlap import Overlap, overlap_of
-from phalanx.report.rank_measures import PARTS, parts_of
+from phalanx.report.steps import PARTS, Overlap, overlap_of, parts_s, step_table
 from phalanx.report.trace.read import RankTrace, Traces
 from phalanx.report.trace.waits import waited_s, waits
 
@@ -44,8 +42,8 @@ def table(traces: Traces) -> list[RankRow]:
             RankRow(
                 rank=rank,
                 num_steps=len(steps),
-                parts_s=[fmean(times) for times in zip(*map(parts_of, steps), strict=True)],
-                overlap=overlap_of(steps),
+                parts_s=list(parts_s(step_table(steps)).mean(axis=0)),
+                overlap=overlap_of(step_table(steps)),
                 waited_s={late: took_s / len(steps) for late, took_s in waited.items()},
             )
         )
