@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events, read_run, read_study
@@ -56,7 +57,7 @@ def read_folder(folder: Path) -> StudyMeasures:
     return StudyMeasures(folder=folder, study=study, runs=runs)
 
 
-def _study_around(runs: Sequence[RunMeasure], **told: str) -> Study:
+def _study_around(runs: Sequence[RunMeasure], **told: Any) -> Study:
     """Return the plan of runs that belong to no study."""
     started = [measure.run.started_at for measure in runs if measure.run]
     return Study(**told, started_at=min(started, default=""), runs=[each.name for each in runs])

@@ -11,6 +11,8 @@ from itertools import accumulate
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
+
 from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
 from phalanx.report.cells import Cell, CellPanel, Row
 from phalanx.report.claims import agreement, changed
@@ -108,7 +110,8 @@ def losses(ranks: Sequence[RankMeasure], *, most: int) -> list[Row]:
     tables = [steps for rank in ranks if len(steps := rank.steps)]
     times_s = step_times(tables)
     loss, samples = (
-        sum(steps[name][: len(times_s)] for steps in tables) for name in ("loss_sum", "samples")
+        np.sum([steps[name][: len(times_s)] for steps in tables], axis=0)
+        for name in ("loss_sum", "samples")
     )
     found = [
         (int(tables[0]["step"][n]) + 1, trained_s, float(loss[n] / samples[n]) / per_target)

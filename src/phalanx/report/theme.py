@@ -154,7 +154,7 @@ class Series:
         )
 
     def _channel(self, values: Sequence[Any]) -> dict[str, Any]:
-        columns = {} if self.columns is None else {"columns": self.columns}
+        columns: dict[str, Any] = {} if self.columns is None else {"columns": self.columns}
         return {
             "shorthand": f"{self.field}:N",
             "title": self.title,
@@ -171,15 +171,14 @@ def series_of(
     look: column of the names that colours are found by. Numbers are in an order; names that have no
     look of their own take one in turn.
     """
-    names = {row[field]: row[look or field] for row in rows if row[field] is not None}
+    names: dict[Any, Any] = {
+        row[field]: row[look or field] for row in rows if row[field] is not None
+    }
     if all(isinstance(name, int | float) for name in names):
         looks = dict(zip(sorted(names), cycle(NUMBERED), strict=False))
         return Series(field=field, looks=looks, title=title or field, columns=None)
-    order = list(LOOKS)
-    known = sorted(
-        (n for n, key in names.items() if key in LOOKS), key=lambda n: order.index(str(names[n]))
-    )
-    looks = {name: LOOKS[str(names[name])] for name in known}
+    keys = [key for key in LOOKS if key in names.values()]
+    looks = {name: LOOKS[key] for key in keys for name in names if names[name] == key}
     others = [name for name in names if name not in looks]
     taken = [set(kind) for kind in zip(*looks.values(), strict=True)] or [set(), set()]
     free = (

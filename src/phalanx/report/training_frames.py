@@ -5,7 +5,7 @@ They are what charts are drawn from and what is saved as CSV, so names carry the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -54,21 +54,14 @@ def epoch_rows(view: View) -> list[Row]:
     return rows
 
 
-def _mean_epoch(epochs: Sequence[EpochMeasure]) -> dict[str, Any]:
+def _mean_epoch(epochs: Sequence[EpochMeasure]) -> dict[str, float | None]:
     """Return the mean of the same epoch of several runs."""
-    return {
-        "epoch": epochs[0].epoch + 1,
-        "trained_s": fmean(epoch.trained_s for epoch in epochs),
-        "epoch_s": fmean(epoch.epoch_s for epoch in epochs),
-        "train_loss": _mean_known(epoch.train_loss for epoch in epochs),
-        "validation_loss": _mean_known(epoch.validation_loss for epoch in epochs),
-        "validation_accuracy": _mean_known(epoch.validation_accuracy for epoch in epochs),
+    known = {
+        name: [value for epoch in epochs if (value := getattr(epoch, name)) is not None]
+        for name in ("trained_s", "epoch_s", "train_loss", "validation_loss", "validation_accuracy")
     }
-
-
-def _mean_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    means = {name: fmean(values) if values else None for name, values in known.items()}
+    return {"epoch": epochs[0].epoch + 1, **means}
 
 
 def part_rows(view: View) -> list[Row]:

@@ -159,7 +159,11 @@ def point_rows(run: Run, machine: Machine) -> list[dict[str, Any]]:
         whole = [calls for calls in rounds.values() if len(calls) == setting.ranks]
         times_s = [s for calls in whole for s in slowest([call.times_s for call in calls])]
         if times_s:
-            head = {"run": run.name, "path_option": path, "path": labels.get(path, path)}
+            head: dict[str, Any] = {
+                "run": run.name,
+                "path_option": path,
+                "path": labels.get(path, path),
+            }
             head["wrong"] = sum(call.wrong for calls in rounds.values() for call in calls)
             of_call = _point(setting, whole[0][0], times_s, machine)
             rows.append({**head, **of_call, "_facts": facts, "_times_s": times_s})
