@@ -209,9 +209,8 @@ def test_runs_of_two_commits_on_two_hosts_are_said_to_be(tmp_path: Path) -> None
     elsewhere = msgspec.structs.replace(run.environment, commit="fedcba", hostname="other")
     write_record(folder / "mlp-mpi-r2-b128-s0", msgspec.structs.replace(run, environment=elsewhere))
     assert [text for _, text in read(folder)[0].conditions] == [
-        "Not made alike: the commit differs: 0123456789abcdef in 1 of 2 runs and fedcba in 1 of 2 "
-        "runs.",
-        "Not made alike: the host differs: example in 1 of 2 runs and other in 1 of 2 runs.",
+        "Not made alike: host: example in 1 of 2 runs and other in 1 of 2 runs.",
+        "Not made alike: commit: 0123456789abcdef in 1 of 2 runs and fedcba in 1 of 2 runs.",
     ]
 
 

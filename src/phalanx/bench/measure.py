@@ -61,7 +61,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    seconds: float  # for all paths of a case
+    seconds: float  # all paths of a case together
     repeats: int | None
     calls_a_time: int  # timed together
 

@@ -18,7 +18,7 @@ from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import DType, ReduceOp
 
 PERIOD = 16_381
-VARIANTS = 2  # of the values, alternating between calls
+VARIANTS = 2  # kinds of values, alternating between calls
 
 Array = NDArray[Any]
 
@@ -73,7 +73,7 @@ def expectations(case: Case, rank: int, ranks: int) -> list[ExpectedSegment]:
         return [ExpectedSegment(0, case.count, 0, (0,))]
     if case.collective == "barrier":
         return []
-    own = rank * part if case.collective == "all_to_all" else 0  # of an all_gather: all of it
+    own = rank * part if case.collective == "all_to_all" else 0  # an all_gather sends all of it
     return [ExpectedSegment(peer * part, (peer + 1) * part, own, (peer,)) for peer in everyone]
 
 

@@ -47,7 +47,7 @@ class CallSchedule:
     """Number of rounds, and of calls per path in each; in a round all paths take turns."""
 
     rounds: int
-    calls: Mapping[str, int]  # of each path in a round
+    calls: Mapping[str, int]  # calls of each path in a round
 
 
 def schedule(costs_s: Mapping[str, float], *, budget_s: float, repeats: int | None) -> CallSchedule:

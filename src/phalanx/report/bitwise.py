@@ -14,10 +14,12 @@ from phalanx.records.files import rank_file, read_events, read_run
 from phalanx.records.schema import Run
 
 DIGITS = 16
-"""Of a digest."""
-OF_RUN = ("model", "dataset", "optimizer", "seed", "global_batch_size", "epochs", "dtype")
-OF_RUN_TOO = ("learning_rate", "learning_rate_schedule")
-"""Of the setting, beside its options: what decides the numbers of a bitwise run."""
+"""Length of a digest."""
+OF_RUN = (
+    *("model", "dataset", "optimizer", "seed", "global_batch_size", "epochs", "dtype"),
+    *("learning_rate", "learning_rate_schedule"),
+)
+"""Fields of the setting that decide the numbers of a bitwise run, beside its options."""
 OF_CERTIFICATE = ("steps", "micro_batches", "threads", "torch", "torch_build", "instruction_set")
 MAX_NAMED = 3
 """Tensors that a sentence names."""
@@ -42,7 +44,7 @@ class BitwiseRun:
     def conditions(self) -> dict[str, object]:
         """Return what decides the bits, by name."""
         setting = self.run.setting
-        found: dict[str, object] = {n: getattr(setting, n) for n in (*OF_RUN, *OF_RUN_TOO)}
+        found: dict[str, object] = {n: getattr(setting, n) for n in OF_RUN}
         found |= {"threads": setting.threads, "torch": self.run.environment.torch}
         found |= setting.options
         if self.certificate is not None:
@@ -55,7 +57,7 @@ class Parting:
     """Where two runs differ first."""
 
     step: int | None
-    """After which; None: before the first."""
+    """Step after which they differ; None: before the first."""
     names: Sequence[str]
     """Tensors, in the order of the model."""
 

@@ -365,12 +365,11 @@ class BeyondIdeal(CellClaim):
     """Gains over the baseline that are more than the workers explain."""
 
     measure: Measure
-    workers: str = "workers"
 
     def of(self, panel: CellPanel) -> Iterator[Told]:
         for cell, base in panel.pairs:
             interval = self.measure.ratio(cell, base, len(panel.cells) - 1)
-            number = cell[self.workers]
+            number = cell["workers"]
             if interval is not None and interval.low > number:
                 share, low, high = (
                     percent(end / number, 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from phalanx.records.schema import Environment
 from phalanx.report.format import counted, fixed, joined, percent
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import is_spread, spread
+from phalanx.report.tables import FACTS, facts_of
 from phalanx.report.trace.write import TRACE_NAME
 from phalanx.report.values import StudyRows
 
@@ -17,19 +17,9 @@ QUIET_SHARE = 0.9
 SHOWN = 5
 CHANGED = "-changed"
 """End of the commit of a tree that was changed since."""
-FACTS = {
-    "commit": "commit",
-    "phalanx": "Phalanx",
-    "hostname": "host",
-    "processor": "processor",
-    "cores": "number of cores",
-    "python": "Python",
-    "torch": "PyTorch",
-    "mpi": "MPI library",
-    "packages": "packages",
-}
+NOT_COMPARED = ("memory", "operating system")
 Condition = tuple[str, str]
-"""What it is about (a run, or nothing), and a sentence."""
+"""Subject (a run, or nothing), and a sentence."""
 
 
 def conditions(data: StudyRows) -> list[Condition]:
@@ -72,23 +62,16 @@ def uneven(data: StudyRows) -> Iterator[Condition]:
 
 def not_alike(data: StudyRows) -> Iterator[Condition]:
     """Yield what differs between the environments of runs that are compared."""
-    known: list[Environment] = [
-        r.run.environment for r in data.measures if r.run and r.status == "completed"
-    ]
-    for name, words in FACTS.items():
-        values = [_shown(value) for e in known if (value := getattr(e, name)) is not None]
+    known = [r.run.environment for r in data.measures if r.run and r.status == "completed"]
+    facts = [facts_of(environment) for environment in known]
+    for name in FACTS.values():
+        values = [each[name] for each in facts if name in each]
         counts = {value: values.count(value) for value in dict.fromkeys(values)}
-        if len(counts) > 1:
+        if len(counts) > 1 and name not in NOT_COMPARED:
             parts = [f"{value} in {count} of {len(values)} runs" for value, count in counts.items()]
-            yield "", f"Not made alike: the {words} differs: {joined(parts)}."
+            yield "", f"Not made alike: {name}: {joined(parts)}."
     if any((environment.commit or "").endswith(CHANGED) for environment in known):
         yield "", "Made by a source tree that was changed since its commit."
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {version}" for name, version in sorted(value.items()))
-    return str(value)
 
 
 LEFT_OUT = (

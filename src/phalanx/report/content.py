@@ -26,7 +26,7 @@ class Column(Generic[T]):
     numeric: bool = True
     short: str | None = None  # title on the terminal; None where there is no room for it
     only: str = ""
-    """When it is shown: always, `varied` (values differ), `known`, `wide` or `terminal`."""
+    """Condition to be shown: none, `varied` (values differ), `known`, `wide` or `terminal`."""
 
     def cell(self, item: T) -> str:
         value = self.value(item) if callable(self.value) else item.get(self.value)  # type: ignore[attr-defined]

@@ -22,13 +22,13 @@ HEIGHT_PIXELS = 250
 class Figure:
     """One chart of one workload."""
 
-    label: str  # of the workload
+    label: str  # workload
     name: str  # id of the page's element, name of saved files
     title: str
     caption: str  # also its alternative text
-    source: str  # which events of the records it was computed from
+    source: str  # events of the records
     runs: tuple[str, ...]  # the folders of these
-    rows: tuple[Row, ...]  # what is drawn, and saved as CSV
+    rows: tuple[Row, ...]  # drawn, and saved as CSV
     spec: Mapping[str, object]  # Vega-Lite over the named data set `rows`
 
     @property

@@ -24,7 +24,7 @@ class StudyMeasures:
 
     folder: Path
     study: Study
-    runs: tuple[RunMeasure, ...]  # in the order of the plan
+    runs: tuple[RunMeasure, ...]  # the plan's order
 
 
 def read_folder(folder: Path) -> StudyMeasures:

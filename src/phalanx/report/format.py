@@ -60,11 +60,6 @@ def points(difference: float) -> str:
     return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", MINUS)
 
 
-def ratio(interval: Interval) -> str:
-    """A ratio with its interval: 1.93\N{MULTIPLICATION SIGN} (1.81\N{EN DASH}2.05)."""
-    return f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN} ({span(interval)})"
-
-
 def span(interval: Interval) -> str:
     """Format an interval: 1.81\N{EN DASH}2.05."""
     return f"{interval.low:.2f}\N{EN DASH}{interval.high:.2f}"
@@ -87,7 +82,7 @@ def joined(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-NAMED = 3  # of a list in a sentence
+NAMED = 3  # items of a list in a sentence
 
 
 def first_few(names: Sequence[str]) -> str:

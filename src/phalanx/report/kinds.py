@@ -27,7 +27,7 @@ PAGES: Mapping[str, Page] = {
     "io": IO_STUDY,
     "survival": SURVIVAL,
 }
-"""By the kind of a study; of another kind they are runs to be compared."""
+"""Pages by the kind of a study; another kind is runs to be compared."""
 
 
 def page_of(folder: Path) -> Page:

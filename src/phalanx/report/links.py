@@ -17,7 +17,7 @@ import numpy as np
 from phalanx.report.rank_measures import RankEpoch
 
 FORMULA_SHARE = 0.01
-"""Of the bytes sent: up to so much may be by formula where the others are counted."""
+"""Share of the bytes sent that may be by formula where the others are counted."""
 IN_STEP = ("mpi", "shared", "gloo", "zero", "local")
 """Strategies of which every rank makes the same steps, and exchanges gradients after them."""
 
@@ -30,8 +30,8 @@ class LinkShares:
     node: float | None  # exchange in the memory of a node
     network: float | None  # exchange with other nodes
     untold: float | None  # exchange of which the link was not measured
-    waiting: float  # for ranks that come later
-    network_bytes: float | None = None  # that a node sends to others in a step
+    waiting: float  # waiting for ranks that come later
+    network_bytes: float | None = None  # sent by a node to others in a step
     is_formula: bool = False  # not counted: the MPI library does not say what it sends
 
 

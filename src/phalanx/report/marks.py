@@ -23,7 +23,7 @@ from phalanx.report.theme import (
     tooltips,
 )
 
-ROOM_FOR_WORDS = 1.45  # of the axis of bars, for the words at their ends
+ROOM_FOR_WORDS = 1.45  # length of the axis of bars, for the words at their ends
 BAR_PIXELS, AROUND_BARS_PIXELS = 28, 44
 Words = str | Callable[[Sequence[Row]], str]
 
@@ -41,7 +41,6 @@ class Axis:
     names: in the order of the rows."""
     zero: bool = False
     domain: tuple[float, float] | Callable[[Sequence[Row]], tuple[float, float]] | None = None
-    ticks: Sequence[float] | None = None
     labels: str = ""
     """Vega expression of the labels."""
 
@@ -57,8 +56,6 @@ class Axis:
         if self.domain is not None:
             ends = self.domain(rows) if callable(self.domain) else self.domain
             scale = {"domain": list(ends), "nice": False}
-        if self.ticks is not None:
-            axis_of["values"] = list(self.ticks)
         axis_of |= {"format": self.form} if self.form else {}
         axis_of |= {"labelExpr": self.labels, "labelOverlap": True} if self.labels else {}
         if scale.get("type") == "log" and title:
@@ -124,8 +121,6 @@ class Lines(Mark):
     limit: str = ""
     """Column whose least value is a vertical line where rows lie beyond it."""
     limit_name: str = ""
-    text: str = ""
-    """Column of words beside the marks."""
     choose: str = ""
     """Column of which one value is shown, chosen below the chart; at first that of the last row."""
     tooltip: Sequence[str] = ()
@@ -174,10 +169,6 @@ class Lines(Mark):
             layers.append(self._points(chart, rows, series))
         if self.picks:
             layers[-1] = layers[-1].encode(tooltip=tooltips(*self.tooltip)).add_params(picked)
-        if self.text:
-            words = alt.Chart(table()).encode(x=x, y=y, text=f"{self.text}:N")
-            words = words.mark_text(align="right", dx=-9, dy=4, fontSize=11)
-            layers.append(words.encode(color=alt.value("var(--ink-soft)")))
         return layers
 
     def _points(self, chart: alt.Chart, rows: Sequence[Row], series: Any) -> alt.Chart:

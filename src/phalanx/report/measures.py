@@ -29,7 +29,7 @@ class EpochMeasure:
     Losses and accuracies are those of a prediction: of an image, or of a character of a text."""
 
     epoch: int
-    epoch_s: float  # of the slowest rank, training only
+    epoch_s: float  # the slowest rank, training only
     trained_s: float  # sum of epoch_s so far
     samples: int
     train_loss: float | None

@@ -38,7 +38,7 @@ IN_THE_SCHEME = frozenset(
         *("server_mode", "servers", "zero_stage"),
     }
 )
-"""Those that the scheme's name tells."""
+"""Options that the scheme's name contains."""
 
 
 def workload_options(run: Run) -> Options:

@@ -11,7 +11,7 @@ from typing import Literal
 from phalanx.records.watched import TensorState, WatchedRank
 
 EPSILON = {True: 2.0**-52, False: 2.0**-23}
-"""Of float64, and of float32."""
+"""Machine epsilon, by whether the type is float64 or float32."""
 MASK = 2**64 - 1
 
 Cause = Literal[

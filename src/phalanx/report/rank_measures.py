@@ -67,7 +67,7 @@ class RankMeasure:
     epochs: Mapping[int, RankEpoch] = field(default_factory=dict)
     events: Sequence[Event] = ()
     """All but steps and epochs, in their order."""
-    is_last_finished: bool = False  # whether its last event is FinishedEvent
+    is_last_finished: bool = False  # its last event is FinishedEvent
 
     @cached_property
     def _by_kind(self) -> dict[type[Event], list[Any]]:

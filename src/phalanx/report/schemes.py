@@ -6,8 +6,6 @@ A scheme is a strategy with those of its options that make another scheme of it:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from phalanx.records.schema import Setting
 from phalanx.records.waiting import communicates_within_passes
 
@@ -40,23 +38,13 @@ DRIFTING = ("server asynchronous", "server bounded", "local")
 """Schemes that do not make the update of the sequential program: by theory their losses differ."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SchemeGroup:
-    """Schemes that are drawn together."""
-
-    name: str
-    title: str
-    strategies: tuple[str, ...]
-
-
-GROUPS = (
-    SchemeGroup(name="summed", title="summed gradients", strategies=("mpi", "shared", "gloo")),
-    SchemeGroup(name="server", title="servers, local steps", strategies=("server", "local")),
-    SchemeGroup(name="zero", title="sharded state", strategies=("zero",)),
-    SchemeGroup(
-        name="split", title="split layers, pipelines", strategies=("tensor", "pipeline", "mesh")
-    ),
-)
+GROUPS = {
+    "summed gradients": ("mpi", "shared", "gloo"),
+    "servers, local steps": ("server", "local"),
+    "sharded state": ("zero",),
+    "split layers, pipelines": ("tensor", "pipeline", "mesh"),
+}
+"""Strategies that are drawn together, by the title of their charts."""
 
 
 def scheme_of(setting: Setting) -> str:
@@ -84,14 +72,10 @@ def scheme_of(setting: Setting) -> str:
     return " ".join(word for word in words if word)
 
 
-def strategy_in(scheme: str) -> str:
-    return scheme.partition(" ")[0]
-
-
-def group_of(scheme: str) -> SchemeGroup | None:
-    """Return the group of a scheme; None for the sequential program and unknown schemes."""
-    strategy = strategy_in(scheme)
-    return next((group for group in GROUPS if strategy in group.strategies), None)
+def group_of(scheme: str) -> str | None:
+    """Return the title of a scheme's group; None for the sequential program and unknown schemes."""
+    strategy = scheme.partition(" ")[0]
+    return next((title for title, own in GROUPS.items() if strategy in own), None)
 
 
 def scheme_phrase(scheme: str) -> str:

@@ -29,7 +29,7 @@ BLOCKS = 20
 """Stretches into which the calls of one measurement are cut."""
 
 RUN_TO_RUN = 0.10
-"""By so much runs of the same work have differed on a quiet machine. An interval from a single run
+"""Difference between runs of the same work on a quiet machine. An interval from a single run
 knows nothing of it, and is widened by it."""
 
 SPREAD_FACTOR = 1.5
@@ -50,9 +50,6 @@ class Interval:
     low: float
     high: float
     level: float = LEVEL
-
-    def holds(self, value: float) -> bool:
-        return self.low <= value <= self.high
 
     def verdict(self, neutral: float) -> Verdict:
         """Return the side of `neutral` that all of the interval is on."""
@@ -108,10 +105,10 @@ def _ratio(above: Times, below: Times, comparisons: int) -> Interval | None:
     )
 
 
-def blocks(times: Sequence[float], number: int = BLOCKS) -> tuple[float, ...]:
-    """Medians of `number` stretches of times in the order in which they were measured: those of
+def blocks(times: Sequence[float]) -> tuple[float, ...]:
+    """Medians of BLOCKS stretches of times in the order in which they were measured: those of
     neighbouring calls are alike, and are no evidence of their own."""
-    size = max(1, len(times) // number)
+    size = max(1, len(times) // BLOCKS)
     starts = range(0, len(times) - size + 1, size)
     return tuple(median(times[start : start + size]) for start in starts)
 

@@ -38,7 +38,7 @@ SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP", "terminate": "SIGTERM"}
 FLOOR = 0.97
 """Share of the time that is to go into steps that count."""
 MOST_POINTS = 400
-"""Of one curve: a pixel or two each."""
+"""Points of one curve: a pixel or two each."""
 SEEDS_DRAWN = 3
 SHARE = Measure(column="share", how=fmean, interval="mean")
 NOTICE = Measure(column="notice_s", how=fmean, interval="mean")

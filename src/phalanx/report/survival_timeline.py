@@ -38,9 +38,9 @@ class TimedStep(NamedTuple):
 
     step: int
     began_s: float
-    """When the step before it had ended. Seconds since the first step began, as all times here."""
+    """End of the step before it. Seconds since the first step began, as all times here."""
     ended_s: float
-    """On the last rank."""
+    """End on the last rank."""
     took_s: float
     """Time of its own parts, on that rank: without checkpoints and what else is between two."""
     loss: float | None
@@ -56,12 +56,12 @@ class Fault:
     step: int
     """Updates made before it."""
     recovered_s: float
-    """When the last survivor had a new world, or just before a further start ended its first step;
-    the time of the fault where neither came."""
+    """Time at which the last survivor had a new world, or just before a further start ended its
+    first step; the time of the fault where neither came."""
     notice_s: float | None
     """Until the last survivor had noticed; None where nobody told."""
     recovery_s: float | None
-    """From the notice to the new world, of the slowest survivor."""
+    """Time from the notice to the new world, of the slowest survivor."""
     continue_s: float | None = None
     """Until the end of the first step that counts after the recovery, or after the fault where
     there is none; None where none ended."""
@@ -81,7 +81,7 @@ class Timeline:
     effective_s: float
     """Time spent on steps that count; a disturbed one counts as its neighbours take."""
     replaced_s: tuple[float, ...] = ()
-    """From the notice of deaths until spares had taken the places, by the slowest rank."""
+    """Times from the notice of deaths until spares had taken the places, by the slowest rank."""
 
     @property
     def wall_s(self) -> float:
@@ -99,7 +99,7 @@ class Timeline:
 
 def make_timeline(starts: Sequence[RankEvents]) -> Timeline:
     """starts: of the run, in their order."""
-    ends: dict[int, tuple[float, float]] = {}  # of a step: Unix time, seconds of its parts
+    ends: dict[int, tuple[float, float]] = {}  # by step: Unix time, seconds of its parts
     losses: dict[int, float] = {}
     again, reached = 0, 0
     faults: list[Fault] = []

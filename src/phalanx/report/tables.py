@@ -13,7 +13,7 @@ from phalanx.report.format import joined
 def environments(known: Sequence[Environment]) -> Table:
     """Return a table of the environment; marks values that differ between runs."""
     facts: dict[str, list[str]] = {}
-    for what, value in (fact for environment in known for fact in _facts(environment)):
+    for what, value in (fact for each in known for fact in facts_of(each).items()):
         if value not in facts.setdefault(what, []):
             facts[what].append(value)
     differ = [what for what, values in facts.items() if len(values) > 1]
@@ -35,20 +35,27 @@ def sources(figures: Iterable[Figure]) -> Table:
     )
 
 
-def _facts(environment: Environment) -> list[tuple[str, str]]:
-    memory = environment.memory_bytes
+FACTS = {
+    "hostname": "host",
+    "processor": "processor",
+    "cores": "cores",
+    "memory_bytes": "memory",
+    "operating_system": "operating system",
+    "python": "Python",
+    "torch": "PyTorch",
+    "mpi": "MPI",  # None where a run used none
+    "packages": "packages",
+    "phalanx": "Phalanx",
+    "commit": "commit",
+}
+"""Fields of an environment, in words."""
+
+
+def facts_of(environment: Environment) -> dict[str, str]:
+    """Return what is known of an environment, by the words of FACTS."""
+    known = {name: getattr(environment, name) for name in FACTS}
+    if environment.memory_bytes is not None:
+        known["memory_bytes"] = f"{environment.memory_bytes / 2**30:.1f} GiB"
     packages = sorted(environment.packages.items())
-    facts = [
-        ("host", environment.hostname),
-        ("processor", environment.processor),
-        ("cores", str(environment.cores)),
-        ("memory", None if memory is None else f"{memory / 2**30:.1f} GiB"),
-        ("operating system", environment.operating_system),
-        ("Python", environment.python),
-        ("PyTorch", environment.torch),
-        ("MPI", environment.mpi),  # None where a run used none
-        ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
-        ("Phalanx", environment.phalanx),
-        ("commit", environment.commit),
-    ]
-    return [(what, value) for what, value in facts if value is not None]
+    known["packages"] = ", ".join(f"{name} {version}" for name, version in packages)
+    return {FACTS[name]: str(value) for name, value in known.items() if value is not None}

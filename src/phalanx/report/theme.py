@@ -37,7 +37,7 @@ NUMBERED: tuple[Look, ...] = (
     ("--rank-4", "cross"),
     ("--rank-5", "triangle-down"),
 )
-"""Of ranks, and of other values that are in an order."""
+"""Looks of ranks, and of other values that are in an order."""
 PHASES = {"data": "--data", "forward": "--forward", "backward": "--backward",
           "communication": "--communication", "optimizer": "--optimizer"}  # fmt: skip
 DASHES = ([1, 0], [6, 3], [2, 2], [10, 3, 2, 3], [1, 4], [12, 4])
@@ -135,7 +135,7 @@ class Series:
     field: str
     looks: Mapping[Any, Look]
     title: str | None = None
-    columns: int | None = 2  # of the legend
+    columns: int | None = 2  # columns of the legend
     has_legend: bool = True
 
     @property

@@ -136,14 +136,13 @@ def layout_columns(run: Run) -> dict[str, Any]:
     span += f" {TIMES_SIGN} {counted(threads, 'thread')}" if threads > 1 else ""
     span += f" over {setting.nodes} nodes" if setting.nodes > 1 else ""
     alone, with_threads = strategy == "sequential", counted(threads, "thread")
-    group = group_of(strategy)
     layout = (strategy, ranks, threads, batch, own, layout_options(run))
     return {
         "model": setting.model,
         "dataset": setting.dataset,
         "seed": setting.seed,
         "strategy": strategy,
-        "group": group.title if group else None,
+        "group": group_of(strategy),
         "ranks": ranks,
         "threads": threads,
         "workers": ranks * threads,

@@ -17,7 +17,7 @@ from phalanx.report.training import measures_of
 from phalanx.report.values import View
 
 MOST_EPOCHS = 12
-"""Of a run by itself, that have a bar each."""
+"""Epochs of a run by itself that have a bar each."""
 LINKS = {
     "node": "in the node",
     "network": "between nodes",

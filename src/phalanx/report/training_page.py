@@ -37,7 +37,7 @@ QUANTITIES = (
     *(EPOCH, ACCURACY, LOSS, COMMUNICATION, USER, SYSTEM, SAMPLES, SPEED_UP, RATE, EFFICIENCY),
     Change(column="accuracy_change", measure=ACCURACY),
 )
-"""What every training has measured, where it has."""
+"""Quantities of every training, where it has measured them."""
 
 
 def shown(row: Row | Cell) -> bool:

@@ -63,7 +63,7 @@ class CompressionConfig(StudyOptions):
     """Steps of a run on a link, fewer where a step takes long."""
 
     overlap: Overlap = "off"
-    """Whether sums go on during the backward pass. `off` makes a step the sum of computing, coding
+    """Overlap of sums with the backward pass. `off` makes a step the sum of computing, coding
     and sending, which is what the bandwidth at which a compressor pays is computed by."""
 
     powersgd_rank: int = 4

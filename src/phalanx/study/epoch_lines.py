@@ -23,7 +23,7 @@ from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.study.program_config import ProgramConfig
 
 SHORTEST_S = 2.0
-"""Of an epoch that is timed by lines, which are seen a tenth of a second late."""
+"""Length of an epoch that is timed by lines, which are seen a tenth of a second late."""
 
 NOTICE = (
     "times are between lines of the program's output, as they were seen, to a tenth of a second; "

@@ -11,7 +11,7 @@ from phalanx.records.configuration import check_positive, check_values
 from phalanx.records.io import Cache, Format
 
 KIND = "io"
-DEFAULT_BATCH = {"resnet50": 50}  # of 400: a batch that is read in milliseconds
+DEFAULT_BATCH = {"resnet50": 50}  # the profile has 400: a batch that is read in milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class IoStudyConfig:
     """unet3d, resnet50, cosmoflow, bert, or YAML files of the same form."""
 
     formats: tuple[Format, ...] = ("files", "tar", "npy", "hdf5", "parquet")
-    """How the data is stored."""
+    """Storage formats of the data."""
 
     readers: tuple[int, ...] = (1, 2)
     """Numbers of readers, threads all of them."""
@@ -46,7 +46,7 @@ class IoStudyConfig:
     """Room for the samples in one format."""
 
     data_dir: Path | None = None
-    """Where the data is written; removed at the end. Default: in the folder of the study."""
+    """Folder of the data, which is removed at the end. Default: in the folder of the study."""
 
     study_dir: Path | None = None
     """Folder of the study. Default: runs/io-…, the same for the same options, so that an

@@ -26,10 +26,10 @@ FULL_BATCH_SIZES = (DEFAULT_BATCH_SIZE, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
 QUICK_EPOCHS, FULL_EPOCHS = 6, 20
 QUICK_SEEDS, FULL_SEEDS = (0, 1, 2), (0, 1, 2, 3, 4)
 FINAL_TRAIN_SAMPLES = 10_000
-"""That the final model is judged by, for the generalisation gap."""
+"""Samples that the final model is judged by, for the generalisation gap."""
 
 WARM_UP = {"warmup_part": 0.25}
-"""Of the run's epochs."""
+"""Share of the run's epochs."""
 
 REMEDIES: Mapping[RemedyName, Mapping[str, Any]] = {
     "plain": {},
@@ -71,19 +71,19 @@ class LargeBatchConfig(StudyOptions):
     """Learning rate of the base recipe, SGD with momentum 0.9, for batch 128."""
 
     clip_norm: float | None = 0.5
-    """Of the base recipe: its gradients are scaled down to this norm."""
+    """Norm to which gradients of the base recipe are scaled down."""
 
     weight_decay: float = 5e-4
-    """Of the base recipe."""
+    """Weight decay of the base recipe."""
 
     label_smoothing: float = 0.1
-    """Of every recipe."""
+    """Label smoothing of every recipe."""
 
     lars_lr: float = 0.18
     """Learning rate of `lars` for batch 128; it grows with the square root of the batch."""
 
     trust_coefficient: float = 0.02
-    """Of `lars`."""
+    """Trust coefficient of `lars`."""
 
     lamb_lr: float = 0.0035
     """Learning rate of `lamb` for batch 128; it grows with the square root of the batch."""

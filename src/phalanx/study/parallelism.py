@@ -13,7 +13,7 @@ from phalanx.models.options import DataShape, ModelName
 from phalanx.records.configuration import check_at_least, check_values
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import COUNT, PlannedRun, StudyPlan, TrainingRun
-from phalanx.study.schemes import SCHEMES, SchemeName
+from phalanx.study.schemes import SCHEMES
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
 from phalanx.train.validate import validate
@@ -38,8 +38,9 @@ class ParallelismConfig(StudyOptions):
     models: tuple[ModelName, ...] = ("mlp", "gpt")
     """Networks to train; `gpt` learns text, the others images."""
 
-    schemes: tuple[SchemeName, ...] | None = None
-    """Ways to split the training. Default: all that suit the model."""
+    schemes: tuple[str, ...] | None = None
+    """Ways to split the training, such as mpi, ring, gloo, server, local, zero-3, tensor, 1f1b or
+    dp2-tp2; docs/study_parallelism.md names all. Default: all that suit the model."""
 
     ranks: tuple[int, ...] = (2, 4)
     """Numbers of ranks. A quick study has all schemes on the largest, the leading ones on all."""
@@ -85,6 +86,8 @@ class ParallelismConfig(StudyOptions):
 
     def __post_init__(self) -> None:
         check_values(self, "models", "schemes", "ranks", "seeds", "hidden", "workers")
+        if unknown := [name for name in self.schemes or () if name not in SCHEMES]:
+            raise UserError(f"--schemes {unknown[0]} is none of {', '.join(SCHEMES)}")
         if not self.algorithms_s >= 0:
             raise UserError(f"--algorithms-s must not be negative, not {self.algorithms_s:g}")
         check_at_least(self, 1, "ranks", "hidden", "workers")
@@ -116,7 +119,7 @@ def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyP
     return StudyPlan(runs=tuple(runs), left_out=left_out)
 
 
-def layouts(study: ParallelismConfig, model: ModelName) -> Iterator[tuple[SchemeName, int]]:
+def layouts(study: ParallelismConfig, model: ModelName) -> Iterator[tuple[str, int]]:
     """(scheme, ranks), by increasing ranks: 1 rank for `sequential`, 4 for a grid of 2 × 2."""
     chosen = [name for name in SCHEMES if _is_wanted(study, name, model)]
     fixed = {SCHEMES[name].ranks for name in chosen} - {None}
@@ -132,7 +135,7 @@ def layouts(study: ParallelismConfig, model: ModelName) -> Iterator[tuple[Scheme
                 yield name, ranks
 
 
-def _is_wanted(study: ParallelismConfig, name: SchemeName, model: ModelName) -> bool:
+def _is_wanted(study: ParallelismConfig, name: str, model: ModelName) -> bool:
     if study.schemes is not None:
         return name in study.schemes
     scheme = SCHEMES[name]
@@ -153,7 +156,7 @@ def size_of(study: ParallelismConfig, model: ModelName) -> dict[str, int | None]
 
 
 def _config(
-    study: ParallelismConfig, model: ModelName, scheme: SchemeName, ranks: int, seed: int
+    study: ParallelismConfig, model: ModelName, scheme: str, ranks: int, seed: int
 ) -> TrainConfig:
     data = {"dataset": "text", "data_root": None} if model == "gpt" else {}
     return TrainConfig.from_options(

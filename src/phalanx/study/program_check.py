@@ -33,7 +33,7 @@ from phalanx.run import checked_program
 from phalanx.run.defaults import RUN_DIR
 
 SEED, OTHER_SEED = 1, 2
-"""Of NumPy, Python and the order of sets."""
+"""Seeds of NumPy, Python and the order of sets."""
 WatchedRun = Sequence[WatchedRank]
 
 
@@ -47,7 +47,7 @@ class CheckResult:
 
     ranks: int
     steps: int
-    """That were compared."""
+    """Number of compared steps."""
     is_double: bool
     findings: list[ProbableCause] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

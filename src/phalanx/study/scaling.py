@@ -28,8 +28,8 @@ FULL_MODELS: tuple[ModelName, ...] = ("mlp", "cnn", "rnn")
 QUICK_TRAIN_SAMPLES: Mapping[str, int] = {"mlp": 8_192, "resnet": 512}
 QUICK_VALIDATION_SAMPLES = 500
 OTHER_TRAIN_SAMPLES = 1_024
-"""Of a quick study: an epoch is to take less than a second on one core, and a run less than what
-it takes to start it."""
+"""Samples of a quick study: an epoch is to take less than a second on one core, and a run less
+than what it takes to start it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +86,8 @@ class ScalingConfig(StudyOptions):
     follows belongs to it, so options of the study stand before."""
 
     epoch_pattern: str | None = None
-    """Of a program that trains otherwise: a regular expression of the line that it prints after an
-    epoch, e.g. "epoch.*loss (?P<loss>[0-9.]+)"; groups seconds, loss and samples are taken. Steps
+    """Regular expression of the line that a program which trains otherwise prints after an epoch,
+    e.g. "epoch.*loss (?P<loss>[0-9.]+)"; groups seconds, loss and samples are taken. Steps
     are not known then."""
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class Layout(NamedTuple):
     strategy: StrategyName
     ranks: int
     threads: int
-    """Of each rank."""
+    """Threads of each rank."""
     hosts: str | None = None
     """Nodes of this run, as `--hosts` has them; None: those that its ranks fill."""
 

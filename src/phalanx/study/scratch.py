@@ -18,7 +18,7 @@ QUICK_SAMPLES, FULL_SAMPLES = 256, 1_280
 VALIDATION_SAMPLES = 500
 QUICK_EPOCHS, FULL_EPOCHS = 2, 3
 MOST_WORKERS_OF_EACH_WIDTH = 8
-"""Of a quick study; beyond, the narrowest network stands for all."""
+"""Limit of a quick study; beyond, the narrowest network stands for all."""
 
 ScratchScheme = Literal["alone", "server", "library", "ring"]
 

@@ -63,7 +63,7 @@ class SurvivalConfig(StudyOptions):
     """Global batch size, summed over all ranks: with the width it decides the time of a step."""
 
     micro_batches: int = 8
-    """Into which each batch is cut, whatever the ranks."""
+    """Micro-batches of each batch, whatever the ranks."""
 
     train_samples: int = 59_392
     """Training samples of an epoch."""

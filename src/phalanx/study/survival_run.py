@@ -37,14 +37,14 @@ class Way:
     """A kind of faults, and how a run goes on after them."""
 
     fault: str | None = None
-    """As `--inject` has it, with the place of mean time and seed; None for no faults."""
+    """Fault as `--inject` has it, with the place of mean time and seed; None for no faults."""
     survives: bool = False
-    """In place, by those that are left."""
+    """The ranks that are left continue in place."""
     has_spares: bool = False
-    """Which take the places of those that die."""
+    """Spares take the places of ranks that die."""
     has_patience: bool = False
     restarts: bool = False
-    """From checkpoints."""
+    """The run starts again from checkpoints."""
 
 
 WAYS: Mapping[WayName, Way] = {

@@ -9,7 +9,6 @@ import pytest
 from phalanx.bench.io.formats.known import PackedStore
 from phalanx.bench.io.formats.store import Indices, Rows, Shape
 from phalanx.bench.io.generate import DataLocation, data_files, generate
-from phalanx.bench.io.loaders import LoaderCache
 from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.page_cache import drop, resident_share
 from phalanx.bench.io.scaling import Workload
@@ -31,21 +30,6 @@ def rows_of(indices: Indices) -> Rows:
     rows = np.zeros((len(indices), SHAPE.sample_bytes), np.uint8)
     rows[:, :8] = indices.astype("<u8").view(np.uint8).reshape(-1, 8)
     return rows
-
-
-def test_one_loader_serves_many_epochs(tmp_path: Path) -> None:
-    location = DataLocation(root=tmp_path, shape=SHAPE)
-    generate(location, ["npy"], 1, lambda *_: None)
-    loaders = LoaderCache()
-    folder = location.part("npy", 0)
-    loader = loaders.of(cell_of("npy", "warm"), folder, SHAPE)
-    assert loaders.of(cell_of("npy", "cold"), folder, SHAPE) is loader
-    wanted = np.split(np.arange(60), 5)
-    for _ in range(2):
-        assert [len(rows) for rows in loader.batches(wanted, 2)] == [12] * 5
-    loaders.end("npy")
-    assert loaders.of(cell_of("npy", "warm"), folder, SHAPE) is not loader
-    loaders.close()
 
 
 def test_a_warm_epoch_is_not_a_loaders_first(

@@ -25,7 +25,7 @@ def test_what_fits(profile: Profile, data_bytes: int) -> None:
     assert work.num_samples % work.batch_size == 0
     assert 1 <= work.steps <= work.num_samples // work.batch_size
     one_batch = work.batch_size * work.sample_bytes
-    assert work.num_bytes <= max(data_bytes, one_batch)
+    assert work.num_samples * work.sample_bytes <= max(data_bytes, one_batch)
     asked = profile.batch_size * profile.sample_bytes / profile.compute_s["a100"]
     assert work.demand_bytes_per_s == pytest.approx(asked, rel=0.1)
 

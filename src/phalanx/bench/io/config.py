@@ -51,7 +51,7 @@ class IoConfig(RecordedOptions):
     """warm: files in the page cache; cold: dropped from it before each epoch."""
 
     drop_names: bool = False
-    """Before cold epochs drop cached names and inodes of all files, too. Needs root, and slows down
+    """Drop cached names and inodes of all files before cold epochs, too. Needs root, and slows down
     other programs on this machine."""
 
     ranks: tuple[int, ...] = (1,)

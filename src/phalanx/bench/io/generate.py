@@ -60,11 +60,11 @@ def wrong_samples(rows: Rows, indices: Indices) -> int:
 
 
 RESERVE_BYTES = 2**30  # stays free on the disk
-OVERHEAD = 1.05  # of a format over its samples
+OVERHEAD = 1.05  # bytes of a format ÷ those of its samples
 BLOCK_BYTES = 4096  # a file takes whole blocks
 COMPLETE = "complete.json"
-MAX_SINGLE_SYNCS = 64  # for more files one sync of everything is faster
-REVISION = 2  # of the data: others are not reused
+MAX_SINGLE_SYNCS = 64  # one sync of everything is faster for more files
+REVISION = 2  # data of others is not reused
 
 
 @dataclass(frozen=True, kw_only=True)

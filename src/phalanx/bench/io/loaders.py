@@ -12,7 +12,7 @@ import numpy as np
 from phalanx.bench.io.formats.known import OPEN
 from phalanx.bench.io.formats.store import Indices, Rows, Shape, Store
 from phalanx.data.reading.prefetch import make_readers
-from phalanx.records.io import Format, IoCell, Loader, ReaderKind
+from phalanx.records.io import Format, IoCell, ReaderKind
 
 
 class BatchReader:
@@ -40,7 +40,7 @@ class BatchReader:
         return BatchReader, self._data
 
 
-TIMEOUT_S = 300.0  # for one batch
+TIMEOUT_S = 300.0  # waiting for one batch
 NOTHING: Indices = np.empty(0, np.int64)  # opens the data and reads none of it
 
 
@@ -68,43 +68,9 @@ class PhalanxLoader:
         self._reader.close()
 
 
-Key = tuple[Format, Loader, ReaderKind, int, int]
-
-
-class LoaderCache:
-    """Started loaders by their options, each made at its first use.
-
-    The kernel keeps the pages of mapped files in its page cache: before a cold epoch all loaders of
-    the format are closed.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[Key, BatchLoader] = {}
-
-    def has(self, cell: IoCell) -> bool:
-        return _key(cell) in self._made
-
-    def of(self, cell: IoCell, folder: Path, shape: Shape) -> BatchLoader:
-        key = _key(cell)
-        if key not in self._made:
-            self._made[key] = _start(cell, BatchReader(cell.format, folder, shape))
-        return self._made[key]
-
-    def end(self, format_: Format) -> None:
-        """Close the loaders of one format."""
-        for key in [key for key in self._made if key[0] == format_]:
-            self._made.pop(key).close()
-
-    def close(self) -> None:
-        for format_ in {key[0] for key in self._made}:
-            self.end(format_)
-
-
-def _key(cell: IoCell) -> Key:
-    return cell.format, cell.loader, cell.kind, cell.readers, cell.depth
-
-
-def _start(cell: IoCell, reader: BatchReader) -> BatchLoader:
+def open_loader(cell: IoCell, folder: Path, shape: Shape) -> BatchLoader:
+    """Start the loader of a cell; its readers run across epochs."""
+    reader = BatchReader(cell.format, folder, shape)
     if cell.loader == "phalanx":
         return PhalanxLoader(reader, cell.readers, cell.kind)
     from phalanx.bench.io.torch_loader import TorchLoader  # import torch only if needed

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from phalanx.bench.io.formats.store import Indices, Rows
 from phalanx.bench.io.generate import DataLocation, data_files, wrong_samples
-from phalanx.bench.io.loaders import LoaderCache
+from phalanx.bench.io.loaders import BatchLoader, open_loader
 from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident_share
 from phalanx.bench.io.scaling import Workload
-from phalanx.records.io import READS, Cache, IoCell
+from phalanx.records.io import READS, Cache, Format, IoCell
 
 SPIN_S = 2e-4  # a sleep ends late by less than this
 
@@ -93,19 +94,23 @@ class LoaderBenchmark:
         self._drop_names = drop_names
         self._kept_bytes = kept_batches * workload.batch_size * workload.sample_bytes
         self._kept: memoryview | None = None
-        self._loaders = LoaderCache()
+        self._loaders: dict[IoCell, BatchLoader] = {}
+        """Started loaders, each made at its first use, also for the other state of the cache."""
 
     def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> EpochTiming:
         """Measure an epoch. Collective. order: seed of the sample order; compute_s 0: flat out."""
         folder = self._location.part(cell.format, self._part)
         files = data_files(folder)
-        if cell.cache == "cold":
-            self._loaders.end(cell.format)
+        if cell.cache == "cold":  # the kernel keeps the pages of mapped files in its page cache
+            self._close(cell.format)
         if cell.loader in READS:
             return self._plain(cell, files)
         index_batches = epoch_batches(self._workload, order, paced=compute_s > 0)
-        is_new = not self._loaders.has(cell)
-        loader = self._loaders.of(cell, folder, self._location.shape)
+        key = msgspec.structs.replace(cell, cache="warm")
+        is_new = key not in self._loaders
+        if is_new:
+            self._loaders[key] = open_loader(cell, folder, self._location.shape)
+        loader = self._loaders[key]
         if is_new and cell.cache == "warm":
             for _ in loader.batches(index_batches, cell.depth):
                 pass
@@ -120,7 +125,12 @@ class LoaderBenchmark:
 
     def close(self) -> None:
         """End all readers."""
-        self._loaders.close()
+        for format_ in {cell.format for cell in self._loaders}:
+            self._close(format_)
+
+    def _close(self, format_: Format) -> None:
+        for cell in [cell for cell in self._loaders if cell.format == format_]:
+            self._loaders.pop(cell).close()
 
     def _plain(self, cell: IoCell, files: list[Path]) -> EpochTiming:
         into = self._memory() if cell.loader == "read-kept" else None

@@ -60,7 +60,7 @@ def profile_text(name: str) -> str:
 MAX_SAMPLES = 16_384  # a file each in format `files`
 STEPS_OF_SCALED_SAMPLES = 16
 MIN_STEPS = 4  # fewer say nothing about a loader that reads ahead
-COMPUTE_S = 2.5  # of an epoch, if MIN_STEPS allow
+COMPUTE_S = 2.5  # compute of an epoch, if MIN_STEPS allow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,22 +70,14 @@ class Workload:
     num_samples: int
     sample_bytes: int
     batch_size: int
-    steps: int  # of an epoch with compute: the first of its batches; flat out all are read
+    steps: int  # steps of an epoch with compute: the first of its batches; flat out all are read
     compute_s: float
     scaled: tuple[str, ...]
 
     @property
-    def num_bytes(self) -> int:
-        return self.num_samples * self.sample_bytes
-
-    @property
-    def batch_bytes(self) -> int:
-        return self.batch_size * self.sample_bytes
-
-    @property
     def demand_bytes_per_s(self) -> float:
         """Return the data rate that keeps the accelerator busy."""
-        return self.batch_bytes / self.compute_s
+        return self.batch_size * self.sample_bytes / self.compute_s
 
 
 def scale_workload(

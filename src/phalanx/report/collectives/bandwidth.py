@@ -24,8 +24,8 @@ _RULES: dict[Collective, tuple[OfRanks, OfRanks, OfRanks]] = {
     "broadcast": (lambda _: 1, lambda p: 2 * (p - 1), lambda _: 1),
     "barrier": (lambda _: 0, lambda _: 0, lambda _: 0),
 }
-"""By the number of ranks, in units of n: the bus factor; bytes read and written by all ranks
-together, each reading the others' buffers where they lie; bytes of any memory that one rank
+"""Functions of the number of ranks, in units of n: the bus factor; bytes read and written by all
+ranks together, each reading the others' buffers where they lie; bytes of any memory that one rank
 touches."""
 
 
@@ -40,7 +40,7 @@ class Machine:
 
     copy: Mapping[int, float]  # bytes/s of all ranks, by bytes that each touches in a pass
     add: Mapping[int, float]
-    round_trip_s: float | None  # of a flag; None when ranks share no memory
+    round_trip_s: float | None  # latency of a flag; None when ranks share no memory
 
 
 def floor_s(collective: Collective, ranks: int, num_bytes: int, machine: Machine) -> float | None:

@@ -211,7 +211,7 @@ def _point(
         "median_s": median_s,
         "median_us": median_s * 1e6,
         "median_us_low": min(times_s) * 1e6,
-        "median_us_high": quantile(times_s, 0.99) * 1e6,  # of fewer than 100 calls the slowest
+        "median_us_high": quantile(times_s, 0.99) * 1e6,  # the slowest of fewer than 100 calls
         "algbw": num_bytes / median_s / 1e9 if num_bytes else None,
         "busbw": bus(median_s),
         "floor_us": None if least_s is None else least_s * 1e6,
@@ -244,7 +244,7 @@ def _label(row: Row, known: Mapping[str, tuple[str, ...]]) -> str:
 def measure_machine(ranks: Sequence[Sequence[Event]]) -> Machine:
     """Return the bandwidth over all ranks, what they moved together ÷ the time of the slowest, and
     the latency of a flag."""
-    times_s: dict[tuple[Kernel, int], list[list[float]]] = {}  # of each rank
+    times_s: dict[tuple[Kernel, int], list[list[float]]] = {}  # one list per rank
     moved: dict[tuple[Kernel, int], int] = {}
     trips_s: list[float] = []
     for rank, events in enumerate(ranks):

@@ -22,7 +22,7 @@ from phalanx.report.values import StudyRows, View
 
 MEGABYTE = 1e6
 DEFAULT_FLOOR = 0.9  # where a profile names none
-COLD_BELOW = 0.01  # of the files' pages in memory
+COLD_BELOW = 0.01  # share of the files' pages in memory
 PHRASES = {
     "files": "many small files",
     "tar": "tar shards",

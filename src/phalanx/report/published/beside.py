@@ -19,7 +19,7 @@ from phalanx.report.values import TableSpec, View
 KIND = "scaling"
 MNIST_SAMPLES = 60_000
 DATASETS = ("mnist", "digits")
-"""Of images of the same size: an epoch of as many takes as long."""
+"""Data sets of images of the same size: an epoch of as many takes as long."""
 
 
 @cache

@@ -13,7 +13,7 @@ from phalanx.report.trace.read import RankTrace, Traces
 from phalanx.report.trace.waits import Wait, waits
 
 LANES = ("compute", "network", "data", "optimizer")
-"""In this order, from the top; others below."""
+"""Lanes from the top; others are below."""
 Event = dict[str, object]
 Row = tuple[str, list[TraceSpan]]
 

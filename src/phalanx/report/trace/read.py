@@ -24,7 +24,7 @@ class RankTrace:
     traced: TracedRank
     spans: tuple[TraceSpan, ...]
     steps: tuple[StepEvent, ...]
-    """Those whose parts are among the spans."""
+    """Steps whose parts are among the spans."""
     dropped_steps: int = 0
 
 
@@ -79,7 +79,7 @@ def rank_trace(
     shown = steps[-MOST_STEPS:]
     own = [*spans, *of_records(traced.began_ns, everything, shown)]
     aligned = [_shifted(span, offset_at(traced.readings, span.began_ns)) for span in own]
-    aligned += _of_actions(everything)  # on rank 0's clock from the first
+    aligned += _of_actions(everything)  # they are on rank 0's clock from the first
     return RankTrace(
         traced=traced,
         spans=tuple(sorted(aligned, key=lambda span: (span.began_ns, -span.ended_ns))),

@@ -22,10 +22,10 @@ class RankRow:
     rank: int
     num_steps: int
     parts_s: Sequence[float]
-    """In the order of PARTS; the communication is the exposed one."""
+    """Parts in the order of PARTS; the communication is the exposed one."""
     overlap: Overlap | None
     waited_s: dict[int, float]
-    """By the rank that was waited for, the most first."""
+    """Seconds by the rank that was waited for, the most first."""
 
 
 def table(traces: Traces) -> list[RankRow]:

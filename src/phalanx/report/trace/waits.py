@@ -23,7 +23,7 @@ class Wait(NamedTuple):
     ended_ns: int
     span: TraceSpan
     late_span: TraceSpan | None
-    """Of the same collective; None where a message was waited for."""
+    """Span of the same collective; None where a message was waited for."""
 
 
 def waits(ranks: Mapping[int, RankTrace]) -> list[Wait]:
