@@ -14,7 +14,6 @@ from torch import Tensor
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import INPUTS, Preparation
-from phalanx.data.samples import PartialBatch
 from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription, describe
 from phalanx.data.sources.pack_source import PackSource, ReaderOptions
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
@@ -181,10 +180,10 @@ class PackedSamples:
         before those."""
         assert self._source is not None, "opened"
         loaded = self._source.read(self._split, indices, epoch)
-        for before, (inputs, targets, number, num_damaged) in zip(seen, loaded, strict=True):
+        for before, batch in zip(seen, loaded, strict=True):
             if self._split == TRAIN:
                 self._source.position = epoch, before
-            yield PartialBatch((inputs, targets), number, num_damaged)
+            yield batch
 
     def order(self, batch_size: int, seed: int) -> ShuffledOrder:
         """Return the order of the samples in a run."""

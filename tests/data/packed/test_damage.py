@@ -252,10 +252,10 @@ def test_a_shard_that_is_read_from_elsewhere(kind: Kind, tmp_path: Path) -> None
     pack = Pack(tmp_path / "p")
     pack.read("inputs", ALL)
     shutil.copytree(tmp_path / "p", tmp_path / "staged")
-    pack.relocate(1, tmp_path / "staged")
+    pack.read_from(tmp_path / "staged")
     data_file(tmp_path / "p", kind).unlink()
     np.testing.assert_array_equal(pack.read("inputs", ALL), content["inputs"])
-    pack.relocate(1, None)
+    pack.read_from(None)
     with pytest.raises(UserError, match="cannot be read"):
         pack.read("inputs", ALL)
     pack.close()

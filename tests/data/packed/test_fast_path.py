@@ -79,9 +79,11 @@ def test_a_shard_that_moved_is_opened_anew_and_the_old_file_let_go(
 ) -> None:
     """A staged shard whose file stayed open would take its place on the disk until the end."""
     other = tmp_path / "other"
-    shutil.copytree(pack.folder, other)
+    other.mkdir()
+    for file in pack.shards[1].files:
+        shutil.copy(pack.folder / file.name, other)
     before = pack.read("inputs", ALL)
-    pack.relocate(1, other)
+    pack.read_from(other)
     assert (pack.read("inputs", ALL) == before).all()
     of_shard = {file.name for file in pack.shards[1].files}
     assert {file.parent for file in open_below(tmp_path) if file.name in of_shard} == {other}
@@ -94,7 +96,7 @@ def test_shards_move_while_many_read(pack: Pack, tmp_path: Path) -> None:
 
     def read(seed: int) -> bool:
         if seed % 5 == 0:
-            pack.relocate(seed % len(pack.shards), other if seed % 2 else None)
+            pack.read_from(other if seed % 2 else None)
         order = np.random.default_rng(seed).permutation(NUM)[:9]
         return bool((pack.read("inputs", order) == expected[order]).all())
 

@@ -1,20 +1,16 @@
 """Results in order, in bounded memory, made ahead; errors where they are due; nothing left."""
 
-import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.reading.prefetch import ReaderKind, make_readers, prefetched
-from phalanx.data.reading.shm_slots import SlotReader, SlotWriter
+from phalanx.data.reading.prefetch import ReaderKind, Readers, prefetched
 from phalanx.errors import RunFailedError
 from tests.data.reading import fetchers
 
@@ -98,7 +94,7 @@ def test_readers_work_side_by_side() -> None:
 def test_a_reader_that_is_killed_is_noticed() -> None:
     results = prefetched(fetchers.killed_at_three, range(50), readers=2, depth=4, kind="processes")
     began = time.monotonic()
-    with pytest.raises(RunFailedError, match=r"reader \d, process \d+, .* \(signal SIGKILL\)"):
+    with pytest.raises(RunFailedError, match=r"a reader, process \d+, .* \(signal SIGKILL\)"):
         for _ in results:
             pass
     assert time.monotonic() - began < 60  # and not after the timeout of five minutes
@@ -135,48 +131,16 @@ def test_nothing_is_left_when_the_taker_stops_early(tmp_path: Path) -> None:
     results.close()  # type: ignore[attr-defined]
     assert not living()
     assert {int(path.name) for path in tmp_path.iterdir()} >= {process}
-    gc.collect()
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "phalanx" in name}
 
 
 @by_kind
 def test_readers_serve_one_pass_after_another(kind: ReaderKind, readers: int) -> None:
     """Also after one that was given up."""
-    pool = make_readers(fetchers.broken_at_three, readers, kind)
+    pool = Readers(fetchers.broken_at_three, readers, kind)
     given_up = pool.results(range(3), depth=3, timeout_s=60)
     assert next(given_up) == 0
     given_up.close()  # type: ignore[attr-defined]
     for _ in range(2):
         assert list(pool.results([7, 8, 9], depth=2, timeout_s=60)) == [7, 8, 9]
     pool.close()
-
-
-def test_slots_are_used_again_when_their_arrays_are_gone() -> None:
-    writer, reader = SlotWriter(), SlotReader()
-
-    def through(value: np.ndarray) -> np.ndarray:
-        writer.free(reader.unused)
-        reader.unused.clear()
-        filled, descriptor = writer.put(value)
-        if descriptor is not None:
-            reader.add(filled.slot, os.dup(descriptor))
-        result: np.ndarray = reader.take(filled)
-        return result
-
-    def slots() -> Iterator[int]:
-        for number in range(5):
-            value = through(np.arange(number * 5000))
-            assert value.tolist() == list(range(number * 5000))
-            del value
-            yield len(writer._memories)
-
-    assert list(slots()) == [1] * 5
-    kept = [through(np.full(10, number)) for number in range(4)]
-    assert [array[0] for array in kept] == [0, 1, 2, 3]
-    assert len(writer._memories) == 4
-    part = kept[2][3:5]
-    del kept
-    gc.collect()
-    assert sorted(reader.unused) and len(reader.unused) == 3  # one is still looked at
-    assert part.tolist() == [2, 2]
-    reader.close()

@@ -13,8 +13,9 @@ from phalanx.data.packed.index import Field
 from phalanx.data.packed.writer import PackWriter
 from phalanx.data.reading.pack_reader import Preparation
 from phalanx.data.sampler import epoch_order
+from phalanx.data.samples import PartialBatch
 from phalanx.data.sources.pack_description import describe
-from phalanx.data.sources.pack_source import PackSource, PreparedBatch, ReaderOptions
+from phalanx.data.sources.pack_source import PackSource, ReaderOptions
 from phalanx.errors import UserError
 from phalanx.models.options import check_data
 from tests.data.packs import alter, make_pack, number_of, rows
@@ -56,10 +57,10 @@ def epoch(
     epoch: int = 0,
     first_sample: int = 0,
     split: str = "train",
-) -> list[list[PreparedBatch]]:
+) -> list[list[PartialBatch]]:
     """The parts of every global batch, of a source that is read as every rank in turn."""
     number = source.first_samples(split)[-1]
-    order, parts = epoch_order(number, 1, epoch), list[list[PreparedBatch]]()
+    order, parts = epoch_order(number, 1, epoch), list[list[PartialBatch]]()
     batches = [order[at : at + batch] for at in range(first_sample, number, batch)]
     for rank in range(ranks):
         shares = [share_of(rank, ranks, len(whole)) for whole in batches]
@@ -68,9 +69,10 @@ def epoch(
     return [list(one) for one in zip(*parts, strict=True)]
 
 
-def together(batches: list[list[PreparedBatch]]) -> tuple[torch.Tensor, torch.Tensor]:
+def together(batches: list[list[PartialBatch]]) -> tuple[torch.Tensor, torch.Tensor]:
     parts = [part for batch in batches for part in batch if part.num_samples]
-    return torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])
+    inputs, targets = zip(*(part.data for part in parts), strict=True)
+    return torch.cat(inputs), torch.cat(targets)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +186,8 @@ def test_texts_and_tables_are_known_by_their_shapes(tmp_path: Path) -> None:
     shape, text = describe(folder).shape, open_pack(folder, dtype="int64")
     assert shape.is_text and shape.num_classes == 7
     (batch,) = text.read("train", [torch.arange(6)], 0)
-    assert batch.inputs.dtype == torch.int64 and torch.equal(batch.inputs, batch.targets)
+    inputs, targets = batch.data
+    assert inputs.dtype == torch.int64 and torch.equal(inputs, targets)
     table = describe(write(tmp_path / "table", np.zeros((6, 9)), np.arange(6)))
     assert table.shape.inputs == (1, 1, 9) and table.shape.num_classes == 6
     grey = describe(write(tmp_path / "grey", np.zeros((6, 5, 4)), np.arange(6)))
@@ -217,8 +220,9 @@ def test_what_is_no_class_of_an_image_or_text_is_for_models_of_the_users(
     expected = torch.float32 if targets.dtype.kind == "f" else torch.int64
     assert sorted(part.num_samples for part in parts) == [0, 0, 1]
     for part in parts:
-        assert part.targets.dtype == expected
-        assert part.targets.shape == (1, *targets.shape[1:])
+        _, found = part.data
+        assert found.dtype == expected
+        assert found.shape == (1, *targets.shape[1:])
     source.close()
 
 

@@ -14,7 +14,6 @@ from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
 from phalanx.data.staging.stage_folder import KEPT, LOCK, PREFIX, StageFolder, stage_path
 from phalanx.data.staging.stage_plan import StageUnit
-from phalanx.data.staging.staged_view import StagedView
 from phalanx.data.staging.stager import Stager
 from phalanx.errors import UserError
 from tests.conftest import Ranks
@@ -70,8 +69,8 @@ def test_shards_come_whole_and_are_read_from_there(pack: Path, tmp_path: Path) -
     for name in wanted:
         assert (path / "train" / name).read_bytes() == (pack / "train" / name).read_bytes()
     assert bringing.read_bytes == sum(unit.bytes for unit in units_of(pack))
-    opened, view = Pack(pack / "train"), StagedView(path / "train")
-    view.apply(opened)
+    opened = Pack(pack / "train")
+    opened.read_from(path / "train")
     expected = Pack(pack / "train").read("inputs", np.arange(77))
     for file in (pack / "train").glob("shard*"):
         file.rename(file.with_suffix(".away"))
@@ -80,7 +79,7 @@ def test_shards_come_whole_and_are_read_from_there(pack: Path, tmp_path: Path) -
         file.rename(file.with_suffix(".npy"))
     bringing.close()
     assert os.listdir(tmp_path / "stage") == []
-    assert view.reset(opened)
+    opened.read_from(None)
     assert np.array_equal(opened.read("inputs", np.arange(77)), expected)
     assert bringing.notices() == []
 
@@ -164,7 +163,7 @@ def test_a_full_disk_keeps_what_is_there_and_reading_goes_on(pack: Path, small_d
     assert 0 < len(whole) < 8
     assert len(files_of(path)) == 3 * len(whole) and not list(path.glob("train/.*"))
     opened = Pack(pack / "train")
-    StagedView(path / "train").apply(opened)
+    opened.read_from(path / "train")
     plain = Pack(pack / "train").read("inputs", np.arange(77))
     assert np.array_equal(opened.read("inputs", np.arange(77)), plain)
     opened.close()

@@ -11,7 +11,7 @@ import numpy as np
 
 from phalanx.bench.io.formats.known import OPEN
 from phalanx.bench.io.formats.store import Indices, Rows, Shape, Store
-from phalanx.data.reading.prefetch import make_readers
+from phalanx.data.reading.prefetch import Readers
 from phalanx.records.io import Format, IoCell, ReaderKind
 
 
@@ -55,7 +55,7 @@ class PhalanxLoader:
 
     def __init__(self, reader: BatchReader, readers: int, kind: ReaderKind) -> None:
         self._reader = reader
-        self._readers = make_readers(reader, readers, kind)
+        self._readers = Readers(reader, readers, kind)
         begin = [NOTHING] * max(1, readers)  # every reader has started and opened its data
         for _ in self._readers.results(begin, depth=len(begin), timeout_s=TIMEOUT_S):
             pass

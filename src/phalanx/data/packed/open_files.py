@@ -78,16 +78,12 @@ class OpenFiles:
                 found = self._shards[number] = OpenShards([*files.values()], table)
         return found
 
-    def invalidate(self, keys: Iterable[FileKey]) -> None:
-        """Drop these files; the next use opens them again at `path_of`, current users finish."""
-        with self._lock:
-            for key in keys:
-                self._files.pop(key, None)
-                self._shards.pop(key[1], None)
-
     def close(self) -> None:
-        """Close all files; a file in use is closed after its last user."""
-        self.invalidate([*self._files])
+        """Close all files; a file in use is closed after its last user, and the next use opens it
+        again at `path_of`."""
+        with self._lock:
+            self._files.clear()
+            self._shards.clear()
 
     def _get(self, key: FileKey) -> OpenFile:
         file = self._files.get(key)

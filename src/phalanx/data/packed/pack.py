@@ -46,7 +46,7 @@ class Pack:
         self._damages: dict[int, DamagedError] = {}
         self._lock = threading.Lock()
         self._buffers = BufferPool()
-        self._relocated: dict[int, Path] = {}
+        self._staged: Path | None = None
         self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
         self._reader = PartReader(self.index, self._path, is_strict=damaged == "stop")
         self.first_samples: NDArray[np.int64] = self._reader.first_samples
@@ -117,14 +117,11 @@ class Pack:
             for row, (place, size) in enumerate(spans)
         ]
 
-    def relocate(self, shard: int, folder: Path | None) -> None:
-        """Read a shard's files from `folder` (staged there) from now on; None: from the pack.
-        Reads in flight finish on the old files."""
-        if folder is None:
-            self._relocated.pop(shard, None)
-        else:
-            self._relocated[shard] = folder
-        self._reader.invalidate(shard)
+    def read_from(self, staged: Path | None) -> None:
+        """Open files anew at their next use: in the folder `staged` those that are there then, else
+        in the pack. Reads in flight finish on the old files."""
+        self._staged = staged
+        self._reader.close()
 
     def close(self) -> None:
         """Close all files; reads in flight finish first."""
@@ -182,8 +179,8 @@ class Pack:
             self._damages.setdefault(sample, error)
 
     def _path(self, shard: int, file: int) -> Path:
-        folder = self._relocated.get(shard, self.folder)
-        return folder / self.shards[shard].files[file].name
+        name, staged = self.shards[shard].files[file].name, self._staged
+        return staged / name if staged and (staged / name).exists() else self.folder / name
 
 
 def _array_of(content: bytes, field: Field) -> NDArray[Any]:

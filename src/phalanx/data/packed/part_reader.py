@@ -144,13 +144,9 @@ class PartReader:
         ]
         return np.concatenate([np.empty(0, np.int32), *parts])
 
-    def invalidate(self, shard: int) -> None:
-        """Drop a shard's cached files; the next read opens them again at `path_of`."""
-        num_files = len(self._index.shards[shard].files)
-        self._files.invalidate([(shard, number) for number in range(num_files)])
-
     def close(self) -> None:
-        """Close all files; reads in flight finish first."""
+        """Close all files; reads in flight finish first, and the next read opens them again at
+        `path_of`."""
         self._files.close()
 
     def _fetch(

@@ -3,7 +3,10 @@ reader process starts fast."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +16,12 @@ from phalanx.data.packed.buffer_pool import BufferPool
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.augment import augment
 from phalanx.data.reading.sample_cache import Rows, SampleCache
-from phalanx.data.staging.staged_view import StagedView
 from phalanx.errors import UserError
 
 INPUTS, TARGETS = "inputs", "targets"
+
+POLL_S = 0.5
+"""Time between two polls of the folder of staged shards."""
 
 CHUNK_BYTES = 2**18
 """Bytes normalised at once, to stay in the processor's cache."""
@@ -66,12 +71,14 @@ class SplitReader:
         preparation: Preparation,
         *,
         cache_bytes: int = 0,
-        staged: StagedView | None = None,
+        staged: Path | None = None,
     ) -> None:
+        """staged: folder in which shards appear, complete, and vanish while this reader reads."""
         self._pack, self._preparation, self._staged = pack, preparation, staged
         self._cache_bytes = cache_bytes
         self._cache = SampleCache(pack.num_samples, cache_bytes)
         self._buffers = BufferPool()
+        self._polled_at, self._changed_at = -POLL_S, 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = partial(SplitReader, cache_bytes=self._cache_bytes, staged=self._staged)
@@ -83,8 +90,7 @@ class SplitReader:
         Raises: DamagedError where damaged samples stop the run; UserError for a target that is no
                 class.
         """
-        if self._staged is not None:
-            self._staged.apply(self._pack)
+        self._poll_stage()
         samples = request.samples
         inputs, targets = self._cached_rows(samples)
         is_damaged = self._pack.damaged_of(samples)
@@ -119,11 +125,27 @@ class SplitReader:
         try:
             return self._pack.read(INPUTS, samples), self._pack.read(TARGETS, samples)
         except UserError:
-            # A staged shard may have been evicted since the last poll: retry from the pack itself,
-            # whose own errors are then raised.
-            if self._staged is None or not self._staged.reset(self._pack):
+            # A staged shard may have been evicted since it was looked for: retry from the pack
+            # itself, whose own errors are then raised.
+            if self._staged is None:
                 raise
+            self._changed_at = 0
+            self._pack.read_from(None)
             return self._pack.read(INPUTS, samples), self._pack.read(TARGETS, samples)
+
+    def _poll_stage(self) -> None:
+        """Read the shards that are staged now, if the folder has changed. Cost: one comparison
+        when no poll is due."""
+        if self._staged is None or time.monotonic() - self._polled_at < POLL_S:
+            return
+        self._polled_at = time.monotonic()
+        try:
+            changed_at = self._staged.stat().st_mtime_ns
+        except OSError:  # nothing is staged
+            return
+        if changed_at != self._changed_at:
+            self._changed_at = changed_at
+            self._pack.read_from(self._staged)
 
     def _drop_damaged(
         self, samples: NDArray[np.int64], rows: Rows
@@ -167,14 +189,9 @@ class SplitReader:
         return out
 
 
-class PackReader:
-    """Reader of all splits: the function that a pool of readers calls."""
-
-    def __init__(self, splits: dict[str, SplitReader]) -> None:
-        self._splits = splits
-
-    def __call__(self, request: ReadRequest) -> ReadResult:
-        return self._splits[request.split].read(request)
+def read_split(splits: Mapping[str, SplitReader], request: ReadRequest) -> ReadResult:
+    """Read and prepare the samples of a request for one of the splits."""
+    return splits[request.split].read(request)
 
 
 def _normalise(

@@ -6,8 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from phalanx.data.reading.reader_processes import ReaderProcesses
 from phalanx.errors import RunFailedError
@@ -15,23 +16,69 @@ from phalanx.records.spans import SpanRecorder, now_ns
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Item_contra = TypeVar("Item_contra", contravariant=True)
-Result_co = TypeVar("Result_co", covariant=True)
 
 ReaderKind = Literal["threads", "processes"]
 
 
-class Readers(Protocol[Item_contra, Result_co]):
-    """A pool that fetches ahead; reused for several passes."""
+class Readers(Generic[Item, Result]):
+    """Pool that fetches ahead; reused for several passes."""
 
-    def results(
-        self, work: Iterable[Item_contra], *, depth: int, timeout_s: float
-    ) -> Iterator[Result_co]:
+    def __init__(
+        self, fetch: Callable[[Item], Result], readers: int, kind: ReaderKind = "threads"
+    ) -> None:
+        """readers: number of workers; 0: the calling thread fetches on demand."""
+        self._fetch = fetch
+        self._pool: ThreadPoolExecutor | ReaderProcesses | None = None
+        if readers and kind == "threads":
+            self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader")
+        elif readers:
+            self._pool = ReaderProcesses(fetch, readers)
+
+    def results(self, work: Iterable[Item], *, depth: int, timeout_s: float) -> Iterator[Result]:
         """Yield the result of every item, in order; at most `depth` are in progress or wait. One
-        pass at a time; closing the iterator drops the remaining results."""
+        pass at a time; closing the iterator drops the remaining results.
+
+        Raises: RunFailedError as `prefetched`.
+        """
+        if self._pool is None:
+            yield from map(self._fetch, work)
+            return
+        pending: deque[Future[Result]] = deque()
+        iterator = iter(work)
+        try:
+            pending.extend(map(self._submit, islice(iterator, depth)))
+            while pending:
+                result = self._result(pending.popleft(), timeout_s)
+                pending.extend(map(self._submit, islice(iterator, 1)))
+                yield result
+                del result  # the caller owns it now
+        finally:
+            running = [future for future in pending if not future.cancel()]
+            wait(running, timeout_s)
 
     def close(self) -> None:
         """End the readers after their current items."""
+        if isinstance(self._pool, ReaderProcesses):
+            self._pool.close()
+        elif self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _submit(self, item: Item) -> Future[Result]:
+        assert self._pool is not None, "there are readers"
+        if isinstance(self._pool, ReaderProcesses):
+            return self._pool.fetch(item)
+        return self._pool.submit(self._fetch, item)
+
+    def _result(self, future: Future[Result], timeout_s: float) -> Result:
+        try:
+            return future.result(timeout_s)
+        except BrokenProcessPool as error:
+            assert isinstance(self._pool, ReaderProcesses)
+            raise RunFailedError(self._pool.describe_exit()) from error
+        except TimeoutError:
+            if future.done():  # raised by `fetch`
+                raise
+            raise RunFailedError(f"a reader gave nothing for {timeout_s:g} s") from None
 
 
 def prefetched(
@@ -47,83 +94,18 @@ def prefetched(
     progress or waiting, computed by `readers` workers. readers 0: computed on demand.
 
     kind: `processes` are started by forkserver, never fork; `fetch`, the items and results are then
-          pickled, and arrays come through shared memory that is released with the arrays.
+          pickled.
     Closing the iterator ends the readers. An error of `fetch` is raised in place of its result.
-    Cost: some tens of microseconds a result with threads, hundreds with processes, and there a copy
-          of the arrays.
+    Cost: some tens of microseconds a result with threads, hundreds with processes, and there
+          several copies of the arrays.
     Raises: RunFailedError at once when a reader process has died, with its exit code, and when no
             result has arrived for `timeout_s`.
     """
-    pool = make_readers(fetch, readers, kind)
+    pool = Readers(fetch, readers, kind)
     try:
         yield from pool.results(work, depth=depth, timeout_s=timeout_s)
     finally:
         pool.close()
-
-
-def make_readers(
-    fetch: Callable[[Item], Result], readers: int, kind: ReaderKind
-) -> Readers[Item, Result]:
-    """Make readers for several passes. readers 0: the calling thread reads on demand."""
-    if not readers:
-        return _InlineReader(fetch)
-    return _ThreadReaders(fetch, readers) if kind == "threads" else ReaderProcesses(fetch, readers)
-
-
-class _InlineReader(Generic[Item, Result]):
-    """No readers: fetches on demand in the calling thread."""
-
-    def __init__(self, fetch: Callable[[Item], Result]) -> None:
-        self._fetch = fetch
-
-    def results(
-        self,
-        work: Iterable[Item],
-        *,
-        depth: int,  # noqa: ARG002
-        timeout_s: float,  # noqa: ARG002
-    ) -> Iterator[Result]:
-        yield from map(self._fetch, work)
-
-    def close(self) -> None:
-        pass
-
-
-class _ThreadReaders(Generic[Item, Result]):
-    """A thread pool. Work outside the GIL (reading, decoding, array arithmetic) overlaps with
-    training."""
-
-    def __init__(self, fetch: Callable[[Item], Result], readers: int) -> None:
-        self._fetch = fetch
-        self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader")
-
-    def results(self, work: Iterable[Item], *, depth: int, timeout_s: float) -> Iterator[Result]:
-        pending: deque[Future[Result]] = deque()
-        iterator = iter(work)
-        try:
-            for item in islice(iterator, depth):
-                pending.append(self._pool.submit(self._fetch, item))
-            while pending:
-                result = _result(pending.popleft(), timeout_s)
-                for item in islice(iterator, 1):
-                    pending.append(self._pool.submit(self._fetch, item))
-                yield result
-                del result  # the caller owns it now
-        finally:
-            running = [future for future in pending if not future.cancel()]
-            wait(running, timeout_s)
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-
-def _result(future: Future[Result], timeout_s: float) -> Result:
-    try:
-        return future.result(timeout_s)
-    except TimeoutError:
-        if future.done():  # raised by `fetch`
-            raise
-        raise RunFailedError(f"a reader gave nothing for {timeout_s:g} s") from None
 
 
 def trace_reads(fetch: Callable[[Item], Result], spans: SpanRecorder) -> Callable[[Item], Result]:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import (
-    PackReader,
     Preparation,
     ReadRequest,
     ReadResult,
     SplitReader,
+    read_split,
 )
-from phalanx.data.reading.prefetch import ReaderKind, Readers, make_readers, trace_reads
+from phalanx.data.reading.prefetch import ReaderKind, Readers, trace_reads
+from phalanx.data.samples import PartialBatch
 from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription
 from phalanx.data.staging.stage_plan import StageUnit
-from phalanx.data.staging.staged_view import StagedView
 from phalanx.data.staging.stager import Stager
 from phalanx.errors import UserError
 from phalanx.records.spans import SpanRecorder
@@ -41,19 +42,6 @@ class ReaderOptions:
     cache_bytes: int = 0
     damaged: Literal["stop", "skip"] = "stop"
     timeout_s: float = 300.0
-
-
-class PreparedBatch(NamedTuple):
-    """Samples that were asked for, in memory."""
-
-    inputs: Tensor
-    """(n, …), n at least 1: a padding sample where all of them are damaged."""
-    targets: Tensor
-    """(n, …)."""
-    num_samples: int
-    """Number of samples, without the padding one."""
-    num_damaged: int
-    """Number of samples left out because they are damaged."""
 
 
 class PackSource:
@@ -91,16 +79,14 @@ class PackSource:
                 pack,
                 preparation,
                 cache_bytes=options.cache_bytes if split == TRAIN else 0,
-                staged=StagedView(staged / split) if staged else None,
+                staged=staged / split if staged else None,
             )
             for split, pack in self._packs.items()
         }
-        fetch: Callable[[ReadRequest], ReadResult] = PackReader(splits)
+        fetch: Callable[[ReadRequest], ReadResult] = partial(read_split, splits)
         if spans is not None and (options.kind == "threads" or not options.readers):
             fetch = trace_reads(fetch, spans)
-        self._readers: Readers[ReadRequest, ReadResult] = make_readers(
-            fetch, options.readers, options.kind
-        )
+        self._readers = Readers(fetch, options.readers, options.kind)
         self.position = (0, 0)
         """Epoch, and the number of its samples read so far, over all ranks."""
         self.stager: Stager | None = None
@@ -109,9 +95,9 @@ class PackSource:
         """Numbers of the damaged samples found so far."""
         self._num_reported: dict[str, int] = {TRAIN: 0, VALIDATION: 0}
 
-    def read(self, split: str, indices: Sequence[Tensor], epoch: int) -> Iterator[PreparedBatch]:
-        """Yield the samples of each of `indices`, as augmented in an epoch, without those that are
-        damaged."""
+    def read(self, split: str, indices: Sequence[Tensor], epoch: int) -> Iterator[PartialBatch]:
+        """Yield inputs and targets, (n, …) tensors, of each of `indices`, as augmented in an epoch,
+        without those that are damaged."""
         work = (ReadRequest(split, chosen.numpy(), epoch) for chosen in indices)
         results = self._readers.results(
             work, depth=self._options.depth, timeout_s=self._options.timeout_s
@@ -123,7 +109,7 @@ class PackSource:
             if not number:
                 inputs = inputs.new_zeros(1, *inputs.shape[1:])
                 targets = targets.new_zeros(1, *targets.shape[1:])
-            yield PreparedBatch(inputs, targets, number, len(chosen) - number)
+            yield PartialBatch((inputs, targets), number, len(chosen) - number)
 
     def notices(self) -> list[str]:
         """Return notices of staging and of damaged samples found since the last call."""
