@@ -10,13 +10,18 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from phalanx.checkpoints.checkpoint import load_checkpoint, parameters_sha256, save_checkpoint
+from phalanx.checkpoints.checkpoint import (
+    load_checkpoint,
+    model_files,
+    parameters_sha256,
+    write_checkpoint,
+)
 from phalanx.checkpoints.manifest import Manifest, verify
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
 
 
-def manifest(epochs_done: int = 1) -> Manifest:
+def manifest(epochs_done: int) -> Manifest:
     return Manifest(
         phalanx="0",
         model="mlp",
@@ -27,6 +32,10 @@ def manifest(epochs_done: int = 1) -> Manifest:
         global_batch_size=128,
         epochs_done=epochs_done,
     )
+
+
+def save(folder: Path, model: nn.Module, optimizer: Optimizer, epochs_done: int = 1) -> Path:
+    return write_checkpoint(folder, manifest(epochs_done), model_files(model, optimizer))
 
 
 def step(model: nn.Module, optimizer: Optimizer, seed: int) -> None:
@@ -48,7 +57,7 @@ def test_going_on_is_the_same_as_not_having_stopped(tmp_path: Path, name: str, k
 
     model, optimizer = make()
     step(model, optimizer, 0)
-    path = save_checkpoint(tmp_path, model, optimizer, manifest())
+    path = save(tmp_path, model, optimizer)
     step(model, optimizer, 1)
 
     resumed, resumed_optimizer = make()
@@ -60,7 +69,7 @@ def test_going_on_is_the_same_as_not_having_stopped(tmp_path: Path, name: str, k
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     model = build_model("mlp", seed=0)
-    return save_checkpoint(tmp_path, model, Adam(model.parameters()), manifest())
+    return save(tmp_path, model, Adam(model.parameters()))
 
 
 def test_nothing_but_the_checkpoint_is_left(saved: Path) -> None:
@@ -114,9 +123,9 @@ def test_a_full_disk_leaves_the_older_checkpoint(tmp_path: Path) -> None:
         model = build_model("mlp", seed=0)
         optimizer = Adam(model.parameters())
         step(model, optimizer, 0)
-        first = save_checkpoint(disk, model, optimizer, manifest(1))
+        first = save(disk, model, optimizer)
         with pytest.raises(UserError, match=r"could not be written.*earlier checkpoints are as"):
-            save_checkpoint(disk, model, optimizer, manifest(2))
+            save(disk, model, optimizer, 2)
         assert os.listdir(disk) == ["epoch-0001"]
         verify(first)
     finally:
@@ -140,7 +149,7 @@ def test_state_lies_in_memory_as_its_parameter_does(tmp_path: Path) -> None:
 
     (model, optimizer), (other, others) = make(), make()
     update(model, optimizer)
-    checkpoint = save_checkpoint(tmp_path, model, optimizer, manifest())
+    checkpoint = save(tmp_path, model, optimizer)
     load_checkpoint(checkpoint, other, others)
     for pair in ((model, optimizer), (other, others)):
         update(*pair)

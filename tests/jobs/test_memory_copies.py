@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.checkpoints.checkpoint import save_checkpoint
+from phalanx.checkpoints.checkpoint import model_files, write_checkpoint
 from phalanx.checkpoints.manifest import Manifest, read_manifest
 from phalanx.checkpoints.memory_copies import MemoryCopies, find_copy, folder_for
 from phalanx.errors import UserError
@@ -63,7 +63,8 @@ def saved(folder: Path, epochs_done: int, samples_seen: int) -> Path:
         samples_seen=samples_seen,
         run="a run",
     )
-    return save_checkpoint(folder, model, torch.optim.SGD(model.parameters()), manifest)
+    optimizer = torch.optim.SGD(model.parameters())
+    return write_checkpoint(folder, manifest, model_files(model, optimizer))
 
 
 def test_the_newest_valid_copy_is_found_and_what_is_newer_passed_over(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ ranks: four, then two, then three give what one process gives without a break.""
 import json
 import re
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,8 @@ def check_disagreeing(folder: Path) -> None:
     (message,) = told
     checkpoint = folder / "seen-by-0" / folder_name(0, 2 * PERIOD * BATCH)
     older = folder_name(0, PERIOD * BATCH)
-    assert f"ranks see different checkpoints (rank 0: {checkpoint}; ranks 1, 2: {older})" in message
+    others = f"{socket.gethostname()} (ranks 1, 2): {older}"
+    assert f"ranks see different checkpoints (rank 0: {checkpoint}; {others})" in message
 
 
 def check_records(folder: Path) -> None:

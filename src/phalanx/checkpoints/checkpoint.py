@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from phalanx.checkpoints.contents import CheckpointFile, TensorFile
-from phalanx.checkpoints.differences import differing_tensors
 from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, replacing
 from phalanx.checkpoints.manifest import (
     MODEL_FILE,
@@ -23,20 +22,8 @@ from phalanx.checkpoints.manifest import (
     verify,
     write_manifest,
 )
-from phalanx.checkpoints.tensor_file import Spec, read_tensors
+from phalanx.checkpoints.tensor_file import read_tensors
 from phalanx.errors import UserError
-
-
-def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: Optimizer, manifest: Manifest
-) -> Path:
-    """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; by one rank.
-    It is published complete or not at all.
-
-    manifest: without its `files`, which are filled in here.
-    Raises: UserError when it cannot be written (a full disk); what was there before is untouched.
-    """
-    return write_checkpoint(folder, manifest, model_files(model, optimizer))
 
 
 def model_files(model: nn.Module, optimizer: Optimizer) -> list[CheckpointFile]:
@@ -78,12 +65,11 @@ def load_checkpoint(
 ) -> Manifest:
     """Put the checkpoint's values into `model` and `optimizer`, bit for bit.
 
-    rank: that reads.
-    Raises: UserError when a file is damaged or the tensors are not those of the model.
+    checkpoint: of this very model, as `check_model` finds. rank: the one that reads.
+    Raises: UserError when a file is damaged.
     """
     manifest = verify(checkpoint, rank=rank)
     tensors = read_tensors(checkpoint / MODEL_FILE)
-    check_tensors(checkpoint, _specs(tensors), _specs(model_tensors(model)))
     fill(model, optimizer, tensors, read_tensors(checkpoint / OPTIMIZER_FILE))
     return manifest
 
@@ -95,16 +81,6 @@ def fill(
     names = {stored_name(name): name for name in model.state_dict()}
     model.load_state_dict({names[key]: value for key, value in tensors.items()}, strict=False)
     _load_optimizer(state, model, optimizer)
-
-
-def check_tensors(checkpoint: Path, there: Mapping[str, Spec], here: Mapping[str, Spec]) -> None:
-    """Raise UserError where the tensors of a checkpoint are not those of the model."""
-    if differing := differing_tensors(there, here):
-        raise UserError(f"checkpoint {checkpoint} does not fit the model: {differing}")
-
-
-def _specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
-    return {name: Spec.of(tensor) for name, tensor in tensors.items()}
 
 
 def stored_name(name: str) -> str:

@@ -21,9 +21,6 @@ from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 
-MAX_NAMED_RANKS = 8
-"""Ranks that an error lists."""
-
 
 def agreed_manifest(
     checkpoint: Path | None, group: RunGroup, names: OptionNames = COMMAND_LINE
@@ -74,19 +71,12 @@ def _other_checkpoints(checkpoint: Path | None, seen_by: list[str], names: Optio
             ranks.setdefault(seen, []).append(RankOnHost(rank, host))
     if not ranks:
         return ""
-    others = "; ".join(f"{_listed(those)}: {seen}" for seen, those in ranks.items())
+    others = "; ".join(f"{by_host(those)}: {seen}" for seen, those in ranks.items())
     return (
         f"{names.resume.rstrip(' =')}: ranks see different checkpoints "
         f"(rank 0: {checkpoint or 'none'}; {others}): "
         "name a folder that all nodes share, or copy the newest checkpoint to all of them"
     )
-
-
-def _listed(ranks: list[RankOnHost]) -> str:
-    numbers = [str(rank) for rank, _ in ranks[:MAX_NAMED_RANKS]]
-    more = ", …" * (len(ranks) > MAX_NAMED_RANKS)
-    hosts = ", ".join(dict.fromkeys(host for _, host in ranks if host != socket.gethostname()))
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(numbers)}{more}{hosts and f' on {hosts}'}"
 
 
 @contextmanager
@@ -142,10 +132,10 @@ def check_written_folder(folder: Path, group: RunGroup) -> str:
 
 
 def load(checkpoint: Path, strategy: Strategy) -> tuple[Manifest, list[str]]:
-    """Load what any strategy has saved, and return lines for the user on what did not fit.
-    Collective.
+    """Load what any strategy has saved of this very model, and return lines for the user on what
+    did not fit. Collective.
 
-    Raises: UserError when a file is damaged or the tensors are not those of the model.
+    Raises: UserError when a file is damaged.
     """
     if strategy.is_sharded:
         from phalanx.checkpoints.sharded import load_sharded

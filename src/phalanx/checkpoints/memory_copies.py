@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -25,13 +25,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.checkpoints.background import BackgroundWork
-from phalanx.checkpoints.checkpoint import write_checkpoint
-from phalanx.checkpoints.contents import CheckpointFile, SnapshotMemory, TextFile
+from phalanx.checkpoints.contents import CheckpointFile, TextFile
 from phalanx.checkpoints.folder import LOCK, FolderLock, readable_folders, replacing, sweep
 from phalanx.checkpoints.manifest import MANIFEST, Manifest, read_manifest
-from phalanx.checkpoints.retention import Retention
-from phalanx.checkpoints.writer import gather_files
+from phalanx.checkpoints.writer import StateWriter, gather_files
 from phalanx.comm.file_copies import send_files
 from phalanx.comm.shared_folder import gather_text
 from phalanx.errors import UserError
@@ -41,7 +38,6 @@ from phalanx.parallel.local import Local
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import NoticeEvent
-from phalanx.records.files import EventWriter
 from phalanx.records.regular_file import open_lock
 
 SHARE_OF_FREE = 0.5
@@ -55,31 +51,19 @@ def folder_for(plan: CopyPlan, checkpoint_dir: Path) -> Path:
 
 
 @dataclass(kw_only=True)
-class MemoryCopies:
+class MemoryCopies(StateWriter):
     """One rank's part in the copies of a run."""
 
-    folder: Path
     every_s: float
-    strategy: Strategy
-    manifest: Manifest
-    """Of the run; each copy has its own position and time."""
-    shapes: Mapping[str, tuple[int, ...]]
-    """Of the full model's tensors."""
+    keep: int | None = 1
     also: Callable[[int], Sequence[CheckpointFile]] | None = None
     """Returns further files, after so many updates."""
-    writer: EventWriter | None = None
-    """Of this rank's records; None: there are none."""
-    began_at: float = 0.0
-    """`time.perf_counter()` that events count from."""
-    _lock: FolderLock | None = None
-    _memory: SnapshotMemory = field(default_factory=SnapshotMemory)
-    _work: BackgroundWork[None] = field(default_factory=BackgroundWork)
     _num_bytes: int = 0
     _has_told: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._saved_at = time.perf_counter()
-        self._retention = Retention(self.folder, keep=1)
 
     @classmethod
     def of(
@@ -115,7 +99,7 @@ class MemoryCopies:
         """Return whether rank 0 wants a copy now: time has passed, the last one is written, and
         there is room. Not collective."""
         is_time = time.perf_counter() >= self._saved_at + self.every_s
-        return is_time and not self._work.is_running and self._has_room()
+        return is_time and not self.is_writing and self._has_room()
 
     def save(self, position: tuple[int, int], step: int, saved_at: float) -> None:
         """Have this run's state copied where it stands. Collective.
@@ -135,23 +119,18 @@ class MemoryCopies:
             files = self._memory.copy(files)  # which takes what other ranks send, too
         if not self._has_room() or not self._take_folder():
             return
-        manifest = msgspec.structs.replace(
-            self.manifest, epochs_done=position[0], samples_seen=position[1], saved_at=saved_at
-        )
-        self._work.begin(lambda: self._write(manifest, files))
+        self._writing = self._thread.submit(self._write, files, position, saved_at)
 
     def close(self) -> None:
         """Wait until the last copy is written."""
         self._take()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._unlock()
 
     def _can_write(self) -> bool:
         """Return whether this rank, not the first, has all of the state, and room for its node."""
         strategy = self.strategy
         has_all = not strategy.is_sharded and strategy.rank_local_state() is None
-        is_idle = strategy.group.is_node_leader and not self._work.is_running
+        is_idle = strategy.group.is_node_leader and not self.is_writing
         return has_all and is_idle and self._has_room() and self._take_folder()
 
     def _take_folder(self) -> bool:
@@ -189,14 +168,12 @@ class MemoryCopies:
         )
         return False
 
-    def _write(self, manifest: Manifest, files: Sequence[CheckpointFile]) -> None:
-        path = write_checkpoint(self.folder, manifest, files)
-        self._retention.remove_older(path)
-
     def _take(self) -> None:
         """Wait for the last copy, and report why it could not be written."""
+        if self._writing is None:
+            return
         try:
-            self._work.take(wait=True)
+            self._written()
         except (UserError, OSError) as error:
             self._tell(str(error).partition("; ")[0])
 

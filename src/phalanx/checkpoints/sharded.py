@@ -17,32 +17,18 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from phalanx.checkpoints.checkpoint import model_tensors, stored_name, write_checkpoint
+from phalanx.checkpoints.checkpoint import model_tensors, stored_name
 from phalanx.checkpoints.contents import CheckpointFile, TensorFile
 from phalanx.checkpoints.gathering import GatherPlan, LocalBox, full_tensors, make_gather_plan
-from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, folder_name, verify
+from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, verify
 from phalanx.checkpoints.tensor_file import Spec, read_specs
-from phalanx.errors import UserError
 from phalanx.parallel.local_shards import local_shard, place_like
 from phalanx.parallel.strategy import Strategy
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def save_sharded(folder: Path, strategy: Strategy, manifest: Manifest) -> Path:
-    """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; collective.
-    It is published complete or not at all.
-
-    manifest: without its `files`, which are filled in here.
-    Raises: UserError when it cannot be written; what was there before is untouched.
-    """
-    files = gather_sharded(strategy)
-    if strategy.rank > 0:
-        return folder / folder_name(*manifest.position)
-    return write_checkpoint(folder, manifest, files)
-
-
-def gather_sharded(strategy: Strategy, shapes: Shapes | None = None) -> list[CheckpointFile]:
+def gather_sharded(strategy: Strategy, shapes: Shapes) -> list[CheckpointFile]:
     """Return on rank 0 the files of model and optimizer, to be written or copied in their order,
     while the others send; elsewhere none. Collective.
 
@@ -60,8 +46,7 @@ def gather_sharded(strategy: Strategy, shapes: Shapes | None = None) -> list[Che
             for _ in stream:
                 pass
         return []
-    if shapes is not None:
-        _check_shapes(plans, shapes)
+    _check_shapes(plans, shapes)
     return [TensorFile(name, plans[name].specs, stream) for name, stream in streams.items()]
 
 
@@ -69,18 +54,11 @@ def load_sharded(checkpoint: Path, strategy: Strategy) -> Manifest:
     """Put into each rank's parts what belongs there, bit for bit; no rank reads more. Needs no
     message: every rank reads for itself.
 
-    Raises: UserError when a file is damaged or the tensors are not those of the model.
+    checkpoint: of this very model, as `check_model` finds.
+    Raises: UserError when a file is damaged.
     """
     manifest = verify(checkpoint)
-    model, found = model_parts(strategy), read_specs(checkpoint / MODEL_FILE)
-    for name, tensor in model.items():
-        if name not in found or found[name].shape != tuple(tensor.shape):
-            there = found[name].shape if name in found else "none"
-            raise UserError(
-                f"checkpoint {checkpoint} does not fit the model: {name} is of shape "
-                f"{there} there, and of {tuple(tensor.shape)} here"
-            )
-    _read(checkpoint / MODEL_FILE, model)
+    _read(checkpoint / MODEL_FILE, model_parts(strategy))
     state = _empty_state(read_specs(checkpoint / OPTIMIZER_FILE), strategy)
     _read(checkpoint / OPTIMIZER_FILE, state)
     return manifest

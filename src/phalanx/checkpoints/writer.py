@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from phalanx.checkpoints.background import BackgroundWork
 from phalanx.checkpoints.checkpoint import model_files, write_checkpoint
 from phalanx.checkpoints.contents import CheckpointFile, SnapshotMemory
 from phalanx.checkpoints.folder import COMMAND_LINE, FolderLock, OptionNames, lock
@@ -25,23 +25,8 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import SavedEvent
 from phalanx.records.files import EventWriter
 
-
-class _Written(NamedTuple):
-    """A checkpoint that is on the disk."""
-
-    path: Path
-    num_bytes: int
-    seconds: float
-    """Of writing."""
-
-
-class _Held(NamedTuple):
-    """A checkpoint that a thread writes, as its record begins."""
-
-    epoch: int
-    at_s: float
-    seconds: float
-    """For which training was held."""
+checkpoint_thread = partial(ThreadPoolExecutor, 1, "checkpoint")
+"""Makes a thread that writes beside training; a program that ends lets it finish."""
 
 
 def gather_files(
@@ -70,7 +55,78 @@ def gather_files(
 
 
 @dataclass(kw_only=True)
-class CheckpointWriter:
+class StateWriter:
+    """One rank's part in writing a run's state into a folder, where the ranks may have a thread
+    that writes a copy of it beside training."""
+
+    folder: Path
+    strategy: Strategy
+    manifest: Manifest
+    """Manifest of the run; what is written has its own position and time."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shapes of the full model's tensors."""
+    keep: int | None = None
+    """Valid checkpoints to keep, the newest; None: all of full epochs, and two within them."""
+    writer: EventWriter | None = None
+    """Writer of this rank's records; None: there are none."""
+    began_at: float = 0.0
+    """`time.perf_counter()` that events count from."""
+    _lock: FolderLock | None = None
+    _memory: SnapshotMemory = field(default_factory=SnapshotMemory)
+    _thread: ThreadPoolExecutor = field(default_factory=checkpoint_thread)
+    _writing: Future[SavedEvent] | None = None
+
+    def __post_init__(self) -> None:
+        self._retention = Retention(self.folder, self.keep)
+
+    @property
+    def is_writing(self) -> bool:
+        """Return whether the thread writes."""
+        return self._writing is not None and not self._writing.done()
+
+    def _write(
+        self,
+        files: Sequence[CheckpointFile],
+        position: tuple[int, int],
+        saved_at: float,
+        names: OptionNames = COMMAND_LINE,
+    ) -> SavedEvent:
+        """Write a checkpoint and remove those that are no longer kept; on any thread.
+
+        position: epochs done, and samples seen of the next. saved_at: seconds since 1970.
+        """
+        began = time.perf_counter()
+        epochs_done, seen = position
+        manifest = msgspec.structs.replace(
+            self.manifest, epochs_done=epochs_done, samples_seen=seen, saved_at=saved_at
+        )
+        path = write_checkpoint(self.folder, manifest, files, names)
+        event = SavedEvent(
+            at_s=began - self.began_at,
+            epoch=epochs_done if seen else epochs_done - 1,
+            path=str(path),
+            save_s=0.0,
+            bytes=sum(file.stat().st_size for file in path.iterdir()),
+            written_s=time.perf_counter() - began,
+        )
+        self._retention.remove_older(path)
+        return event
+
+    def _written(self) -> SavedEvent:
+        """Wait for the checkpoint that the thread writes. Raises: what writing it has raised."""
+        writing, self._writing = self._writing, None
+        assert writing is not None, "it was begun"
+        return writing.result()
+
+    def _unlock(self) -> None:
+        self._thread.shutdown()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+@dataclass(kw_only=True)
+class CheckpointWriter(StateWriter):
     """One rank's part in writing checkpoints; collective.
 
     With `in_background` rank 0 copies what a checkpoint holds, or gathers it, while training is
@@ -79,29 +135,15 @@ class CheckpointWriter:
     have gone on.
     """
 
-    folder: Path
-    strategy: Strategy
-    manifest: Manifest
-    """Of the run; each checkpoint has its own position and time."""
-    shapes: dict[str, tuple[int, ...]]
-    """Of the full model's tensors."""
-    writer: EventWriter | None = None
-    """Of this rank's records; None: there are none."""
-    began_at: float = 0.0
-    """`time.perf_counter()` that events count from."""
     names: OptionNames = COMMAND_LINE
     also: Callable[[], Sequence[CheckpointFile]] | None = None
     """Returns further files of rank 0."""
     in_background: bool = False
-    keep: int | None = None
-    """Valid checkpoints to keep, the newest; None: all of full epochs, and two within them."""
-    _lock: FolderLock | None = None
-    _memory: SnapshotMemory = field(default_factory=SnapshotMemory)
-    _work: BackgroundWork[_Written] = field(default_factory=BackgroundWork)
-    _held: _Held | None = None
+    _held: tuple[float, float] = (0.0, 0.0)
+    """When training was held for the last checkpoint, and for how long, in seconds."""
 
     def __post_init__(self) -> None:
-        self._retention = Retention(self.folder, self.keep)
+        super().__post_init__()
         self.in_background = self.in_background and self.strategy.numbers is None
 
     def begin(self) -> str:
@@ -125,36 +167,34 @@ class CheckpointWriter:
         Raises: UserError when it could not be written.
         """
         try:
-            self._take(wait=True)
+            self._take()
         finally:
             self._unlock()
 
     def poll(self) -> bool:
         """Record a checkpoint that has been written, and return whether one still is. Not
         collective. Raises: UserError when it could not be written."""
-        if self._held is None:
+        if not self.is_writing:
+            self._take()
             return False
-        if self._work.is_running:
-            return True
-        self._take(wait=False)
-        return False
+        return True
 
     def after_epoch(self, epoch: int) -> None:
         """Write the checkpoint of a finished epoch. Ranks that rank 0 does not need wait for it at
         the barrier with which the next epoch begins."""
-        self._save(epoch, (epoch + 1, 0))
+        self._save((epoch + 1, 0))
 
     def within_epoch(self, epoch: int, samples_seen: int) -> None:
         """samples_seen: of `epoch`, by all ranks together."""
-        self._save(epoch, (epoch, samples_seen))
+        self._save((epoch, samples_seen))
         self.strategy.group.barrier()  # so that the wait is no part of a step
 
-    def _save(self, epoch: int, position: tuple[int, int]) -> None:
+    def _save(self, position: tuple[int, int]) -> None:
         """Write a checkpoint, or have it written."""
         began = time.perf_counter()
         if self.writer is not None:
             self.writer.flush()  # a run that goes on from here has records of all before
-        self._take(wait=True)
+        self._take()
         with named_host(detect(os.environ)), self.strategy.group.uncounted():
             is_writer = self.strategy.rank == 0
             files = gather_files(self.strategy, self.shapes, self.also, is_writer=is_writer)
@@ -162,53 +202,26 @@ class CheckpointWriter:
                 return
             if self._lock is None and self.strategy.group.lost:  # that of another rank 0
                 self._lock = lock(self.folder, self.names)
-            manifest = msgspec.structs.replace(
-                self.manifest,
-                epochs_done=position[0],
-                samples_seen=position[1],
-                saved_at=time.time(),
-            )
+            work = partial(self._write, saved_at=time.time(), names=self.names)
             if self.in_background:
                 files = self._memory.copy(files)
-                self._work.begin(lambda: self._write(manifest, files))
+                self._writing = self._thread.submit(work, files, position)
             else:
-                written = self._write(manifest, files)
+                written = msgspec.structs.replace(work(files, position), written_s=None)
         now = time.perf_counter()
-        self._held = _Held(epoch, now - self.began_at, now - began)
+        self._held = now - self.began_at, now - began
         if not self.in_background:
             self._record(written)
 
-    def _write(self, manifest: Manifest, files: Sequence[CheckpointFile]) -> _Written:
-        """Write a checkpoint and remove those that are no longer kept; on rank 0, on any thread."""
-        began = time.perf_counter()
-        path = write_checkpoint(self.folder, manifest, files, self.names)
-        num_bytes = sum(file.stat().st_size for file in path.iterdir())
-        seconds = time.perf_counter() - began
-        self._retention.remove_older(path)
-        return _Written(path, num_bytes, seconds)
-
-    def _take(self, *, wait: bool) -> None:
-        with named_host(detect(os.environ)):
-            written = self._work.take(wait=wait)
-        if written is not None:
+    def _take(self) -> None:
+        """Record the last checkpoint, once it is written."""
+        if self._writing is not None:
+            with named_host(detect(os.environ)):
+                written = self._written()
             self._record(written)
 
-    def _record(self, written: _Written) -> None:
-        held, self._held = self._held, None
-        if self.writer is None or held is None:
-            return
-        event = SavedEvent(
-            at_s=held.at_s,
-            epoch=held.epoch,
-            path=str(written.path),
-            save_s=held.seconds,
-            bytes=written.num_bytes,
-            written_s=written.seconds if self.in_background else None,
-        )
-        self.writer.add(event)
-        self.writer.flush()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+    def _record(self, event: SavedEvent) -> None:
+        if self.writer is not None:
+            at_s, save_s = self._held
+            self.writer.add(msgspec.structs.replace(event, at_s=at_s, save_s=save_s))
+            self.writer.flush()

@@ -7,20 +7,13 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from phalanx.cli.progress_bars import ProgressBars
@@ -29,13 +22,14 @@ from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.index_file import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
 from phalanx.data.packing.find_origin import find_origin
-from phalanx.data.packing.options import Kind, OriginOptions
+from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.origin import Origin
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.cores import usable_cores
 
 MAX_NAMED_SAMPLES = 10
+READING = Parameter(name="*", negative=(), show_default=False)
 
 
 def pack_data(
@@ -44,14 +38,7 @@ def pack_data(
     /,
     *,
     packing: Annotated[PackingOptions, Parameter(name="*", negative_bool=())] = PackingOptions(),  # noqa: B008  # frozen
-    kind: Kind | None = None,
-    inputs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    target: str | None = None,
-    decode: Annotated[bool, Parameter(negative="--keep-encoded")] = False,
-    size: str | None = None,
-    classes: int | None = None,
-    separator: str | None = None,
-    decimal: Literal[".", ","] = ".",
+    reading: Annotated[OriginOptions, READING] = OriginOptions(),  # noqa: B008  # frozen
     max_megapixels: float | None = None,
 ) -> None:
     """Pack a data set into shards that can be read at random and checked; goes on where it stopped.
@@ -74,24 +61,6 @@ def pack_data(
         FILE.py:NAME, a function that yields samples; or digits, mnist, fashion, cifar10, text.
     folder
         What is made: a folder with a folder for each split.
-    kind
-        What the source is. Default: by looking at its files.
-    inputs
-        Columns, data sets, features or members that are inputs. Repeatable. Default: all
-        but the target.
-    target
-        The column, data set, feature or member that is the target.
-    decode
-        Pack images as arrays instead of their PNG or JPEG files.
-    size
-        HEIGHTxWIDTH that images are brought to; decodes them.
-    classes
-        How many classes the target has, where there are more than 1,000 or some without a sample;
-        0: none, the target is a quantity. Default: as many as there are.
-    separator
-        What separates values in a CSV, as in ';'. Default: comma, semicolon or tab, by the header.
-    decimal
-        What sets off decimals in a CSV.
     max_megapixels
         The largest image that is read. Default: 178, above which a file may be made to fill the
         memory.
@@ -99,18 +68,8 @@ def pack_data(
     warnings.filterwarnings("ignore", module=r"PIL\b")  # faults of files are reported here
     if max_megapixels is not None:
         allow_megapixels(max_megapixels)
-    options = OriginOptions(
-        kind=kind,
-        inputs=inputs,
-        target=target,
-        decode=decode,
-        size=_size(size),
-        classes=classes,
-        separator="\t" if separator == r"\t" else separator,
-        decimal=decimal,
-    )
     with Console(stderr=True).status(escape(f"reading {source}")):
-        origin = find_origin(source, options)
+        origin = find_origin(source, reading)
     try:
         indices = _packed(origin, folder, packing)
     finally:
@@ -184,20 +143,14 @@ def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
 
 
 def _verified(folder: Path, index: PackIndex, num_threads: int) -> list[FileState]:
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
-    lock = threading.Lock()
-    with bars:
-        task = bars.add_task(escape(folder.name), total=size_bytes(index))
+    lock, done, total = threading.Lock(), 0, size_bytes(index)
+    with ProgressBars(TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn()) as bars:
 
         def on_read(num_bytes: int) -> None:
+            nonlocal done
             with lock:
-                bars.advance(task, num_bytes)
+                done += num_bytes
+                bars.progress(escape(folder.name), done, total)
 
         return verify(folder, num_threads=num_threads, on_read=on_read)
 
@@ -240,15 +193,6 @@ def _show(indices: Mapping[str, PackIndex], origin: Origin) -> None:
 
 def _shape(shape: list[int] | None) -> str:
     return "of differing shapes" if shape is None else "×".join(map(str, shape))
-
-
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    height, separator, width = text.lower().partition("x")
-    if not (separator and height.isdecimal() and width.isdecimal() and int(height) and int(width)):
-        raise UserError(f"--size takes HEIGHTxWIDTH, as in 224x224, not {text!r}")
-    return int(height), int(width)
 
 
 class _Speed(ProgressColumn):

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import fcntl
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from phalanx.records.regular_file import open_lock
 
-_POLL_S = 0.05
-
 
 @contextmanager
-def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Keep other processes away from `path`, by a file beside it.
+def exclusive(path: Path) -> Iterator[None]:
+    """Keep other processes away from `path`, by a file beside it; wait for the one that has it.
 
-    Where there can be no lock (a folder that cannot be written, a file system without locks)
-    the work goes on without.
-    Raises: TimeoutError when another process keeps `path` for longer than `timeout_s`.
+    Where there can be no lock (a folder that cannot be written, a file system without locks) the
+    work goes on without.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,15 +25,9 @@ def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
         yield
         return
     with file:
-        _wait_for_lock(file, time.monotonic() + timeout_s)
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _wait_for_lock(file: IO[bytes], deadline: float) -> None:
-    while not try_lock(file):
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"{file.name} is held by another process")
-        time.sleep(_POLL_S)
 
 
 def try_lock(file: IO[Any]) -> bool:

@@ -8,30 +8,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.datasets.array_cache import cached, checksum_file, read
-from phalanx.data.datasets.images import Bytes
+from phalanx.data.datasets.array_cache import Arrays, cached, checksum_file, read
 
-ARRAY = np.arange(1000, dtype=np.uint8).reshape(10, 100)
+ARRAYS = Arrays(*(np.arange(number, dtype=np.uint8) for number in (100, 200, 3, 4)))
 
 
-def must_not_be_made() -> Bytes:
+def must_not_be_made() -> Arrays:
     pytest.fail("the array was made although it is in the cache")
 
 
-def make() -> Bytes:
-    return ARRAY
+def make() -> Arrays:
+    return ARRAYS
+
+
+def check(found: Arrays) -> None:
+    for one, other in zip(found, ARRAYS, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "folder" / "array.npy"
+    return tmp_path / "folder" / "array.npz"
 
 
 def test_an_array_is_made_once(path: Path) -> None:
     assert read(path) is None
-    np.testing.assert_array_equal(cached(path, make), ARRAY)
-    np.testing.assert_array_equal(cached(path, must_not_be_made), ARRAY)
-    np.testing.assert_array_equal(np.load(path), ARRAY)
+    check(cached(path, make))
+    check(cached(path, must_not_be_made))
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "no checksum", "other checksum"])
@@ -50,31 +53,31 @@ def test_a_damaged_array_is_made_again(path: Path, damage: str) -> None:
     else:
         checksum_file(path).write_bytes(b"\xff\xfe")
     assert read(path) is None
-    np.testing.assert_array_equal(cached(path, make), ARRAY)
-    np.testing.assert_array_equal(cached(path, must_not_be_made), ARRAY)
+    check(cached(path, make))
+    check(cached(path, must_not_be_made))
 
 
 def test_a_folder_that_cannot_be_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where the folder should be")
-    np.testing.assert_array_equal(cached(tmp_path / "file" / "array.npy", make), ARRAY)
+    check(cached(tmp_path / "file" / "array.npz", make))
 
 
 def test_a_full_disk_is_done_without(path: Path) -> None:
     path.parent.mkdir()
     path.mkdir()  # a rename onto a folder fails as late as a full disk does
-    np.testing.assert_array_equal(cached(path, make), ARRAY)
+    check(cached(path, make))
     assert [p.name for p in path.parent.iterdir() if p.name.endswith(str(os.getpid()))] == []
 
 
 def test_of_many_processes_one_makes_it(path: Path, tmp_path: Path) -> None:
     program = """
 import os, sys, time, pathlib, numpy
-from phalanx.data.datasets.array_cache import cached
+from phalanx.data.datasets.array_cache import Arrays, cached
 def make():
     pathlib.Path(sys.argv[2], f"made-by-{os.getpid()}").touch()
     time.sleep(0.2)
-    return numpy.full((3, 4), 7, numpy.uint8)
-assert cached(pathlib.Path(sys.argv[1]), make).tolist() == [[7] * 4] * 3
+    return Arrays(*[numpy.full((3, 4), 7, numpy.uint8)] * 4)
+assert cached(pathlib.Path(sys.argv[1]), make)[2].tolist() == [[7] * 4] * 3
 """
     words = [sys.executable, "-c", program, str(path), str(tmp_path)]
     processes = [subprocess.Popen(words) for _ in range(4)]

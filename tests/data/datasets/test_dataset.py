@@ -4,13 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from phalanx.data.datasets.catalog import digits_file
 from phalanx.data.datasets.dataset import Dataset, load_dataset
-from phalanx.data.datasets.images import Arrays, pack, unpack
 from phalanx.errors import UserError
 
 
@@ -100,17 +98,3 @@ def test_the_cache_is_read_without_scikit_learn() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert answer.stdout == "False\n", answer.stderr
-
-
-def test_pack_keeps_images_and_labels_together() -> None:
-    random = np.random.default_rng(0)
-    arrays = Arrays(
-        *(
-            random.integers(0, 256, shape, np.uint8)
-            for shape in ((60_000, 28, 28), (60_000,), (5, 28, 28), (5,))
-        )
-    )
-    rows = pack(arrays)
-    assert rows.shape == (60_005, 785)
-    for found, expected in zip(unpack(rows), arrays, strict=True):
-        np.testing.assert_array_equal(found, expected)

@@ -122,15 +122,15 @@ def test_missing_and_lengthened_files(kind: Kind, tmp_path: Path) -> None:
 def test_an_altered_table_of_checksums(kind: Kind, tmp_path: Path) -> None:
     content = make(tmp_path / "p", kind)
     flip(tmp_path / "p" / "shard-00001.npy", -1)
-    pack = Pack(tmp_path / "p")
-    with pytest.raises(UserError, match=r"shard-00001.npy, the checksums of \d+ samples"):
-        pack.read("targets", ALL)
-    pack.close()
-    pack = Pack(tmp_path / "p", damaged="skip")
-    pack.read("targets", ALL)
-    assert len(pack.damages) == 1, "the one whose checksum it was"
-    np.testing.assert_array_equal(pack.read("inputs", ALL), content["inputs"])
-    pack.close()
+    for damaged in ("stop", "skip"):
+        pack = Pack(tmp_path / "p", damaged=damaged)
+        with pytest.raises(UserError, match=r"shard-00001.npy, the checksums of \d+ samples"):
+            pack.read("targets", ALL)
+        first = int(pack.first_samples[1])
+        whole = pack.read("inputs", ALL[:first])
+        np.testing.assert_array_equal(whole, content["inputs"][:first])
+        pack.close()
+    assert damaged_samples(tmp_path / "p", verify(tmp_path / "p", num_threads=1)) == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -151,7 +151,7 @@ def test_no_altered_byte_is_data(kind: Kind, data: st.DataObject) -> None:
                 try:
                     got = pack.read(name, np.arange(8))
                 except UserError:
-                    assert damaged == "stop"
+                    assert damaged == "stop" or file.name.count(".") == 1, "a table of checksums"
                     continue
                 is_whole = ~pack.damaged_of(np.arange(8))
                 np.testing.assert_array_equal(got[is_whole], expected[is_whole])

@@ -11,6 +11,7 @@ import pytest
 
 from phalanx.cli.data_pack import pack_data
 from phalanx.data.packed.index_file import read_index
+from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
 from tests.data.packing.read import png
@@ -117,9 +118,11 @@ def test_commands(
     pack_data(
         source.replace(":samples", ":pairs"),
         Path(target),
-        inputs=(given["--inputs"],) if "--inputs" in given else (),
-        target=given.get("--target"),
-        size=given.get("--size"),
+        reading=OriginOptions(
+            inputs=(given["--inputs"],) if "--inputs" in given else (),
+            target=given.get("--target"),
+            size=given.get("--size"),
+        ),
     )
     assert "train" in capsys.readouterr().out
     index = read_index(tmp_path / target / "train")

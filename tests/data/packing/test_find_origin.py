@@ -67,7 +67,7 @@ def test_options_of_other_sources(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="--size is of images in folders, tables and records, not of"
     ):
-        find_origin(str(tmp_path / "t.csv"), OriginOptions(target="b", size=(2, 2)))
+        find_origin(str(tmp_path / "t.csv"), OriginOptions(target="b", size="2x2"))
     with pytest.raises(UserError, match="--decode is of images"):
         find_origin("digits", OriginOptions(decode=True))
     with pytest.raises(UserError, match="--target label: idx has no columns"):

@@ -225,4 +225,4 @@ def test_the_command_says_what_it_refuses(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"a.parquet row group 1, column 'x0' has no value in row 0"
     ):
-        pack_data(str(source), tmp_path / "p", target="t")
+        pack_data(str(source), tmp_path / "p", reading=OriginOptions(target="t"))

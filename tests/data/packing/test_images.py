@@ -54,7 +54,12 @@ def test_images_of_too_many_pixels(
     monkeypatch.setattr(image_module, "MAX_IMAGE_PIXELS", 10)
     with pytest.raises(UserError, match=r"has too many pixels: Image size .30 pixels. exceeds lim"):
         find_origin(str(tmp_path / "pets"), OriginOptions())
-    pack_data(str(tmp_path / "pets"), tmp_path / "p", size="4x4", max_megapixels=200)
+    pack_data(
+        str(tmp_path / "pets"),
+        tmp_path / "p",
+        reading=OriginOptions(size="4x4"),
+        max_megapixels=200,
+    )
     assert "inputs uint8 3×4×4" in capsys.readouterr().out
     monkeypatch.setattr("phalanx.data.packing.image_form.MAX_PIXELS", 20)
     with pytest.raises(UserError, match=r"0.png has 30 pixels, more than are read from a file"):
@@ -70,7 +75,7 @@ def test_images_of_one_size(tmp_path: Path) -> None:
         find_origin(str(tmp_path / "pets"), OriginOptions(decode=True))
     kept = find_origin(str(tmp_path / "pets"), OriginOptions())
     assert kept.fields[0].shape is None
-    sized = find_origin(str(tmp_path / "pets"), OriginOptions(size=(3, 2)))
+    sized = find_origin(str(tmp_path / "pets"), OriginOptions(size="3x2"))
     inputs, _ = everything(sized)
     assert np.array(inputs).shape == (7, 3, 3, 2)
     assert abs(int(inputs[-1].mean()) - 200) < 3
@@ -164,7 +169,7 @@ def test_grey_images_of_16_bits_are_scaled(kind: str, tmp_path: Path) -> None:
         (tmp_path / "deep" / name).mkdir(parents=True)
         (tmp_path / "deep" / name / "0.png").write_bytes(png(ramp, kind))
     expected = np.round(ramp / 257).astype(np.uint8)
-    for options in (OriginOptions(), OriginOptions(decode=True), OriginOptions(size=(8, 8))):
+    for options in (OriginOptions(), OriginOptions(decode=True), OriginOptions(size="8x8")):
         origin = find_origin(str(tmp_path / "deep"), options)
         assert origin.fields[0].shape == [1, 8, 8]
         assert origin.notes[0].startswith("2 grey images of 16 bits, scaled to 8: ")

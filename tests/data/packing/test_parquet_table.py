@@ -98,7 +98,8 @@ def test_decimals_are_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     prices = [Decimal("1.50"), Decimal("10.00"), Decimal("2.25"), Decimal("0.10")]
     labels = pa.array([0, 1, 1, 0], pa.decimal128(9, 0))
     write(tmp_path / "t.parquet", price=prices, label=labels)
-    pack_data(str(tmp_path / "t.parquet"), tmp_path / "p", target="price", inputs=("label",))
+    reading = OriginOptions(target="price", inputs=("label",))
+    pack_data(str(tmp_path / "t.parquet"), tmp_path / "p", reading=reading)
     assert "targets float32" in capsys.readouterr().out
     _, targets, _ = read(tmp_path / "t.parquet", target="price", classes=0)
     np.testing.assert_array_equal(targets, np.array([1.5, 10, 2.25, 0.1], np.float32))

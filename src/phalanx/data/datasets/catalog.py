@@ -133,4 +133,4 @@ def fetch_folder(data_root: Path | None) -> Path:
 
 def digits_file() -> Path:
     """Where the embedded digits are kept once they are made. Other images, another number."""
-    return cache_folder() / "digits-1.npy"
+    return cache_folder() / "digits-2.npz"

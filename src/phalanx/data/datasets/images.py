@@ -14,7 +14,7 @@ import numpy as np
 
 from phalanx.data.datasets.array_cache import Arrays as Arrays
 from phalanx.data.datasets.array_cache import Bytes, cached
-from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, DatasetChoice, Name, digits_file
+from phalanx.data.datasets.catalog import DatasetChoice, Name, digits_file
 from phalanx.data.datasets.idx import parse_idx
 from phalanx.data.published.file_sets import (
     CIFAR10,
@@ -38,7 +38,7 @@ def read_images(choice: DatasetChoice) -> Arrays:
     """
     if choice.folder is not None:
         return read_files(choice.name, choice.folder)
-    return unpack(cached(digits_file(), _make_packed_digits))
+    return cached(digits_file(), _make_digits)
 
 
 def read_files(name: Name, folder: Path) -> Arrays:
@@ -55,30 +55,10 @@ def read_files(name: Name, folder: Path) -> Arrays:
             return _read_cifar10(folder)
 
 
-def _make_packed_digits() -> Bytes:
+def _make_digits() -> Arrays:
     from phalanx.data.datasets.digits import make_digits  # not needed when the cache is there
 
-    return pack(make_digits())
-
-
-def pack(arrays: Arrays) -> Bytes:
-    """(train + validation, 785): a row a sample, its pixels and then its label; one file, so that
-    images and labels cannot part."""
-    images = np.concatenate([arrays.train_images, arrays.validation_images])
-    labels = np.concatenate([arrays.train_labels, arrays.validation_labels])
-    return rows_of(images, labels)
-
-
-def rows_of(images: Bytes, labels: Bytes) -> Bytes:
-    """(n, pixels + 1) from images (n, …) and their labels (n,), which come last."""
-    return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)
-
-
-def unpack(rows: Bytes) -> Arrays:
-    """The inverse of `pack`."""
-    images, labels = rows[:, :-1].reshape(-1, *GREY), rows[:, -1]
-    train, validation = slice(None, NUM_TRAIN_SAMPLES), slice(NUM_TRAIN_SAMPLES, None)
-    return Arrays(images[train], labels[train], images[validation], labels[validation])
+    return make_digits()
 
 
 def _read_idx_files(folder: Path, files: FileSet) -> Arrays:

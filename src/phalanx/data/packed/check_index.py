@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field, PackIndex, Shard, file_names, sample_bytes, table_dtype
-from phalanx.data.packed.shard_writers import Rows, Sample
+from phalanx.data.packed.shard_writers import Rows
 from phalanx.errors import UserError
 
 MAX_HEADER_BYTES = 1 << 16
@@ -102,43 +102,34 @@ def _expected_bytes(index: PackIndex, shard: Shard) -> list[int | None]:
     return [None if size is None else shard.num_samples * size for size in sizes]
 
 
-def check_sample(fields: Sequence[Field], sample: Sample) -> None:
-    """Raises: ValueError, naming the field, what was expected and what came."""
-    _check_names(fields, sample)
-    for field in fields:
-        part = sample[field.name]
-        if isinstance(part, bytes):
-            if field.encoding == "raw" or not part:
-                raise ValueError(f"{field.name!r} takes an array of {field.dtype}, not bytes")
-        elif field.encoding != "raw":
-            raise ValueError(f"{field.name!r} takes the bytes of a {field.encoding}, not an array")
-        else:
-            _check_array(field, part, part.shape)
-
-
 def check_rows(fields: Sequence[Field], rows: Rows) -> int:
     """Return the number of rows.
 
     Raises: ValueError, naming the field, what was expected and what came.
     """
-    _check_names(fields, rows)
+    expected = {field.name for field in fields}
+    if set(rows) != expected:
+        raise ValueError(f"a sample has the fields {sorted(expected)}, not {sorted(rows)}")
     counts = {name: len(part) for name, part in rows.items()}
     if len(set(counts.values())) != 1:
         raise ValueError(f"fields have different numbers of rows: {counts}")
     for field in fields:
-        if sample_bytes(field) is None:
-            raise ValueError(f"the samples of {field.name!r} differ in size: add them one by one")
-        _check_array(field, rows[field.name], rows[field.name].shape[1:])
+        parts = rows[field.name]
+        if isinstance(parts, np.ndarray) and sample_bytes(field) is not None:
+            _check_part(field, parts, parts.shape[1:])
+            continue
+        for part in parts:
+            _check_part(field, part, np.shape(part))
     return next(iter(counts.values()))
 
 
-def _check_names(fields: Sequence[Field], given: Collection[str]) -> None:
-    expected = {field.name for field in fields}
-    if set(given) != expected:
-        raise ValueError(f"a sample has the fields {sorted(expected)}, not {sorted(given)}")
-
-
-def _check_array(field: Field, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+def _check_part(field: Field, array: NDArray[Any] | bytes, shape: tuple[int, ...]) -> None:
+    if isinstance(array, bytes):
+        if field.encoding == "raw" or not array:
+            raise ValueError(f"{field.name!r} takes an array of {field.dtype}, not bytes")
+        return
+    if field.encoding != "raw":
+        raise ValueError(f"{field.name!r} takes the bytes of a {field.encoding}, not an array")
     expected = "any shape" if field.shape is None else tuple(field.shape)
     if array.dtype != np.dtype(field.dtype) or (field.shape is not None and shape != expected):
         raise ValueError(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from phalanx.errors import UserError
 
-ALTERED_CHECKSUM = "has no checksum that it fits: the file of checksums was altered"
 WHAT_TO_DO = "pack it again, or go on without such samples with --damaged skip"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.buffer_pool import BufferPool
-from phalanx.data.packed.damage import ALTERED_CHECKSUM, DamagedError, describe_outcome
+from phalanx.data.packed.damage import DamagedError, describe_outcome
 from phalanx.data.packed.decode import decode_image
 from phalanx.data.packed.index import Field, element, sample_bytes
 from phalanx.data.packed.index_file import read_index
@@ -169,9 +169,6 @@ class Pack:
         """Raises: DamagedError where damaged samples stop the run."""
         sample, shard = int(located.samples[row]), int(located.shards[row])
         file, offset = self._path(shard, located.file), int(located.parts.offsets[row])
-        entry = self._reader.altered_entry(sample, shard)
-        if entry is not None:
-            fault, file, offset = ALTERED_CHECKSUM, self._path(shard, 0), entry
         error = DamagedError(fault, file=file, sample=sample, offset_bytes=offset)
         if self._damaged == "stop":
             raise error

@@ -47,16 +47,14 @@ class PartReader:
     def __init__(
         self, index: PackIndex, path_of: Callable[[int, int], Path], *, is_strict: bool
     ) -> None:
-        """path_of: (shard, number of the file) → its path. is_strict: damage ends the reading; see
-        `SpanTable`."""
+        """path_of: (shard, number of the file) → its path. is_strict: damage ends the reading."""
         self._index, self._path_of, self._is_strict = index, path_of, is_strict
-        self._table = SpanTable(index, path_of, is_strict=is_strict)
+        self._table = SpanTable(index, path_of)
         self._files = OpenFiles(path_of, mapped_files(index, MAPPED_BYTES), limit=OPEN_FILES)
         num_files = len(index.shards) * len(index.fields)
         self._stay_open = num_files <= OPEN_FILES // 2
         self._sizes = [sample_bytes(field) for field in index.fields]
         self.first_samples = self._table.first_samples
-        self.altered_entry = self._table.altered_entry
 
     def check_files(self) -> None:
         """Check that all files exist, and where the reader is strict that they have their sizes.

@@ -65,11 +65,11 @@ class HashedFile:
         self._path.unlink(missing_ok=True)
 
 
-Sample = Mapping[str, NDArray[Any] | bytes]
-"""By field: an array of its dtype and shape, or the encoded bytes."""
+Part = NDArray[Any] | bytes
+"""One field of a sample: an array of its dtype and shape, or the encoded bytes."""
 
-Rows = Mapping[str, NDArray[Any]]
-"""By field: (n, …), of its dtype."""
+Rows = Mapping[str, NDArray[Any] | Sequence[Part]]
+"""Samples by field: (n, …) of its dtype, or where they differ in size a list of n."""
 
 
 _MAX_SAMPLES = 10**9
@@ -90,9 +90,8 @@ class ShardWriter:
         self._fields, self._shard_bytes = fields, shard_bytes
         self._sizes = [sample_bytes(field) for field in fields]
         self._row_bytes = sum(size or 0 for size in self._sizes)
-        self._is_even = None not in self._sizes
         self._capacity = _MAX_SAMPLES
-        if self._is_even:
+        if None not in self._sizes:
             self._capacity = max(1, shard_bytes // max(1, self._row_bytes))
         self._table_path, *paths = (folder / name for name in file_names(fields, number))
         self._tables: list[NDArray[Any]] = []
@@ -101,36 +100,40 @@ class ShardWriter:
             self._files.append(HashedFile(path))
             self._files[-1].write(self._header(field, self._capacity))
 
-    def add(self, sample: Sample) -> bool:
-        """Write a sample; return False if the shard is full. The first sample always fits."""
-        if self._is_even:
-            return self.add_rows({name: np.asarray(p)[None] for name, p in sample.items()}) == 1
-        parts = [_encoded(field, sample[field.name]) for field in self._fields]
-        size = sum(file.size_bytes for file in self._files) + sum(map(len, parts))
-        if self.num_samples and size > self._shard_bytes:
-            return False
-        table = np.empty(1, table_dtype(self._fields))
-        for field, file, part in zip(self._fields, self._files, parts, strict=True):
-            file.write(part)
-            table[f"{field.name}.crc"] = zlib.crc32(part)
-            if sample_bytes(field) is None:
-                table[f"{field.name}.end"] = file.size_bytes
-        self._tables.append(table)
-        self.num_samples += 1
-        return True
-
     def add_rows(self, rows: Rows) -> int:
-        """Return how many leading rows of a pack of equal samples were written; the rest belongs
-        into the next shard."""
-        taken = min(self._capacity - self.num_samples, len(next(iter(rows.values()))))
+        """Return how many leading rows were written; the rest belongs into the next shard. The
+        first row of a shard always fits."""
+        contents = {
+            field.name: [_encoded(field, part) for part in rows[field.name]]
+            for field, size in zip(self._fields, self._sizes, strict=True)
+            if size is None
+        }
+        taken = self._num_fitting(contents, len(next(iter(rows.values()))))
         table = np.empty(taken, table_dtype(self._fields))
         for field, file in zip(self._fields, self._files, strict=True):
-            part = np.ascontiguousarray(rows[field.name][:taken], element(field))
-            file.write(part.tobytes())
-            table[f"{field.name}.crc"] = crcs_of_rows(part)
+            name, own = field.name, contents.get(field.name)
+            if own is None:
+                part = np.ascontiguousarray(rows[name][:taken], element(field))
+                file.write(part.tobytes())
+                table[f"{name}.crc"] = crcs_of_rows(part)
+            else:
+                table[f"{name}.crc"] = [zlib.crc32(content) for content in own[:taken]]
+                table[f"{name}.end"] = file.size_bytes + np.cumsum([*map(len, own[:taken])])
+                file.write(b"".join(own[:taken]))
         self._tables.append(table)
         self.num_samples += taken
         return taken
+
+    def _num_fitting(self, contents: Mapping[str, Sequence[bytes]], num_rows: int) -> int:
+        """Return how many of the rows fit into this shard."""
+        if not contents:
+            return min(self._capacity - self.num_samples, num_rows)
+        sizes = np.full(num_rows, self._row_bytes)
+        for own in contents.values():
+            sizes += [*map(len, own)]
+        ends = np.cumsum(sizes) + sum(file.size_bytes for file in self._files)
+        fitting = int(np.searchsorted(ends, self._shard_bytes, side="right"))
+        return max(fitting, int(self.num_samples == 0))
 
     def finish(self) -> Shard:
         """Write the table and fsync all files."""
@@ -157,13 +160,12 @@ class ShardWriter:
         return npy_header(dtype, [num_samples, *shape], num_bytes=num_bytes)
 
 
-def _encoded(field: Field, part: NDArray[Any] | bytes) -> bytes:
-    """Return the bytes of a sample in its file: an array's own where its shape is known."""
+def _encoded(field: Field, part: Part) -> bytes:
+    """Return the bytes of a sample in its file, which others differ from in size."""
     if isinstance(part, bytes):
         return part
     array = np.ascontiguousarray(part, element(field)).reshape(np.shape(part))
-    header = b"" if field.shape is not None else npy_header(array.dtype, array.shape)
-    return header + array.tobytes()
+    return npy_header(array.dtype, array.shape) + array.tobytes()
 
 
 def _write_table(path: Path, table: NDArray[Any]) -> File:

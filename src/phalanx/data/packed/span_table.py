@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.damage import WHAT_TO_DO
-from phalanx.data.packed.index import PackIndex, Shard, sample_bytes, table_dtype
+from phalanx.data.packed.index import PackIndex, sample_bytes, table_dtype
 from phalanx.errors import UserError
 from phalanx.records.regular_file import read_regular, readable
 
@@ -34,16 +33,11 @@ class SpanTable:
     Memory: 4 bytes a part, and 8 more where samples differ in size, of the shards used so far.
     """
 
-    def __init__(
-        self, index: PackIndex, path_of: Callable[[int, int], Path], *, is_strict: bool
-    ) -> None:
-        """path_of: (shard, number of the file) → its path. is_strict: a shard's table must have the
-        SHA-256 of the index; otherwise its samples are checked one by one."""
+    def __init__(self, index: PackIndex, path_of: Callable[[int, int], Path]) -> None:
+        """path_of: (shard, number of the file) → its path."""
         self._index = index
         self._path_of = path_of
-        self._is_strict = is_strict
         self._lock = threading.Lock()
-        self._altered: set[int] = set()
         self._is_read = np.zeros(len(index.shards), bool)
         counts = [shard.num_samples for shard in index.shards]
         self.first_samples = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -86,39 +80,21 @@ class SpanTable:
         offset = dtype.fields[f"{self._index.fields[field].name}.crc"][1]
         return self._rows.view(np.uint8), dtype.itemsize, offset
 
-    def altered_entry(self, sample: int, shard: int) -> int | None:
-        """Return the byte offset of a sample's entry in its shard's table if the table was altered,
-        else None. An altered table is reported in place of the sample."""
-        if shard not in self._altered:
-            return None
-        first, end = self.first_samples[shard : shard + 2].tolist()
-        row_bytes = self._rows[:1].nbytes
-        header_bytes = self._index.shards[shard].files[0].bytes - (end - first) * row_bytes
-        return int(header_bytes + (sample - first) * row_bytes)
-
     def _read(self, number: int) -> None:
         with self._lock:
             if self._is_read[number]:
                 return
             shard, path = self._index.shards[number], self._path_of(number, 0)
-            content, is_altered = _content(path, shard, self._is_strict)
-            if is_altered:
-                self._altered.add(number)
+            with readable(path):
+                content = read_regular(path)
             rows = self._rows[self.first_samples[number] : self.first_samples[number + 1]]
-            kept = content[len(content) - rows.nbytes :] if len(content) >= rows.nbytes else b""
-            if kept:
-                rows[:] = np.frombuffer(kept, rows.dtype).reshape(rows.shape)
+            if (
+                len(content) < rows.nbytes
+                or hashlib.sha256(content).hexdigest() != shard.files[0].sha256
+            ):
+                raise UserError(
+                    f"{path}, the checksums of {shard.num_samples} samples, is not what was packed"
+                    "\npack it again"
+                )
+            rows[:] = np.frombuffer(content[len(content) - rows.nbytes :], rows.dtype)
             self._is_read[number] = True
-
-
-def _content(path: Path, shard: Shard, is_strict: bool) -> tuple[bytes, bool]:
-    """Return a shard's table, and whether it was altered."""
-    with readable(path):
-        content = read_regular(path)
-    is_altered = hashlib.sha256(content).hexdigest() != shard.files[0].sha256
-    if is_strict and is_altered:
-        raise UserError(
-            f"{path}, the checksums of {shard.num_samples} samples, is not what was packed\n"
-            f"{WHAT_TO_DO}"
-        )
-    return content, is_altered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,20 +46,19 @@ def verify(folder: Path, *, num_threads: int, on_read: OnRead = lambda _: None) 
 
 
 def damaged_samples(folder: Path, states: Sequence[FileState]) -> list[DamagedError]:
-    """Return the damaged samples of these files, found by reading them; empty where a file is
-    missing altogether."""
+    """Return the damaged samples of these files, found by reading them; none of shards whose table
+    of checksums is damaged, or where a file is missing altogether."""
     damaged = {state.path.name for state in states if state.fault}
     try:
         pack = Pack(folder, damaged="skip")
     except UserError:
         return []
-    try:
+    with closing(pack):
         for number, shard in enumerate(pack.shards):
-            if any(file.name in damaged for file in shard.files):
+            table, *data = (file.name in damaged for file in shard.files)
+            if any(data) and not table:
                 _read_all(pack, int(pack.first_samples[number]), shard.num_samples)
         return pack.damages
-    finally:
-        pack.close()
 
 
 def _read_all(pack: Pack, first: int, num_samples: int) -> None:

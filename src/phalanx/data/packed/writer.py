@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
-from phalanx.data.packed.check_index import check_fields, check_rows, check_sample
+from phalanx.data.packed.check_index import check_fields, check_rows
 from phalanx.data.packed.field_statistics import measure_fields
 from phalanx.data.packed.hidden_folder import HiddenFolder, hidden_folder, writing
 from phalanx.data.packed.index import INDEX, Field, PackIndex, Shard
 from phalanx.data.packed.index_file import encode_index, read_index
-from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter
+from phalanx.data.packed.shard_writers import Part, Rows, ShardWriter
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 from phalanx.records.regular_file import FileName
@@ -86,16 +87,17 @@ class PackWriter:
         self._guard(self._go_on)
         self.num_samples = sum(shard.num_samples for shard in self._shards)
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: Mapping[str, Part]) -> None:
         """Add a sample: by field, an array of its dtype and shape, or the encoded bytes.
 
         Raises: ValueError when the sample is not what the fields say.
         """
-        check_sample(self._arguments.fields, sample)
-        self._guard(partial(self._add, sample))
+        self.add_rows(
+            {n: [p] if isinstance(p, bytes) else np.asarray(p)[None] for n, p in sample.items()}
+        )
 
     def add_rows(self, rows: Rows) -> None:
-        """Add many samples of raw fields at once, (n, …) each.
+        """Add many samples at once: by field, (n, …), or a list of n where they differ in size.
 
         Raises: ValueError when the rows are not what the fields say.
         """
@@ -123,11 +125,6 @@ class PackWriter:
         self._shards = _whole_shards(self._path)
         lines = [msgspec.json.encode(shard) + b"\n" for shard in self._shards]
         write_atomically(self._path / PROGRESS, b"".join(lines))  # without a truncated last line
-
-    def _add(self, sample: Sample) -> None:
-        while not self._open_shard().add(sample):
-            self._close_shard()
-        self.num_samples += 1
 
     def _add_some(self, rows: Rows) -> int:
         taken = self._open_shard().add_rows(rows)

@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.data.columns import TEXT, column_array, column_dtype, common_dtype, listed
 from phalanx.data.packing.options import OriginOptions
-from phalanx.data.packing.table import BlockTable, Known, Values
+from phalanx.data.packing.table import BlockTable, Known, Values, block_of
 from phalanx.data.unpacked import check_unpacked
 from phalanx.errors import UserError
 
@@ -101,7 +101,7 @@ class ColumnTable(BlockTable):
         return {name: self._values(self._groups[block], name) for name in names}
 
     def where(self, row: int, name: str) -> str:
-        block = next(number for number, rows in enumerate(self.blocks) if row in rows)
+        block = block_of(self.blocks, row)
         title = self._groups[block].title
         return f"{title}, row {row - self.blocks[block].start} of it, column {name!r}"
 

@@ -36,7 +36,9 @@ class CsvFile(SourceTable):
         super().__init__()
         self._path, self._options = path, options
         self.text, self.fingerprint = str(path), fingerprint_of([path])
-        self.names, self._rows, self._lines = _table(path, options.separator)
+        self.names, self._rows, self._lines = _table(
+            path, options.separator and options.separator.replace(r"\t", "\t")
+        )
         self.blocks = [range(len(self._rows))]
         self._columns: dict[str, Values] = {}
 

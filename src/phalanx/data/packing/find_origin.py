@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from phalanx.data.columns import is_dataset
 from phalanx.data.packing.array_tables import (
@@ -36,17 +36,6 @@ from phalanx.data.packing.tfrecord_files import TfRecords
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular, readable
 
-_KIND_OF_ENDING: dict[str, Kind] = {
-    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
-    **dict.fromkeys((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), "jsonl"),
-    **dict.fromkeys((".parquet", ".pq"), "parquet"),
-    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
-    **dict.fromkeys((".h5", ".hdf5", ".hdf"), "hdf5"),
-    **dict.fromkeys((".npy", ".npz"), "npy"),
-    ".tar": "tar",
-    **dict.fromkeys((".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz"), "tfrecord"),
-    **dict.fromkeys((".lmdb", ".mdb"), "lmdb"),
-}
 _NUMBERED = re.compile(r"\.tfrecords?-\d+-of-\d+(\.gz)?$")
 """Ending of one of several TFRecord files."""
 _OF_XARRAY = re.compile(
@@ -54,17 +43,36 @@ _OF_XARRAY = re.compile(
 )
 """Names of NetCDF files, and of Zarr stores and what is in them."""
 
-_OF_FILES: dict[Kind, Callable[[list[Path]], SourceTable]] = {
-    "tar": TarFiles,
-    "parquet": read_parquet,
-    "arrow": read_arrow,
-    "tfrecord": TfRecords,
-    "jsonl": JsonLines,
-}
-"""Kinds of which a folder may hold several files."""
 
-WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "arrow", "tar", "tfrecord", "lmdb")
-WITHOUT_PARTS: tuple[Kind, ...] = ("images", "idx")
+class Format(NamedTuple):
+    """How a kind of source on the disk is recognised and opened."""
+
+    open: Callable[..., SourceTable]
+    takes: Literal["file", "folder", "files"]
+    """files: a list of them, all of one kind in a folder."""
+    endings: tuple[str, ...] = ()
+    has_parts: bool = True
+    """Whether there are inputs and targets to choose from."""
+    has_images: bool = False
+    """Whether it may hold images."""
+
+
+FORMATS: dict[Kind, Format] = {
+    "tar": Format(TarFiles, "files", (".tar",), has_images=True),
+    "parquet": Format(read_parquet, "files", (".parquet", ".pq"), has_images=True),
+    "arrow": Format(read_arrow, "files", (".arrow", ".feather", ".ipc"), has_images=True),
+    "tfrecord": Format(
+        TfRecords, "files",
+        (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz"), has_images=True,
+    ),
+    "jsonl": Format(JsonLines, "files", (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")),
+    "csv": Format(CsvFile, "file", (".csv", ".tsv", ".csv.gz", ".tsv.gz")),
+    "hdf5": Format(Hdf5File, "file", (".h5", ".hdf5", ".hdf")),
+    "npy": Format(read_npy, "file", (".npy", ".npz")),
+    "lmdb": Format(LmdbFile, "file", (".lmdb", ".mdb"), has_images=True),
+    "images": Format(ImageFolder, "folder", has_parts=False, has_images=True),
+    "idx": Format(read_idx_folder, "folder", has_parts=False),
+}  # fmt: skip
 
 
 def find_origin(source: str, options: OriginOptions) -> Origin:
@@ -86,30 +94,21 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
         with readable(path):
             check_regular(path)
     kind = options.kind or _kind_of(path)
-    _refuse_unused(
-        kind, options, has_parts=kind not in WITHOUT_PARTS, has_images=kind in WITH_IMAGES
-    )
+    form = FORMATS[kind]
+    _refuse_unused(kind, options, has_parts=form.has_parts, has_images=form.has_images)
     return Origin(_table(path, kind, options), options)
 
 
 def _table(path: Path, kind: Kind, options: OriginOptions) -> SourceTable:
-    match kind:
-        case "images":
-            return ImageFolder(_folder(path, kind))
-        case "idx":
-            return read_idx_folder(_folder(path, kind))
-        case "csv":
-            return CsvFile(_file(path, kind), options)
-        case "hdf5":
-            return Hdf5File(_file(path, kind))
-        case "npy":
-            return read_npy(_file(path, kind))
-        case "lmdb":
-            return LmdbFile(path)
-        case _:
-            table = _OF_FILES[kind](_files(path, kind))
-            table.skipped += _rest(path, kind)
-            return table
+    form = FORMATS[kind]
+    if form.takes == "files":
+        table = form.open(_files(path, kind))
+        table.skipped += _rest(path, kind)
+        return table
+    if path.is_dir() != (form.takes == "folder") and kind != "lmdb":
+        is_what = "a folder" if path.is_dir() else "a file"
+        raise UserError(f"{path} is {is_what}: name a {form.takes} of kind {kind}")
+    return CsvFile(path, options) if kind == "csv" else form.open(path)
 
 
 def _table_of_program(source: str, options: OriginOptions) -> SourceTable:
@@ -158,7 +157,8 @@ def _kind_of(path: Path) -> Kind:
         kind = _kind_of_name(path.name)
     else:
         kind = "lmdb" if (path / "data.mdb").exists() else "idx" if idx_files(path) else None
-        kind = kind or next((k for k in _OF_FILES if _of_kind(path, k)), None)
+        several = (k for k, form in FORMATS.items() if form.takes == "files")
+        kind = kind or next((k for k in several if _of_kind(path, k)), None)
         if kind is None and has_images(path):
             kind = "images"
     if kind is not None:
@@ -180,7 +180,7 @@ def _kind_of_name(name: str) -> Kind | None:
     lower = name.lower()
     if _NUMBERED.search(lower):
         return "tfrecord"
-    return next((kind for end, kind in _KIND_OF_ENDING.items() if lower.endswith(end)), None)
+    return next((kind for kind, form in FORMATS.items() if lower.endswith(form.endings)), None)
 
 
 def _files(path: Path, kind: Kind) -> list[Path]:
@@ -221,15 +221,3 @@ def _rest(path: Path, kind: Kind) -> list[SkippedItems]:
             if not _is_of(other, kind):
                 rest.add(other)
     return reported([rest])
-
-
-def _file(path: Path, kind: Kind) -> Path:
-    if not path.is_file():
-        raise UserError(f"{path} is a folder: name a file of kind {kind}")
-    return path
-
-
-def _folder(path: Path, kind: Kind) -> Path:
-    if not path.is_dir():
-        raise UserError(f"{path} is a file: name a folder of kind {kind}")
-    return path

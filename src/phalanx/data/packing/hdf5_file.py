@@ -165,16 +165,38 @@ def _is_set(item: Any) -> bool:
     return hasattr(item, "dtype") and hasattr(item, "shape")
 
 
-MAX_LINKS = 32
-
-
 def find_data_set(path: Path, file: Any, name: str) -> Any:
-    """Return a data set of an open file; None when there is none of that name. Soft links within
-    the file are followed.
+    """Return a data set of an open file; None when there is none of that name.
 
-    Raises: UserError when it lies in another file, which is named, or links lead in a circle.
+    Raises: UserError for a link, a virtual data set, or data that lie in another file: whoever
+            made the file could have any file of this user's packed.
     """
-    return _checked(path, file, name, depth=0)
+    import h5py
+
+    place = ""
+    for step in filter(None, name.split("/")):  # each by itself: no link is followed unseen
+        place = f"{place}/{step}"
+        link = file.get(place, getlink=True)
+        if link is None:
+            return None
+        if isinstance(link, h5py.SoftLink):
+            raise UserError(
+                f"{path} is refused: {place} is a link to {link.path}\nname that data set"
+            )
+        if not isinstance(link, h5py.HardLink):
+            raise UserError(_refusal(path, name, getattr(link, "filename", "something outside")))
+    item = file[place or "/"]
+    if not _is_set(item):
+        return None
+    if item.external:
+        raise UserError(_refusal(path, name, item.external[0][0]))
+    if item.is_virtual:
+        raise UserError(
+            f"{path} is refused: {name} is virtual, made of {item.virtual_sources()[0].file_name}, "
+            f"{item.virtual_sources()[0].dset_name}\ncopy its data into a data set of its own"
+        )
+    check_chunks(path, name, item)
+    return item
 
 
 def check_chunks(path: Path, name: str, item: Any) -> None:
@@ -203,51 +225,6 @@ def _lost_chunks(name: str, item: Any) -> list[str]:
         f"{name}: {expected - found:,} of {expected:,} chunks are not there, and are packed as "
         f"{item.fillvalue}"
     ]
-
-
-def _checked(path: Path, file: Any, name: str, depth: int) -> Any:
-    if depth > MAX_LINKS:
-        raise UserError(f"{path}: {name} is made of data sets that are made of each other")
-    item = _resolved(path, file, name)
-    if item is None or not (hasattr(item, "dtype") and hasattr(item, "shape")):
-        return None
-    if item.external:
-        raise UserError(_refusal(path, name, item.external[0][0]))
-    check_chunks(path, name, item)
-    if item.is_virtual:
-        for source in item.virtual_sources():
-            if source.file_name != ".":
-                raise UserError(_refusal(path, name, source.file_name))
-            if "%" in source.dset_name or _checked(path, file, source.dset_name, depth + 1) is None:
-                raise UserError(
-                    f"{path}: {name} is made of {source.dset_name!r}, which is not there"
-                )
-    return item
-
-
-def _resolved(path: Path, file: Any, name: str) -> Any:
-    """Follow each part of the name by itself, so that no link is followed unseen."""
-    import h5py
-
-    rest, at, num_links = [part for part in name.split("/") if part], file, 0
-    while rest:
-        part = rest.pop(0)
-        if part == ".":
-            continue
-        link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
-        if link is None:
-            return None
-        if isinstance(link, h5py.SoftLink):
-            num_links += 1
-            if num_links > MAX_LINKS:
-                raise UserError(f"{path}: {name} is a link that leads in a circle")
-            rest = [step for step in link.path.split("/") if step] + rest
-            at = file if link.path.startswith("/") else at
-        elif isinstance(link, h5py.HardLink):
-            at = at[part]
-        else:
-            raise UserError(_refusal(path, name, getattr(link, "filename", "something outside")))
-    return at
 
 
 def _refusal(path: Path, name: str, other: object) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,15 +29,6 @@ _FOR_TRAINING = ("train", "training")
 _FOR_VALIDATION = ("validation", "valid", "val", "test")
 
 
-class ImageFiles(NamedTuple):
-    train: list[tuple[Path, str]]
-    """Each with its class."""
-    validation: list[tuple[Path, str]]
-    """Those that the folder sets aside."""
-    classes: list[str]
-    skipped: list[SkippedItems]
-
-
 class _Groups:
     """Reasons for which something is not packed."""
 
@@ -54,45 +43,58 @@ class _Groups:
         return reported((self.foreign, self.hidden, self.loose, self.empty, self.beside))
 
 
-def find_images(folder: Path) -> ImageFiles:
+class ImageFolder(SourceTable):
     """FOLDER/CLASS/…/image, or FOLDER/train/CLASS/image beside FOLDER/val/CLASS/image. Linked files
-    and folders are followed.
+    and folders are followed. Classes are in the order of the alphabet."""
 
-    Raises: UserError when there are no images, a link leads nowhere or in a circle, or validation
-            has a class that training has not.
-    """
-    train_folder, validation_folder = _splits(folder)
-    groups = _Groups()
-    train, classes = _images(train_folder, groups)
-    held_out: list[tuple[Path, str]] = []
-    if validation_folder is not None:
-        held_out, held_out_classes = _images(validation_folder, groups)
-        unknown = sorted(set(held_out_classes) - set(classes))
-        if unknown:
-            raise UserError(f"{validation_folder / unknown[0]}: no such class for training")
-    if train_folder != folder:
-        for path in _visible(folder, groups):
-            if path not in (train_folder, validation_folder):
-                for file in _walk(path, groups, frozenset()) if path.is_dir() else [path]:
-                    groups.beside.add(file)
-    elif set(classes) <= set(_FOR_VALIDATION):
-        raise UserError(
-            f"{folder} has {', '.join(classes)} and no train: name a folder with a folder for each "
-            "class"
-        )
-    return ImageFiles(train, held_out, classes, groups.all())
+    names = (INPUTS, TARGETS)
+    usual_inputs, usual_targets = (INPUTS,), (TARGETS,)
+
+    def __init__(self, folder: Path) -> None:
+        """Raises: UserError when there are no images, a link leads nowhere or in a circle, or
+        validation has a class that training has not."""
+        super().__init__()
+        train_folder, validation_folder = _splits(folder)
+        groups = _Groups()
+        train, self.classes = _images(train_folder, groups)
+        held_out: list[tuple[Path, str]] = []
+        if validation_folder is not None:
+            held_out, held_out_classes = _images(validation_folder, groups)
+            unknown = sorted(set(held_out_classes) - set(self.classes))
+            if unknown:
+                raise UserError(f"{validation_folder / unknown[0]}: no such class for training")
+        if train_folder != folder:
+            for path in _visible(folder, groups):
+                if path not in (train_folder, validation_folder):
+                    for file in _walk(path, groups, frozenset()) if path.is_dir() else [path]:
+                        groups.beside.add(file)
+        elif set(self.classes) <= set(_FOR_VALIDATION):
+            raise UserError(
+                f"{folder} has {', '.join(self.classes)} and no train: name a folder with a folder "
+                "for each class"
+            )
+        self.skipped = groups.all()
+        self._paths = [path for path, _ in train + held_out]
+        self._targets = np.array([self.classes.index(name) for _, name in train + held_out])
+        self.text = f"images in {folder}"
+        self.fingerprint = fingerprint_of(self._paths)
+        self.blocks = [range(len(self._paths))]
+        self.validation = np.arange(len(train), len(self._paths)) if held_out else None
+
+    def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:
+        values: dict[str, Values] = {TARGETS: self._targets[rows]}
+        if INPUTS in names:
+            values[INPUTS] = [self._paths[row] for row in rows.tolist()]
+        return values
+
+    def where(self, row: int, name: str) -> str:  # noqa: ARG002
+        return str(self._paths[row])
 
 
 def has_images(folder: Path) -> bool:
     """Return whether some folder in it, or in its `train`, holds an image."""
     root, _ = _splits(folder)
-    return any(
-        Path(name).suffix.lower() in ENDINGS
-        for child in root.iterdir()
-        if child.is_dir()
-        for _, _, names in os.walk(child)
-        for name in names
-    )
+    return any(_is_image(path) for path in root.glob("*/**/*"))
 
 
 def _splits(folder: Path) -> tuple[Path, Path | None]:
@@ -164,32 +166,3 @@ def _walk(folder: Path, groups: _Groups, holders: frozenset[tuple[int, int]]) ->
             yield from _walk(path, groups, holders | {here})
         else:
             yield path
-
-
-class ImageFolder(SourceTable):
-    """FOLDER/CLASS/…/image, or FOLDER/train/CLASS/image beside FOLDER/val/CLASS/image. Classes are
-    in the order of the alphabet."""
-
-    names = (INPUTS, TARGETS)
-    usual_inputs, usual_targets = (INPUTS,), (TARGETS,)
-
-    def __init__(self, folder: Path) -> None:
-        """Raises: UserError when there are no images."""
-        super().__init__()
-        train, held_out, self.classes, self.skipped = find_images(folder)
-        files = train + held_out
-        self._paths = [path for path, _ in files]
-        self._targets = np.array([self.classes.index(name) for _, name in files], np.int64)
-        self.text = f"images in {folder}"
-        self.fingerprint = fingerprint_of(self._paths)
-        self.blocks = [range(len(files))]
-        self.validation = np.arange(len(train), len(files)) if held_out else None
-
-    def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:
-        values: dict[str, Values] = {TARGETS: self._targets[rows]}
-        if INPUTS in names:
-            values[INPUTS] = [self._paths[row] for row in rows.tolist()]
-        return values
-
-    def where(self, row: int, name: str) -> str:  # noqa: ARG002
-        return str(self._paths[row])

@@ -97,7 +97,7 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
     if first is None:
         raise UserError("there are no images to pack")
     notes = [str(group) for group in reported((deep, moving))]
-    height, width = options.size or (first.height, first.width)
+    height, width = options.image_size or (first.height, first.width)
     if options.size or options.decode:
         if other is not None and options.size is None:
             raise UserError(
@@ -106,7 +106,7 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
                 "for example --size 224x224"
             )
         shape = [channels, height, width]
-        return ImageForm(field=_field("raw", shape), size=options.size, notes=notes)
+        return ImageForm(field=_field("raw", shape), size=options.image_size, notes=notes)
     if too_large is not None:
         raise UserError(
             f"{too_large.where} has {too_large.height * too_large.width:,} pixels, more than are "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,24 +21,40 @@ class OriginOptions:
     features of a record, endings of a tar's members."""
 
     kind: Kind | None = None
-    """None: by looking at the files."""
+    """Kind of the source. Default: by looking at its files."""
     inputs: tuple[str, ...] = ()
-    """Parts that are inputs; none: all but the target."""
+    """Columns, data sets, features or members that are inputs. Repeatable. Default: all but the
+    target."""
     target: str | None = None
+    """The column, data set, feature or member that is the target."""
     decode: bool = False
-    """Images become arrays; else their files are kept as they are."""
-    size: tuple[int, int] | None = None
-    """(height, width) that images are brought to, which decodes them."""
+    """Pack images as arrays instead of their PNG or JPEG files."""
+    size: str | None = None
+    """HEIGHTxWIDTH that images are brought to; decodes them."""
     classes: int | None = None
-    """How many the target has; 0: none, it is a quantity; None: as many as there are."""
+    """Number of classes of the target, where there are more than 1,000 or some without a sample; 0:
+    none, the target is a quantity. Default: as many as there are."""
     separator: str | None = None
-    """Of the values in a row of a CSV; None: what gives its header most names."""
+    """Separator of values in a CSV, as in ';'. Default: comma, semicolon or tab, by the header."""
     decimal: Literal[".", ","] = "."
-    """Sets off the decimals of numbers in a CSV."""
+    """Mark of decimals in a CSV. Default: a point."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, "classes")
-        if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
+        if self.separator not in (None, r"\t") and (
+            len(self.separator) != 1 or self.separator in '"\r\n'
+        ):
             raise UserError(
                 f"--separator takes one character, or \\t for a tab, not {self.separator!r}"
             )
+        if self.size is not None and not _SIZE.fullmatch(self.size):
+            raise UserError(f"--size takes HEIGHTxWIDTH, as in 224x224, not {self.size!r}")
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width that images are brought to."""
+        match = _SIZE.fullmatch(self.size or "")
+        return (int(match[1]), int(match[2])) if match else None
+
+
+_SIZE = re.compile(r"0*([1-9][0-9]*)[xX]0*([1-9][0-9]*)")

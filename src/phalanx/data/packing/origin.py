@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.columns import check_rounded
 from phalanx.data.packed.index import Field, sample_bytes
-from phalanx.data.packed.shard_writers import Rows, Sample
+from phalanx.data.packed.shard_writers import Rows
 from phalanx.data.packing.field_scan import FieldScan
 from phalanx.data.packing.image_form import ImageForm, choose_form
 from phalanx.data.packing.options import OriginOptions
@@ -68,22 +68,20 @@ class Origin:
         if table.needs_target and target is not None:
             self.text += f", target {target}"
 
-    def read(self, numbers: Numbers) -> Rows | list[Sample]:
+    def read(self, numbers: Numbers) -> Rows:
         """Return samples by number, of one chunk wherever possible.
 
         Raises: UserError naming the file, and the sample, row or column that cannot be read.
         """
-        parts = [self._read(rows) for rows in _runs(self.chunks, numbers)]
-        if all(sample_bytes(field) is not None for field in self.fields):
-            if len(parts) == 1:
-                return {name: np.asarray(values) for name, values in parts[0].items()}
-            return {f.name: np.concatenate([p[f.name] for p in parts]) for f in self.fields}
-        return [
-            {name: values[row, ...] if isinstance(values, np.ndarray) else values[row]
-             for name, values in part.items()}
-            for part in parts
-            for row in range(len(next(iter(part.values()))))
-        ]  # fmt: skip
+        runs = [self._read(rows) for rows in _runs(self.chunks, numbers)]
+        if len(runs) == 1:
+            return runs[0]
+        return {
+            field.name: [part for run in runs for part in run[field.name]]
+            if sample_bytes(field) is None
+            else np.concatenate([run[field.name] for run in runs])
+            for field in self.fields
+        }
 
     def close(self) -> None:
         """Close all files."""

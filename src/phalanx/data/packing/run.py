@@ -6,17 +6,16 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from phalanx.data.packed.check_index import check_fields
 from phalanx.data.packed.hidden_folder import HiddenFolder, hidden_folder, writing
 from phalanx.data.packed.index import INDEX, Field, PackIndex, sample_bytes
 from phalanx.data.packed.index_file import read_index
-from phalanx.data.packed.shard_writers import Rows, Sample
+from phalanx.data.packed.shard_writers import Part, Rows
 from phalanx.data.packed.writer import Arguments, PackWriter
 from phalanx.data.packing.origin import Origin
 from phalanx.data.packing.table import Numbers
@@ -119,13 +118,9 @@ def _pack_split(
     ) as writer:
         on_progress(folder.name, writer.num_samples, len(numbers))
         for part in _pieces(numbers[writer.num_samples :], origin):
-            samples = origin.read(part)
-            check_finite(samples, part, origin.text)
-            if isinstance(samples, list):
-                for sample in samples:
-                    writer.add(sample)
-            else:
-                writer.add_rows(samples)
+            rows = origin.read(part)
+            check_finite(rows, part, origin.text)
+            writer.add_rows(rows)
             on_progress(folder.name, writer.num_samples, len(numbers))
     return read_index(folder)
 
@@ -195,18 +190,15 @@ def _shuffled(chunks: Sequence[range], random: np.random.Generator) -> Numbers:
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
 
 
-def check_finite(samples: Rows | list[Sample], numbers: Numbers, source: str) -> None:
+def check_finite(rows: Rows, numbers: Numbers, source: str) -> None:
     """numbers: of the samples in their source, for the message.
 
     Raises: UserError naming the first sample with a field that holds NaN or infinity.
     """
-    names = samples[0] if isinstance(samples, list) else samples
-    for name in names:
-        if isinstance(samples, list):
-            is_finite = [_is_finite(sample[name]) for sample in samples]
-            row = next((i for i, finite in enumerate(is_finite) if not finite), None)
-        else:
-            row = _first_row(samples[name])
+    for name, parts in rows.items():
+        if isinstance(parts, np.ndarray) and _is_finite(parts):
+            continue
+        row = next((row for row, part in enumerate(parts) if not _is_finite(part)), None)
         if row is not None:
             raise UserError(
                 f"{source}: the {name} of sample {numbers[row]}, counted from 0, are not all "
@@ -214,13 +206,7 @@ def check_finite(samples: Rows | list[Sample], numbers: Numbers, source: str) ->
             )
 
 
-def _is_finite(part: NDArray[Any] | bytes) -> bool:
+def _is_finite(part: Part) -> bool:
     if isinstance(part, bytes) or part.dtype.kind not in "fc":
         return True
     return bool(np.isfinite(part).all())
-
-
-def _first_row(rows: NDArray[Any]) -> int | None:
-    if _is_finite(rows):
-        return None
-    return int(np.argmin(np.isfinite(rows).reshape(len(rows), -1).all(1)))

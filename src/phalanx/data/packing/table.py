@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,11 +203,7 @@ class ArrayTable(SourceTable):
 
 def block_of(blocks: Sequence[range], row: int) -> int:
     """Return the number of the block that holds a row."""
-    low, high = 0, len(blocks)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if blocks[middle].start <= row else (low, middle)
-    return low
+    return bisect_right(blocks, row, key=lambda block: block.start) - 1
 
 
 def take(values: Values, rows: Numbers) -> Values:

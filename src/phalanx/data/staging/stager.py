@@ -141,28 +141,32 @@ class Stager:
         """Stage one file; return whether it is complete. Collective, even with a full disk."""
         target = self._folder.folder_of(unit) / file.name
         part_path = target.with_name(f".{file.name}.part")
-        writer = _FileWriter(part_path) if not self._is_full else None
-        try:
-            for chunk in self._chunks(self._shared / unit.split / file.name, number):
-                if writer is not None:
-                    writer.write(chunk)
-            if writer is None:
-                return False
-            fault = writer.finish(file)
-        except OSError as error:
-            fault = f"cannot be read: {error.strerror or error}"
-            if writer is not None:
-                writer.close()
-        if fault is None:
+        fault, digest = "", hashlib.sha256()
+        with contextlib.ExitStack() as stack:
+            part = None
+            try:
+                for chunk in self._chunks(self._shared / unit.split / file.name, number):
+                    digest.update(chunk)
+                    if fault or self._is_full:  # others take the chunks from here all the same
+                        continue
+                    try:
+                        part = part or stack.enter_context(part_path.open("wb", buffering=0))
+                        part.write(chunk)
+                    except OSError as error:
+                        fault = os.strerror(error.errno or errno.EIO)
+                        self._is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            except OSError as error:
+                fault = f"cannot be read: {error.strerror or error}"
+        if not fault and part is not None and digest.hexdigest() == file.sha256:
             part_path.rename(target)
             return True
         part_path.unlink(missing_ok=True)
-        if writer is not None and writer.is_full:
-            self._is_full = True
-        self._notify(
-            f"{unit.split}/{file.name} was not staged to {target.parent}: {fault}; "
-            f"it is read from {self._shared}"
-        )
+        if fault or part is not None:
+            self._notify(
+                f"{unit.split}/{file.name} was not staged to {target.parent}: "
+                f"{fault or 'the copy does not have the SHA-256 of the index'}; "
+                f"it is read from {self._shared}"
+            )
         return False
 
     def _chunks(self, path: Path, number: int) -> Iterator[bytes]:
@@ -190,49 +194,3 @@ class Stager:
     def _notify(self, notice: str) -> None:
         with self._lock:
             self._notices.append(notice)
-
-
-class _FileWriter:
-    """Writer that ignores further chunks after a write error, so that the broadcast continues."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._digest = path, hashlib.sha256()
-        self._error: OSError | None = None
-        try:
-            self._file = path.open("wb")
-        except OSError as error:
-            self._error = error
-
-    @property
-    def is_full(self) -> bool:
-        return self._error is not None and self._error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-    def write(self, chunk: bytes) -> None:
-        if self._error is None:
-            try:
-                self._file.write(chunk)
-            except OSError as error:
-                self._fail(error)
-            self._digest.update(chunk)
-
-    def finish(self, file: File) -> str | None:
-        """Close the file; return what is wrong with it, or None."""
-        if self._error is None:
-            try:
-                self._file.close()
-            except OSError as error:
-                self._fail(error)
-        if self._error is not None:
-            return os.strerror(self._error.errno or errno.EIO)
-        if self._digest.hexdigest() != file.sha256:
-            return "the copy does not have the SHA-256 of the index"
-        return None
-
-    def close(self) -> None:
-        """Close the file; ignore errors."""
-        with contextlib.suppress(OSError, AttributeError):  # it may never have been opened
-            self._file.close()
-
-    def _fail(self, error: OSError) -> None:
-        self._error = error
-        self.close()
