@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from phalanx.comm.world import World
     from phalanx.data.packed.pack import Pack
     from phalanx.data.packed.writer import PackWriter
+    from phalanx.data.sources.packed import Packed
     from phalanx.errors import RunFailedError, UserError
     from phalanx.parallel.data_parallel import DataParallel
     from phalanx.parallel.strategy import Strategy
     from phalanx.run.batch import MicroBatch
     from phalanx.run.options import Checkpoints, Records
-    from phalanx.run.packed import Packed
     from phalanx.run.program import ProgramRun
     from phalanx.run.start import start
 
@@ -53,7 +53,7 @@ _MODULE_OF = {
     "MicroBatch": "phalanx.run.batch",
     "Pack": "phalanx.data.packed.pack",
     "PackWriter": "phalanx.data.packed.writer",
-    "Packed": "phalanx.run.packed",
+    "Packed": "phalanx.data.sources.packed",
     "ProgramRun": "phalanx.run.program",
     "Records": "phalanx.run.options",
     "RunFailedError": "phalanx.errors",

@@ -21,7 +21,7 @@ class TensorFile:
     name: str
     specs: Mapping[str, Spec]
     tensors: Iterable[Tensor]
-    """In the order of `in_file_order(specs)`; each is asked for when it is due, once."""
+    """Tensors in the order of `in_file_order(specs)`; each is asked for when it is due, once."""
     metadata: Mapping[str, str] | None = None
 
     @classmethod

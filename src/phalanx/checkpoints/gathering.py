@@ -40,7 +40,7 @@ class LocalBox(msgspec.Struct, frozen=True):
 
     code: str
     shape: tuple[int, ...]
-    """Of the full tensor."""
+    """Shape of the full tensor."""
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
@@ -49,7 +49,7 @@ class GatherPlan(msgspec.Struct, frozen=True):
     """Sender of each box of each tensor; the same on every rank."""
 
     specs: dict[str, Spec]
-    """Of full tensors, in the order of the file."""
+    """Specs of full tensors, in the order of the file."""
     boxes: dict[str, list[Box]]
 
 

@@ -51,11 +51,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     global_batch_size: AtLeastOne
     epochs_done: Count
     samples_seen: Count = 0
-    """Of the epoch after these, by all ranks together: from there any number of ranks resumes."""
+    """Samples of the epoch after these that all ranks together have seen: any number of ranks
+    resumes from there."""
     train_samples: Count = 0
-    """Of an epoch; 0 where unknown."""
+    """Samples of an epoch; 0 where unknown."""
     options: dict[str, int] = {}
-    """Of the model."""
+    """Options of the model."""
     run: str = ""
     """Id of the run, kept when it resumes by the same recipe."""
     saved_at: float = msgspec.field(default_factory=time.time)
@@ -66,7 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The program's own options that do, by its own names."""
     files: dict[FileName, StoredFile] = {}
     sha256: Sha256 = ""
-    """Of the manifest with this left empty."""
+    """SHA-256 of the manifest with this left empty."""
 
     @property
     def position(self) -> tuple[int, int]:

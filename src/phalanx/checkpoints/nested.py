@@ -30,7 +30,7 @@ class NestedEncoder:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        """By path; of the program's own memory where they need no conversion."""
+        """Tensors by path; in the program's own memory where they need no conversion."""
 
     def encode(self, value: object, path: str) -> Any:
         """Return what `json.dumps` takes.
@@ -108,7 +108,7 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     content = value[tag]
     match tag:
         case "$tensor":
-            return tensors[content].clone()  # of a file that may be removed
+            return tensors[content].clone()  # its file may be removed
         case "$array":
             return tensors[content].clone().numpy()
         case "$scalar":

@@ -41,7 +41,7 @@ class WholeModel:
     """A model and its optimizers as the program made them, of which a rank may hold a part."""
 
     tensors: Mapping[str, Tensor]
-    """Without memory, by their names in a checkpoint."""
+    """Tensors without memory, by their names in a checkpoint."""
     groups: Mapping[str, Sequence[Sequence[str]]]
     """Names of the parameters in each group of an optimizer."""
 
@@ -184,7 +184,7 @@ class ProgramState:
         files' names, of a run of the same program."""
         former, sums = dict(self.values), self.sums
         self._fill(json.loads(texts[PROGRAM_FILE]), tensors[PROGRAM_TENSORS])
-        self.sums = sums  # of the recorder
+        self.sums = sums  # the recorder's
         for name, value in self.values.items():
             self.values[name] = _in_place(former.get(name), value)
 

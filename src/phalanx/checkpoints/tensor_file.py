@@ -36,7 +36,7 @@ class Spec(NamedTuple):
     """A tensor without its values."""
 
     code: str
-    """Of its dtype, as safetensors has it."""
+    """Name of its dtype in safetensors."""
     shape: tuple[int, ...]
 
     @classmethod

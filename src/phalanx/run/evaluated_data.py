@@ -8,11 +8,12 @@ import torch
 
 from phalanx.data.sampler import epoch_order
 from phalanx.data.samples import Samples
+from phalanx.data.sources.packed import Packed
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.device import CPU, SamplesOnDevice
 from phalanx.run.evaluation import samples_to_evaluate
-from phalanx.run.packed import Packed, PackedSamples
+from phalanx.run.packed import PackedSamples
 from phalanx.run.samples import ChosenSamples, seeded_samples
 from phalanx.run.source import Source
 

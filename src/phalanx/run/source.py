@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from phalanx.data.samples import PackSamples, Samples, TensorSamples
+from phalanx.data.sources.packed import Packed
 from phalanx.errors import UserError
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.feed import Feed, IndexedFeed
 from phalanx.run.order import SampleOrder
-from phalanx.run.packed import Packed, PackedSamples
+from phalanx.run.packed import PackedSamples
 from phalanx.run.samples import samples_of, samples_of_dataset
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
 

@@ -18,13 +18,13 @@ import torch.distributed as dist
 
 from phalanx.comm.shared_folder import named_host
 from phalanx.data.datasets.dataset import load_dataset
+from phalanx.data.sources.packed import Packed
 from phalanx.jobs.detect import Launched
 from phalanx.models.options import DataShape
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.make import JobRanks
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.world_group import WorldGroup
-from phalanx.run.packed import Packed
 from phalanx.train.config import TrainConfig
 from phalanx.train.resume import RESUMING, RunIsFinishedError
 from phalanx.train.run import complete, with_ranks

@@ -31,7 +31,7 @@ def offset_of(path: Path, kind: Kind, sample: int) -> int:
     pack = Pack(path)
     asked = pack._reader.locate(0, np.array([sample]))
     pack.close()
-    return int(asked.parts.offsets[0])
+    return int(asked.offsets[0])
 
 
 @kinds

@@ -68,7 +68,7 @@ def test_what_is_wrong_is_named_as_before(pack: Pack) -> None:
             pack.read("inputs", np.array([0, wrong]))
     located = pack._reader.locate(0, np.array([7]))
     file = pack.folder / pack.shards[int(located.shards[0])].files[located.file].name
-    flip(file, int(located.parts.offsets[0]) + 9)
+    flip(file, int(located.offsets[0]) + 9)
     with pytest.raises(DamagedError) as caught:
         pack.read("inputs", ALL)
     assert (caught.value.sample, caught.value.file) == (7, file)

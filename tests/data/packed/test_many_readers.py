@@ -91,7 +91,7 @@ def test_every_way_of_reading(
                 np.testing.assert_array_equal(pack.read(name, order), expected[order])
             asked = pack._reader.locate(0, np.array([sample]))
             file = path / "p" / pack.shards[int(asked.shards[0])].files[1].name
-            flip(file, int(asked.parts.offsets[0]))
+            flip(file, int(asked.offsets[0]))
             pack.read("inputs", order)
             assert [error.sample for error in pack.damages] == [sample]
             pack.close()

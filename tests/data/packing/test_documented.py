@@ -11,8 +11,8 @@ import pytest
 
 from phalanx.cli.data_pack import pack_data
 from phalanx.data.packed.index_file import read_index
-from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packed.pack import Pack
+from phalanx.data.packing.options import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import png
 from tests.data.packing.test_column_tables import write as arrow_file

@@ -118,7 +118,7 @@ def test_hdf5_that_cannot_be_meant(tmp_path: Path) -> None:
         ),
         (
             OriginOptions(inputs=("rows",), target="many"),
-            "many has 1,099,511,627,776 rows: .* GB of mem",
+            "has 1,099,511,627,776 rows: .* GB of mem",
         ),
         (
             OriginOptions(inputs=("wide",)),

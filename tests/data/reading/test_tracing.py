@@ -9,7 +9,8 @@ import torch
 from phalanx.data.reading.pack_reader import Preparation
 from phalanx.data.reading.prefetch import lane_of
 from phalanx.data.sources.pack_description import describe
-from phalanx.data.sources.pack_source import PackSource, ReaderOptions
+from phalanx.data.sources.pack_source import PackSource
+from phalanx.data.sources.packed import Packed
 from phalanx.records.spans import SpanRecorder
 from tests.data.packs import make_pack
 
@@ -30,7 +31,8 @@ def test_every_batch_is_a_span_of_who_read_it(
         num_classes=described.shape.num_classes,
         augment_seed=None,
     )
-    source = PackSource(described, preparation, ReaderOptions(readers=readers), spans=spans)
+    packed = Packed(described.folder, readers=readers)
+    source = PackSource(packed, described, preparation, spans=spans)
     indices = list(torch.arange(400).split(4))
     num_batches = len(list(source.read("train", indices, 0)))
     source.close()

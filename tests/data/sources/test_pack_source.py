@@ -15,7 +15,8 @@ from phalanx.data.reading.pack_reader import Preparation
 from phalanx.data.sampler import epoch_order
 from phalanx.data.samples import PartialBatch
 from phalanx.data.sources.pack_description import describe
-from phalanx.data.sources.pack_source import PackSource, ReaderOptions
+from phalanx.data.sources.pack_source import PackSource
+from phalanx.data.sources.packed import Packed
 from phalanx.errors import UserError
 from phalanx.models.options import check_data
 from tests.data.packs import alter, make_pack, number_of, rows
@@ -35,6 +36,7 @@ def open_pack(
 ) -> PackSource:
     described = describe(folder)
     return PackSource(
+        Packed(folder, **{"readers": 0, "train_samples": train_samples, **ahead}),
         described,
         Preparation(
             shape=described.shape.inputs,
@@ -45,8 +47,6 @@ def open_pack(
             num_classes=described.shape.num_classes,
             augment_seed=augment_seed,
         ),
-        ReaderOptions(**{"readers": 0, **ahead}),
-        train_samples=train_samples,
     )
 
 
@@ -96,10 +96,10 @@ def test_an_epoch_holds_what_was_packed(pack: Path) -> None:
 @pytest.mark.parametrize(
     "ahead",
     [
-        {"readers": 3, "depth": 2},
-        {"readers": 2, "depth": 5, "kind": "processes"},
-        {"readers": 2, "cache_bytes": 30 * 136},
-        {"readers": 1, "cache_bytes": 10**6},
+        {"readers": 3, "prefetch": 2},
+        {"readers": 2, "prefetch": 5, "reader_kind": "processes"},
+        {"readers": 2, "cache_mb": 30 * 136 / 1e6},
+        {"readers": 1, "cache_mb": 1.0},
     ],
     ids=["threads", "processes", "some in memory", "all in memory"],
 )
@@ -115,7 +115,7 @@ def test_readers_and_ranks_change_nothing(pack: Path, ahead: dict[str, Any]) -> 
 
 
 def test_samples_in_memory_are_not_read_again(pack: Path) -> None:
-    source = open_pack(pack, cache_bytes=30 * 136)
+    source = open_pack(pack, cache_mb=30 * 136 / 1e6)
     asked = []
     read = source._packs["train"].read
 
@@ -149,7 +149,7 @@ def test_a_damaged_sample_stops_the_run_or_is_left_out(tmp_path: Path) -> None:
     alter(folder, 5)
     with pytest.raises(UserError, match=r"shard-0000\d.inputs.npy is damaged: sample (33|5) at"):
         epoch(open_pack(folder))
-    for ahead in ({}, {"cache_bytes": 10**6}, {"readers": 1, "kind": "processes"}):
+    for ahead in ({}, {"cache_mb": 1.0}, {"readers": 1, "reader_kind": "processes"}):
         source = open_pack(folder, damaged="skip", **ahead)
         for number in range(2):
             batches = epoch(source, ranks=2, batch=10, epoch=number)
@@ -257,7 +257,7 @@ def test_memory_is_bounded_however_large_the_data(tmp_path: Path, kind: str) -> 
             for start in range(0, count, 100):
                 pixels[:] = start // 100
                 writer.add_rows({"inputs": pixels, "targets": np.zeros(100, np.int64)})
-    source = open_pack(tmp_path, dtype="float32", readers=2, depth=3, kind=kind)
+    source = open_pack(tmp_path, dtype="float32", readers=2, prefetch=3, reader_kind=kind)
     order = epoch_order(number, 0, 0)
     batches = source.read("train", [order[at : at + 4] for at in range(0, number, 4)], 0)
     for _ in itertools.islice(batches, 20):

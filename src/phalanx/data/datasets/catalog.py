@@ -59,7 +59,7 @@ class DatasetChoice:
     """Where its files are; None for embedded data."""
 
     reason: str
-    """What was taken and why, one sentence for the user."""
+    """One sentence for the user: the data that was taken, and why."""
 
     @property
     def shape(self) -> DataShape:

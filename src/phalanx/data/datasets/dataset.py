@@ -40,7 +40,7 @@ class Dataset:
     validation_inputs: Tensor
     validation_targets: Tensor
     reason: str
-    """Which data was taken and why, one sentence for the user."""
+    """One sentence for the user: the data that was taken, and why."""
     shape: DataShape = MNIST_SHAPE
 
 

@@ -85,7 +85,7 @@ def fingerprint(reference: Reference) -> str:
 
 
 def _squeezed(paragraph: str) -> str:
-    """Without indentation and line breaks, in which repetitions differ."""
+    """Remove indentation and line breaks, in which repetitions differ."""
     return " ".join(paragraph.split())
 
 

@@ -30,8 +30,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     """One part of every sample: `inputs`, `targets`."""
 
     name: str
-    dtype: str  # of NumPy
-    shape: list[int] | None  # of one sample, once decoded; None: they differ
+    dtype: str  # NumPy's name of it
+    shape: list[int] | None  # shape of one sample, once decoded; None: they differ
     encoding: Encoding = "raw"  # raw: the bytes of the array, in C order
     # Of the values: one for all, or one for each of shape[0]. None: not measured.
     mean: list[float] | None = None
@@ -46,7 +46,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int
-    files: list[File]  # of checksums first, then as `file_names` has them
+    files: list[File]  # the table of checksums, then as `file_names` has them
 
 
 class PackIndex(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +59,7 @@ class PackIndex(msgspec.Struct, frozen=True, kw_only=True):
     classes: list[str] = []  # names of the targets, where they are classes
     source: str = ""  # what it was packed from, for people
     splits: dict[FileName, int] = {}  # samples of each split of its pack; none: it is alone
-    sha256: str = ""  # of this very index without it
-
-
-_MAGIC = b"\x93NUMPY\x01\x00"
-_ALIGNMENT = 64
+    sha256: str = ""  # SHA-256 of this very index without it
 
 
 def file_names(fields: Sequence[Field], number: int) -> list[str]:
@@ -94,20 +90,3 @@ def sample_bytes(field: Field) -> int | None:
     if field.encoding != "raw" or field.shape is None:
         return None
     return math.prod(field.shape) * element(field).itemsize
-
-
-def npy_header(
-    dtype: np.dtype[Any], shape: Sequence[int], *, num_bytes: int | None = None
-) -> bytes:
-    """Return the header of an `.npy` file, version 1.0, padded to a multiple of 64 bytes.
-
-    num_bytes: pad to this size instead.
-    Source: NumPy Enhancement Proposal 1.
-    """
-    sizes = "".join(f"{size}, " for size in shape).strip()
-    kind = np.lib.format.dtype_to_descr(dtype)
-    text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': ({sizes}), }}"
-    if num_bytes is None:
-        num_bytes = -(-(len(_MAGIC) + 2 + len(text) + 1) // _ALIGNMENT) * _ALIGNMENT
-    content = text.encode().ljust(num_bytes - len(_MAGIC) - 3) + b"\n"
-    return _MAGIC + len(content).to_bytes(2, "little") + content

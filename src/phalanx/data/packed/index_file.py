@@ -76,9 +76,9 @@ def _hint(folder: Path) -> str:
 
 class FoundSplits(NamedTuple):
     indices: dict[Path, PackIndex]
-    """By folder, of those that can be read."""
+    """Indices that can be read, by folder."""
     faults: list[str]
-    """What is wrong with the others, or between them."""
+    """Faults of the other folders, or between folders."""
 
 
 def find_splits(folder: Path) -> FoundSplits:

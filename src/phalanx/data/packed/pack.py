@@ -16,9 +16,8 @@ from phalanx.data.packed.damage import DamagedError, describe_outcome
 from phalanx.data.packed.decode import decode_image
 from phalanx.data.packed.index import Field, element, sample_bytes
 from phalanx.data.packed.index_file import read_index
-from phalanx.data.packed.part_reader import LocatedParts, PartReader
-
-Indices = NDArray[np.int64]
+from phalanx.data.packed.part_reader import PartReader
+from phalanx.data.packed.span_table import Indices, LocatedParts
 
 
 class Pack:
@@ -108,10 +107,10 @@ class Pack:
         Raises: DamagedError as `read`.
         """
         located = self._reader.locate(self._numbers[field], indices)
-        destinations = np.cumsum(located.parts.sizes) - located.parts.sizes
-        content = self._buffers.empty([int(located.parts.sizes.sum())], np.dtype(np.uint8))
+        destinations = np.cumsum(located.sizes) - located.sizes
+        content = self._buffers.empty([int(located.sizes.sum())], np.dtype(np.uint8))
         lost = set(self._fetch(located, destinations, content))
-        spans = zip(destinations.tolist(), located.parts.sizes.tolist(), strict=True)
+        spans = zip(destinations.tolist(), located.sizes.tolist(), strict=True)
         return [
             b"" if row in lost else content[place : place + size].tobytes()
             for row, (place, size) in enumerate(spans)
@@ -168,7 +167,7 @@ class Pack:
     def _record_damage(self, located: LocatedParts, row: int, fault: str) -> None:
         """Raises: DamagedError where damaged samples stop the run."""
         sample, shard = int(located.samples[row]), int(located.shards[row])
-        file, offset = self._path(shard, located.file), int(located.parts.offsets[row])
+        file, offset = self._path(shard, located.file), int(located.offsets[row])
         error = DamagedError(fault, file=file, sample=sample, offset_bytes=offset)
         if self._damaged == "stop":
             raise error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +12,9 @@ from phalanx.data.packed.checked_reads import SpanBatch, compiled, read_spans
 from phalanx.data.packed.damage import WHAT_TO_DO, DamagedError
 from phalanx.data.packed.index import PackIndex, sample_bytes
 from phalanx.data.packed.open_files import FileKey, OpenFile, OpenFiles
-from phalanx.data.packed.span_table import PartSpans, SpanTable
+from phalanx.data.packed.span_table import Indices, LocatedParts, SpanTable
 from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
-
-Indices = NDArray[np.int64]
 
 SAMPLES_AT_ONCE = 128
 """Samples per read where there are more shards than that, which bounds a reader's open files."""
@@ -29,16 +26,6 @@ MAPPED_BYTES = 64 * 2**20
 """Bytes of a pack that are memory-mapped: all of a small pack, the targets of many a large one.
 Mapped pages count towards the process's memory, so larger packs are read with system calls, which
 cost half a microsecond a sample."""
-
-
-class LocatedParts(NamedTuple):
-    """One field of some samples, (n,) each, and its location."""
-
-    file: int
-    """Number of the file in each shard."""
-    samples: Indices
-    shards: Indices
-    parts: PartSpans
 
 
 class PartReader:
@@ -54,7 +41,7 @@ class PartReader:
         num_files = len(index.shards) * len(index.fields)
         self._stay_open = num_files <= OPEN_FILES // 2
         self._sizes = [sample_bytes(field) for field in index.fields]
-        self.first_samples = self._table.first_samples
+        self.first_samples, self.locate = self._table.first_samples, self._table.locate
 
     def check_files(self) -> None:
         """Check that all files exist, and where the reader is strict that they have their sizes.
@@ -77,7 +64,7 @@ class PartReader:
 
     def _cut_off(self, path: Path, shard: int, number: int, found: int) -> DamagedError:
         samples = np.arange(self.first_samples[shard], self.first_samples[shard + 1])
-        parts = self.locate(number - 1, samples).parts
+        parts = self.locate(number - 1, samples)
         first = int(np.argmax(parts.offsets + parts.sizes > found))
         return DamagedError(
             f"lies beyond its end: it has {found} bytes, not "
@@ -86,20 +73,6 @@ class PartReader:
             sample=int(samples[first]),
             offset_bytes=int(parts.offsets[first]),
         )
-
-    def locate(self, field: int, indices: Indices) -> LocatedParts:
-        """Return the location of a field of these samples.
-
-        Raises: IndexError for a sample that does not exist; UserError as `SpanTable.parts`.
-        """
-        samples = np.ascontiguousarray(indices, np.int64)
-        num_samples = self._index.num_samples
-        if samples.size and not 0 <= samples.min() <= samples.max() < num_samples:
-            wrong = samples[(samples < 0) | (samples >= num_samples)][0]
-            raise IndexError(f"there is no sample {wrong}: the pack has {num_samples}")
-        shards = np.searchsorted(self.first_samples, samples, side="right") - 1
-        parts = self._table.parts(field, samples, shards)
-        return LocatedParts(1 + field, samples, shards, parts)
 
     def read_fast(self, field: int, indices: Indices, out: NDArray[np.uint8]) -> bool:
         """Try to read all samples into `out`, (bytes,), in one call to C (csrc/rows.c); True when
@@ -152,11 +125,12 @@ class PartReader:
     ) -> NDArray[np.int32]:
         shards = located.shards[rows]
         present = np.flatnonzero(np.bincount(shards)).tolist()
-        offsets, sizes, crcs = located.parts
         with readable():
             opened = self._files.get((shard, located.file) for shard in present)
         files = _by_row(opened, present, shards)
-        spans = SpanBatch(*files, offsets[rows], sizes[rows], destinations, crcs[rows])
+        spans = SpanBatch(
+            *files, located.offsets[rows], located.sizes[rows], destinations, located.crcs[rows]
+        )
         return read_spans(spans, out)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from phalanx.data.packed.checked_reads import crcs_of_rows
@@ -20,7 +22,6 @@ from phalanx.data.packed.index import (
     Shard,
     element,
     file_names,
-    npy_header,
     sample_bytes,
     table_dtype,
 )
@@ -28,52 +29,11 @@ from phalanx.data.packed.index import (
 _CHUNK_BYTES = 1 << 20
 
 
-class HashedFile:
-    """Sequential writer; holds one descriptor until `finish` or `abandon`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("w+b", buffering=_CHUNK_BYTES)
-        self._hash = hashlib.sha256()
-        self.size_bytes = 0
-
-    def write(self, content: bytes | memoryview) -> None:
-        """content: of bytes."""
-        self._file.write(content)
-        self._hash.update(content)
-        self.size_bytes += len(content)
-
-    def replace_start(self, content: bytes) -> None:
-        """Overwrite the first bytes, and compute the checksum of the whole file again."""
-        self._file.seek(0)
-        self._file.write(content)
-        self._file.seek(0)
-        self._hash = hashlib.sha256()
-        while chunk := self._file.read(_CHUNK_BYTES):
-            self._hash.update(chunk)
-
-    def finish(self) -> File:
-        """Flush and fsync the file; return its name, size and SHA-256."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return File(name=self._path.name, bytes=self.size_bytes, sha256=self._hash.hexdigest())
-
-    def abandon(self) -> None:
-        with suppress(OSError):  # what is in the buffer may not fit on the disk
-            self._file.close()
-        self._path.unlink(missing_ok=True)
-
-
 Part = NDArray[Any] | bytes
 """One field of a sample: an array of its dtype and shape, or the encoded bytes."""
 
 Rows = Mapping[str, NDArray[Any] | Sequence[Part]]
 """Samples by field: (n, …) of its dtype, or where they differ in size a list of n."""
-
-
-_MAX_SAMPLES = 10**9
-"""Of a shard whose samples differ in size: headers have room for such a number."""
 
 
 class ShardWriter:
@@ -90,15 +50,14 @@ class ShardWriter:
         self._fields, self._shard_bytes = fields, shard_bytes
         self._sizes = [sample_bytes(field) for field in fields]
         self._row_bytes = sum(size or 0 for size in self._sizes)
-        self._capacity = _MAX_SAMPLES
-        if None not in self._sizes:
-            self._capacity = max(1, shard_bytes // max(1, self._row_bytes))
+        self._capacity = max(1, shard_bytes // max(1, self._row_bytes))
+        """Samples in a full shard, where all have one size."""
         self._table_path, *paths = (folder / name for name in file_names(fields, number))
         self._tables: list[NDArray[Any]] = []
-        self._files: list[HashedFile] = []
+        self._files: list[IO[bytes]] = []
         for path, field in zip(paths, fields, strict=True):
-            self._files.append(HashedFile(path))
-            self._files[-1].write(self._header(field, self._capacity))
+            self._files.append(path.open("w+b", buffering=_CHUNK_BYTES))
+            self._files[-1].write(_header(field, 0))
 
     def add_rows(self, rows: Rows) -> int:
         """Return how many leading rows were written; the rest belongs into the next shard. The
@@ -118,7 +77,7 @@ class ShardWriter:
                 table[f"{name}.crc"] = crcs_of_rows(part)
             else:
                 table[f"{name}.crc"] = [zlib.crc32(content) for content in own[:taken]]
-                table[f"{name}.end"] = file.size_bytes + np.cumsum([*map(len, own[:taken])])
+                table[f"{name}.end"] = file.tell() + np.cumsum([*map(len, own[:taken])])
                 file.write(b"".join(own[:taken]))
         self._tables.append(table)
         self.num_samples += taken
@@ -131,33 +90,26 @@ class ShardWriter:
         sizes = np.full(num_rows, self._row_bytes)
         for own in contents.values():
             sizes += [*map(len, own)]
-        ends = np.cumsum(sizes) + sum(file.size_bytes for file in self._files)
+        ends = np.cumsum(sizes) + sum(file.tell() for file in self._files)
         fitting = int(np.searchsorted(ends, self._shard_bytes, side="right"))
         return max(fitting, int(self.num_samples == 0))
 
     def finish(self) -> Shard:
         """Write the table and fsync all files."""
-        if self.num_samples < self._capacity:
-            for field, file in zip(self._fields, self._files, strict=True):
-                if sample_bytes(field) is not None:
-                    file.replace_start(self._header(field, self.num_samples))
-        data = [file.finish() for file in self._files]
-        table = _write_table(self._table_path, np.concatenate(self._tables))
-        return Shard(num_samples=self.num_samples, files=[table, *data])
+        for field, file in zip(self._fields, self._files, strict=True):
+            file.seek(0)
+            file.write(_header(field, self.num_samples))
+            file.seek(0, os.SEEK_END)
+        self._files.insert(0, self._table_path.open("w+b"))
+        np.save(self._files[0], np.concatenate(self._tables), allow_pickle=False)
+        return Shard(num_samples=self.num_samples, files=[*map(_finished, self._files)])
 
     def abandon(self) -> None:
         """Remove the files."""
         for file in self._files:
-            file.abandon()
-        self._table_path.unlink(missing_ok=True)
-
-    def _header(self, field: Field, num_samples: int) -> bytes:
-        """Return a header of the same length whatever the number of samples."""
-        if sample_bytes(field) is None:
-            return b""
-        dtype, shape = element(field), field.shape or []
-        num_bytes = len(npy_header(dtype, [self._capacity, *shape]))
-        return npy_header(dtype, [num_samples, *shape], num_bytes=num_bytes)
+            with suppress(OSError):  # what is in the buffer may not fit on the disk
+                file.close()
+            Path(file.name).unlink(missing_ok=True)
 
 
 def _encoded(field: Field, part: Part) -> bytes:
@@ -165,15 +117,30 @@ def _encoded(field: Field, part: Part) -> bytes:
     if isinstance(part, bytes):
         return part
     array = np.ascontiguousarray(part, element(field)).reshape(np.shape(part))
-    return npy_header(array.dtype, array.shape) + array.tobytes()
+    return _npy_header(array.dtype, array.shape) + array.tobytes()
 
 
-def _write_table(path: Path, table: NDArray[Any]) -> File:
-    file = HashedFile(path)
-    try:
-        file.write(npy_header(table.dtype, table.shape))
-        file.write(table.tobytes())
-        return file.finish()
-    except OSError:
-        file.abandon()
-        raise
+def _header(field: Field, num_samples: int) -> bytes:
+    """Return the header of a field's file, of the same length whatever the number of samples:
+    NumPy leaves room for it to grow."""
+    if sample_bytes(field) is None:
+        return b""
+    return _npy_header(element(field), (num_samples, *(field.shape or ())))
+
+
+def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    facts = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(file, facts)
+    return file.getvalue()
+
+
+def _finished(file: IO[bytes]) -> File:
+    """Bring a file to the disk and close it; return its name, size and SHA-256."""
+    file.flush()
+    os.fsync(file.fileno())
+    num_bytes = file.tell()
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    file.close()
+    return File(name=Path(file.name).name, bytes=num_bytes, sha256=digest)

@@ -15,15 +15,21 @@ from phalanx.data.packed.index import PackIndex, sample_bytes, table_dtype
 from phalanx.errors import UserError
 from phalanx.records.regular_file import read_regular, readable
 
+Indices = NDArray[np.int64]
+
 NOWHERE = 1 << 62
 """An offset beyond every file, for parts whose table entry is invalid."""
 
 
-class PartSpans(NamedTuple):
-    """Spans of one field, (n,) each."""
+class LocatedParts(NamedTuple):
+    """One field of some samples, (n,) each, and its location."""
 
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    file: int
+    """Number of the file in each shard."""
+    samples: Indices
+    shards: Indices
+    offsets: Indices
+    sizes: Indices
     crcs: NDArray[np.uint32]
 
 
@@ -47,15 +53,22 @@ class SpanTable:
         self._sizes = [sample_bytes(field) for field in index.fields]
         self._headers = self._file_bytes - np.outer(counts, [size or 0 for size in self._sizes])
         self.headers = list(np.ascontiguousarray(self._headers.T))
-        """Of each field, the bytes before the first sample of each shard, (shards,)."""
+        """Bytes before the first sample of each shard, (shards,), for each field."""
         # Untouched pages cost nothing.
         self._rows = np.zeros(index.num_samples, table_dtype(index.fields))
 
-    def parts(self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]) -> PartSpans:
-        """Return the location of one field of `samples`, which lie in `shards`, (n,) both.
+    def locate(self, field: int, indices: Indices) -> LocatedParts:
+        """Return the location of a field of these samples.
 
-        Raises: UserError when a shard's table is missing or not as it was packed.
+        Raises: IndexError for a sample that does not exist; UserError when a shard's table is
+                missing or not as it was packed.
         """
+        samples = np.ascontiguousarray(indices, np.int64)
+        num_samples = self._index.num_samples
+        if samples.size and not 0 <= samples.min() <= samples.max() < num_samples:
+            wrong = samples[(samples < 0) | (samples >= num_samples)][0]
+            raise IndexError(f"there is no sample {wrong}: the pack has {num_samples}")
+        shards = np.searchsorted(self.first_samples, samples, side="right") - 1
         if not self._is_read[shards].all():
             for shard in np.unique(shards[~self._is_read[shards]]).tolist():
                 self._read(shard)
@@ -63,14 +76,14 @@ class SpanTable:
         crcs, rows = self._rows[f"{name}.crc"][samples], samples - self.first_samples[shards]
         if size is not None:
             offsets = self._headers[shards, field] + rows * size
-            return PartSpans(offsets, np.full(len(samples), size, np.int64), crcs)
+            sizes = np.full(len(samples), size, np.int64)
+            return LocatedParts(1 + field, samples, shards, offsets, sizes, crcs)
         ends = self._rows[f"{name}.end"]
         starts = np.where(rows > 0, ends[samples - 1], 0)
         sizes = ends[samples] - starts
         makes_sense = (starts >= 0) & (sizes > 0) & (sizes <= self._file_bytes[shards, field])
-        return PartSpans(
-            np.where(makes_sense, starts, NOWHERE), np.where(makes_sense, sizes, 1), crcs
-        )
+        offsets, sizes = np.where(makes_sense, starts, NOWHERE), np.where(makes_sense, sizes, 1)
+        return LocatedParts(1 + field, samples, shards, offsets, sizes, crcs)
 
     def entries(self, field: int) -> tuple[NDArray[np.uint8], int, int]:
         """Return the bytes of the table, those of a sample, and the offset of the field's checksum

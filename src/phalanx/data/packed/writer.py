@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -33,9 +32,6 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     classes: list[str]
     splits: dict[FileName, int] = {}
-
-
-Result = TypeVar("Result")
 
 
 class PackWriter:
@@ -84,7 +80,11 @@ class PackWriter:
         self._shards: list[Shard] = []
         self._hidden: HiddenFolder[Arguments] | None = None
         self._path = hidden_folder(folder)
-        self._guard(self._go_on)
+        with self._closing_on_error():
+            self._hidden = HiddenFolder(folder, self._arguments, source=source)
+            self._shards = _whole_shards(self._path)
+            lines = [msgspec.json.encode(shard) + b"\n" for shard in self._shards]
+            write_atomically(self._path / PROGRESS, b"".join(lines))  # no truncated last line
         self.num_samples = sum(shard.num_samples for shard in self._shards)
 
     def add(self, sample: Mapping[str, Part]) -> None:
@@ -103,13 +103,19 @@ class PackWriter:
         """
         num_rows = check_rows(self._arguments.fields, rows)
         start = 0
-        while start < num_rows:
-            rest = {name: part[start:] for name, part in rows.items()}
-            start += self._guard(partial(self._add_some, rest))
+        with self._closing_on_error():
+            while start < num_rows:
+                rest = {name: part[start:] for name, part in rows.items()}
+                taken = self._open_shard().add_rows(rest)
+                start += taken
+                self.num_samples += taken
+                if start < num_rows:
+                    self._close_shard()
 
     def finish(self) -> PackIndex:
         """Close the last shard, write the index, and rename the hidden folder."""
-        return self._guard(self._publish)
+        with self._closing_on_error():
+            return self._publish()
 
     def __enter__(self) -> PackWriter:
         return self
@@ -119,19 +125,6 @@ class PackWriter:
             self.finish()
         else:
             self._abandon()
-
-    def _go_on(self) -> None:
-        self._hidden = HiddenFolder(self._folder, self._arguments, source=self._arguments.source)
-        self._shards = _whole_shards(self._path)
-        lines = [msgspec.json.encode(shard) + b"\n" for shard in self._shards]
-        write_atomically(self._path / PROGRESS, b"".join(lines))  # without a truncated last line
-
-    def _add_some(self, rows: Rows) -> int:
-        taken = self._open_shard().add_rows(rows)
-        self.num_samples += taken
-        if taken < len(next(iter(rows.values()))):
-            self._close_shard()
-        return taken
 
     def _open_shard(self) -> ShardWriter:
         if self._shard is None:
@@ -189,15 +182,13 @@ class PackWriter:
             self._hidden.close()
             self._hidden = None
 
-    def _guard(self, effect: Callable[[], Result]) -> Result:
-        """Run `effect`; after any error the writer is closed.
-
-        Raises: UserError for an OSError.
-        """
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        """Close the writer after any error. Raises: UserError for an OSError."""
         kept = sum(shard.num_samples for shard in self._shards)
         try:
             with writing(self._folder, f"; {kept:,} samples are kept in {self._path}"):
-                return effect()
+                yield
         except BaseException:
             self._abandon()
             raise

@@ -15,7 +15,7 @@ from phalanx.data.columns import LARGEST_EXACT, rounded_note
 from phalanx.data.gzip_file import read_unzipped
 from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.table import Numbers, SourceTable, Values, fingerprint_of, take
-from phalanx.data.packing.targets import TargetLocations, parse_number, parse_targets
+from phalanx.data.packing.targets import parse_number
 from phalanx.data.unpacked import TEXT_BYTES, unpacked_limit
 from phalanx.errors import UserError
 
@@ -29,7 +29,6 @@ class CsvFile(SourceTable):
     part_word = "column"
     needs_target = True
     stacks_one = True
-    parses_words = False
 
     def __init__(self, path: Path, options: OriginOptions) -> None:
         """Raises: UserError where a row is none of a table."""
@@ -52,16 +51,10 @@ class CsvFile(SourceTable):
         return f"{self._path} row {self._lines[row]}, column {name!r}"
 
     def _column(self, name: str) -> Values:
-        """Return a column: float32 or, of the target, numbers or words."""
+        """Return a column: float32 or, of the target, words."""
         position = list(self.names).index(name)
         words = [row[position] for row in self._rows]
-        if name != self._options.target:
-            return self._numbers(name, words)
-        locations = TargetLocations(
-            f"{self._path}, column {name!r}", lambda row: self.where(row, name)
-        )
-        parsed = parse_targets(words, locations, self._options.decimal)
-        return parsed if parsed.dtype.kind != "U" else parsed.tolist()
+        return [*words] if name == self._options.target else self._numbers(name, words)
 
     def _numbers(self, name: str, words: Sequence[str]) -> NDArray[np.float32]:
         decimal = self._options.decimal
@@ -84,7 +77,7 @@ class _Table(NamedTuple):
     names: list[str]
     rows: list[list[str]]
     lines: list[int]
-    """Of the file, from 1 on, where each row ends."""
+    """Line of the file in which each row ends, from 1 on."""
 
 
 def _table(path: Path, separator: str | None) -> _Table:

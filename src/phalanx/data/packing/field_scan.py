@@ -27,10 +27,10 @@ class FieldScan:
         """None: rows differ."""
         self.words: list[str] = []
         self.numbers: list[NDArray[Any]] = []
-        """Of targets, (n, …) each."""
+        """Targets, (n, …) each."""
         self.peeks: list[Peek] = []
         self.max_bytes = 0
-        """Of the largest part; of an image's file."""
+        """Bytes of the largest part, or of the largest image's file."""
         self._kind: str | None = None
 
     def add(self, values: Values, where: Callable[[int], str]) -> None:

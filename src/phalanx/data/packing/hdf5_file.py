@@ -52,7 +52,6 @@ class Hdf5File(BlockTable):
                 self._check(name, item, sets[chosen[0]], chosen[0])
                 self.notes += _lost_chunks(name, item)
         rows = sets[chosen[0]].shape[0]
-        check_fits(rows * _BYTES_OF_A_ROW, f"{self._path}: {target} has {rows:,} rows")
         step = _step([item for name, item in sets.items() if name != target or item.ndim > 2])
         self.blocks = [range(start, min(start + step, rows)) for start in range(0, rows, step)]
         return inputs, target
@@ -109,8 +108,6 @@ class Hdf5File(BlockTable):
 CHUNK_BYTES = 64 * 2**20
 MAX_CHUNKS = 8
 """Of `CHUNK_BYTES`, that rows which the file stores together may take at once."""
-_BYTES_OF_A_ROW = 40
-"""Bytes of memory per row while packing: its target, and its position in the order."""
 
 
 def _step(items: Sequence[Any]) -> int:

@@ -54,7 +54,7 @@ class ImageForm:
     size: tuple[int, int] | None = None
     """(height, width) that images are brought to."""
     notes: list[str] = dataclasses.field(default_factory=list)
-    """What becomes of images that are not packed as they are."""
+    """Lines on images that are not packed as they are."""
 
     def packed(self, image: bytes | Path, where: str) -> bytes | NDArray[np.uint8]:
         """Return the packed form of an image's file. Decodes every image, so packs are readable.
@@ -147,7 +147,7 @@ def _resized(content: bytes, where: str, size: tuple[int, int]) -> bytes:
         even = in_8_bits(image).convert(MODES[channels_of(image)])
         smaller = even.resize(size[::-1], pillow().Resampling.BILINEAR)
     file = io.BytesIO()
-    smaller.save(file, "BMP")  # without loss and without work
+    smaller.save(file, "BMP")  # lossless, and quick to write
     return file.getvalue()
 
 

@@ -43,7 +43,7 @@ class Origin:
         """Inputs are single numbers, side by side."""
         self.classes: list[str] = []
         self.notes = table.notes
-        """What is packed otherwise than it was, a line each."""
+        """Lines on what is packed otherwise than it was."""
         try:
             inputs, target = table.choose(options)
             self.chunks = table.blocks
@@ -57,7 +57,7 @@ class Origin:
             self._sources = self._fields_of(inputs, target)
             scans = self._scan()
             self.max_sample_bytes = sum(scan.max_bytes for scan in scans.values())
-            """Of the largest sample, where samples differ in size; 0: not known."""
+            """Bytes of the largest sample, where samples differ in size; 0: not known."""
             self.fields = [self._field(scan, options) for scan in scans.values()]
         except BaseException:
             self.close()
@@ -166,8 +166,9 @@ class Origin:
             f"{table.text}, {table.part_word} {name!r}", lambda row: table.where(row, name)
         )
         if scan.words:
-            parse = table.parses_words
-            values = parse_targets(scan.words, locations) if parse else np.array(scan.words)
+            values = np.array(scan.words)
+            if table.parses_words:
+                values = parse_targets(scan.words, locations, options.decimal)
         else:
             values = np.concatenate(scan.numbers)
         if table.classes is None:

@@ -39,7 +39,7 @@ class PackingOptions:
     validation: float = 0.1
     """Share of the samples for validation, where the data itself sets none aside."""
     seed: int = 0
-    """Of the order in which samples are packed and set aside."""
+    """Seed of the order in which samples are packed and set aside."""
     overwrite: bool = False
     """Replace the pack that is there, once the new one is whole."""
 
@@ -56,7 +56,7 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     fingerprint: str
     validation: float
-    arguments: Arguments  # of the writer of each split
+    arguments: Arguments  # arguments of each split's writer
 
     @property
     def source(self) -> str:

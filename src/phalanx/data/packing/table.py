@@ -33,14 +33,14 @@ class Known(NamedTuple):
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
 
 
 class SourceTable(ABC):
     """Rows of named parts. A format is a table; `Origin` makes samples of any table."""
 
     text: str
-    """What it is and where, for people."""
+    """Name and place of the source, for people."""
     fingerprint: str
     """Differs when the data does, as far as names, sizes and times tell."""
     names: Sequence[str]
@@ -70,9 +70,9 @@ class SourceTable(ABC):
 
     def __init__(self) -> None:
         self.skipped: list[SkippedItems] = []
-        """What is in the source and is not packed."""
+        """Items of the source that are not packed."""
         self.notes: list[str] = []
-        """What is packed otherwise than it was, a line each."""
+        """Lines on what is packed otherwise than it was."""
 
     @abstractmethod
     def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:

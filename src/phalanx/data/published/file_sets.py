@@ -21,7 +21,7 @@ class PublishedFile:
     name: str  # without .gz
     num_bytes: int
     sha256: str | None = None  # None where none was published
-    zipped_md5: str | None = None  # of the file as it was published, which may be all there is
+    zipped_md5: str | None = None  # MD5 of the published file, which may be all there is
     how_to_get: str = "run `phalanx data fetch mnist`"
 
     @property
@@ -30,7 +30,7 @@ class PublishedFile:
 
     @property
     def usual_name(self) -> str:
-        """As it is in most folders."""
+        """Name of the file in most folders."""
         return self.name if self.name.endswith(".bin") else self.gz_name
 
     @property

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,29 +17,16 @@ from phalanx.data.reading.pack_reader import (
     SplitReader,
     read_split,
 )
-from phalanx.data.reading.prefetch import ReaderKind, Readers, trace_reads
+from phalanx.data.reading.prefetch import Readers, trace_reads
 from phalanx.data.samples import PartialBatch
 from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription
+from phalanx.data.sources.packed import Packed
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.data.staging.stager import Stager
-from phalanx.errors import UserError
 from phalanx.records.spans import SpanRecorder
 
 MAX_LISTED = 10
 """Damaged samples listed in a notice."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReaderOptions:
-    """Options of the readers: number, kind, prefetch depth, cache, damaged samples, shuffling."""
-
-    readers: int = 2
-    kind: ReaderKind = "threads"
-    depth: int = 4
-    """Batches in progress or waiting."""
-    cache_bytes: int = 0
-    damaged: Literal["stop", "skip"] = "stop"
-    timeout_s: float = 300.0
 
 
 class PackSource:
@@ -49,12 +34,11 @@ class PackSource:
 
     def __init__(
         self,
-        description: PackDescription,
+        packed: Packed,
+        described: PackDescription,
         preparation: Preparation,
-        options: ReaderOptions,
         *,
-        train_samples: int | None = None,
-        validation_samples: int | None = None,
+        timeout_s: float = 300.0,
         staged: Path | None = None,
         spans: SpanRecorder | None = None,
     ) -> None:
@@ -63,30 +47,25 @@ class PackSource:
 
         Raises: UserError when a shard is missing or cut short, or there are fewer samples.
         """
-        self._options = options
+        self._depth, self._timeout_s = packed.prefetch, timeout_s
         self._packs = {
-            split: Pack(description.folder / split, damaged=options.damaged)
+            split: Pack(described.folder / split, damaged=packed.damaged)
             for split in (TRAIN, VALIDATION)
         }
-        self._numbers = {
-            TRAIN: _checked_count("--train-samples", train_samples, description.num_train),
-            VALIDATION: _checked_count(
-                "--validation-samples", validation_samples, description.num_validation
-            ),
-        }
+        self._numbers = {split: packed.num_samples(described, split) for split in self._packs}
         splits = {
             split: SplitReader(
                 pack,
                 preparation,
-                cache_bytes=options.cache_bytes if split == TRAIN else 0,
+                cache_bytes=int(packed.cache_mb * 1e6) if split == TRAIN else 0,
                 staged=staged / split if staged else None,
             )
             for split, pack in self._packs.items()
         }
         fetch: Callable[[ReadRequest], ReadResult] = partial(read_split, splits)
-        if spans is not None and (options.kind == "threads" or not options.readers):
+        if spans is not None and (packed.reader_kind == "threads" or not packed.readers):
             fetch = trace_reads(fetch, spans)
-        self._readers = Readers(fetch, options.readers, options.kind)
+        self._readers = Readers(fetch, packed.readers, packed.reader_kind)
         self.position = (0, 0)
         """Epoch, and the number of its samples read so far, over all ranks."""
         self.stager: Stager | None = None
@@ -99,9 +78,7 @@ class PackSource:
         """Yield inputs and targets, (n, …) tensors, of each of `indices`, as augmented in an epoch,
         without those that are damaged."""
         work = (ReadRequest(split, chosen.numpy(), epoch) for chosen in indices)
-        results = self._readers.results(
-            work, depth=self._options.depth, timeout_s=self._options.timeout_s
-        )
+        results = self._readers.results(work, depth=self._depth, timeout_s=self._timeout_s)
         for chosen, result in zip(indices, results, strict=True):
             self._damaged[split].update(result.damaged.tolist())
             inputs, targets = torch.from_numpy(result.inputs), torch.from_numpy(result.targets)
@@ -146,9 +123,3 @@ class PackSource:
             for split, pack in self._packs.items()
             for shard in pack.shards[: len(self.first_samples(split)) - 1]
         ]
-
-
-def _checked_count(option: str, wanted: int | None, there: int) -> int:
-    if wanted is not None and not 1 <= wanted <= there:
-        raise UserError(f"{option} must be 1 to {there} for this data, not {wanted}")
-    return wanted or there
