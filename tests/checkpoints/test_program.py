@@ -11,7 +11,6 @@ from torch.optim import SGD, Adam, NAdam, Optimizer, RMSprop
 from torch.optim import lr_scheduler as schedules
 
 from phalanx.checkpoints.find import FoundCheckpoint, find_checkpoint
-from phalanx.checkpoints.folder import IN_PROGRAM
 from phalanx.checkpoints.manifest import TRAINER, Manifest
 from phalanx.checkpoints.program import ProgramState, WholeModel
 from phalanx.checkpoints.program_recipe import check_program, program_manifest
@@ -148,10 +147,9 @@ def save(folder: Path, state: ProgramState, manifest: Manifest | None = None) ->
         strategy=state.strategy,
         manifest=manifest or manifest_of(state),
         shapes={},
-        names=IN_PROGRAM,
         also=state.files,
     )
-    writer.within_epoch(0, state.step * 8)
+    writer.save((0, state.step * 8))
     return find_checkpoint(folder)
 
 

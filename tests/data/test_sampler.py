@@ -1,47 +1,14 @@
 """Every sample once an epoch, in an order that the number of ranks cannot change."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.sampler import epoch_order, evaluation_shard, shard
+from phalanx.data.sampler import epoch_order
 
 sample_counts = st.integers(0, 300)
-world_sizes = st.integers(1, 17)
 seeds = st.integers(0, 2**64)
 epochs = st.integers(0, 10_000)
-
-
-def test_shard_is_a_table_one_can_read() -> None:
-    assert [shard(0, 8, rank, 4) for rank in range(4)] == [
-        range(0, 2),
-        range(2, 4),
-        range(4, 6),
-        range(6, 8),
-    ]
-    assert [len(shard(10, 20, rank, 3)) for rank in range(3)] == [3, 3, 4]
-    assert [len(shard(0, 2, rank, 4)) for rank in range(4)] == [0, 1, 0, 1]
-
-
-@given(start=sample_counts, size=sample_counts, world_size=world_sizes)
-def test_shards_join_without_gap_or_overlap(start: int, size: int, world_size: int) -> None:
-    parts = [shard(start, start + size, rank, world_size) for rank in range(world_size)]
-    assert [i for part in parts for i in part] == list(range(start, start + size))
-    sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize(("rank", "world_size"), [(-1, 4), (4, 4), (0, 0)])
-def test_shard_refuses_a_rank_outside_the_world(rank: int, world_size: int) -> None:
-    with pytest.raises(ValueError, match=f"rank {rank} is not one of {world_size} ranks"):
-        shard(0, 10, rank, world_size)
-
-
-@given(num_samples=sample_counts, world_size=world_sizes)
-def test_evaluation_counts_each_sample_once(num_samples: int, world_size: int) -> None:
-    parts = [evaluation_shard(num_samples, rank, world_size) for rank in range(world_size)]
-    assert sorted(i for part in parts for i in part) == list(range(num_samples))
 
 
 @given(seed=seeds, epoch=epochs, num_samples=sample_counts)

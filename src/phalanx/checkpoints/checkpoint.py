@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from phalanx.checkpoints.contents import CheckpointFile, TensorFile
-from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, replacing
+from phalanx.checkpoints.folder import replacing
 from phalanx.checkpoints.manifest import (
     MODEL_FILE,
     OPTIMIZER_FILE,
@@ -34,12 +34,7 @@ def model_files(model: nn.Module, optimizer: Optimizer) -> list[CheckpointFile]:
     ]
 
 
-def write_checkpoint(
-    folder: Path,
-    manifest: Manifest,
-    files: Iterable[CheckpointFile],
-    names: OptionNames = COMMAND_LINE,
-) -> Path:
+def write_checkpoint(folder: Path, manifest: Manifest, files: Iterable[CheckpointFile]) -> Path:
     """Publish `files`, written in their order, with the manifest. Returns: the checkpoint.
 
     manifest: without its `files`, which are filled in here.
@@ -54,8 +49,7 @@ def write_checkpoint(
     except OSError as error:
         raise UserError(
             f"checkpoint {target} could not be written: {error.strerror or error}; earlier "
-            "checkpoints are as they were: mend that (a full disk: free some space), then go on "
-            f"with {names.goes_on}"
+            "checkpoints are as they were: mend that (a full disk: free some space), then resume"
         ) from error
     return target
 

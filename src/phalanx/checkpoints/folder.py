@@ -39,16 +39,12 @@ class OptionNames(NamedTuple):
 
     checkpoint_dir: str
     resume: str
-    goes_on: str
-    """The option with which a run continues."""
     ends: str
     """How to end a run that still has the folder."""
 
 
-COMMAND_LINE = OptionNames("--checkpoint-dir ", "--resume ", "--resume", "wait for it")
-IN_PROGRAM = OptionNames(
-    "checkpoint_dir=", "resume=", "resume=True", "wait for it, end it by run.close()"
-)
+COMMAND_LINE = OptionNames("--checkpoint-dir ", "--resume ", "wait for it")
+IN_PROGRAM = OptionNames("checkpoint_dir=", "resume=", "wait for it, end it by run.close()")
 
 
 def readable_folders(folder: Path) -> list[Path]:
@@ -132,13 +128,14 @@ class FolderLock:
         self.close()
 
 
-def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> FolderLock:
+def lock(folder: Path) -> FolderLock:
     """Make `folder` this process's to write checkpoints into, and sweep what killed runs left.
 
     Where the file system has no locks, the process that is named in the file counts while it runs
     on this machine, and nothing is swept: the hidden folders might be those of a living run.
     Raises: UserError when another run has it, or it cannot be written.
     """
+    names = IN_PROGRAM
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open_lock(folder / LOCK)

@@ -7,9 +7,8 @@ Rank 0 needs memory for the largest tensor beside what it holds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import NamedTuple, TypeVar
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,8 +17,10 @@ from phalanx.checkpoints.tensor_file import Spec, in_file_order, raw
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 
+T = TypeVar("T")
 
-class Box(msgspec.Struct, frozen=True):
+
+class Box(NamedTuple):
     """A box of a tensor, and the rank that sends it."""
 
     rank: int
@@ -35,7 +36,7 @@ class Box(msgspec.Struct, frozen=True):
         return int(np.prod(self.sizes, dtype=np.int64))
 
 
-class LocalBox(msgspec.Struct, frozen=True):
+class LocalBox(NamedTuple):
     """A rank's shard of a tensor."""
 
     code: str
@@ -45,7 +46,7 @@ class LocalBox(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...]
 
 
-class GatherPlan(msgspec.Struct, frozen=True):
+class GatherPlan(NamedTuple):
     """Sender of each box of each tensor; the same on every rank."""
 
     specs: dict[str, Spec]
@@ -53,40 +54,22 @@ class GatherPlan(msgspec.Struct, frozen=True):
     boxes: dict[str, list[Box]]
 
 
-def gather_objects(group: Group | None, value: Any, kind: Any) -> list[Any] | None:
-    """Return on rank 0 every rank's `value`, which msgspec can encode; None elsewhere. Collective.
+def gather_objects(group: Group | None, value: T) -> list[T]:
+    """Return every rank's `value`. Collective; group: None for a single rank.
 
-    kind: the type to decode it as. group: None for a single rank.
+    Costs two broadcasts per rank: for descriptions of tensors, not their bytes.
     """
-    if group is None or group.size == 1:
+    if group is None:
         return [value]
-    text = np.frombuffer(msgspec.msgpack.encode(value), np.uint8).copy()
-    lengths = np.zeros((group.size, 1), np.int64)
-    outputs = [Buffer.of(row) for row in lengths] if group.rank == 0 else None
-    group.gather(outputs, Buffer.of(np.array([len(text)])), root=0)
-    if group.rank > 0:
-        group.send(Buffer.of(text), dest=0).wait()
-        return None
-    values = [value]
-    for source in range(1, group.size):
-        received = np.zeros(int(lengths[source, 0]), np.uint8)
-        group.receive(Buffer.of(received), source=source).wait()
-        values.append(msgspec.msgpack.decode(received.tobytes(), type=kind))
-    return values
+    return [group.share(value, root=rank) for rank in range(group.size)]
 
 
 def make_gather_plan(group: Group | None, local: Mapping[str, LocalBox]) -> GatherPlan:
     """Decide the sender of each box of each tensor; of equal boxes the first rank's. Collective.
 
-    Raises: RuntimeError on rank 0 when the boxes do not make up the tensors.
+    Raises: RuntimeError when the boxes do not make up the tensors.
     """
-    rows = gather_objects(group, dict(local), dict[str, LocalBox])
-    plan = None if rows is None else _merge(rows)
-    if group is None or group.size == 1:
-        assert plan is not None
-        return plan
-    text = group.share(b"" if plan is None else msgspec.msgpack.encode(plan))
-    return msgspec.msgpack.decode(text, type=GatherPlan)
+    return _merge(gather_objects(group, dict(local)))
 
 
 def _merge(rows: list[dict[str, LocalBox]]) -> GatherPlan:

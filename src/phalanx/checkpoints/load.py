@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.checkpoints.checkpoint import load_checkpoint
 from phalanx.checkpoints.find import newest_position
-from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames
+from phalanx.checkpoints.folder import IN_PROGRAM
 from phalanx.checkpoints.manifest import MANIFEST, Manifest, folder_name, read_manifest
 from phalanx.checkpoints.rank_state import load_rank_state
 from phalanx.comm.file_copies import local_copies
@@ -22,9 +22,7 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 
 
-def agreed_manifest(
-    checkpoint: Path | None, group: RunGroup, names: OptionNames = COMMAND_LINE
-) -> Manifest | None:
+def agreed_manifest(checkpoint: Path | None, group: RunGroup) -> Manifest | None:
     """Return the manifest of the checkpoint that all ranks resume from, as rank 0 sees it.
     Collective.
 
@@ -47,7 +45,7 @@ def agreed_manifest(
     elif newest > newest_of_first:
         seen = folder_name(*newest)
     seen_by = gather_text(group, f"{seen},{socket.gethostname()}")
-    if problem := group.share(_other_checkpoints(checkpoint, seen_by, names)):
+    if problem := group.share(_other_checkpoints(checkpoint, seen_by)):
         raise UserError(problem)
     return agreed
 
@@ -59,7 +57,7 @@ def _read_here(checkpoint: Path, group: RunGroup) -> Manifest | None:
     return read_manifest(checkpoint)
 
 
-def _other_checkpoints(checkpoint: Path | None, seen_by: list[str], names: OptionNames) -> str:
+def _other_checkpoints(checkpoint: Path | None, seen_by: list[str]) -> str:
     """Name the ranks that see another checkpoint than rank 0; empty: there are none.
 
     seen_by: of every rank, what it sees instead, or nothing, and its host, by a comma.
@@ -73,7 +71,7 @@ def _other_checkpoints(checkpoint: Path | None, seen_by: list[str], names: Optio
         return ""
     others = "; ".join(f"{by_host(those)}: {seen}" for seen, those in ranks.items())
     return (
-        f"{names.resume.rstrip(' =')}: ranks see different checkpoints "
+        f"{IN_PROGRAM.resume.rstrip('=')}: ranks see different checkpoints "
         f"(rank 0: {checkpoint or 'none'}; {others}): "
         "name a folder that all nodes share, or copy the newest checkpoint to all of them"
     )

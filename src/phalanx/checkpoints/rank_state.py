@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -24,7 +23,7 @@ from phalanx.gradients.reducer import RankLocalState
 from phalanx.parallel.strategy import Strategy
 
 
-class _StateSpec(msgspec.Struct, frozen=True):
+class _StateSpec(NamedTuple):
     """A rank's state without its values."""
 
     words: str
@@ -51,9 +50,9 @@ def gather_rank_state(strategy: Strategy) -> list[TensorFile]:
     own = _StateSpec(
         state.name, state.plan, {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
     )
-    rows = gather_objects(group, own, _StateSpec)
+    rows = gather_objects(group, own)
     tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
-    if rows is not None:
+    if strategy.rank == 0:
         return [_file(rank, row, group, tensors) for rank, row in enumerate(rows)]
     for _ in full_tensors(group, own.as_plan(strategy.rank), tensors):
         pass

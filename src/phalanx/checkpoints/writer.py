@@ -14,7 +14,7 @@ import msgspec
 
 from phalanx.checkpoints.checkpoint import model_files, write_checkpoint
 from phalanx.checkpoints.contents import CheckpointFile, SnapshotMemory
-from phalanx.checkpoints.folder import COMMAND_LINE, FolderLock, OptionNames, lock
+from phalanx.checkpoints.folder import FolderLock, lock
 from phalanx.checkpoints.load import check_written_folder
 from phalanx.checkpoints.manifest import Manifest
 from phalanx.checkpoints.rank_state import gather_rank_state
@@ -89,7 +89,6 @@ class StateWriter:
         files: Sequence[CheckpointFile],
         position: tuple[int, int],
         saved_at: float,
-        names: OptionNames = COMMAND_LINE,
     ) -> SavedEvent:
         """Write a checkpoint and remove those that are no longer kept; on any thread.
 
@@ -100,7 +99,7 @@ class StateWriter:
         manifest = msgspec.structs.replace(
             self.manifest, epochs_done=epochs_done, samples_seen=seen, saved_at=saved_at
         )
-        path = write_checkpoint(self.folder, manifest, files, names)
+        path = write_checkpoint(self.folder, manifest, files)
         event = SavedEvent(
             at_s=began - self.began_at,
             epoch=epochs_done if seen else epochs_done - 1,
@@ -135,7 +134,6 @@ class CheckpointWriter(StateWriter):
     have gone on.
     """
 
-    names: OptionNames = COMMAND_LINE
     also: Callable[[], Sequence[CheckpointFile]] | None = None
     """Returns further files of rank 0."""
     in_background: bool = False
@@ -154,7 +152,7 @@ class CheckpointWriter(StateWriter):
                 when a node has newer checkpoints there than rank 0 sees.
         """
         if self.strategy.rank == 0:
-            self._lock = lock(self.folder, self.names)
+            self._lock = lock(self.folder)
         try:
             return check_written_folder(self.folder, self.strategy.group)
         except BaseException:
@@ -179,18 +177,16 @@ class CheckpointWriter(StateWriter):
             return False
         return True
 
-    def after_epoch(self, epoch: int) -> None:
-        """Write the checkpoint of a finished epoch. Ranks that rank 0 does not need wait for it at
-        the barrier with which the next epoch begins."""
-        self._save((epoch + 1, 0))
+    def save(self, position: tuple[int, int]) -> None:
+        """Write a checkpoint, or have it written. Ranks that rank 0 does not need wait for it, so
+        that the wait is no part of a step, and nobody goes on without it should rank 0 be lost.
 
-    def within_epoch(self, epoch: int, samples_seen: int) -> None:
-        """samples_seen: of `epoch`, by all ranks together."""
-        self._save((epoch, samples_seen))
-        self.strategy.group.barrier()  # so that the wait is no part of a step
+        position: epochs done, and samples seen of the next, by all ranks together.
+        """
+        self._save(position)
+        self.strategy.group.barrier()
 
     def _save(self, position: tuple[int, int]) -> None:
-        """Write a checkpoint, or have it written."""
         began = time.perf_counter()
         if self.writer is not None:
             self.writer.flush()  # a run that goes on from here has records of all before
@@ -201,8 +197,8 @@ class CheckpointWriter(StateWriter):
             if not is_writer:
                 return
             if self._lock is None and self.strategy.group.lost:  # that of another rank 0
-                self._lock = lock(self.folder, self.names)
-            work = partial(self._write, saved_at=time.time(), names=self.names)
+                self._lock = lock(self.folder)
+            work = partial(self._write, saved_at=time.time())
             if self.in_background:
                 files = self._memory.copy(files)
                 self._writing = self._thread.submit(work, files, position)

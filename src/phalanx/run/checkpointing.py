@@ -159,7 +159,6 @@ class ProgramCheckpoints:
                 strategy=strategy,
                 manifest=self._manifest,
                 shapes=state.whole.shapes,
-                names=IN_PROGRAM,
                 also=state.files,
                 in_background=plan.options.in_thread,
                 keep=plan.options.keep,
@@ -210,7 +209,7 @@ class ProgramCheckpoints:
             if copy is not None:
                 found = FoundCheckpoint(path=copy.path, manifest=copy.manifest)
                 lines = [*(line for line in lines if line.startswith("passed over")), copy.text]
-        agreed = agreed_manifest(found.path if found else None, strategy.group, IN_PROGRAM)
+        agreed = agreed_manifest(found.path if found else None, strategy.group)
         if agreed is not None:
             path = Path(strategy.group.share(str(found.path if found else "")))
             with readable_everywhere(path, agreed, strategy.group) as folder:
@@ -259,7 +258,8 @@ class ProgramCheckpoints:
         if writer is None:
             return
         self.state.step = position.step
-        self.state.strategy.group.together(lambda: _write(writer, position))
+        at = (position.epoch, position.seen)
+        self.state.strategy.group.together(lambda: writer.save(at))
 
     def _files_after(self, step: int) -> list[CheckpointFile]:
         """Return the program's files of a copy. step: updates made."""
@@ -285,14 +285,6 @@ class ProgramCheckpoints:
             self._copies.close()
         if self._writer is not None:
             self._writer.close()
-
-
-def _write(writer: CheckpointWriter, position: Position) -> None:
-    if position.seen:
-        writer.within_epoch(position.epoch, position.seen)
-    else:
-        writer.after_epoch(position.epoch - 1)
-        writer.strategy.group.barrier()  # nobody goes on without it, should rank 0 be lost
 
 
 def _finished(checkpoint: Path, position: Position, *, epochs: int, steps: int | None) -> str:

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
-from phalanx.data.sampler import evaluation_shard
 from phalanx.data.samples import PartialBatch, Samples
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
@@ -103,7 +102,7 @@ def _indices_of(
     number = strategy.num_blocks or strategy.data_size
     data_rank = strategy.data_rank if data_rank is None else data_rank
     blocks = [
-        evaluation_shard(num_samples, number - 1 - block, number)
+        share_of(number - 1 - block, number, num_samples)
         for block in share_of(data_rank, strategy.data_size, number)
     ]
     return [

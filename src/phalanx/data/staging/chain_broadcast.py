@@ -18,58 +18,40 @@ from phalanx.comm.group import Group
 CHUNK_BYTES = 4 * 2**20
 POLL_S = 1e-3
 
-COMMAND_TAG, LENGTH_TAG, CHUNK_TAG = 1, 2, 3
-
-FAILED = -1
-"""Sent in place of a length: the reading rank got an error."""
+COMMAND_TAG, CHUNK_TAG = 1, 2
 
 
 class _PendingMessage(Protocol):
     def test(self) -> bool: ...
 
 
-def chain_broadcast(group: Group, root: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks that `root` reads, on every rank of the chain root, root + 1, …; each rank
-    forwards a chunk before it yields it. `chunks` is used on `root` only.
+def chain_broadcast(
+    group: Group, root: int, chunks: Iterable[bytes], num_bytes: int
+) -> Iterator[memoryview]:
+    """Yield `num_bytes` that `root` reads, on every rank of the chain root, root + 1, …; each rank
+    forwards a chunk before it yields it.
 
+    chunks: of `CHUNK_BYTES`, the last one of what is left; used on `root` only.
     Cost: a rank sends each byte at most once; the last is `size` - 1 chunks behind the first.
-    Raises: OSError on `root` from reading; on its peers, that reading failed there.
+    Raises: OSError on `root` from reading, at the end: its peers get zeros for what is missing.
     """
     before, after = (group.rank - 1) % group.size, (group.rank + 1) % group.size
-    source = _read_chunks(chunks) if group.rank == root else _receive_chunks(group, before)
-    for length, chunk in source:
-        if after != root:
-            _send(group, np.array([length]), after, LENGTH_TAG)
-            if length > 0:
-                _send(group, np.frombuffer(chunk, np.uint8), after, CHUNK_TAG)
-        if isinstance(chunk, OSError):
-            raise chunk
-        if length:
-            yield chunk
-
-
-def _read_chunks(chunks: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
-    """Yield (length, chunk), at the end (0, empty), after an error (FAILED, error)."""
-    try:
-        for chunk in chunks:
-            yield len(chunk), chunk
-    except OSError as error:
-        yield FAILED, error
-        return
-    yield 0, b""
-
-
-def _receive_chunks(group: Group, before: int) -> Iterator[tuple[int, Any]]:
-    length = np.ones(1, np.int64)
-    while length[0] > 0:
-        receive(group, length, before, LENGTH_TAG)
-        if length[0] == FAILED:
-            yield FAILED, OSError("it could not be read by another node")
-            return
-        chunk = np.empty(int(length[0]), np.uint8)
-        if len(chunk):
+    source, fault = iter(chunks), None
+    for start in range(0, num_bytes, CHUNK_BYTES):
+        chunk = np.zeros(min(CHUNK_BYTES, num_bytes - start), np.uint8)
+        if group.rank != root:
             receive(group, chunk, before, CHUNK_TAG)
-        yield int(length[0]), chunk.data
+        elif fault is None:
+            try:
+                content = np.frombuffer(next(source, b""), np.uint8)[: len(chunk)]
+                chunk[: len(content)] = content
+            except OSError as error:
+                fault = error
+        if after != root:
+            _send(group, chunk, after, CHUNK_TAG)
+        yield chunk.data
+    if fault is not None:
+        raise fault
 
 
 def send_to_all(group: Group, command: NDArray[np.int64]) -> None:

@@ -145,7 +145,7 @@ class Stager:
         with contextlib.ExitStack() as stack:
             part = None
             try:
-                for chunk in self._chunks(self._shared / unit.split / file.name, number):
+                for chunk in self._chunks(self._shared / unit.split, file, number):
                     digest.update(chunk)
                     if fault or self._is_full:  # others take the chunks from here all the same
                         continue
@@ -169,10 +169,11 @@ class Stager:
             )
         return False
 
-    def _chunks(self, path: Path, number: int) -> Iterator[bytes]:
+    def _chunks(self, folder: Path, file: File, number: int) -> Iterator[bytes | memoryview]:
+        chunks = self._read(folder / file.name)
         if self._group is None:
-            return self._read(path)
-        return chain_broadcast(self._group, number % self._group.size, self._read(path))
+            return chunks
+        return chain_broadcast(self._group, number % self._group.size, chunks, file.bytes)
 
     def _read(self, path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
