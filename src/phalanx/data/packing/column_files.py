@@ -18,7 +18,7 @@ from phalanx.data.packing.column_table import (
     check_words,
     class_names,
 )
-from phalanx.data.packing.table import fingerprint_of, text_of
+from phalanx.data.packing.table import fingerprint_of, reading, text_of
 from phalanx.data.unpacked import ARRAY_BYTES, check_unpacked
 from phalanx.errors import UserError
 
@@ -39,7 +39,7 @@ def read_parquet(paths: Sequence[Path]) -> ColumnTable:
     partitions, groups, names = _partitions(paths), list[RowGroup](), dict[str, list[str]]()
     try:
         for path in paths:
-            with _errors(path, "Parquet"):
+            with reading(f"{path} cannot be read as Parquet", *ARROW_ERRORS):
                 file = opened.enter_context(parquet.ParquetFile(path))
                 schema = file.schema_arrow
             more = partitions[path]
@@ -68,7 +68,7 @@ def read_arrow(paths: Sequence[Path]) -> ColumnTable:
     """
     groups, names = list[RowGroup](), dict[str, list[str]]()
     for path in paths:
-        with _errors(path, "Arrow"):
+        with reading(f"{path} cannot be read as Arrow", *ARROW_ERRORS, struct.error):
             for number, batch in enumerate(_batches(path)):
                 types = {field.name: field.type for field in batch.schema}
                 names = names or class_names(batch.schema)
@@ -77,24 +77,6 @@ def read_arrow(paths: Sequence[Path]) -> ColumnTable:
                 groups.append(RowGroup(str(path), title, types, batch.num_rows, read))
     fingerprint = fingerprint_of(paths)
     return ColumnTable(text_of(paths), groups, fingerprint=fingerprint, class_names=names)
-
-
-class _errors:  # noqa: N801  # reads as a function
-    """Raises: UserError for what pyarrow says of a file that it cannot read."""
-
-    def __init__(self, path: Path, kind: str) -> None:
-        self._path, self._kind = path, kind
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
-        if (
-            kind is not None
-            and not issubclass(kind, UserError)
-            and issubclass(kind, (*ARROW_ERRORS, struct.error))
-        ):
-            raise UserError(f"{self._path} cannot be read as {self._kind}: {error}") from None
 
 
 def _read_row_group(

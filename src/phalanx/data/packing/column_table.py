@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.data.columns import TEXT, column_array, column_dtype, common_dtype, listed
 from phalanx.data.packing.options import OriginOptions
-from phalanx.data.packing.table import BlockTable, Known, Values, block_of
+from phalanx.data.packing.table import BlockTable, Known, Values, block_of, reading
 from phalanx.data.unpacked import check_unpacked
 from phalanx.errors import UserError
 
@@ -144,15 +144,11 @@ class ColumnTable(BlockTable):
     def _values(self, group: RowGroup, name: str) -> Values:
         title = f"{group.title}, column {name!r}"
         dtype = self._dtype(name)
-        try:
+        with reading(f"{group.title} cannot be read", *ARROW_ERRORS):
             column = group.read(name)
             if dtype is None:
                 return _images(column, title)
             values = column_array(column, title)
-        except UserError:
-            raise
-        except ARROW_ERRORS as error:
-            raise UserError(f"{group.title} cannot be read: {error}") from error
         return values.tolist() if dtype == TEXT else values.astype(dtype, copy=False)
 
 

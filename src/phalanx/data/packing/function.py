@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.data.packing.records import RecordTable
 from phalanx.data.packing.spool import SampleSpool
-from phalanx.data.packing.table import INPUTS, TARGETS, Part
+from phalanx.data.packing.table import INPUTS, TARGETS, Part, reading
 from phalanx.errors import UserError
 from phalanx.models.user_function import FunctionName, load_any, users_code
 
@@ -126,10 +126,8 @@ def _part(value: Any, where: str) -> Part:
         value = value.detach().cpu()
     if np.ma.is_masked(value):
         raise UserError(f"{where}: it has values that are masked\nfill them in, or leave it out")
-    try:
+    with reading(f"{where}: {_kind_of(value)} is no array", ValueError, TypeError, RuntimeError):
         array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise UserError(f"{where}: {_kind_of(value)} is no array: {error}") from error
     if array.dtype.kind not in "biufc":
         raise UserError(f"{where}: {_kind_of(value)} is no array of numbers")
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")

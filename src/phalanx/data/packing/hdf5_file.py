@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packing.options import OriginOptions
-from phalanx.data.packing.table import BlockTable, Known, Values, fingerprint_of
+from phalanx.data.packing.table import BlockTable, Known, Values, fingerprint_of, reading
 from phalanx.data.unpacked import check_zlib, is_small
 from phalanx.errors import UserError
 from phalanx.jobs.cores import check_fits
@@ -33,12 +32,12 @@ class Hdf5File(BlockTable):
         self.text, self.fingerprint = str(path), fingerprint_of([path])
         self._sets: dict[str, Any] = {}
         names: list[str] = []
-        with _reading(path):
+        with reading(f"{path} is damaged", *_ERRORS):
             self._file.visititems(lambda name, item: names.append(name) if _is_set(item) else None)
         self.names = names
 
     def has(self, name: str) -> bool:
-        with _reading(self._path):
+        with reading(f"{self._path} is damaged", *_ERRORS):
             return self._file.get(name, getlink=True) is not None and self._find(name) is not None
 
     def choose(self, options: OriginOptions) -> tuple[list[str], str | None]:
@@ -46,7 +45,7 @@ class Hdf5File(BlockTable):
         other or the memory."""
         inputs, target = super().choose(options)
         chosen = [*inputs, *([target] if target else [])]
-        with _reading(self._path):
+        with reading(f"{self._path} is damaged", *_ERRORS):
             sets = {name: self._find(name) for name in chosen}
             for name, item in sets.items():
                 self._check(name, item, sets[chosen[0]], chosen[0])
@@ -64,7 +63,8 @@ class Hdf5File(BlockTable):
         rows, values = self.blocks[block], dict[str, Values]()
         for name in names:
             item = self._find(name)
-            with _reading(self._path, f"rows {rows.start} to {rows.stop - 1}: "):
+            place = f"rows {rows.start} to {rows.stop - 1}"
+            with reading(f"{self._path} is damaged: {place}", *_ERRORS):
                 found = item[rows.start : rows.stop]
             missing = np.isin(found, absent_values(dict(item.attrs), item.dtype))
             if missing.any():
@@ -141,21 +141,12 @@ def absent_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> NDArra
 def _opened(path: Path) -> Any:
     import h5py  # optional dependency
 
-    try:
+    with reading(f"{path} cannot be read as HDF5", OSError, RuntimeError, ValueError):
         return h5py.File(path, "r")
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as HDF5: {error}") from error
 
 
-@contextmanager
-def _reading(path: Path, where: str = "") -> Iterator[None]:
-    """Raises: UserError for what the HDF5 library says of damaged files."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
-        raise UserError(f"{path} is damaged: {where}{error}") from error
+_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
+"""The HDF5 library's answers to damaged files."""
 
 
 def _is_set(item: Any) -> bool:

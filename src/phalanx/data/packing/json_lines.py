@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from phalanx.data.packing.records import RecordFiles, RecordPlace
-from phalanx.data.packing.table import Part
+from phalanx.data.packing.table import Part, reading
 from phalanx.errors import UserError
 
 
@@ -40,10 +40,8 @@ class JsonLines(RecordFiles):
 
 def parse_object(content: bytes, where: str) -> Mapping[str, Any]:
     """Return a JSON object. Raises: UserError that begins with `where`."""
-    try:
+    with reading(f"{where} is no JSON", ValueError, RecursionError):
         found = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{where} is no JSON: {error}") from error
     if not isinstance(found, dict) or not found:
         raise UserError(f"{where} is no JSON object with parts, {{…}}, but {content[:40]!r}")
     return found

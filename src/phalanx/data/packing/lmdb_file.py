@@ -12,7 +12,7 @@ import numpy as np
 from phalanx.data.packing.json_lines import parse_object, part_of_json
 from phalanx.data.packing.npy_content import named_npy, parse_npz
 from phalanx.data.packing.records import RecordTable
-from phalanx.data.packing.table import INPUTS, Part, SkippedItems, fingerprint_of, reported
+from phalanx.data.packing.table import INPUTS, Part, SkippedItems, fingerprint_of, reading, reported
 from phalanx.data.packing.tfrecord_files import IMAGES, image_or_text
 from phalanx.errors import UserError
 
@@ -64,12 +64,10 @@ class LmdbFile(RecordTable):
 def _opened(path: Path, file: Path) -> Any:
     import lmdb  # optional dependency
 
-    try:
+    with reading(f"{path} cannot be read as LMDB", lmdb.Error, OSError):
         environment = lmdb.open(
             str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False
         )
-    except (lmdb.Error, OSError) as error:
-        raise UserError(f"{path} cannot be read as LMDB: {error}") from error
     needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     if needed > file.stat().st_size:
         environment.close()
@@ -97,8 +95,6 @@ def parse_value(content: bytes, where: str) -> Mapping[str, Any]:
             "function of yours yields, my_data.py:samples, if you trust it"
         )
     if first and (0x80 <= first[0] < 0x90 or first in (b"\xde", b"\xdf")):
-        try:
+        with reading(f"{where} is no object of MessagePack", ValueError, RecursionError):
             return msgspec.msgpack.decode(content, type=dict[str, Any])
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise UserError(f"{where} is no object of MessagePack: {error}") from error
     raise UserError(f"{where} holds {content[:40]!r}: no .npz, JSON, MessagePack or image")

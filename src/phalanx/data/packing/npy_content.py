@@ -15,8 +15,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from phalanx.data.packing.table import reading
 from phalanx.data.unpacked import check_unpacked
-from phalanx.errors import UserError
 
 _READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -48,10 +48,8 @@ def parse_npy(content: bytes) -> NDArray[Any]:
 
 def named_npy(content: bytes, where: str) -> NDArray[Any]:
     """Return the array. Raises: UserError that begins with `where`."""
-    try:
+    with reading(f"{where} is no array", ValueError):
         return parse_npy(content)
-    except ValueError as error:
-        raise UserError(f"{where} is no array: {error}") from error
 
 
 _ZIP_ERRORS = (
@@ -62,19 +60,15 @@ _ZIP_ERRORS = (
 
 def parse_npz(content: bytes, where: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file `.npz` by name. Raises: UserError that begins with `where`."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            check_unpacked(
-                sum(member.file_size for member in archive.infolist()), len(content), where
-            )
-            return {
-                name.removesuffix(".npy"): named_npy(archive.read(name), f"{where}, {name}")
-                for name in archive.namelist()
-            }
-    except UserError:
-        raise
-    except _ZIP_ERRORS as error:
-        raise UserError(f"{where} is no .npz: {str(error)[:200]}") from error
+    with (
+        reading(f"{where} is no .npz", *_ZIP_ERRORS),
+        zipfile.ZipFile(io.BytesIO(content)) as archive,
+    ):
+        check_unpacked(sum(member.file_size for member in archive.infolist()), len(content), where)
+        return {
+            name.removesuffix(".npy"): named_npy(archive.read(name), f"{where}, {name}")
+            for name in archive.namelist()
+        }
 
 
 def map_npy(path: Path) -> NDArray[Any]:
@@ -82,8 +76,7 @@ def map_npy(path: Path) -> NDArray[Any]:
 
     Raises: UserError when it is damaged or holds objects.
     """
-    try:
+    errors = ValueError, OSError, EOFError, SyntaxError, TokenError, TypeError, KeyError
+    with reading(f"{path} is no array", *errors):
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, SyntaxError, TokenError, TypeError, KeyError) as error:
-        raise UserError(f"{path} is no array: {error}") from error
     return array

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,6 +200,17 @@ class ArrayTable(SourceTable):
 
     def where(self, row: int, name: str) -> str:
         return f"{self.text}, {name} {row}"
+
+
+@contextmanager
+def reading(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raises: UserError that begins with `what` for `errors` of a library that reads."""
+    try:
+        yield
+    except UserError:
+        raise
+    except errors as error:
+        raise UserError(f"{what}: {str(error)[:200]}") from error
 
 
 def block_of(blocks: Sequence[range], row: int) -> int:

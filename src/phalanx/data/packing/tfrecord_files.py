@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packing.records import RecordFiles, RecordPlace
-from phalanx.data.packing.table import Part
+from phalanx.data.packing.table import Part, reading
 from phalanx.errors import UserError
 
 _HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
@@ -76,10 +76,8 @@ def parse_example(content: bytes, where: str) -> dict[str, Feature]:
     """
     from google.protobuf.message import DecodeError
 
-    try:
+    with reading(f"{where}: the record is no tf.train.Example", DecodeError):
         features = example_type().FromString(content).features.feature
-    except DecodeError as error:
-        raise UserError(f"{where}: the record is no tf.train.Example: {error}") from error
     return {name: _feature(features[name]) for name in sorted(features)}
 
 
