@@ -30,7 +30,7 @@ from phalanx.data.packing.json_lines import JsonLines
 from phalanx.data.packing.lmdb_file import LmdbFile
 from phalanx.data.packing.options import Kind, OriginOptions
 from phalanx.data.packing.origin import Origin
-from phalanx.data.packing.table import SkippedItems, SourceTable, reported
+from phalanx.data.packing.table import SourceTable
 from phalanx.data.packing.tar_files import TarFiles
 from phalanx.data.packing.tfrecord_files import TfRecords
 from phalanx.errors import UserError
@@ -103,7 +103,9 @@ def _table(path: Path, kind: Kind, options: OriginOptions) -> SourceTable:
     form = FORMATS[kind]
     if form.takes == "files":
         table = form.open(_files(path, kind))
-        table.skipped += _rest(path, kind)
+        for other in _content(path, kind) if path.is_dir() else ():
+            if not _is_of(other, kind):
+                table.skip(f"hidden or of another ending than .{kind}", other)
         return table
     if path.is_dir() != (form.takes == "folder") and kind != "lmdb":
         is_what = "a folder" if path.is_dir() else "a file"
@@ -211,13 +213,3 @@ def _content(folder: Path, kind: Kind) -> Iterator[Path]:
             yield from _content(path, kind)
         else:
             yield path
-
-
-def _rest(path: Path, kind: Kind) -> list[SkippedItems]:
-    """Return what else lies in a folder of files."""
-    rest = SkippedItems(f"hidden or of another ending than .{kind}")
-    if path.is_dir():
-        for other in _content(path, kind):
-            if not _is_of(other, kind):
-                rest.add(other)
-    return reported([rest])

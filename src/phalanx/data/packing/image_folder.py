@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,9 @@ from phalanx.data.packing.table import (
     INPUTS,
     TARGETS,
     Numbers,
-    SkippedItems,
     SourceTable,
     Values,
     fingerprint_of,
-    reported,
 )
 from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
@@ -29,18 +27,8 @@ _FOR_TRAINING = ("train", "training")
 _FOR_VALIDATION = ("validation", "valid", "val", "test")
 
 
-class _Groups:
-    """Reasons for which something is not packed."""
-
-    def __init__(self) -> None:
-        self.foreign = SkippedItems(f"files that end in none of {', '.join(ENDINGS[:3])} …")
-        self.hidden = SkippedItems("hidden files or folders")
-        self.loose = SkippedItems("files in no class's folder")
-        self.empty = SkippedItems("folders without images, which make no class")
-        self.beside = SkippedItems("files in folders beside those for training and validation")
-
-    def all(self) -> list[SkippedItems]:
-        return reported((self.foreign, self.hidden, self.loose, self.empty, self.beside))
+Skip = Callable[[str, object], None]
+"""Counts what is not packed: a reason and a name."""
 
 
 class ImageFolder(SourceTable):
@@ -55,25 +43,24 @@ class ImageFolder(SourceTable):
         validation has a class that training has not."""
         super().__init__()
         train_folder, validation_folder = _splits(folder)
-        groups = _Groups()
-        train, self.classes = _images(train_folder, groups)
+        train, self.classes = _images(train_folder, self.skip)
         held_out: list[tuple[Path, str]] = []
         if validation_folder is not None:
-            held_out, held_out_classes = _images(validation_folder, groups)
+            held_out, held_out_classes = _images(validation_folder, self.skip)
             unknown = sorted(set(held_out_classes) - set(self.classes))
             if unknown:
                 raise UserError(f"{validation_folder / unknown[0]}: no such class for training")
         if train_folder != folder:
-            for path in _visible(folder, groups):
+            beside = "files in folders beside those for training and validation"
+            for path in _visible(folder, self.skip):
                 if path not in (train_folder, validation_folder):
-                    for file in _walk(path, groups, frozenset()) if path.is_dir() else [path]:
-                        groups.beside.add(file)
+                    for file in _walk(path, self.skip) if path.is_dir() else [path]:
+                        self.skip(beside, file)
         elif set(self.classes) <= set(_FOR_VALIDATION):
             raise UserError(
                 f"{folder} has {', '.join(self.classes)} and no train: name a folder with a folder "
                 "for each class"
             )
-        self.skipped = groups.all()
         self._paths = [path for path, _ in train + held_out]
         self._targets = np.array([self.classes.index(name) for _, name in train + held_out])
         self.text = f"images in {folder}"
@@ -105,21 +92,22 @@ def _splits(folder: Path) -> tuple[Path, Path | None]:
     return training[0], validation[0] if validation else None
 
 
-def _images(folder: Path, groups: _Groups) -> tuple[list[tuple[Path, str]], list[str]]:
+def _images(folder: Path, skip: Skip) -> tuple[list[tuple[Path, str]], list[str]]:
     """Every image with its class, and the classes that have any."""
     found: list[tuple[Path, str]] = []
-    for child in _visible(folder, groups):
+    foreign = f"files that end in none of {', '.join(ENDINGS[:3])} …"
+    for child in _visible(folder, skip):
         if not child.is_dir():
-            (groups.loose if _is_image(child) else groups.foreign).add(child)
+            skip("files in no class's folder" if _is_image(child) else foreign, child)
             continue
         count = len(found)
-        for path in _walk(child, groups, frozenset()):
+        for path in _walk(child, skip):
             if _is_image(path):
                 found.append((path, child.name))
             else:
-                groups.foreign.add(path)
+                skip(foreign, path)
         if len(found) == count and child.name not in _FOR_TRAINING + _FOR_VALIDATION:
-            groups.empty.add(child)
+            skip("folders without images, which make no class", child)
     if not found:
         raise UserError(
             f"{folder} has no folders of images: one for each class is wanted, with files that end "
@@ -132,7 +120,7 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in ENDINGS
 
 
-def _visible(folder: Path, groups: _Groups) -> Iterator[Path]:
+def _visible(folder: Path, skip: Skip) -> Iterator[Path]:
     """Files and folders of a folder, by name.
 
     Raises: UserError for a link to nothing, or an image that is a FIFO or a device.
@@ -141,7 +129,7 @@ def _visible(folder: Path, groups: _Groups) -> Iterator[Path]:
         paths = sorted(folder.iterdir())
     for path in paths:
         if path.name.startswith("."):
-            groups.hidden.add(path)
+            skip("hidden files or folders", path)
             continue
         try:
             mode = path.stat().st_mode
@@ -155,14 +143,16 @@ def _visible(folder: Path, groups: _Groups) -> Iterator[Path]:
         yield path
 
 
-def _walk(folder: Path, groups: _Groups, holders: frozenset[tuple[int, int]]) -> Iterator[Path]:
+def _walk(
+    folder: Path, skip: Skip, holders: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[Path]:
     """Files below a folder, by name. holders: the folders that it lies in, by device and number."""
     state = folder.stat()
     here = (state.st_dev, state.st_ino)
     if here in holders:
         raise UserError(f"{folder} links to a folder that holds it: remove the link")
-    for path in _visible(folder, groups):
+    for path in _visible(folder, skip):
         if path.is_dir():
-            yield from _walk(path, groups, holders | {here})
+            yield from _walk(path, skip, holders | {here})
         else:
             yield path

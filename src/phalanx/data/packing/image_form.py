@@ -24,7 +24,7 @@ from phalanx.data.packed.decode import (
 )
 from phalanx.data.packed.index import Encoding, Field
 from phalanx.data.packing.options import OriginOptions
-from phalanx.data.packing.table import SkippedItems, reported
+from phalanx.data.packing.table import SkippedItems
 from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
 
@@ -96,7 +96,7 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
         num_images += 1
     if first is None:
         raise UserError("there are no images to pack")
-    notes = [str(group) for group in reported((deep, moving))]
+    notes = [str(group) for group in (deep, moving) if group.count]
     height, width = options.image_size or (first.height, first.width)
     if options.size or options.decode:
         if other is not None and options.size is None:

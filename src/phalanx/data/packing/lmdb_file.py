@@ -12,7 +12,7 @@ import numpy as np
 from phalanx.data.packing.json_lines import parse_object, part_of_json
 from phalanx.data.packing.npy_content import named_npy, parse_npz
 from phalanx.data.packing.records import RecordTable
-from phalanx.data.packing.table import INPUTS, Part, SkippedItems, fingerprint_of, reading, reported
+from phalanx.data.packing.table import INPUTS, Part, fingerprint_of, reading
 from phalanx.data.packing.tfrecord_files import IMAGES, image_or_text
 from phalanx.errors import UserError
 
@@ -33,14 +33,12 @@ class LmdbFile(RecordTable):
         self._environment = _opened(path, file)
         try:
             self._transaction = self._environment.begin()
-            counts = SkippedItems("keys that count or list the others")
             self._keys: list[bytes] = []
             for key in self._transaction.cursor().iternext(keys=True, values=False):
                 if key in _COUNTS:
-                    counts.add(key.decode())
+                    self.skip("keys that count or list the others", key.decode())
                 else:
                     self._keys.append(key)
-            self.skipped = reported([counts])
             self._set_rows(len(self._keys))
         except BaseException:
             self.close()

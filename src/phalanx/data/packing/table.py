@@ -126,13 +126,11 @@ class SourceTable(ABC):
                 what += " and --target"
             raise UserError(f"{what}: {listed(self.names)}")
         if not inputs and target is not None:
-            index = SkippedItems("columns that are the rows' index or have no name")
             for name in self.names:
                 if name != target and is_index(name):
-                    index.add(repr(name))
+                    self.skip("columns that are the rows' index or have no name", repr(name))
                 elif name != target:
                     inputs.append(name)
-            self.skipped += reported([index])
         self._check_choice(inputs, target)
         return inputs, target
 
@@ -143,6 +141,13 @@ class SourceTable(ABC):
                 raise UserError(f"{self.text} has two {self.part_word}s {name!r}")
         if len({*chosen}) < len(chosen) or (target is not None and not inputs):
             raise UserError(f"{self.text}: inputs {[*inputs]} and target {target!r} must differ")
+
+    def skip(self, reason: str, name: object) -> None:
+        """Count an item of the source that is not packed."""
+        group = next((group for group in self.skipped if group.reason == reason), None)
+        if group is None:
+            self.skipped.append(group := SkippedItems(reason))
+        group.add(name)
 
     def close(self) -> None:  # noqa: B027  # most formats hold nothing open
         """Close all files."""
@@ -259,8 +264,3 @@ class SkippedItems:
     def __str__(self) -> str:
         more = f" and {self.count - len(self.names):,} more" if self.count > len(self.names) else ""
         return f"{self.count:,} {self.reason}: {', '.join(self.names)}{more}"
-
-
-def reported(groups: Iterable[SkippedItems]) -> list[SkippedItems]:
-    """Return the groups that hold anything."""
-    return [group for group in groups if group.count]

@@ -21,7 +21,7 @@ from phalanx.data.packing.image_folder import ENDINGS
 from phalanx.data.packing.npy_content import parse_npy
 from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.records import RecordTable
-from phalanx.data.packing.table import Part, SkippedItems, fingerprint_of, reported, text_of
+from phalanx.data.packing.table import Part, SkippedItems, fingerprint_of, text_of
 from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
 
@@ -55,7 +55,7 @@ class TarFiles(RecordTable):
         self._samples = [
             sample for i, path in enumerate(paths) for sample in read_samples(i, path, of_macos)
         ]
-        self.skipped = reported([of_macos])
+        self.skipped += [of_macos] if of_macos.count else []
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
         self._set_rows(len(self._samples))
 
@@ -65,7 +65,11 @@ class TarFiles(RecordTable):
             options, inputs=tuple(map(_ending, options.inputs)), target=target
         )
         inputs, target = super().choose(named)
-        self.skipped += _unused(self._samples, (*inputs, target))
+        used = {*inputs, target}
+        for sample in self._samples:
+            for ending, member in sample.items():
+                if ending not in used:
+                    self.skip(f"members .{ending}, neither inputs nor targets", member.name)
         return inputs, target
 
     def record(self, number: int) -> Mapping[str, Member]:
@@ -112,19 +116,6 @@ def _array(content: bytes) -> Part:
 
 def _ending(name: str) -> str:
     return name.lstrip(".").lower()
-
-
-def _unused(
-    samples: Sequence[Mapping[str, Member]], used: Sequence[str | None]
-) -> list[SkippedItems]:
-    """Return members that are neither inputs nor targets, by ending."""
-    groups: dict[str, SkippedItems] = {}
-    for sample in samples:
-        for ending, member in sample.items():
-            if ending not in used:
-                reason = f"members .{ending}, neither inputs nor targets"
-                groups.setdefault(ending, SkippedItems(reason)).add(member.name)
-    return list(groups.values())
 
 
 def read_samples(number: int, path: Path, of_macos: SkippedItems) -> Iterator[dict[str, Member]]:
