@@ -9,6 +9,7 @@ is stored as its real view, (…, 2), and named in the header's metadata.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,10 +53,7 @@ class Spec(NamedTuple):
 
     @property
     def num_elements(self) -> int:
-        number = 1
-        for size in self.shape:
-            number *= size
-        return number
+        return math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
