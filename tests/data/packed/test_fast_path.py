@@ -13,7 +13,6 @@ from phalanx.data.packed.checked_reads import compiled
 from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.part_reader import PartReader
 from phalanx.data.packed.writer import PackWriter
 from tests.data.packed.made import flip, rows
 
@@ -55,7 +54,7 @@ def test_nothing_is_looked_up_once_files_are_open(
     order = np.random.default_rng(0).permutation(NUM)
     for name in expected:
         np.testing.assert_array_equal(pack.read(name, order), expected[name][order])
-    monkeypatch.setattr(PartReader, "locate", None)
+    monkeypatch.setattr(pack._reader, "locate", None)
     for name in expected:
         np.testing.assert_array_equal(pack.read(name, order[::-2]), expected[name][order[::-2]])
         assert pack.read(name, ALL[:0]).shape == (0, *expected[name].shape[1:])

@@ -59,7 +59,6 @@ def test_a_file_in_use_is_not_closed(tmp_path: Path) -> None:
     (first,) = files.get([(0, 0)])
     others = files.get([(0, 1), (0, 2)])
     assert [read(file) for file in (first, *others)] == [b"a", b"b", b"c"]
-    files.invalidate([(0, 0)])
     files.close()
     (tmp_path / "0-0").unlink()
     assert read(first) == b"a"

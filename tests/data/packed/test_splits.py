@@ -88,20 +88,13 @@ def test_what_is_no_regular_file(pack: Path) -> None:
 
 
 @pytest.mark.parametrize("num_bytes", [0, 100, -5])
-def test_cut_tables_are_named_as_what_is_damaged(num_bytes: int, tmp_path: Path) -> None:
-    for kind in ("png", "raw"):
-        pack = tmp_path / kind
-        make(pack, kind)
-        table = pack / "shard-00001.npy"
-        table.write_bytes(table.read_bytes()[:num_bytes])
-        lost = damaged_samples(pack, verify(pack, num_threads=1))
-        first, end = Pack(pack, damaged="skip").first_samples[1:3].tolist()
-        assert [error.sample for error in lost][-1] == end - 1
-        assert {error.sample for error in lost} <= set(range(first, end))
-        for error in lost:
-            assert error.file == table, "and not the file of the samples"
-            assert 0 < error.offset_bytes < read_index(pack).shards[1].files[0].bytes
-            assert "the file of checksums was altered" in error.fault
+def test_a_table_that_was_cut_off_is_a_damaged_file(num_bytes: int, tmp_path: Path) -> None:
+    make(tmp_path / "p", "png")
+    table = tmp_path / "p" / "shard-00001.npy"
+    table.write_bytes(table.read_bytes()[:num_bytes])
+    states = verify(tmp_path / "p", num_threads=1)
+    assert [state.path for state in states if state.fault] == [table]
+    assert damaged_samples(tmp_path / "p", states) == []
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ _OF_XARRAY = re.compile(
 
 
 class Format(NamedTuple):
-    """How a kind of source on the disk is recognised and opened."""
+    """Kind of source on the disk: its names, and the table that opens it."""
 
     open: Callable[..., SourceTable]
     takes: Literal["file", "folder", "files"]
