@@ -13,8 +13,8 @@ import pytest
 from phalanx.jobs import rank_log
 from phalanx.jobs.collector import Collector, Files
 from phalanx.jobs.frames import MAX_DATA, Frame, frames_of
-from phalanx.jobs.rank_log import read_failures
-from phalanx.jobs.relay import ENDED, ORDER, Order
+from phalanx.jobs.rank_end import read_ends
+from phalanx.jobs.relay import ORDER, Order
 
 PROGRAM = """
 import os, sys, pathlib
@@ -51,10 +51,9 @@ def test_a_program_cannot_print_the_records_of_another_rank(tmp_path: Path) -> N
     """Whatever a rank's program printed to the launcher's output was taken as records, if it looked
     like them."""
     collector = Collector(tmp_path)
-    forged = b"".join(frames_of(b"", 1, ENDED, 0, 0, b"[0]"))
+    forged = b"".join(frames_of(b"", 1, "ended-1.json", 0, 0, b"[0]"))
     os.write(collector.output, forged + b"".join(frames_of(b"key", 1, "error.json", 0, 0, b"x")))
     collector.wait()
-    assert collector.ends == {}
     assert [path.name for path in tmp_path.iterdir()] == ["launcher.log"]
     assert (tmp_path / "launcher.log").read_bytes().startswith(forged)
 
@@ -74,11 +73,9 @@ def test_files_output_and_end_come_home(tmp_path: Path, ending: str, code: int) 
     assert (tmp_path / "rank-3.log").read_text() == "hello from True\n"
     assert (tmp_path / "launcher.log").read_text() == ""
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("rank-3.jsonl", "rank-3.log", "error.json", "launcher.log"),
-        *(["failed-3.json"] if code else []),
+        *("rank-3.jsonl", "rank-3.log", "error.json", "launcher.log", "ended-3.json"),
     }
-    assert [failure.exit_code for failure in read_failures(tmp_path)] == ([code] if code else [])
-    assert collector.ends[3] == code
+    assert read_ends(tmp_path) == {3: code}
 
 
 def test_flushed_files_are_here_although_the_sender_is_killed(tmp_path: Path) -> None:
@@ -98,7 +95,7 @@ def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) 
     assert started.wait(30) == 0
     collector.wait()
     assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
-    assert collector.ends[3] == 0
+    assert read_ends(tmp_path) == {3: 0}
 
 
 @pytest.mark.parametrize("launched_on", ["elsewhere", os.uname().nodename])
@@ -135,7 +132,7 @@ def test_a_request_to_end_reaches_the_program(tmp_path: Path) -> None:
     started.terminate()
     assert started.wait(30) == 7
     collector.wait()
-    assert collector.ends[3] == 7
+    assert read_ends(tmp_path) == {3: 7}
 
 
 def test_a_file_with_a_gap_ends_before_it(tmp_path: Path) -> None:

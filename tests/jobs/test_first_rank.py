@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail
-from phalanx.jobs.rank_failure import RankFailure, note
+from phalanx.jobs.rank_end import RankEnd, note
 from phalanx.jobs.rank_log import log_file
 from phalanx.records.events import Event, NoticeEvent, RecoveredEvent, ReplacedEvent
 from phalanx.records.files import EventWriter, rank_file
@@ -49,12 +49,12 @@ def test_each_says_what_it_has_written_as_the_first(tmp_path: Path) -> None:
     write(tmp_path, 1, "one", [2], "one still second")
     write(tmp_path, 3, "three", [2])
     assert texts(list(tail.read_new())) == ["zero", "RecoveredEvent", "zero without two"]
-    note(tmp_path, RankFailure(2, -9, 1.0))
+    note(tmp_path, RankEnd(2, -9, 1.0))
     assert not list(tail.read_new())
-    note(tmp_path, RankFailure(0, -9, 2.0))
+    note(tmp_path, RankEnd(0, -9, 2.0))
     write(tmp_path, 1, [0], "one first")
     assert texts(list(tail.read_new())) == ["RecoveredEvent", "one first"]
-    note(tmp_path, RankFailure(1, -9, 3.0))
+    note(tmp_path, RankEnd(1, -9, 3.0))
     write(tmp_path, 3, [0], [1], "three alone")
     found = [each for _ in range(3) for each in texts(list(tail.read_new()))]
     assert found == ["RecoveredEvent", "three alone"]
@@ -77,13 +77,13 @@ def test_the_next_rank_is_shown_from_the_loss_on(tmp_path: Path) -> None:
     assert not shown.copy_new()
     assert say(0, b"begin\n")
     assert not say(1, b"begin\nrank 2 died young\n")
-    note(tmp_path, RankFailure(0, -9, 1.0))
+    note(tmp_path, RankEnd(0, -9, 1.0))
     assert say(0, b"last of 0\n"), "which a node may bring late"
     assert not say(1, loss[:20]), "half a line"
     assert say(1, loss[20:] + b"\nstep 5\n")
     assert say(1, b"step 6\n")
-    note(tmp_path, RankFailure(1, -9, 2.0))
-    note(tmp_path, RankFailure(2, -9, 2.0))
+    note(tmp_path, RankEnd(1, -9, 2.0))
+    note(tmp_path, RankEnd(2, -9, 2.0))
     assert not say(2, b"never the first\n")
     assert say(3, b"begin\n" + replaced_text(replaced, 2).encode() + b"\nend\n")
     lines = output.getvalue().decode().splitlines()

@@ -12,7 +12,7 @@ from phalanx.jobs.command import Command
 from phalanx.jobs.follow import SLOW_START_S, START_S, SlowStart, must_end, watch
 from phalanx.jobs.job import Job
 from phalanx.jobs.outcome import JobExit
-from phalanx.jobs.rank_failure import RankFailure, note
+from phalanx.jobs.rank_end import RankEnd, note
 
 
 class Clock:
@@ -130,7 +130,7 @@ def test_a_launcher_that_goes_on_and_a_rank_that_is_stopped_are_left_alone(
 
 def test_a_death_ends_nobody_who_survives_and_a_failure_all(tmp_path: Path) -> None:
     assert not must_end(tmp_path, survive=False)
-    note(tmp_path, RankFailure(1, -9, 1.0))
+    note(tmp_path, RankEnd(1, -9, 1.0))
     assert must_end(tmp_path, survive=False) and not must_end(tmp_path, survive=True)
-    note(tmp_path, RankFailure(2, 3, 2.0))
+    note(tmp_path, RankEnd(2, 3, 2.0))
     assert must_end(tmp_path, survive=True)

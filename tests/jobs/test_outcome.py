@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.errors import JobLostError, RunFailedError, UserError
+from phalanx.errors import EXIT_STOPPED, JobLostError, RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
-from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge_program, judge_run
-from phalanx.jobs.rank_failure import RankFailure, note
+from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge
+from phalanx.jobs.rank_end import RankEnd, note
 from phalanx.jobs.rank_log import log_file
 from phalanx.records.events import FinishedEvent, RecoveredEvent, StartedEvent, StoppedEvent
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
 from phalanx.records.schema import Failure, Outcome
 
 OPEN_MPI = "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9"
+HOSTS = {0: "n0", 1: "n1", 2: "n2"}
 MPICH = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 1001 RUNNING AT vm"
 
 
-def judged(folder: Path, ranks: int, ending: JobExit) -> Outcome:
-    return judge_run(folder, ranks, ending).outcome
+def judged(folder: Path, ranks: int, ending: JobExit, *, survive: bool = False) -> Outcome:
+    return judge(folder, ranks, ending, survive=survive).outcome
 
 
 def said(verdict: Verdict, kind: type[Exception] = RunFailedError) -> str:
@@ -53,32 +54,35 @@ def write_rank(
         writer.add(RecoveredEvent(at_s=0.5, step=3, lost=list(ranks), recovery_s=0.1))
     if finished:
         writer.add(FinishedEvent(at_s=1.0, parameters_sha256="", peak_memory_bytes=1))
+        note(folder, RankEnd(rank, 0, 1.0))
     writer.close()
 
 
-def test_a_run_is_complete_when_every_rank_says_so(tmp_path: Path) -> None:
+def test_a_run_is_complete_when_every_rank_has_ended_well(tmp_path: Path) -> None:
+    """A launcher said that all was well after the loss of a node."""
     for rank in range(2):
         write_rank(tmp_path, rank, finished=True)
     assert judged(tmp_path, 2, JobExit(0)).status == "completed"
-    outcome = judged(tmp_path, 3, JobExit(0))
-    assert outcome.status == "failed"
-    assert "unfinished: rank 2" in (outcome.error or "")
+    assert judged(tmp_path, 2, JobExit(139)).status == "completed", "the launcher alone has crashed"
+    for ending in (JobExit(1), JobExit(0, nodes=RankNodes(hosts=HOSTS))):
+        outcome = judged(tmp_path, 3, ending)
+        assert outcome.status == "failed"
+        assert "unfinished: rank 2" in (outcome.error or "")
+    assert judged(tmp_path, 3, JobExit(0)).status == "completed", "on this machine it is believed"
 
 
 def test_a_run_without_those_that_died_is_complete_when_the_others_say_so(tmp_path: Path) -> None:
     for rank, finished in enumerate((False, True, True, False)):
         write_rank(tmp_path, rank, finished=finished, lost=[[3], [0]] if finished else [])
-    assert judged(tmp_path, 4, JobExit(0)) == Outcome(status="completed", lost=[0, 3])
-    assert judged(tmp_path, 4, JobExit(9)).status == "completed"
-    note(tmp_path, RankFailure(3, -9, 1.0))
-    assert judged(tmp_path, 4, JobExit(137)).status == "completed"
-    note(tmp_path, RankFailure(0, 3, 2.0))
-    failed = judge_run(tmp_path, 4, JobExit(3), survive=True).outcome
+    completed = Outcome(status="completed", lost=[0, 3])
+    assert judged(tmp_path, 4, JobExit(0), survive=True) == completed
+    assert judged(tmp_path, 4, JobExit(9), survive=True) == completed
+    note(tmp_path, RankEnd(3, -9, 1.0))
+    assert judged(tmp_path, 4, JobExit(137), survive=True) == completed
+    assert judged(tmp_path, 4, JobExit(137)).status == "failed", "nobody survives that"
+    note(tmp_path, RankEnd(0, 3, 2.0))
+    failed = judged(tmp_path, 4, JobExit(3), survive=True)
     assert (failed.status, failed.rank) == ("failed", 0), "it ended by itself"
-    write_rank(tmp_path / "other", 0, finished=True, lost=[[2]])
-    write_rank(tmp_path / "other", 1, finished=False)
-    outcome = judged(tmp_path / "other", 3, JobExit(0))
-    assert outcome.status == "failed", "nobody has missed rank 1"
 
 
 def test_a_run_that_was_stopped_after_losses_was_stopped(tmp_path: Path) -> None:
@@ -88,11 +92,12 @@ def test_a_run_that_was_stopped_after_losses_was_stopped(tmp_path: Path) -> None
         writer = EventWriter(rank_file(tmp_path, rank))
         writer.add(StoppedEvent(at_s=1.0, step=7))
         writer.close()
-    outcome = judged(tmp_path, 3, JobExit(0))
+        note(tmp_path, RankEnd(rank, EXIT_STOPPED, 1.0))
+    outcome = judged(tmp_path, 3, JobExit(0), survive=True)
     assert outcome.status == "interrupted"
     assert "stopped after step 7" in (outcome.error or "")
-    note(tmp_path, RankFailure(1, 3, 1.0))
-    outcome = judged(tmp_path, 3, JobExit(75))
+    note(tmp_path, RankEnd(1, 3, 1.0))
+    outcome = judged(tmp_path, 3, JobExit(75), survive=True)
     assert (outcome.status, outcome.rank) == ("failed", 1), "the others were ended for that"
 
 
@@ -102,7 +107,7 @@ def test_a_run_that_was_stopped_after_losses_was_stopped(tmp_path: Path) -> None
         (-9, "SIGKILL): killed, perhaps for want of memory"),
         (-6, "SIGABRT): aborted (SIGABRT)"),
         (-11, "SIGSEGV): crashed (SIGSEGV)"),
-        (3, "exit code 3): it printed no error"),
+        (3, "exit code 3)"),
     ],
 )
 @pytest.mark.parametrize("launcher", [OPEN_MPI, MPICH, ""])
@@ -111,20 +116,20 @@ def test_the_rank_that_died_is_named(tmp_path: Path, end: int, why: str, launche
     rank tells how it has ended, whatever the launcher says."""
     for rank in range(3):
         write_rank(tmp_path, rank, finished=False)
-    note(tmp_path, RankFailure(1, end, 1.0))
-    note(tmp_path, RankFailure(0, 143, 0.5))  # asked to end
+    note(tmp_path, RankEnd(1, end, 1.0))
+    note(tmp_path, RankEnd(0, 143, 0.5))  # asked to end
     (tmp_path / LAUNCHER_LOG).write_text(launcher.replace("rank 1 with", "rank 0 with"))
-    verdict = judge_run(tmp_path, 3, JobExit(137))
+    verdict = judge(tmp_path, 3, JobExit(137))
     assert verdict.outcome.rank == 1
-    assert verdict.outcome.error == f"rank 1, a worker, ended without a word ({why}"
-    assert said(verdict).startswith("rank 1, a worker, ended")
+    assert verdict.outcome.error == f"rank 1, a worker, failed first ({why}"
+    assert said(verdict).startswith("rank 1, a worker, failed first")
 
 
 def test_a_rank_whose_watcher_died_with_it_is_named_by_the_launcher(tmp_path: Path) -> None:
     (tmp_path / LAUNCHER_LOG).write_text(OPEN_MPI)
     outcome = judged(tmp_path, 2, JobExit(137))
     assert outcome.rank == 1
-    assert (outcome.error or "").startswith("rank 1 ended without a word (exit code 137): killed")
+    assert (outcome.error or "").startswith("rank 1 failed first (exit code 137): killed")
 
 
 def test_ranks_that_never_began_are_not_blamed_where_nobody_names_them(tmp_path: Path) -> None:
@@ -146,7 +151,7 @@ def test_ranks_that_fell_silent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mendable", "kind"), [(True, UserError), (False, RunFailedError)])
 def test_the_first_error_decides(tmp_path: Path, mendable: bool, kind: type[Exception]) -> None:
     write_failure(tmp_path, Failure(rank=1, mendable=mendable, message="so it is", traceback=""))
-    verdict = judge_run(tmp_path, 2, JobExit(1))
+    verdict = judge(tmp_path, 2, JobExit(1))
     assert verdict.outcome == Outcome(status="failed", error="so it is", rank=1)
     assert "so it is" in said(verdict, kind)
 
@@ -166,9 +171,10 @@ def test_an_error_that_no_rank_could_write_down_is_told(tmp_path: Path) -> None:
     error = judged(tmp_path, 2, JobExit(1)).error or ""
     assert error.endswith("error in launcher.log: ImportError: cannot import name 'c' from 'a.b'")
     log_file(tmp_path, 0).write_text(text)
-    note(tmp_path, RankFailure(0, 1, 1.0))
+    note(tmp_path, RankEnd(0, 1, 1.0))
     error = judged(tmp_path, 2, JobExit(1)).error or ""
-    assert error.endswith("error in rank-0.log: ImportError: cannot import name 'c' from 'a.b'")
+    expected = "rank 0 failed first (exit code 1): ImportError: cannot import name 'c' from 'a.b'"
+    assert error == expected
 
 
 def test_ranks_that_nobody_knows_of_may_have_been_killed(tmp_path: Path) -> None:
@@ -195,10 +201,10 @@ def found_by_rank_1(folder: Path, message: str) -> None:
 @pytest.mark.parametrize(
     ("end", "log", "error"),
     [
-        (-9, "", "rank 0, a server, ended without a word (SIGKILL): killed, "),
-        (None, OPEN_MPI.replace("rank 1", "rank 0"), "rank 0, a server, ended without"),
+        (-9, "", "rank 0, a server, failed first (SIGKILL): killed, "),
+        (None, OPEN_MPI.replace("rank 1", "rank 0"), "rank 0, a server, failed first"),
         (74, "", "rank 0 could not write its records"),
-        (-6, "", "ended without a word (SIGABRT): aborted"),
+        (-6, "", "failed first (SIGABRT): aborted"),
     ],
 )
 def test_the_rank_that_died_is_blamed_and_not_the_one_that_noticed(
@@ -208,13 +214,13 @@ def test_the_rank_that_died_is_blamed_and_not_the_one_that_noticed(
     found_by_rank_1(tmp_path, message)
     log_file(tmp_path, 1).write_text(f"phalanx: rank 1: {message}\n")
     (tmp_path / LAUNCHER_LOG).write_text(f"{ABORTED}{log}")
-    note(tmp_path, RankFailure(1, 1, 1.0))
+    note(tmp_path, RankEnd(1, 1, 1.0))
     if end is not None:
-        note(tmp_path, RankFailure(0, end, 2.0))
-    verdict = judge_run(tmp_path, 2, JobExit(1))
+        note(tmp_path, RankEnd(0, end, 2.0))
+    verdict = judge(tmp_path, 2, JobExit(1))
     assert verdict.outcome.rank == 0
     assert error in (verdict.outcome.error or "")
-    assert isinstance(verdict.error, JobLostError)
+    assert isinstance(verdict.error, JobLostError) == (end in (None, -9)), "else by its program"
     assert "rank 1" not in said(verdict)
 
 
@@ -229,27 +235,28 @@ def test_the_rank_of_a_program_that_died_is_blamed_and_not_the_one_that_noticed(
         log_file(tmp_path, 1).write_text(f"Traceback (most recent call last):\n{message}\n")
     else:
         found_by_rank_1(tmp_path, message)
-    note(tmp_path, RankFailure(1, 1, 1.0))
+    note(tmp_path, RankEnd(1, 1, 1.0))
     if message == GONE:
-        verdict = judge_program(tmp_path, 2, JobExit(1))
+        verdict = judge(tmp_path, 2, JobExit(1))
         assert isinstance(verdict.error, JobLostError)
         assert said(verdict).startswith("rank 0 failed: its process is gone"), "as rank 1 noticed"
-    note(tmp_path, RankFailure(0, -9, 2.0))
-    verdict = judge_program(tmp_path, 2, JobExit(1))
+    note(tmp_path, RankEnd(0, -9, 2.0))
+    verdict = judge(tmp_path, 2, JobExit(1))
     assert isinstance(verdict.error, JobLostError)
-    assert said(verdict).startswith("rank 0 failed first (SIGKILL)\n")
+    who = "rank 0" if by_log else "rank 0, a server,"
+    assert said(verdict).startswith(f"{who} failed first (SIGKILL): killed")
     assert verdict.outcome.rank == 0
 
 
 def test_a_program_whose_only_failure_was_asked_for_is_told_by_it(tmp_path: Path) -> None:
-    note(tmp_path, RankFailure(1, -15, 1.0))
-    assert said(judge_program(tmp_path, 2, JobExit(143))).startswith("rank 1 failed first (SIGTERM")
+    note(tmp_path, RankEnd(1, -15, 1.0))
+    assert said(judge(tmp_path, 2, JobExit(143))).startswith("rank 1 failed first (SIGTERM")
 
 
 def test_a_peer_that_is_gone_is_named_where_its_end_is_not_known(tmp_path: Path) -> None:
     found_by_rank_1(tmp_path, GONE)
     (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 1: {GONE}\n{ABORTED}")
-    verdict = judge_run(tmp_path, 2, JobExit(1))
+    verdict = judge(tmp_path, 2, JobExit(1))
     assert verdict.outcome.rank == 0
     assert verdict.outcome.error == (
         "rank 0 failed: its process is gone (its last collectives: x.json), as rank 1 noticed"
@@ -269,7 +276,7 @@ def test_a_rank_that_called_abort_is_not_taken_for_the_one_that_died(tmp_path: P
 
 def test_an_error_of_a_rank_comes_before_the_deaths_that_follow_it(tmp_path: Path) -> None:
     found_by_rank_1(tmp_path, "ZeroDivisionError: made")
-    note(tmp_path, RankFailure(0, -9, 1.0))
+    note(tmp_path, RankEnd(0, -9, 1.0))
     outcome = judged(tmp_path, 2, JobExit(137))
     assert (outcome.rank, outcome.error) == (1, "ZeroDivisionError: made")
 
@@ -289,7 +296,7 @@ def test_the_reason_stays_where_the_disk_is_gone(
 
     write_rank(tmp_path, 0, finished=True)
     monkeypatch.setattr("shutil.disk_usage", refuse)
-    note(tmp_path, RankFailure(1, 74, 1.0))
+    note(tmp_path, RankEnd(1, 74, 1.0))
     error = judged(tmp_path, 2, JobExit(74)).error or ""
     assert "could not write its records" in error
     assert "which cannot be read: Stale file handle" in error
@@ -299,7 +306,7 @@ def test_the_reason_stays_where_the_disk_is_gone(
 def test_a_launcher_that_was_killed_is_recognised(tmp_path: Path, message: str | None) -> None:
     if message:
         found_by_rank_1(tmp_path, message)
-    note(tmp_path, RankFailure(0, 143, 1.0))  # asked to end by what is left of the launcher
+    note(tmp_path, RankEnd(0, 143, 1.0))  # asked to end by what is left of the launcher
     error = judged(tmp_path, 2, JobExit(-9)).error
     assert error == "the launcher was killed (SIGKILL), and its ranks with it"
 
@@ -327,14 +334,11 @@ def test_torn_records_are_no_obstacle(tmp_path: Path) -> None:
     write_rank(tmp_path, 0, finished=True)
     rank_file(tmp_path, 1).write_bytes(b"\xff\xfe{\n")
     (tmp_path / "error.json").write_bytes(b'{"rank": 1, "mes')
-    verdict = judge_run(tmp_path, 2, JobExit(1))
+    verdict = judge(tmp_path, 2, JobExit(1))
     assert "unfinished: rank 1." in (verdict.outcome.error or "")
     assert "unfinished: rank 1" in said(verdict)
     with pytest.raises(UserError, match=r"error\.json is damaged"):
         read_failure(tmp_path)
-
-
-HOSTS = {0: "n0", 1: "n1", 2: "n2"}
 
 
 @pytest.mark.parametrize("code", [0, 255, None])
@@ -364,10 +368,12 @@ def test_a_rank_of_another_node_that_died_first_is_named_with_its_host(
 ) -> None:
     for rank in range(3):
         write_rank(tmp_path, rank, finished=False)
-    nodes = RankNodes(hosts=HOSTS, ends=ends)
+    for at_s, (rank, end) in enumerate(ends.items()):
+        note(tmp_path, RankEnd(rank, end, at_s))
+    nodes = RankNodes(hosts=HOSTS)
     outcome = judged(tmp_path, 3, JobExit(0, nodes=nodes))
     assert outcome.rank == 2
-    assert (outcome.error or "").startswith("rank 2 (n2), a worker, ended without a word")
+    assert (outcome.error or "").startswith("rank 2 (n2), a worker, failed first (SIGKILL)")
 
 
 @pytest.mark.parametrize("says_where", [False, True])
@@ -382,7 +388,8 @@ def test_a_rank_that_was_cut_off_by_open_mpi_is_not_the_one_to_blame(
         f"{where}[n1:00000] *** An error occurred in Socket closed\n"
         "prterun has exited due to process rank 1 with PID 431 on node n1 calling\n"
     )
-    nodes = RankNodes(hosts=HOSTS, ends={1: 14})
+    note(tmp_path, RankEnd(1, 14, 1.0))
+    nodes = RankNodes(hosts=HOSTS)
     outcome = judged(tmp_path, 3, JobExit(14, nodes=nodes))
     error = outcome.error or ""
     if says_where:
@@ -397,7 +404,7 @@ def test_an_error_on_several_nodes_names_rank_and_host(tmp_path: Path) -> None:
     failure = Failure(rank=1, mendable=False, message="no good", traceback="", hostname="n1")
     write_failure(tmp_path, failure)
     nodes = RankNodes(hosts=HOSTS, lost={"n2": "no answer"})
-    verdict = judge_run(tmp_path, 3, JobExit(1, nodes=nodes))
+    verdict = judge(tmp_path, 3, JobExit(1, nodes=nodes))
     assert verdict.outcome.error == "no good (on n1)\n  n2 does not answer: no answer"
     assert said(verdict).startswith("rank 1 (n1) failed: no good\n  n2 does not")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import RunFailedError, UserError
-from phalanx.jobs.outcome import JobExit, judge_run
+from phalanx.jobs.outcome import JobExit, judge
 from phalanx.jobs.record import (
     COMMAND,
     closed_on_error,
@@ -110,11 +110,11 @@ def test_a_failure_is_printed_where_it_cannot_be_written(
 
 
 def test_a_rank_that_could_not_write_is_recognised_by_its_exit_code(tmp_path: Path) -> None:
-    error = judge_run(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).outcome.error or ""
+    error = judge(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).outcome.error or ""
     assert error.startswith(f"a rank could not write its records to {tmp_path} (")
     assert error.endswith("bytes are free there)")
     (tmp_path / "launcher.log").write_text("phalanx: rank 1: OSError: [Errno 28] No space left\n")
-    error = judge_run(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).outcome.error or ""
+    error = judge(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).outcome.error or ""
     assert error.endswith("launcher.log: rank 1: OSError: [Errno 28] No space left")
 
 

@@ -71,9 +71,9 @@ def test_the_failure_of_a_program_names_its_host(
     program = [str(programs("own_loop.py")), "", "raise ValueError('no good')"]
     code, said = on_n0(nodes, *PHALANX, "launch", *HOSTS, "--log-dir", folder, *program)
     assert code == 1, said
-    assert "rank 1 (n1) failed first" in said
+    assert "rank 1 (n1) failed" in said
     assert "ValueError: no good" in said
-    assert files_in(nodes, folder) >= {"rank-0.log", "rank-1.log", "failed-1.json", "rank-1.jsonl"}
+    assert files_in(nodes, folder) >= {"rank-0.log", "rank-1.log", "ended-1.json", "rank-1.jsonl"}
     outcome = outcome_in(nodes, folder)
     assert outcome["status"] == "failed"
     assert "no good" in str(outcome["error"])

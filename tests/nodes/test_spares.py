@@ -171,7 +171,7 @@ def test_a_spare_on_another_node_is_asked_to_stop(nodes: Nodes, tmp_path: Path) 
             time.sleep(0.05)
         assert nodes.run("n1", ["kill", (folder / "process-2").read_text()]).returncode == 0
         assert job.wait(60 * PATIENCE) == EXIT_STOPPED, log.read_text()
-    assert "stopped as asked: the same command goes on from its checkpoint" in log.read_text()
+    assert "phalanx: stopped after step" in log.read_text()
     results, undisturbed = [], nodes.shared / "undisturbed"
     undisturbed.mkdir()
     for place in (folder, undisturbed):

@@ -14,6 +14,7 @@ import pytest
 from phalanx.checkpoints.find import find_newest
 from phalanx.checkpoints.folder import readable_folders
 from phalanx.errors import EXIT_STOPPED
+from phalanx.jobs.rank_end import read_ends
 from phalanx.records.files import read_run
 from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, forked_python
 
@@ -90,7 +91,7 @@ def test_a_run_that_is_preempted_goes_on_to_the_same_bits(tmp_path: Path, truth:
             send(process, tmp_path, target)
             output, _ = process.communicate(timeout=60 * PATIENCE)
         assert process.returncode == EXIT_STOPPED, output
-        assert "stopped as asked: the same command goes on from its checkpoint" in output
+        assert "phalanx: stopped after step" in output
         outcome = read_run(tmp_path / f"logs-{number}").outcome
         assert "stopped after step" in (outcome.error or ""), "no end of the run was agreed"
         assert 1 <= len(readable_folders(tmp_path / "checkpoints")) <= 2
@@ -133,8 +134,8 @@ def test_a_rank_that_ends_late_has_stopped_all_the_same(tmp_path: Path) -> None:
         env={**os.environ, **ONE_THREAD},
     )
     assert done.returncode == EXIT_STOPPED, done.stdout + done.stderr
-    assert "stopped as asked" in done.stdout + done.stderr
-    assert not list((tmp_path / "logs").glob("failed-*"))
+    assert "phalanx: stopped after step" in done.stdout + done.stderr
+    assert set(read_ends(tmp_path / "logs").values()) == {EXIT_STOPPED}
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.jobs.rank_failure import failure_file
+from phalanx.jobs.rank_end import end_file
 from phalanx.records.files import read_run, record_file
 from phalanx.records.schema import Run
 from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, long
@@ -53,7 +53,7 @@ def test_a_rank_that_fails_after_a_recovery_has_the_number_that_it_began_with(
 ) -> None:
     done = launch(tmp_path, "-n", 3, PROGRAMS / "fails_later.py")
     assert done.returncode == 1
-    assert "rank 2 failed first (exit code 1): ArithmeticError: rank 1 of 2" in done.stderr
+    assert "rank 2 failed: ArithmeticError: rank 1 of 2" in done.stderr
     outcome = read_run(tmp_path / "logs").outcome
     assert (outcome.status, outcome.rank) == ("failed", 2)
 
@@ -84,7 +84,7 @@ def test_a_death_while_the_program_starts_ends_it_or_is_survived(
     done = subprocess.run(
         list(map(str, words)), capture_output=True, text=True, timeout=90 * PATIENCE, check=False
     )
-    ended_at, failure = time.time(), failure_file(tmp_path, rank)
+    ended_at, failure = time.time(), end_file(tmp_path, rank)
     if done.returncode == 0:
         assert moment not in ("import", "world") and "came to its end" in done.stdout
         return

@@ -232,5 +232,5 @@ def test_a_rank_that_fails_ends_all(command: list[str], tmp_path: Path) -> None:
     words = ("--survive", "--strategy", "mpi", "--ranks", "3")
     done = train(command, tmp_path, *words, deaths=[(1, "failure", 3)])
     assert done.returncode == 1, done.stdout
-    assert "rank 1, a worker, ended without a word (exit code 3)" in done.stderr
+    assert "rank 1 failed first (exit code 3)" in done.stderr
     assert read_run(tmp_path / "run").outcome.status == "failed"

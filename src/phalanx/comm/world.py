@@ -23,7 +23,6 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.communicators import CLOSING_TIMEOUT_S, Heritage, OpenCommunicators, tag_limit
 from phalanx.comm.connections import Connections
-from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.failure_detector import NOTICE_TAG, FailureDetector
 from phalanx.comm.faults import is_fault_tolerant, unwatch, watch
 from phalanx.comm.flight_recorder import FlightRecorder
@@ -42,14 +41,15 @@ from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.workers import refuse_worker
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect, how_to_start
-from phalanx.jobs.rank_failure import note_joined
+from phalanx.jobs.rank_end import note_joined
 from phalanx.jobs.survival import COLLECTIVES, check_components
 
 Object = TypeVar("Object")
 
-# Of Open MPI. Its one-sided UCX component complains on stderr when a shared window is made, and is
-# not used for it. By TCP it sends up to 64 KB without an answer of the receiver; here as much as
-# any of our messages between nodes has. Set before MPI is initialised; the user's own setting wins.
+# Variables of Open MPI. Its one-sided UCX component complains on stderr when a program makes a
+# shared window, and is not used for it. It sends up to 64 KB by TCP without an answer of the
+# receiver; here as much as any of our messages between nodes has. They are set before MPI is
+# initialised; the user's own setting wins.
 _EAGER_BYTES = str(MAX_NETWORK_BYTES + 4096)  # with its header
 MPI_VARIABLES = {
     "OMPI_MCA_osc": "^ucx",
@@ -97,7 +97,7 @@ class World:
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
         self.original_ranks = heritage.original_ranks if heritage else tuple(range(self.size))
-        """Of its ranks in the world that they started in: records are named by them."""
+        """Numbers of its ranks in the world that they started in, by which records are named."""
         self._still_open = heritage.communicators if heritage else OpenCommunicators()
         self.dependents: weakref.WeakSet[World] = weakref.WeakSet()
         """Worlds made of this one, abandoned with it."""
@@ -126,7 +126,7 @@ class World:
         detector.close()
         on_this_node = [ranks[peer] for peer in range(self.size) if nodes[peer] == nodes[self.rank]]
         self.settings: Settings = replace(settings, cores=cores_of(on_this_node))
-        """What shapes collectives, agreed by all ranks."""
+        """Settings that shape collectives, agreed by all ranks."""
         self.policy = WaitPolicy.for_node(self.local_size, self.settings.cores)
         if self.link is not None:
             self.policy = WaitPolicy.for_network()
@@ -166,8 +166,8 @@ class World:
         """Initialise MPI, if nobody has yet, and join the ranks that its launcher started.
 
         communicator: mpi4py's, of the ranks to join; None: all.
-        link, check, raises: as `World`; LauncherMismatchError when MPI sees other ranks than the
-        launcher started, each of which would work alone; UserError in a rank's worker.
+        link, check, raises: as `World`; UserError when MPI sees other ranks than the launcher
+        started, each of which would work alone, and in a rank's worker.
         """
         refuse_worker()
         for name, value in MPI_VARIABLES.items():
@@ -342,7 +342,7 @@ class World:
             link_emulator=self._link_emulator,
             still_open=self._still_open,
         )
-        # Between nodes counting costs nothing beside a message; on one node calls are direct.
+        # Counting costs nothing beside a message between nodes; on one node calls are direct.
         counts = len(set(nodes)) > 1 or os.environ.get(COUNT, "0") not in ("", "0")
         return Group(
             connections,
@@ -388,7 +388,7 @@ def _check_launched(mpi: Any) -> None:
     launched, size = detect(os.environ), mpi.COMM_WORLD.Get_size()
     if launched is not None and launched.world_size != size:
         library = _library_of(mpi)
-        raise LauncherMismatchError(
+        raise UserError(
             f"{launched.launcher} started rank {launched.rank} of {launched.world_size}, but MPI "
             f"({library}) sees rank {mpi.COMM_WORLD.Get_rank()} of {size}: "
             f"{how_to_start(launched, library)}"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from phalanx.jobs.frames import Decoder, Frame
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
-from phalanx.jobs.relay import ENDED, ORDER, Order
+from phalanx.jobs.relay import ORDER, Order
 from phalanx.records.files import write_atomically
 from phalanx.records.regular_file import is_component
 
 DRAIN_TIMEOUT_S = 5.0
-"""For what the launcher has written, once it has ended."""
+"""Time for what the launcher has written, once it has ended."""
 _READ_BYTES = 1 << 16
 _GROWS = (".jsonl", ".log")
 
@@ -54,13 +54,9 @@ class Files:
 
 
 class Collector:
-    """Reads the output of a launcher in a thread of its own.
-
-    ends: exit codes of the ranks, negative for a signal, the first to end first.
-    """
+    """Reads the output of a launcher in a thread of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.ends: dict[int, int] = {}
         self._files, self.key = Files(folder), secrets.token_hex(16)
         self._log = folder / LAUNCHER_LOG
         self._source, self.output = os.pipe()
@@ -87,17 +83,11 @@ class Collector:
                     # A full disk must not stop the launcher; the outcome says what is missing.
                     with contextlib.suppress(OSError):
                         if isinstance(item, Frame):
-                            self._take(item)
+                            self._files.take(item)
                         else:
                             log.write(item)
             log.write(decoder.close())
         os.close(self._source)
-
-    def _take(self, frame: Frame) -> None:
-        if frame.name == ENDED:
-            self.ends[frame.rank] = int(frame.data)
-        else:
-            self._files.take(frame)
 
 
 @contextlib.contextmanager

@@ -9,12 +9,11 @@ import signal
 import time
 from pathlib import Path
 
-from phalanx.jobs.rank_failure import has_joined
-from phalanx.jobs.rank_log import read_failures
+from phalanx.jobs.rank_end import has_joined, read_failures
 from phalanx.jobs.state_clock import StateClock
 
 JOIN_S = 2.0
-"""For ranks that have met to write it down, after a death."""
+"""Time for ranks that have met to write it down, after a death."""
 
 
 class EarlyDeath:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from phalanx.jobs.rank_log import has_failed, log_file
+from phalanx.jobs.rank_end import has_failed
+from phalanx.jobs.rank_log import log_file
 from phalanx.records.events import Event, RecoveredEvent
 from phalanx.records.files import EventTail, rank_file
 from phalanx.records.rank_texts import LOSS_LINE
@@ -31,7 +32,7 @@ class FirstRankTail:
         self._tails = [EventTail(rank_file(folder, 0))]
         self._touched_at, self._has_begun = 0.0, False
         self._lost = [set[int]()]
-        """By rank: those without which it goes on, as far as its file was read."""
+        """Ranks without which each goes on, as far as its file was read."""
 
     def read_new(self) -> Iterator[Event]:
         """Yield what was added since the last call."""
@@ -64,7 +65,7 @@ class FirstRankOutput:
         """folder: of the logs, and of the notes of how processes have ended."""
         self._folder, self._ranks, self._output = folder, ranks, output
         self._read = [0]
-        """By rank: bytes of its log."""
+        """Bytes read of the log of each rank."""
         self._are_shown = {0}
         """Ranks that have printed something as the first."""
 

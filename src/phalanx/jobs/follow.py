@@ -25,7 +25,7 @@ from phalanx.jobs.job import Job
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.outcome import JobExit
 from phalanx.jobs.patience import Patience
-from phalanx.jobs.rank_log import read_failures
+from phalanx.jobs.rank_end import read_failures
 from phalanx.jobs.state_clock import StateClock
 from phalanx.jobs.stray_daemon import FROZEN_S
 from phalanx.records.wait_reports import remove_reports
@@ -34,11 +34,11 @@ POLL_INTERVAL_S = 0.1
 START_S = 600.0
 """Minimum time for ranks to start: imports alone may take minutes on a slow network file system."""
 SLOW_START_S = 20.0
-"""After which a line says that no rank has begun."""
+"""Time after which a line says that no rank has begun."""
 FAILED_S = 4.0
-"""For a launcher to end by itself after a rank has failed."""
+"""Time for a launcher to end by itself after a rank has failed."""
 LOST_GRACE_S = 1.0
-"""For the processes of a launcher that does not."""
+"""Time for the processes of a launcher that does not."""
 
 
 def follow(
@@ -54,7 +54,7 @@ def follow(
     patience_s: float | None = None,
     grace_s: float | None = None,
     listens: Callable[[], bool] = lambda: True,
-) -> tuple[JobExit, Job, Collector | None]:
+) -> tuple[JobExit, Job]:
     """Start the processes of a job and wait for them, once more where the launcher has ended by a
     fault of its own before any rank began.
 
@@ -62,7 +62,7 @@ def follow(
     go on when a rank dies. patience_s: a rank that keeps others waiting for longer is killed.
     grace_s: for ranks that listen to save and stop after SIGTERM to this process; None: it ends
     them.
-    Returns: how they ended, the job that has, and what ranks on other nodes said.
+    Returns: how they ended, and the job that has.
     """
     slow_start = SlowStart(folder, nodes)
     early_death = EarlyDeath(folder, ranks) if survive else None
@@ -72,7 +72,7 @@ def follow(
         return update()
 
     for is_second in (False, True):
-        with started(commands, folder, nodes) as (job, collector):
+        with started(commands, folder, nodes) as job:
             if grace_s is not None:
                 job.stop_on_termination(listens, grace_s, has_launcher=has_launcher)
             patience = Patience(folder, patience_s, job.token, nodes) if patience_s else None
@@ -95,7 +95,7 @@ def follow(
             file=sys.stderr,
         )
     remove_reports(folder)
-    return ending, job, collector
+    return ending, job
 
 
 class SlowStart:
@@ -128,16 +128,12 @@ def must_end(folder: Path, *, survive: bool) -> bool:
 
 
 @contextlib.contextmanager
-def started(
-    commands: Sequence[Command], folder: Path, nodes: Allocation
-) -> Iterator[tuple[Job, Collector | None]]:
-    """Start the processes of a job and end them with the block; all records are then in `folder`.
-
-    The collector: None where all ranks are on this machine.
-    """
+def started(commands: Sequence[Command], folder: Path, nodes: Allocation) -> Iterator[Job]:
+    """Start the processes of a job and end them with the block; all records are then in
+    `folder`."""
     if not nodes.has_others:
         with Job.start(commands, folder / LAUNCHER_LOG) as local:
-            yield local, None
+            yield local
         return
     collector = Collector(folder)
     job: Job | None = None
@@ -147,7 +143,7 @@ def started(
             with Job.start(there, folder / LAUNCHER_LOG, output=collector.output) as running:
                 job = running
                 collector.release()
-                yield job, collector
+                yield job
     except BaseException:
         if job is not None:
             end_elsewhere(nodes, job.token)

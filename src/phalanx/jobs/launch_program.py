@@ -17,17 +17,16 @@ from phalanx.errors import JobLostError, UserError
 from phalanx.jobs import rank_log, run_python
 from phalanx.jobs.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.jobs.binding import OWN_POOLS, THREAD_POOLS, thread_variables
-from phalanx.jobs.collector import Collector
 from phalanx.jobs.command import Command, local_commands, memory_variables, mpi_job
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.elsewhere import end_elsewhere
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail, Output
 from phalanx.jobs.follow import follow
-from phalanx.jobs.incomplete import report_incomplete
+from phalanx.jobs.incomplete import read_incomplete, report_incomplete
 from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.job import DEFAULT_STOP_S, Job
 from phalanx.jobs.listening import is_listening
-from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge_program, judge_run
+from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge
 from phalanx.jobs.record import close_running, closed_on_error, end_record, outcome_of
 from phalanx.records.events import Event
 from phalanx.records.files import read_run, record_file
@@ -110,7 +109,7 @@ def launch_program(
         return bool(events) or tail.was_touched() or has_said
 
     with closed_on_error(folder, Run):
-        ending, job, collector = follow(
+        ending, job = follow(
             commands,
             folder,
             nodes,
@@ -125,9 +124,7 @@ def launch_program(
         )
     if shown is not None:
         shown.copy_new()
-    verdict = _judge(
-        folder, ranks, ending, nodes, job, collector, survive=survive, keeps_record=keeps_record
-    )
+    verdict = _judge(folder, ranks, ending, nodes, job, survive=survive)
     return _close(folder, verdict, ranks, job, keeps_record=keeps_record)
 
 
@@ -161,23 +158,14 @@ def _process_variables(threads: int | None) -> dict[str, str]:
 
 
 def _judge(
-    folder: Path,
-    ranks: int,
-    ending: JobExit,
-    nodes: Allocation,
-    job: Job,
-    collector: Collector | None,
-    *,
-    survive: bool,
-    keeps_record: bool,
+    folder: Path, ranks: int, ending: JobExit, nodes: Allocation, job: Job, *, survive: bool
 ) -> Verdict:
     """Judge how a job has ended, and end what a failed one has left on other nodes."""
-    judge = judge_run if keeps_record else judge_program
-    if collector is None:
+    if not nodes.has_others:
         return judge(folder, ranks, ending, survive=survive)
     placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
     names = [node.name for node, here in placed for _ in range(here)]
-    known = RankNodes(hosts=dict(enumerate(names)), ends=collector.ends)
+    known = RankNodes(hosts=dict(enumerate(names)))
     verdict = judge(folder, ranks, ending._replace(nodes=known), survive=survive)
     if verdict.outcome.status != "failed":
         return verdict
@@ -196,10 +184,12 @@ def _close(
     if error is not None:
         close_running(folder, Run, outcome, over=("failed",) if verdict.is_known else ())
         raise error
+    if keeps_record or outcome.lost:  # rank 0, which keeps its program's, may be among them
+        outcome = read_incomplete(outcome, folder, ranks)
     if keeps_record:
         end_record(folder, Run, outcome)
-    elif outcome.lost:  # rank 0 may be among them
-        close_running(folder, Run, judge_run(folder, ranks, JobExit(0)).outcome)
+    elif outcome.lost:
+        close_running(folder, Run, outcome)
     if record_file(folder, Run).exists():
         report_incomplete(read_run(folder).outcome)
     return outcome.lost

@@ -15,10 +15,11 @@ _OURS = "phalanx: "
 LONGEST = 300
 """Characters of a last word that are shown."""
 _MOST_LINES = 1000
-"""At the end of a log, in which an exception is looked for."""
+"""Lines at the end of a log in which an exception is looked for."""
 _NOT_STARTED = "PMIx server's listener thread failed to start"
 _NOT_STARTED_CODE = 213
-"""With both Open MPI's launcher ends before it has started a rank, once in thousands of starts."""
+"""Exit code of Open MPI's launcher that has ended so before it has started a rank, once in
+thousands of starts."""
 
 
 def read_log(folder: Path) -> str:
@@ -156,11 +157,12 @@ _KILLED, _ABORTED, _CRASHED = (
 def explain_silence(folder: Path, exit_code: int | None, log: Path | None = None) -> str:
     """Return a sentence on why ranks ended that wrote no error down.
 
-    log: of the rank that is certain to have ended first; the sentence goes on after a colon.
+    log: of the rank that is certain to have ended first; the sentence goes on after a colon, and is
+    empty where nothing is known.
     """
     is_of_rank, log = log is not None, log or folder / LAUNCHER_LOG
     words = printed_error(log)
-    if words is not None:
+    if words is not None and exit_code not in _KILLED:  # it cannot have printed that
         return f"{'the' if is_of_rank else 'The'} first error in {log.name}: {words}"
     text = read_log(folder) + (log.read_text(errors="replace") if log.exists() else "")
     found = next((line.strip() for line in text.splitlines() if _is_of_memory(line)), None)
@@ -174,7 +176,7 @@ def explain_silence(folder: Path, exit_code: int | None, log: Path | None = None
     elif exit_code in _KILLED:
         sentence = "killed, perhaps for want of memory"
     elif is_of_rank:
-        sentence = "it printed no error"
+        return ""
     elif launcher is not None:
         sentence = f"the launcher's first words: {launcher}"
     else:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from phalanx.jobs.rank_failure import NOTES
+from phalanx.jobs.rank_end import NOTES
 
 State = Literal["listening", "stopped", "over"]
 

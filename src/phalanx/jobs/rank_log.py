@@ -1,4 +1,4 @@
-"""Run a rank's program with its output in a file of its own, and note how it failed.
+"""Run a rank's program with its output in a file of its own, and note how it ended.
 
 Run as a program, `-m phalanx.jobs.rank_log <folder> <word>...`. That of the rank finds RANK,
 WORLD_SIZE and the like, as under torchrun. On a node that lacks the folder it gets one of that node
@@ -25,15 +25,7 @@ from phalanx.jobs.binding import use_own_cores
 from phalanx.jobs.detect import detect
 from phalanx.jobs.listening import has_stopped
 from phalanx.jobs.orphan import end_with_parent
-from phalanx.jobs.rank_failure import (
-    NOTES,
-    RankFailure,
-    failure_file,
-    forget_reserved,
-    note,
-    reserve,
-    write_end,
-)
+from phalanx.jobs.rank_end import ASKED_TO_END, NOTES, RankEnd, end_file, note, reserve
 from phalanx.jobs.relay import Order, Sender
 from phalanx.jobs.relayed import RELAYED, flush
 from phalanx.jobs.stray_daemon import end_frozen_daemons, end_stray_daemon
@@ -41,8 +33,6 @@ from phalanx.jobs.survival import FAULT_TOLERANCE
 from phalanx.jobs.temporary import job_folder
 from phalanx.jobs.variables import set_variables
 
-ASKED_TO_END = (-signal.SIGTERM, 128 + signal.SIGTERM)
-"""Exit codes of ranks that a launcher has ended, because another one has failed."""
 _EXIT_NOT_FOUND = 127
 
 
@@ -51,37 +41,8 @@ def log_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.log"
 
 
-def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankFailure]:
-    """Return the failures of the ranks, the first first.
-
-    deaths_first: of a job whose launcher kills nobody: those who saw a death come after it.
-    A rank that a launcher ended because another had failed comes after that one.
-    """
-    failures = [
-        RankFailure(**json.loads(path.read_text())) for path in folder.glob("failed-*.json")
-    ]
-
-    def order(failure: RankFailure) -> tuple[bool, bool, float]:
-        is_late = deaths_first and failure.exit_code >= 0
-        return failure.exit_code in ASKED_TO_END, is_late, failure.at_s
-
-    return sorted(failures, key=order)
-
-
-def has_failed(folder: Path, rank: int) -> bool:
-    """Return whether a rank's process has failed or died."""
-    return failure_file(folder, rank).exists()
-
-
-def read_ends(folder: Path) -> dict[int, int]:
-    """Return the exit codes of the ranks of a job with ULFM, negative for a signal, by rank."""
-    found = folder.glob("finished-*")
-    codes = {int(path.stem.split("-")[1]): int(path.read_text()) for path in found}
-    return codes | {failure.rank: failure.exit_code for failure in read_failures(folder)}
-
-
 def _watch(folder: Path, words: list[str], rank: int, sender: Sender | None) -> int:
-    """Run a rank's program to its end, and note how it failed; return its exit code, negative for a
+    """Run a rank's program to its end, and note how it ended; return its exit code, negative for a
     signal. sender: None: all ranks are on the launching node."""
     end_with_parent()
     use_own_cores(os.environ)
@@ -100,7 +61,7 @@ def _watch(folder: Path, words: list[str], rank: int, sender: Sender | None) -> 
             )
         except OSError as error:
             log.write(f"phalanx: cannot start {words[0]}: {error.strerror}\n".encode())
-            note(folder, RankFailure(rank, _EXIT_NOT_FOUND, time.time()))
+            note(folder, RankEnd(rank, _EXIT_NOT_FOUND, time.time()))
             return _EXIT_NOT_FOUND
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -114,12 +75,8 @@ def _watch(folder: Path, words: list[str], rank: int, sender: Sender | None) -> 
     code = process.wait()
     if code in ASKED_TO_END and has_stopped(folder, rank):
         code = EXIT_STOPPED  # its launcher ends the others as soon as the first has ended so
-    if code not in (0, EXIT_STOPPED):
-        note(folder, RankFailure(rank, code, time.time()))
-    elif FAULT_TOLERANCE in os.environ:
-        write_end(folder, rank, folder / f"finished-{rank}", str(code))
     with contextlib.suppress(OSError):
-        forget_reserved(folder, rank)
+        note(folder, RankEnd(rank, code, time.time()))
     return code
 
 
@@ -142,7 +99,8 @@ def _run(order: Order | None, folder: Path, words: list[str]) -> int:
         with contextlib.suppress(OSError):
             if sender.is_away:
                 sender.send_new()
-            sender.send_end(code)
+            else:  # a network file system may show it late
+                sender.send_file(end_file(here, rank))
     return code
 
 
@@ -169,7 +127,7 @@ def note_abort(exit_code: int) -> None:
     with contextlib.suppress(OSError, ValueError):
         launched = detect(os.environ)
         if NOTES in os.environ and launched is not None:
-            failure = RankFailure(launched.rank, exit_code, time.time())
+            failure = RankEnd(launched.rank, exit_code, time.time())
             note(Path(os.environ[NOTES]), failure)
     flush()
     with contextlib.suppress(OSError):

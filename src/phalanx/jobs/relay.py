@@ -27,11 +27,9 @@ from phalanx.jobs.transport import skip_unneeded_networks
 
 ORDER = "PHALANX_RELAY"
 ERROR = "error.json"
-ENDED = "ended"
-"""Name of the exit code of a rank among its files."""
 _SCAN_EVERY_S = 0.25
 _WRITE_BYTES = 4096
-"""Of one write: atomic in a pipe."""
+"""Size of one write: atomic in a pipe."""
 
 
 class Order(NamedTuple):
@@ -79,7 +77,7 @@ class _Sent(NamedTuple):
 
 
 class Sender:
-    """Sends what a rank writes, and how it ends, to where its records belong."""
+    """Sends what a rank writes to where its records belong."""
 
     def __init__(self, order: Order, rank: int, folder: Path) -> None:
         """folder: of this node, in place of that of the order, or that one itself."""
@@ -91,11 +89,6 @@ class Sender:
                 path = folder / name
                 path.write_text(text)
                 self._sent[name] = _Sent(path.stat().st_ino, 0, path.stat().st_size)
-
-    def send_end(self, exit_code: int) -> None:
-        """Send how the rank's process has ended, negative for a signal. Raises: OSError without a
-        reader."""
-        self._send(ENDED, str(exit_code).encode())
 
     def send_while_running(self, process: subprocess.Popen[bytes]) -> None:
         """Send what is new in the folder until the process has ended; also at once, whenever it
@@ -136,9 +129,11 @@ class Sender:
         for path in sorted(self._folder.iterdir()):
             with contextlib.suppress(FileNotFoundError):
                 if not path.name.startswith(".") and path.is_file():
-                    self._send_file(path)
+                    self.send_file(path)
 
-    def _send_file(self, path: Path) -> None:
+    def send_file(self, path: Path) -> None:
+        """Send what a file has got since the last call. Raises: OSError without a reader, or where
+        there is no such file."""
         with path.open("rb") as file:
             state = os.fstat(file.fileno())
             sent = self._sent.get(path.name)
@@ -155,8 +150,8 @@ class Sender:
             data = data.replace(str(self._folder).encode(), self._order.folder.encode())
         self._send(path.name, data, version=sent.version, offset=sent.num_bytes)
 
-    def _send(self, name: str, data: bytes, *, version: int = 0, offset: int = 0) -> None:
-        """Send a chunk of a file, or a file of its own."""
+    def _send(self, name: str, data: bytes, *, version: int, offset: int) -> None:
+        """Send a chunk of a file."""
         key = self._order.key.encode()
         lines = b"".join(frames_of(key, self._rank, name, version, offset, data))
         for start in range(0, len(lines), _WRITE_BYTES):

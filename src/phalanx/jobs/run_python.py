@@ -18,12 +18,12 @@ from types import ModuleType
 from typing import Any
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.jobs.rank_failure import NOTES, RankFailure, note
+from phalanx.jobs.rank_end import NOTES, RankEnd, note
 from phalanx.jobs.stray_daemon import end_stray_daemon
 from phalanx.jobs.streams import lose_what_the_disk_refuses
 
 _GRACE_S = 1.0
-"""For the peers to notice by themselves who has failed, and to say so."""
+"""Time for the peers to notice by themselves who has failed, and to say so."""
 _OWN_FRAMES = (__file__, "<frozen runpy>", runpy.__file__)
 
 
@@ -63,7 +63,7 @@ def _abort(code: int) -> None:
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         if NOTES in os.environ:
             rank = mpi.COMM_WORLD.Get_rank()
-            note(Path(os.environ[NOTES]), RankFailure(rank, code, time.time()))
+            note(Path(os.environ[NOTES]), RankEnd(rank, code, time.time()))
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_GRACE_S)
