@@ -16,6 +16,7 @@ from cyclopts import Group, Parameter
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.batch import (
+    CLOUD,
     DEFAULT_NOTICE_S,
     SUBMIT,
     SUFFIX,
@@ -94,7 +95,7 @@ def write_job(
             when the batch system refuses the job.
     """
     assert options.submit is not None, "the caller has looked"
-    system, cloud = options.submit, options.submit in ("k8s", "trainjob")
+    system, cloud = options.submit, options.submit in CLOUD
     path = options.job_file or Path(f"{name}{SUFFIX[system]}")
     job = BatchJob(
         name=name,

@@ -11,17 +11,18 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from textwrap import indent
-from typing import Literal, get_args
+from typing import Literal
 
 from phalanx.errors import EXIT_LOST, EXIT_STOPPED, UserError
 
 System = Literal["slurm", "pbs", "k8s", "trainjob"]
 """Slurm, PBS (also OpenPBS), Kubernetes with the MPI Operator, and with Kubeflow's Trainer."""
-SYSTEMS: tuple[System, ...] = get_args(System)
+CLOUD: tuple[System, ...] = ("k8s", "trainjob")
 SUBMIT: dict[System, tuple[str, ...]] = {
     "slurm": ("sbatch",),
     "pbs": ("qsub",),
@@ -35,7 +36,7 @@ SUFFIX: dict[System, str] = {
     "trainjob": ".trainjob.yaml",
 }
 DEFAULT_NOTICE_S = 120
-"""Between SIGUSR1 and the end: a step, and a checkpoint."""
+"""Seconds between SIGUSR1 and the end: a step, and a checkpoint."""
 KILLED_BY_NOTICE = 128 + signal.SIGUSR1
 """Exit code of a command that the notice has ended, before it could listen for it."""
 MAX_LOSSES = 10
@@ -55,15 +56,15 @@ class BatchJob:
     """Cores of each rank."""
     time_s: int = 3600
     notice_s: int = DEFAULT_NOTICE_S
-    """Before the end of that time, SIGUSR1 is sent."""
+    """Seconds before the end of that time at which SIGUSR1 is sent."""
     folder: Path | None = None
-    """Where the command runs, on every node; None: where the system starts it."""
+    """Folder in which the command runs, on every node; None: where the system starts it."""
     file: Path
     """The job file itself."""
     directives: Sequence[str] = ()
     """More lines for the batch system, without its prefix: `--partition=long`, `-q long`."""
     image: str | None = None
-    """Of the containers in Kubernetes."""
+    """Image of the containers in Kubernetes."""
     runtime: str = "deepspeed-distributed"
     """ClusterTrainingRuntime of a TrainJob: one with an `mpi` policy, as this one of Trainer."""
 
@@ -112,95 +113,85 @@ def parse_time(text: str) -> int:
 
 
 def job_file(system: System, job: BatchJob) -> str:
-    """Return the text of the job file.
+    """Return the text of the job file, from the template of the system.
 
     Raises: UserError for a job in Kubernetes without an image.
     """
-    writers: dict[System, Callable[[BatchJob], str]] = {
-        "slurm": _slurm,
-        "pbs": _pbs,
-        "k8s": _mpi_job,
-        "trainjob": _train_job,
+    words = {
+        **vars(job),
+        "ranks_per_node": job.ranks_per_node,
+        "cores": job.ranks_per_node * job.threads,
+        "clock": _clock(job.time_s),
+        "name": _word(job.name),
+        "short_name": _word(job.name)[:15],
+        "change_folder": ""
+        if job.folder is None
+        else f"cd {shlex.quote(str(job.folder))} || exit\n",
     }
-    return writers[system](job)
+    words |= _in_pod(system, job, words) if system in CLOUD else _script(system, job, words)
+    return _filled(f"{system}{SUFFIX[system]}", words) + "\n"
 
 
-def _slurm(job: BatchJob) -> str:
-    directives = [
-        f"--job-name={_word(job.name)}",
-        f"--nodes={job.nodes}",
-        f"--ntasks-per-node={job.ranks_per_node}",
-        f"--cpus-per-task={job.threads}",
-        f"--time={_clock(job.time_s)}",
-        "--output=%x-%j.log",
-        "--open-mode=append",
-        "--requeue",
-        *([f"--signal=B:USR1@{job.notice_s}"] if job.notice_s else []),
-        *job.directives,
-    ]
-    again = 'scontrol requeue "$SLURM_JOB_ID"'
-    file = f"{_word(job.name)}-$SLURM_JOB_ID.losses"
-    count = f"date >> {file}; lost=$(wc -l < {file})"
-    return _script("#SBATCH", directives, job, again, count)
+def _script(system: System, job: BatchJob, words: dict[str, object]) -> dict[str, object]:
+    """Return what fills the template of a shell script."""
+    more, timer, stop_timer = list(job.directives), "", ""
+    if system == "slurm":
+        prefix, again = "#SBATCH", 'scontrol requeue "$SLURM_JOB_ID"'
+        file = f"{words['name']}-$SLURM_JOB_ID.losses"
+        count = f"date >> {file}; lost=$(wc -l < {file})"
+        more = [*([f"--signal=B:USR1@{job.notice_s}"] if job.notice_s else []), *more]
+    else:
+        prefix, again = "#PBS", f"qsub -v LOST=$lost {shlex.quote(str(job.file.absolute()))}"
+        count = "((lost += 1))"
+        if job.notice_s:  # PBS gives no notice of the end by itself
+            timer = f"(sleep {job.time_s - job.notice_s}; kill -USR1 $$) &\ntimer=$!\n"
+            stop_timer = "kill $timer 2>/dev/null\n"
+    codes = {
+        "lost_code": EXIT_LOST,
+        "max_losses": MAX_LOSSES,
+        "stopped_code": EXIT_STOPPED,
+        "killed_code": KILLED_BY_NOTICE,
+    }
+    return {
+        "directives": "".join(f"{prefix} {directive}\n" for directive in more),
+        "run": _run(job, on_term="ended=1; kill -TERM $command 2>/dev/null"),
+        "again": _filled("again.sh", {**codes, "again": again, "count": count}),
+        "timer": timer,
+        "stop_timer": stop_timer,
+    }
 
 
-def _pbs(job: BatchJob) -> str:
-    cores = job.ranks_per_node * job.threads
-    directives = [
-        f"-N {_word(job.name)[:15]}",
-        f"-l select={job.nodes}:ncpus={cores}:mpiprocs={job.ranks_per_node}",
-        f"-l walltime={_clock(job.time_s)}",
-        "-j oe",
-        "-r y",
-        *job.directives,
-    ]
-    # PBS gives no notice of the end by itself.
-    timer = f"(sleep {job.time_s - job.notice_s}; kill -USR1 $$) &\ntimer=$!\n"
-    again = f"qsub -v LOST=$lost {shlex.quote(str(job.file.absolute()))}"
-    before = f"lost=${{LOST:-0}}\n{timer if job.notice_s else ''}"
-    stop_timer = "kill $timer 2>/dev/null\n" if job.notice_s else ""
-    return _script("#PBS", directives, job, again, "((lost += 1))", before, stop_timer)
+def _in_pod(system: System, job: BatchJob, words: dict[str, object]) -> dict[str, object]:
+    """Return what fills the template of a job in Kubernetes. A pod that is to end gets SIGTERM, and
+    is asked to stop with a checkpoint; its exit code 75 has it started again."""
+    run = _run(job, on_term="kill -USR1 $command 2>/dev/null")
+    text = f"{words['change_folder']}{run}\nexit $code"
+    is_plain = all(w.isascii() and w.isprintable() for w in (*job.command, str(job.folder or "")))
+    margin = " " * (14 if system == "k8s" else 6)
+    return {
+        "label": _label(job.name),
+        "grace_s": max(30, job.notice_s),
+        "image": _quoted(_image(job)),
+        "runtime": _quoted(job.runtime),
+        "script": f"|\n{indent(text, margin)}" if is_plain else _quoted(text + "\n"),
+    }
 
 
-def _script(
-    prefix: str,
-    directives: Sequence[str],
-    job: BatchJob,
-    again: str,
-    count: str,
-    before: str = "",
-    after: str = "",
-) -> str:
-    """Return a shell script. again: queues the job anew. count: sets `lost` to the losses of its
-    lives, this one included. before, after: lines around the command."""
-    lines = "\n".join(f"{prefix} {directive}" for directive in directives)
-    return (
-        f"#!/bin/bash\n{lines}\n\n"
-        f"{_change_folder(job)}{before}{_run_and_wait(job)}{after}"
-        f"# {EXIT_LOST}: ranks or a node were lost after a checkpoint\n"
-        f"if [ $code -eq {EXIT_LOST} ]; then\n"
-        f"  {count}\n"
-        f"  [ $lost -le {MAX_LOSSES} ] && code={EXIT_STOPPED}\n"
-        "fi\n"
-        f"# {EXIT_STOPPED}: stopped with a checkpoint; {KILLED_BY_NOTICE}: before it had begun\n"
-        f"if [ $code -eq {EXIT_STOPPED} ] || [ $code -eq {KILLED_BY_NOTICE} ]; then\n"
-        '  [ -n "$ended" ] && exit $code  # SIGTERM: whoever ended the job decides\n'
-        f"  {again} && exit 0\n"
-        "fi\n"
-        "exit $code\n"
-    )
-
-
-def _run_and_wait(job: BatchJob) -> str:
+def _run(job: BatchJob, *, on_term: str) -> str:
     """Return shell commands that run the job's command, pass signals on, and set `code`."""
-    return (
-        "trap 'kill -USR1 $command 2>/dev/null' USR1\n"
-        "trap 'ended=1; kill -TERM $command 2>/dev/null' TERM\n"
-        f"{shlex.join(job.command)} &\n"
-        "command=$!\n"
-        "wait $command; code=$?  # a signal ends the wait\n"
-        "while kill -0 $command 2>/dev/null; do wait $command; code=$?; done\n"
-    )
+    return _filled("run.sh", {"command": shlex.join(job.command), "on_term": on_term})
+
+
+class _Template(Template):
+    """Text with places such as @name: shells have a use for the dollar."""
+
+    delimiter = "@"
+
+
+def _filled(name: str, words: Mapping[str, object]) -> str:
+    """Return the text of a template, without the end of its last line."""
+    text = Path(__file__).with_name("templates").joinpath(name).read_text()
+    return _Template(text.removesuffix("\n")).substitute(words)
 
 
 def _word(name: str) -> str:
@@ -211,92 +202,6 @@ def _word(name: str) -> str:
 def _clock(seconds: int) -> str:
     hours, rest = divmod(seconds, 3600)
     return f"{hours:02d}:{rest // 60:02d}:{rest % 60:02d}"
-
-
-def _mpi_job(job: BatchJob) -> str:
-    return f"""\
-apiVersion: kubeflow.org/v2beta1
-kind: MPIJob
-metadata:
-  generateName: {_label(job.name)}-
-spec:
-  slotsPerWorker: {job.ranks_per_node}
-  mpiImplementation: OpenMPI
-  launcherCreationPolicy: WaitForWorkersReady
-  runPolicy:
-    cleanPodPolicy: Running
-    backoffLimit: 100
-    activeDeadlineSeconds: {job.time_s}
-  mpiReplicaSpecs:
-    Launcher:
-      replicas: 1
-      restartPolicy: OnFailure
-      template:
-        spec:
-          terminationGracePeriodSeconds: {max(30, job.notice_s)}
-          containers:
-          - name: launcher
-            image: {_quoted(_image(job))}
-            command: [bash, -c]
-            args:
-            - {_script_in_yaml(job, " " * 14)}
-    Worker:
-      replicas: {job.nodes}
-      template:
-        spec:
-          containers:
-          - name: worker
-            image: {_quoted(_image(job))}
-            command: [/usr/sbin/sshd]
-            args: [-De]
-            resources:
-              limits:
-                cpu: {job.ranks_per_node * job.threads}
-"""
-
-
-def _train_job(job: BatchJob) -> str:
-    return f"""\
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainJob
-metadata:
-  generateName: {_label(job.name)}-
-spec:
-  runtimeRef:
-    name: {_quoted(job.runtime)}  # of Open MPI: the operator refuses MPICH and Intel MPI
-  activeDeadlineSeconds: {job.time_s}
-  trainer:
-    image: {_quoted(_image(job))}
-    numNodes: {job.nodes}
-    numProcPerNode: {job.ranks_per_node}
-    resourcesPerNode:
-      limits:
-        cpu: {job.ranks_per_node * job.threads}
-    command: [bash, -c]
-    args:
-    - {_script_in_yaml(job, " " * 6)}
-"""
-
-
-def _script_in_yaml(job: BatchJob, margin: str) -> str:
-    """Return what the pod runs as a string of YAML: a block to read, if all of it is plain text."""
-    if all(w.isascii() and w.isprintable() for w in (*job.command, str(job.folder or ""))):
-        return f"|\n{indent(_in_pod(job), margin)}"
-    return _quoted(_in_pod(job) + "\n")
-
-
-def _in_pod(job: BatchJob) -> str:
-    """Return what the launching pod runs: a pod that is to end gets SIGTERM, and is asked to
-    stop with a checkpoint; its exit code 75 has it started again."""
-    text = _run_and_wait(job).replace(
-        "'ended=1; kill -TERM $command 2>/dev/null' TERM",
-        "'kill -USR1 $command 2>/dev/null' TERM",
-    )
-    return f"{_change_folder(job)}{text}exit $code"
-
-
-def _change_folder(job: BatchJob) -> str:
-    return "" if job.folder is None else f"cd {shlex.quote(str(job.folder))} || exit\n"
 
 
 def _image(job: BatchJob) -> str:
