@@ -20,13 +20,7 @@ from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.inject import Inject, take_injections
 from phalanx.cli.preflight import Preflight, preflight_beside
-from phalanx.cli.restarts import (
-    MemoryCheckpointSeconds,
-    Patience,
-    Rebalance,
-    Restarts,
-    Spares,
-)
+from phalanx.cli.restarts import LOSSES, MemoryCheckpointSeconds, Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import allocation, check_ranks, use_hosts
@@ -65,11 +59,18 @@ class LaunchOptions:
     survive: Annotated[bool, Parameter(negative="")] = False
     """Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI."""
 
-    spares: Spares = 0
+    spares: Annotated[int, Parameter(group=LOSSES)] = 0
+    """--survive: ranks that are started beside the others, and wait, asleep, to take the places of
+    those that die (docs/survival.md)."""
 
-    patience: Patience = None
+    patience: Annotated[float | None, Parameter(group=LOSSES)] = None
+    """--survive: seconds for which a rank may keep the others waiting; one that is stopped or stuck
+    for longer is killed, and the others go on. Default: the timeout of the run ends the wait, and
+    the run."""
 
-    rebalance: Rebalance = False
+    rebalance: Annotated[bool, Parameter(negative="", group=LOSSES)] = False
+    """Give ranks that are slow for long fewer micro-batches, in a bitwise run; the results stay the
+    same (docs/survival.md)."""
 
     restarts: Restarts = 0
 
@@ -78,7 +79,7 @@ class LaunchOptions:
     inject: Inject = ()
 
     grace_s: float = DEFAULT_STOP_S
-    """After SIGTERM, time for a program of `phalanx.start` with checkpoints to save one and stop;
+    """Time after SIGTERM for a program of `phalanx.start` with checkpoints to save one and stop;
     then the ranks are ended."""
 
 
@@ -153,15 +154,18 @@ def launch(
 
 def _flags(options: LaunchOptions) -> list[str]:
     """Return the options that a job file passes on, beside those for ranks and threads."""
-    flags = ["--survive"] if options.survive else []
-    flags += ["--spares", str(options.spares)] if options.spares else []
-    flags += ["--restarts", str(options.restarts)] if options.restarts else []
-    every_s = options.memory_checkpoint_seconds
-    flags += [] if every_s is None else [COPIES_OPTION, f"{every_s:g}"]
-    flags += ["--rebalance"] if options.rebalance else []
-    flags += [] if options.patience is None else ["--patience", f"{options.patience:g}"]
-    flags += [] if options.grace_s == DEFAULT_STOP_S else ["--grace-s", f"{options.grace_s:g}"]
-    return flags + [word for text in options.inject for word in ("--inject", text)]
+    flags: list[str] = []
+    for name, value in vars(options).items():
+        option = f"--{name.replace('_', '-')}"
+        if name in ("ranks", "threads", "log_dir") or value == getattr(DEFAULTS, name):
+            continue
+        if value is True:
+            flags.append(option)
+        else:
+            number = f"{value:g}" if isinstance(value, float) else str(value)
+            texts = value if isinstance(value, tuple) else [number]
+            flags += [word for text in texts for word in (option, text)]
+    return flags
 
 
 def _number_of_ranks(options: LaunchOptions, batch: Submit) -> int:

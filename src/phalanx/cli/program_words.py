@@ -5,17 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-_OF_JOB_FILES = (
-    *("--submit", "--job-file", "--nodes", "--time", "--notice", "--directive"),
-    *("--image", "--runtime", "--workdir"),
-)
-_WITH_VALUE = (
-    *("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile"),
-    *("--restarts", "--memory-checkpoint-seconds", "--patience", "--inject", "--grace-s"),
-    *("--spares", "--steps"),
-    *_OF_JOB_FILES,
-)
-
 
 def separate_program(words: Sequence[str]) -> list[str]:
     """Return the words with `--` before the program of `phalanx launch` or `check`.
@@ -29,9 +18,17 @@ def separate_program(words: Sequence[str]) -> list[str]:
         return [*words[:number], program[0] if len(program) == 1 else shlex.join(program)]
     if not words or words[0] not in ("launch", "check"):
         return list(words)
-    number = 1
+    valued, number = _options_with_value(words[0]), 1
     while number < len(words) and words[number].startswith("-") and words[number] != "-m":
         if words[number] == "--":
             return list(words)
-        number += 2 if words[number] in _WITH_VALUE else 1
+        number += 2 if words[number] in valued else 1
     return [*words[:number], "--", *words[number:]] if number < len(words) else list(words)
+
+
+def _options_with_value(command: str) -> set[str]:
+    """Return the options of a command that the next word belongs to."""
+    from phalanx.cli.app import app  # takes a second, as in `main`
+
+    options = app[command].assemble_argument_collection()
+    return {name for each in options if each.hint is not bool for name in each.names}

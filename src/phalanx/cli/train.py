@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.as_json import printed_run
@@ -23,6 +25,7 @@ from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.records.files import read_run
 from phalanx.records.rank_texts import lost_text
 from phalanx.train.config import DEFAULTS, TrainConfig
+from phalanx.train.few_steps import few_steps
 from phalanx.train.job import TrainingJob
 from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import complete, folder_of, title, where
@@ -39,6 +42,7 @@ def train(
     inject: Inject = (),
     json_: Json = False,
     config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
+    steps: Annotated[int | None, Parameter(parse=False)] = None,  # of `phalanx trace`
 ) -> None:
     """Train a model: alone, over MPI or over Gloo.
 
@@ -72,6 +76,8 @@ def train(
     launched = detect(os.environ)
     if launched:
         refuse_hosts(hosts, hostfile, launched)
+        if steps is not None:
+            config = few_steps(complete(config, launched)[0], steps)
         _join(config, launched, json_=json_)
         return
     refuse_one_process(config, hosts, hostfile)
@@ -82,6 +88,7 @@ def train(
     except RunIsFinishedError as finished:
         console.print(str(finished), markup=False)
         return
+    config = config if steps is None else few_steps(config, steps)
     take_injections(inject, config.ranks)
     folder = folder_of(config)
     lines = [*where(config), choice.reason, *notices, title(config)]
