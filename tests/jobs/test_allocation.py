@@ -135,7 +135,9 @@ def test_names_in_short() -> None:
         *("n0", "n1", "n2", "n7", "m1"),
         *("r08x", "r09x", "r10x"),
     ]
-    assert expand_names("") == []
+    assert expand_names("a,b[1-2]")[0] == "a"
+    assert expand_names("n[03,07]-ib,m1") == ["n03-ib", "n07-ib", "m1"]
+    assert expand_names("r[1-2]n[1-4]") == expand_names("") == []
 
 
 def test_hostfiles_in_every_dialect(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import pytest
 from phalanx.jobs.variables import (
     ENABLE_VARIABLE,
     MARKER_VARIABLE,
-    first_host,
     is_users,
     set_variables,
 )
@@ -51,21 +50,6 @@ def test_several_nodes() -> None:
     assert found["LOCAL_RANK"] == "1"
     assert found["LOCAL_WORLD_SIZE"] == "2"
     assert "MASTER_PORT" in found
-
-
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [
-        ("", ""),
-        ("a", "a"),
-        ("a,b[1-2]", "a"),
-        ("n[1-3]", "n1"),
-        ("n[03,07]-ib,m1", "n03-ib"),
-        ("r[1-2]n[1-4]", ""),
-    ],
-)
-def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
-    assert first_host(nodes) == first
 
 
 @pytest.mark.parametrize("environ", [{}, BARE, TORCHRUN, ONE_NODE | TORCHRUN, SRUN, ONE_TASK])

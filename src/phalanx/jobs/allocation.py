@@ -36,9 +36,9 @@ class Allocation:
 
     nodes: tuple[Node, ...]
     source: str
-    """Who named them: "--hosts", "Slurm job 8"."""
+    """The one who named them: "--hosts", "Slurm job 8"."""
     is_named: bool = False
-    """By the user, to us: `--hosts`."""
+    """The user has named them to us: `--hosts`."""
     needs_flags: bool = False
     """The launcher has to be told; Slurm and MPI's own hostfile tell it by themselves."""
     has_remote_start: bool = False
@@ -257,7 +257,7 @@ def describe_idle_nodes(environ: Mapping[str, str]) -> str | None:
 
 def _of_slurm(environ: Mapping[str, str]) -> tuple[Node, ...]:
     """Parse SLURM_JOB_NODELIST (`n[0-2],m7`) and SLURM_TASKS_PER_NODE (`4(x2),3`)."""
-    slots = _per_node(environ.get("SLURM_TASKS_PER_NODE", ""))
+    slots = per_node(environ.get("SLURM_TASKS_PER_NODE", ""))
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES", "")
     if nodes.isdecimal() and len(slots) != int(nodes):
         slots = [1] * int(nodes)
@@ -269,18 +269,21 @@ def _of_slurm(environ: Mapping[str, str]) -> tuple[Node, ...]:
 
 def _slurm_cpus(environ: Mapping[str, str]) -> int:
     """Return the CPUs of Slurm's allocation; 0 without one."""
-    return sum(_per_node(environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
+    return sum(per_node(environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
 
 
-def _per_node(text: str) -> list[int]:
+def per_node(text: str) -> list[int]:
     """Parse the numbers that Slurm writes in short: `4(x2),3` for 4, 4 and 3."""
     words = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     return [int(count) for count, repeat in words for _ in range(int(repeat or 1))]
 
 
 def expand_names(text: str) -> list[str]:
-    """Return the names that Slurm writes in short: `n[0-2,7],m1` for n0, n1, n2, n7 and m1."""
+    """Return the names that Slurm writes in short: `n[0-2,7],m1` for n0, n1, n2, n7 and m1; none of
+    names in several dimensions."""
     names: list[str] = []
+    if re.search(r"\][^,]*\[", text):
+        return names
     for prefix, inside, suffix in re.findall(
         r"([^,\[\]]*)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)", text
     ):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from phalanx.errors import UserError
+from phalanx.jobs.allocation import per_node
 
 Launcher = Literal["openmpi", "hydra", "slurm", "torchrun"]
 
@@ -163,14 +164,8 @@ def _is_pmi_of_srun(environ: Mapping[str, str]) -> bool:
 def _slurm_tasks_here(environ: Mapping[str, str]) -> int | None:
     """Return entry SLURM_NODEID of SLURM_STEP_TASKS_PER_NODE, such as `4(x2),3`."""
     node = _number(environ, "SLURM_NODEID")
-    words = environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")
-    if node is None or words == [""]:
-        return None
-    tasks: list[int] = []
-    for word in words:
-        count, _, repeat = word.rstrip(")").partition("(x")
-        tasks += [int(count)] * int(repeat or 1)
-    return tasks[node] if node < len(tasks) else None
+    tasks = per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    return tasks[node] if node is not None and node < len(tasks) else None
 
 
 def _launched(

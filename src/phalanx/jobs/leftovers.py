@@ -26,7 +26,7 @@ _PROCESSES = Path("/proc")
 _DAEMON_NAMES = ("hydra_", "prted", "orted")
 _TRACKER = b"from multiprocessing.resource_tracker import main"
 TRACKERS_END_S = 2.0
-"""For trackers to remove what others have left, once these are gone."""
+"""Time for trackers to remove what others have left, once these are gone."""
 
 
 def processes_with(token: str) -> list[int]:
@@ -49,10 +49,15 @@ def process_ids() -> list[int]:
 
 def is_daemon(pid: int) -> bool:
     """Return whether `pid` is the daemon through which a launcher starts ranks on a node."""
+    return name_of(pid).startswith(_DAEMON_NAMES)
+
+
+def name_of(pid: int) -> str:
+    """Return the name of a process, the first letters of its program's; empty of one that is
+    gone."""
     with contextlib.suppress(OSError):
-        name = (_PROCESSES / str(pid) / "comm").read_text().strip()
-        return name.startswith(_DAEMON_NAMES)
-    return False
+        return (_PROCESSES / str(pid) / "comm").read_text().strip()
+    return ""
 
 
 def parent_of(pid: int) -> int:

@@ -6,13 +6,13 @@ names no job, from the launcher's process id, without communication.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import zlib
 from collections.abc import Mapping, MutableMapping
-from pathlib import Path
 
+from phalanx.jobs.allocation import expand_names
 from phalanx.jobs.detect import Launched, detect_mpi
+from phalanx.jobs.leftovers import name_of, parent_of
 
 ENABLE_VARIABLE = "PHALANX_ENV"  # "0": set nothing
 # Names and values set by Phalanx, by which a launcher below a rank tells them from a user's.
@@ -61,23 +61,12 @@ def variables_of(launched: Launched, environ: Mapping[str, str]) -> dict[str, st
         found["LOCAL_WORLD_SIZE"] = launched.local_world_size
     texts = {name: str(number) for name, number in found.items()}
     on_one_node = launched.local_world_size == launched.world_size
-    address = "127.0.0.1" if on_one_node else first_host(environ.get("SLURM_STEP_NODELIST", ""))
+    hosts = ["127.0.0.1"] if on_one_node else expand_names(environ.get("SLURM_STEP_NODELIST", ""))
     job = _job(environ) or (f"launcher {launcher_process()}" if on_one_node else None)
-    if address and job:
-        texts["MASTER_ADDR"] = address
+    if hosts and job:
+        texts["MASTER_ADDR"] = hosts[0]
         texts["MASTER_PORT"] = str(_FIRST_PORT + zlib.crc32(job.encode()) % _NUM_PORTS)
     return texts
-
-
-def first_host(nodes: str) -> str:
-    """Return the first host of a Slurm list such as `n[03-05,9],login`; empty if none."""
-    head, bracket, rest = nodes.partition("[")
-    if "," in head or not bracket:
-        return head.split(",")[0]
-    numbers, _, tail = rest.partition("]")
-    if "[" in tail.split(",")[0]:
-        return ""  # a name in several dimensions
-    return head + numbers.split(",")[0].split("-")[0] + tail.split(",")[0]
 
 
 def _job(environ: Mapping[str, str]) -> str | None:
@@ -92,23 +81,17 @@ def _job(environ: Mapping[str, str]) -> str | None:
 
 def launcher_process() -> int:
     """Return the process id of the launcher above this rank, past the shells between them."""
-    process = os.getppid()
-    with contextlib.suppress(OSError, ValueError):
-        for _ in range(_MAX_PARENTS):
-            name, _, rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")
-            if name.partition("(")[2] in _LAUNCHERS:
-                return process
-            process = int(rest.split()[1])
+    for process in parent_processes(_MAX_PARENTS):
+        if name_of(process) in _LAUNCHERS:
+            return process
     return os.getppid()
 
 
 def parent_processes(count: int) -> list[int]:
     """Return the process ids of this one's parent, the parent of that, and so on."""
     found = [os.getppid()]
-    with contextlib.suppress(OSError, ValueError):
-        while len(found) < count:
-            _, _, rest = Path(f"/proc/{found[-1]}/stat").read_text().rpartition(")")
-            found.append(int(rest.split()[1]))
+    while len(found) < count and (parent := parent_of(found[-1])):
+        found.append(parent)
     return found
 
 
