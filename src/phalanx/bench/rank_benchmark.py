@@ -17,7 +17,6 @@ from phalanx.bench.ranks import RankRecords
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.join_world import join_world
 from phalanx.comm.world import World
-from phalanx.jobs.detect import Launched
 from phalanx.records.collectives import (
     CallsEvent,
     JoinedEvent,
@@ -34,13 +33,9 @@ from phalanx.records.processor_time import peak_memory_bytes
 KERNELS: tuple[Kernel, ...] = ("copy", "add")
 
 
-def measure_on_rank(config: CollectivesConfig, folder: Path, launched: Launched | None) -> None:
+def measure_on_rank(config: CollectivesConfig, folder: Path) -> None:
     """Measure, with records in `folder`."""
-    world = join_world(
-        timeout_s=config.timeout_s,
-        num_started=launched.world_size if launched else None,
-        launcher=launched.launcher if launched else "the launcher",
-    )
+    world = join_world(timeout_s=config.timeout_s)
     records = RankRecords(folder, world.rank)
     benchmark = CollectiveBenchmark(config, world, records)
     benchmark.run()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from phalanx.comm.wait import WaitTimeoutError
 
 __all__ = [
-    "LauncherMismatchError",
     "MismatchError",
     "PeerDepartedError",
     "PeerDiedError",
@@ -17,10 +16,6 @@ __all__ = [
 class MismatchError(RuntimeError):
     """Ranks called different collectives, or the same one with other counts, dtypes, operations
     or roots; the message says which rank did what."""
-
-
-class LauncherMismatchError(RuntimeError):
-    """MPI connects another number of ranks than the launcher started."""
 
 
 class PeerFailedError(RuntimeError):

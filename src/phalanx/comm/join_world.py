@@ -7,7 +7,6 @@ import socket
 import sys
 from typing import Any
 
-from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.link import Link
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World, check_thread_level
@@ -18,34 +17,24 @@ from phalanx.jobs.allocation import (
     describe_unused_nodes,
 )
 from phalanx.jobs.binding import bound_cores, describe_binding, launcher_cores
-from phalanx.jobs.detect import detect, detect_mpi, how_to_start
+from phalanx.jobs.detect import detect, detect_mpi
 
 
-def join_world(
-    *, timeout_s: float, num_started: int | None, launcher: str, link: Link | None = None
-) -> World:
+def join_world(*, timeout_s: float, link: Link | None = None) -> World:
     """Create the world of all ranks that the launcher started.
 
-    num_started: how many that were, None where it does not tell.
     Raises: UserError when MPI cannot be loaded or initialised, or sees other ranks.
     """
     try:
         world = World.create(timeout_s=timeout_s, link=link)
     except ImportError as error:
         raise UserError(_not_loaded(error)) from error
-    except LauncherMismatchError as error:
-        raise UserError(str(error)) from None
     except RuntimeError as error:
         if "cannot load MPI" in str(error):
             raise UserError(_not_loaded(error)) from error
         if type(error).__module__.startswith("mpi4py"):
             raise UserError(_not_joined(error)) from error
         raise
-    if num_started is not None and world.size != num_started:
-        raise UserError(
-            f"{launcher} started {num_started} ranks, but the MPI library ({world.library}) sees "
-            f"{world.size}: {how_to_start(detect(os.environ), world.library)}"
-        )
     check_hosts(world)
     return world
 

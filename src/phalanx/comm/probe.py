@@ -17,8 +17,6 @@ from phalanx.comm.select import explain, requested_algorithm
 from phalanx.comm.world import World
 from phalanx.jobs.orphan import end_with_parent
 
-_WINDOW_BYTES = 1 << 20
-
 
 def describe(mpi: Any) -> dict[str, object]:
     """Describe the MPI library and this rank's engine. Collective. mpi: the module mpi4py.MPI."""
@@ -26,7 +24,6 @@ def describe(mpi: Any) -> dict[str, object]:
         "world_size": mpi.COMM_WORLD.Get_size(),
         "library": " ".join(mpi.Get_library_version().splitlines()[0].split(",")[0].split()),
         "thread_level": _thread_level(mpi),
-        "shared_window_error": _shared_window_error(mpi),
         "gpu_aware": is_gpu_aware(os.environ, mpi.Get_library_version(), query_gpu_support(mpi)),
         **_engine(mpi),
     }
@@ -46,23 +43,6 @@ def _thread_level(mpi: Any) -> str:
     names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     levels = {getattr(mpi, f"THREAD_{name}"): name.lower() for name in names}
     return levels[mpi.Query_thread()]
-
-
-def _shared_window_error(mpi: Any) -> str | None:
-    """None when what one rank writes is what the others read."""
-    node = mpi.COMM_WORLD.Split_type(mpi.COMM_TYPE_SHARED)
-    try:
-        own_bytes = _WINDOW_BYTES if node.Get_rank() == 0 else 0
-        window = mpi.Win.Allocate_shared(own_bytes, 1, comm=node)
-        memory, _ = window.Shared_query(0)
-        if node.Get_rank() == 0:
-            memory[_WINDOW_BYTES - 1] = 42
-        node.Barrier()
-        seen = memory[_WINDOW_BYTES - 1]
-        window.Free()
-    except mpi.Exception as error:
-        return str(error)
-    return None if seen == 42 else f"another rank reads {seen}, not 42"
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def run_probe(installation: MpiInstallation, ranks: int) -> tuple[int | None, st
 def judge_ranks(
     installation: MpiInstallation, ranks: int, code: int | None, output: str
 ) -> list[Finding]:
-    """Judge launcher, library, threads and shared memory by the probe's output."""
+    """Judge launcher, library, threads and kernels by the probe's output."""
     answers = parse_answers(output)
     if code is None:
         detail = f"{ranks} ranks did not find each other within {PROBE_TIMEOUT_S:g} s"
@@ -80,7 +80,6 @@ def judge_ranks(
     return [
         ok("ranks", f"{ranks} started, all found each other over {answer['library']}"),
         _judge_threads(str(answer["thread_level"])),
-        _judge_window(answer["shared_window_error"]),
         _judge_gpu_awareness(answer["gpu_aware"]),
         _judge_kernels(answer["kernels"]),
         ok("all-reduce", "; ".join(answer["all_reduce"])),
@@ -92,12 +91,6 @@ def _judge_threads(level: str) -> Finding:
         return ok("MPI threads", "MPI_THREAD_MULTIPLE")
     mend = "unset MPI4PY_RC_THREAD_LEVEL, or use an MPI that was built with thread support"
     return warning("MPI threads", f"MPI_THREAD_{level.upper()} only", mend)
-
-
-def _judge_window(error: object) -> Finding:
-    if error is None:
-        return ok("shared window", "ranks see each other's memory")
-    return problem("shared window", str(error), "see shared memory; MPI needs room there")
 
 
 def _judge_gpu_awareness(aware: object) -> Finding:

@@ -72,12 +72,8 @@ class JobRanks:
             world = connect_ranks(meeting, timedelta(seconds=self.timeout_s))
             world.call_when_closed(disconnect_ranks)
             return world
-        world = join_world(
-            timeout_s=self.timeout_s,
-            num_started=launched.world_size if launched else None,
-            launcher=launched.launcher if launched else "the launcher",
-            link=None if link is None else Link.parse(link),
-        )
+        emulated = None if link is None else Link.parse(link)
+        world = join_world(timeout_s=self.timeout_s, link=emulated)
         if JOB_VARIABLE not in os.environ:  # the launcher is the user's
             report_binding(world)
         return world

@@ -33,7 +33,7 @@ def measure_on_rank(options: Mapping[str, Any], folder: Path) -> None:
         return
     from phalanx.comm.join_world import join_world
 
-    world = join_world(timeout_s=config.timeout_s, num_started=ranks, launcher="the launcher")
+    world = join_world(timeout_s=config.timeout_s)
     measure_cells(config, folder, options["formats"], world.rank, ranks, barrier=world.barrier)
     world.close()
 

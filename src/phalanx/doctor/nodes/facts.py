@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,12 @@ from typing import Any
 ANSWER = "phalanx-node "
 RESOLVE_S = 2.0
 CONNECT_S = 1.5
-"""For another node's kernel to answer: one lost packet is sent again after a second."""
+"""Time for another node's kernel to answer: one lost packet is sent again after a second."""
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 _GET_MASK = 0x891B  # SIOCGIFNETMASK
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     """Answer one question.
 
     {"read": {file: word}}: which of the files hold their words. {"time": True}: the clock.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from phalanx.doctor.nodes import facts
 
@@ -22,32 +22,22 @@ class NodeFacts:
     """The answers of one node."""
 
     facts: Mapping[str, Any]
-    """As `facts.answer` gives them."""
+    """Facts as `facts.answer` gives them."""
     clock_offset_s: float
     """The node's clock less ours."""
     clock_error_s: float
     sees: Mapping[str, bool]
-    """By name of a folder: it is the one that this process sees."""
+    """True for a folder, by its name, that is the one which this process sees."""
     unreachable: Sequence[str] = ()
     """Addresses of other nodes from which nothing came back."""
 
 
-class NodeSession(Protocol):
-    """A process of a node that answers questions."""
-
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]: ...
-
-
-class LocalSession:
-    """This process, for the node that it runs on."""
-
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer at once."""
-        return facts.answer(dict(question))
+Ask = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""Carries a question to a node, and returns its answer."""
 
 
 def ask_more(
-    session: NodeSession,
+    ask: Ask,
     found: Mapping[str, Any],
     words: Words,
     *,
@@ -56,11 +46,11 @@ def ask_more(
 ) -> NodeFacts:
     """Ask a node whose facts are `found` for its clock, the words that it can read, and which of
     the addresses give no answer."""
-    read = session.ask({"read": dict(words.values())})
-    offset_s, error_s = _read_clock(session)
+    read = ask({"read": dict(words.values())})
+    offset_s, error_s = _read_clock(ask)
     unreachable: Sequence[str] = ()
     if addresses:
-        unreachable = session.ask({"reach": list(addresses), "port": port})["unreachable"]
+        unreachable = ask({"reach": list(addresses), "port": port})["unreachable"]
     return NodeFacts(
         facts=found,
         clock_offset_s=offset_s,
@@ -88,12 +78,12 @@ def words_in(folders: Mapping[str, str]) -> Iterator[dict[str, tuple[str, str]]]
         yield words
 
 
-def _read_clock(session: NodeSession) -> tuple[float, float]:
+def _read_clock(ask: Ask) -> tuple[float, float]:
     """Return the offset of a node's clock to ours, and its largest error, by the shortest trip."""
     trips = []
     for _ in range(_READINGS):
         asked_s = time.time()
-        read_s = session.ask({"time": True})["time_s"]
+        read_s = ask({"time": True})["time_s"]
         heard_s = time.time()
         trips.append(((heard_s - asked_s) / 2, read_s - (asked_s + heard_s) / 2))
     error_s, offset_s = min(trips)

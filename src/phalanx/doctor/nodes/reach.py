@@ -21,13 +21,7 @@ from typing import Any, Self
 from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.facts import ANSWER
-from phalanx.doctor.nodes.interview import (
-    LocalSession,
-    NodeFacts,
-    NodeSession,
-    ask_more,
-    words_in,
-)
+from phalanx.doctor.nodes.interview import Ask, NodeFacts, ask_more, words_in
 from phalanx.doctor.nodes.networks import addresses_to_try
 from phalanx.doctor.nodes.plan import PACKAGES, SAME, how_to_install
 from phalanx.jobs.elsewhere import ANSWER_S, CONNECT_S, LOGIN_S
@@ -35,7 +29,7 @@ from phalanx.jobs.elsewhere import ANSWER_S, CONNECT_S, LOGIN_S
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
 _MAX_THREADS = 128
 _PORTS = range(40_000, 60_000)
-"""Where ranks listen, and hardly anything else: a kernel answers that nobody does."""
+"""Ports where ranks listen, and hardly anything else: a kernel answers that nobody does."""
 _NOT_STARTED = (126, 127)  # exit codes of a shell whose command is no program
 _SSH_FAILED = 255
 
@@ -203,26 +197,26 @@ def ask_nodes(
     """
     with ThreadPoolExecutor(min(len(hosts), _MAX_THREADS)) as pool, contextlib.ExitStack() as stack:
 
-        def begin(host: str) -> tuple[NodeSession, dict[str, Any]] | Finding:
+        def begin(host: str) -> tuple[Ask, dict[str, Any]] | Finding:
             try:
-                session: NodeSession = LocalSession()
+                ask: Ask = facts.answer
                 if not is_this_machine(host):
-                    session = stack.enter_context(SshSession(host))
+                    ask = stack.enter_context(SshSession(host)).ask
                 others = [name for name in question["names"] if name != host]
-                return session, session.ask({**question, "names": others})
+                return ask, ask({**question, "names": others})
             except NodeFailedError as error:
                 return error.finding
 
         begun = dict(zip(hosts, pool.map(begin, hosts), strict=True))
         failed = [found for found in begun.values() if isinstance(found, Finding)]
         reached = {host: it for host, it in begun.items() if not isinstance(it, Finding)}
-        tried = addresses_to_try({host: facts["networks"] for host, (_, facts) in reached.items()})
+        tried = addresses_to_try({host: found["networks"] for host, (_, found) in reached.items()})
         port = secrets.choice(_PORTS)
         with words_in({} if failed else question["folders"]) as words:
 
             def complete(host: str) -> NodeFacts:
-                session, answer = reached[host]
-                return ask_more(session, answer, words, addresses=tried[host], port=port)
+                ask, answer = reached[host]
+                return ask_more(ask, answer, words, addresses=tried[host], port=port)
 
             try:
                 return dict(zip(reached, pool.map(complete, reached), strict=True)), failed

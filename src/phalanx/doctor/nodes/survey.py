@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from phalanx.comm.mpi import mpi
 from phalanx.comm.pairs import measure_pairs
 from phalanx.doctor.nodes import facts
-from phalanx.doctor.nodes.interview import LocalSession, NodeFacts, ask_more
+from phalanx.doctor.nodes.interview import NodeFacts, ask_more
 from phalanx.jobs.orphan import end_with_parent
 
 FAILED = "phalanx-survey "
@@ -43,7 +44,7 @@ class SurveyedNode:
     """Its own name of itself."""
     num_ranks: int
     shared_sizes: list[int]
-    """By rank: how many ranks MPI believes to share its memory."""
+    """Number of ranks that MPI believes to share its memory, by rank."""
     answers: NodeFacts | None
     """None where ssh has asked for them."""
 
@@ -104,34 +105,28 @@ def _nodes_of(memories: Sequence[str]) -> list[list[int]]:
     ]
 
 
-class RankSession:
-    """The node of another rank, which answers in `_interviewed`."""
-
-    def __init__(self, leaders: Any, rank: int) -> None:
-        self._leaders, self._rank = leaders, rank
-
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Send the question, and wait for the answer."""
-        self._leaders.send(question, self._rank)
-        answer: dict[str, Any] = self._leaders.recv(source=self._rank)
-        return answer
-
-
 def _interviewed(leaders: Any, question: Mapping[str, Any]) -> list[NodeFacts]:
     """Return, on rank 0, the answers of every node. Collective over one rank of each.
 
     question: as `facts.answer` takes it, and the words that lie in folders.
     """
-    found = leaders.gather(facts.answer(dict(question)))
+    found = leaders.gather(facts.answer(question))
     if found is None:
         while (asked := leaders.recv(source=0)) is not None:
             leaders.send(facts.answer(asked), 0)
         return []
-    answers = [ask_more(LocalSession(), found[0], question["words"])]
+    answers = [ask_more(facts.answer, found[0], question["words"])]
     for rank in range(1, len(found)):
-        answers.append(ask_more(RankSession(leaders, rank), found[rank], question["words"]))
+        answers.append(ask_more(partial(_ask, leaders, rank), found[rank], question["words"]))
         leaders.send(None, rank)
     return answers
+
+
+def _ask(leaders: Any, rank: int, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask the node of another rank, which answers in `_interviewed`."""
+    leaders.send(question, rank)
+    answer: dict[str, Any] = leaders.recv(source=rank)
+    return answer
 
 
 def main() -> None:
