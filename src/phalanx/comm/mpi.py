@@ -11,8 +11,7 @@ from typing import Any
 
 from phalanx.jobs import leftovers
 from phalanx.jobs.detect import detect
-from phalanx.jobs.srun import prepare_tasks
-from phalanx.jobs.transport import choose_transport
+from phalanx.jobs.mpi_variables import prepare_mpi
 
 _stand_in: Any = None
 """One for the process, as MPI itself is: whatever talks to other ranks must find the same."""
@@ -27,8 +26,7 @@ def mpi() -> Any:
         return _stand_in
     is_first = "mpi4py.MPI" not in sys.modules
     if is_first:
-        prepare_tasks(os.environ)
-        choose_transport(os.environ)
+        prepare_mpi(os.environ)
     from mpi4py import MPI
 
     if is_first and detect(os.environ) is None and _is_alone(MPI) is not False:

@@ -22,8 +22,8 @@ from typing import NamedTuple, Self
 
 from phalanx.jobs.detect import detect
 from phalanx.jobs.frames import frames_of
+from phalanx.jobs.mpi_variables import skip_unneeded_networks
 from phalanx.jobs.relayed import ACKNOWLEDGED, CONTROL
-from phalanx.jobs.transport import skip_unneeded_networks
 
 ORDER = "PHALANX_RELAY"
 ERROR = "error.json"
