@@ -78,8 +78,7 @@ class DelayedMessage:
     """A message that is held back, and then MPI's; a request such as mpi4py's."""
 
     __slots__ = (
-        "_communicator", "_dest", "_error", "_guard", "_is_dropped", "_memory", "_request", "_tag",
-        "arrives_at_s",
+        "_communicator", "_dest", "_error", "_guard", "_memory", "_request", "_tag", "arrives_at_s",
     )  # fmt: skip
 
     def __init__(
@@ -91,16 +90,14 @@ class DelayedMessage:
         self._guard = threading.Lock()
         self._request: Any = None
         self._error: Exception | None = None
-        self._is_dropped = False
 
     def post(self) -> None:
-        """Post it to MPI, unless it was dropped."""
+        """Post it to MPI."""
         with self._guard:
-            if not self._is_dropped:
-                try:
-                    self._request = self._communicator.Isend(self._memory, self._dest, self._tag)
-                except Exception as error:  # noqa: BLE001  raised by whoever waits
-                    self._error = error
+            try:
+                self._request = self._communicator.Isend(self._memory, self._dest, self._tag)
+            except Exception as error:  # noqa: BLE001  raised by whoever waits
+                self._error = error
 
     def Test(self) -> bool:  # noqa: N802  as mpi4py has it
         """Return whether it has been sent. Raises: the error of MPI when the message was posted."""
@@ -108,10 +105,3 @@ class DelayedMessage:
             if self._error is not None:
                 raise self._error
             return self._request is not None and bool(self._request.Test())
-
-    def Free(self) -> None:  # noqa: N802  as mpi4py has it
-        """Drop the request; a message that was not posted to MPI yet will not be."""
-        with self._guard:
-            self._is_dropped = True
-            if self._request:
-                self._request.Free()

@@ -134,11 +134,6 @@ class SocketCommunicator:
             status.source, status.count = self._rank_of(arrival.source), arrival.num_bytes
         return MatchedMessage(arrival)
 
-    def Iprobe(self) -> bool:
-        """Move messages on; nobody asks for the answer."""
-        self._mesh.progress()
-        return False
-
     # -- collectives of a few bytes --------------------------------------------------------------
 
     def Ibarrier(self) -> JoinedRequest:
@@ -151,9 +146,6 @@ class SocketCommunicator:
                 for peer in self._others()
             ]
         )
-
-    def Barrier(self) -> None:
-        self.allgather(None)
 
     def allgather(self, value: Any) -> list[Any]:
         tag = next(self._sequence)

@@ -41,10 +41,6 @@ class Sending:
             self.views[0] = self.views[0][sent:]
         self.is_done = not self.views
 
-    def own(self) -> None:
-        """Copy what has not left yet: its memory may change from now on."""
-        self.views = [memoryview(bytes(view)) for view in self.views]
-
 
 class _Connection:
     """A connected rank."""

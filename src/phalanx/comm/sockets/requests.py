@@ -54,20 +54,10 @@ class SendRequest:
     def __init__(self, mesh: SocketMesh, sending: Sending, memory: object) -> None:
         self._mesh, self._sending, self._memory = mesh, sending, memory
 
-    def __bool__(self) -> bool:
-        return not self._sending.is_done
-
     def Test(self, status: Status | None = None) -> bool:  # noqa: ARG002
         if not self._sending.is_done:
             self._mesh.progress()
         return self._sending.is_done
-
-    def Cancel(self) -> None:
-        """Do nothing: a send cannot be cancelled."""
-
-    def Free(self) -> None:
-        with self._mesh.guard:
-            self._sending.own()
 
 
 class ReceiveRequest:
@@ -128,18 +118,12 @@ class ReceiveRequest:
             if self._mesh.inbox.withdraw(self._context, self):
                 self._status.is_cancelled = self._is_done = True
 
-    def Free(self) -> None:
-        self.Cancel()
-
 
 class JoinedRequest:
     """Requests that are done when all of them are; one whose peer has gone never is."""
 
     def __init__(self, requests: Sequence[SocketRequest]) -> None:
         self._requests = list(requests)
-
-    def __bool__(self) -> bool:
-        return bool(self._requests)
 
     def Test(self, status: Status | None = None) -> bool:  # noqa: ARG002
         try:
@@ -148,9 +132,6 @@ class JoinedRequest:
         except DeadPeerError:
             return False
         return not self._requests
-
-    def Free(self) -> None:
-        self._requests.clear()
 
 
 class MatchedMessage:

@@ -27,7 +27,7 @@ class RawMemory:
 class StandIn:
     """The ranks of a mesh in the place of those of MPI."""
 
-    ANY_SOURCE = ANY_TAG = ANY
+    ANY_SOURCE = ANY
     COMM_TYPE_SHARED = TAG_UB = 0
     ERR_TRUNCATE = ERR_TRUNCATE
     Exception = SocketError
@@ -36,9 +36,7 @@ class StandIn:
 
     def __init__(self, mesh: SocketMesh, timeout_s: float) -> None:
         self._mesh = mesh
-        self.COMM_WORLD = self.COMM_SELF = SocketCommunicator(
-            mesh, range(mesh.size), timeout_s=timeout_s
-        )
+        self.COMM_WORLD = SocketCommunicator(mesh, range(mesh.size), timeout_s=timeout_s)
 
     def Is_initialized(self) -> bool:
         return True
