@@ -15,6 +15,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.kernels import compiled
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy
 from phalanx.jobs.leftovers import SHARED_MEMORY, mapped_files
@@ -85,7 +86,9 @@ def is_killed_while_awaited(pipes: Pipes, said: Connection) -> None:
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
     policy = WaitPolicy.for_node(3, 2)
-    watch = FailureDetector(Silence(), group="g", members=(0, 1, 2), policy=policy, timeout_s=30)
+    watch = FailureDetector(
+        Silence(), group="g", labels=RankLabels(members=(0, 1, 2)), policy=policy, timeout_s=30
+    )
     watch.is_dead, watch.activity = node.is_dead, "a test"
     assert not node.is_dead(2 - pipes.Get_rank())
     try:

@@ -40,10 +40,8 @@ class Connections:
         communicator: Any,
         *,
         name: str,
-        members: tuple[int, ...],
+        labels: RankLabels,
         nodes: tuple[int, ...],
-        hosts: tuple[str, ...] = (),
-        original_ranks: tuple[int, ...] = (),
         policy: WaitPolicy,
         timeout_s: float,
         parent: FailureDetector | None = None,
@@ -51,15 +49,16 @@ class Connections:
         still_open: OpenCommunicators | None = None,
     ) -> None:
         """communicator: of the members, in their order; it is not used afterwards. name: of the
-        group; members: ranks in the world; nodes: the number of each rank's node. hosts: of each
-        rank, where errors are to name them. original_ranks: as of `RankLabels`. parent: of the
-        group from which this one is made. link_emulator: the emulated link by which messages leave;
+        group; nodes: the number of each rank's node. parent: of the group from which this one is
+        made. link_emulator: the emulated link by which messages leave;
         set-up and the comparison of calls do not. still_open: communicators of groups closed
         before. Collective.
 
         Raises: WaitTimeoutError naming the members that did not come.
         """
-        self.name, self.members, self.nodes, self.policy = name, members, nodes, policy
+        self.name, self.nodes, self.policy = name, nodes, policy
+        self.labels, self.members = labels, labels.members
+        """Names of the members in errors, and their ranks in the world."""
         self.link_emulator = link_emulator
         self._still_open = OpenCommunicators() if still_open is None else still_open
         waits = policy.between_nodes() if len(set(nodes)) > 1 else policy
@@ -68,13 +67,11 @@ class Connections:
             return FailureDetector(
                 communicator,
                 group=name,
-                members=members,
+                labels=labels,
                 policy=waits,
                 timeout_s=timeout_s,
                 parent=parent,
                 tag=tag,
-                hosts=hosts,
-                original_ranks=original_ranks,
             )
 
         joining = detect_failures(communicator, tag_limit())
@@ -138,14 +135,11 @@ class Connections:
     ) -> Connections:
         """Connect some of the ranks, in the order given; called by these only."""
         communicator = self.make_communicator(members, name=name, tag=tag)
-        labels = self.labels.subset(members)
         made = Connections(
             communicator,
             name=name,
-            members=tuple(self.members[rank] for rank in members),
+            labels=self.labels.subset(members),
             nodes=tuple(self.nodes[rank] for rank in members),
-            hosts=labels.hosts,
-            original_ranks=labels.original_ranks,
             policy=policy or self.policy,
             timeout_s=self.timeout_s,
             parent=self.detector,
@@ -171,11 +165,6 @@ class Connections:
         some.Free()
         everyone.Free()
         return communicator
-
-    @property
-    def labels(self) -> RankLabels:
-        """Names of the members in errors."""
-        return self.detector.labels
 
     @property
     def timeout_s(self) -> float:

@@ -50,23 +50,20 @@ class FailureDetector:
         notices: Any,
         *,
         group: str,
-        members: tuple[int, ...],
+        labels: RankLabels,
         policy: WaitPolicy,
         timeout_s: float,
         parent: FailureDetector | None = None,
         tag: int = NOTICE_TAG,
-        hosts: tuple[str, ...] = (),
-        original_ranks: tuple[int, ...] = (),
         survivors: bool = False,
     ) -> None:
         """notices: a communicator of the group; its `tag` is used for nothing else; parent: of the
-        group that this one was made from; failures of members there end waits here. hosts: of the
-        members, where errors are to name them. original_ranks: as of `RankLabels`. survivors: wait
+        group that this one was made from; failures of members there end waits here. survivors: wait
         for those alone whom MPI does not know to be dead."""
         self._survivors = survivors
         self._tag = tag
-        self.labels = RankLabels(members=members, hosts=hosts, original_ranks=original_ranks)
-        self._notices, self._group, self._members = notices, group, members
+        self._notices, self._group = notices, group
+        self.labels, self._members = labels, labels.members
         self.policy = policy
         """Wait policy of the waits that begin from now on."""
         self._parent = parent
@@ -148,13 +145,10 @@ class FailureDetector:
 
     def subset(self, communicator: Any, members: tuple[int, ...]) -> FailureDetector:
         """Create one for a subset of the ranks, on their communicator. members: world ranks."""
-        labels = self.labels.subset([self._members.index(member) for member in members])
         return FailureDetector(
             communicator,
             group=self._group,
-            members=members,
-            hosts=labels.hosts,
-            original_ranks=labels.original_ranks,
+            labels=self.labels.subset([self._members.index(member) for member in members]),
             policy=self.policy,
             timeout_s=self.timeout_s,
             parent=self._parent,

@@ -39,11 +39,15 @@ def fault_in(error: BaseException) -> Fault | None:
 
 def dead_ranks(communicator: Any) -> list[int]:
     """Return the ranks of `communicator` whose processes are known to be gone. Local."""
-    failed, everyone = communicator.Get_failed(), communicator.Get_group()
-    ranks = failed.Translate_ranks(None, everyone)
-    failed.Free()
+    return sorted(ranks_in(communicator.Get_group(), communicator.Get_failed()))
+
+
+def ranks_in(everyone: Any, some: Any) -> list[int]:
+    """Return the ranks in a group of MPI of the members of another one; both groups are freed."""
+    ranks = some.Translate_ranks(None, everyone)
+    some.Free()
     everyone.Free()
-    return sorted(map(int, ranks))
+    return [int(rank) for rank in ranks]
 
 
 @contextmanager

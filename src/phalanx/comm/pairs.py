@@ -6,7 +6,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 LARGE_BYTES = 1 << 20
 BUDGET_S = 1.0
@@ -19,8 +19,14 @@ _NUM_SMALL = 10
 _MAX_LARGE = 4
 _TAG = 1
 
-PairTimes = tuple[int, int, float, float]
-"""Two ranks, the latency between them in s, and the bandwidth in bytes/s."""
+
+class PairSpeed(NamedTuple):
+    """The link between two ranks, each on a node of its own."""
+
+    first: int
+    second: int
+    latency_s: float
+    bandwidth_bytes_per_s: float
 
 
 def pair_rounds(num_ranks: int) -> list[list[tuple[int, int]]]:
@@ -38,15 +44,14 @@ def pair_rounds(num_ranks: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def measure_pairs(communicator: Any) -> list[tuple[int, int, float, float]]:
+def measure_pairs(communicator: Any) -> list[PairSpeed]:
     """Measure pairs of ranks until `BUDGET_S` is over; collective.
 
     communicator: of mpi4py.
-    Returns on rank 0 (rank, rank, latency in s, bandwidth in bytes/s) of each pair measured;
-    nothing on others.
+    Returns each pair measured on rank 0, nothing on others.
     """
     began_s = time.monotonic()
-    measured: list[PairTimes] = []
+    measured: list[PairSpeed] = []
     for pairs in pair_rounds(communicator.Get_size()):
         if not communicator.bcast(time.monotonic() - began_s < BUDGET_S):
             break
@@ -59,7 +64,7 @@ def measure_pairs(communicator: Any) -> list[tuple[int, int, float, float]]:
     return best_of_pairs(found)
 
 
-def slow_pairs(found: Sequence[PairTimes]) -> list[tuple[int, int]]:
+def slow_pairs(found: Sequence[PairSpeed]) -> list[tuple[int, int]]:
     """Return the slowest pairs of those far below the median bandwidth, to be measured again."""
     usual = statistics.median([bandwidth for *_, bandwidth in found] or [0.0])
     slow = [pair for pair in found if pair[3] < SLOW_SHARE * usual]
@@ -68,22 +73,22 @@ def slow_pairs(found: Sequence[PairTimes]) -> list[tuple[int, int]]:
     ]
 
 
-def best_of_pairs(found: Iterable[PairTimes]) -> list[PairTimes]:
+def best_of_pairs(found: Iterable[PairSpeed]) -> list[PairSpeed]:
     """Return one entry a pair: its shortest latency and its largest bandwidth."""
     best: dict[tuple[int, int], tuple[float, float]] = {}
     for first, second, latency_s, bandwidth in found:
         least_s, most = best.get((first, second), (latency_s, bandwidth))
         best[first, second] = min(least_s, latency_s), max(most, bandwidth)
-    return [(*pair, *best[pair]) for pair in sorted(best)]
+    return [PairSpeed(*pair, *best[pair]) for pair in sorted(best)]
 
 
-def _measure_round(communicator: Any, pairs: Iterable[tuple[int, int]]) -> list[PairTimes]:
+def _measure_round(communicator: Any, pairs: Iterable[tuple[int, int]]) -> list[PairSpeed]:
     """Measure disjoint pairs at once; collective. Returns the pairs that this rank leads."""
     rank = communicator.Get_rank()
     measured = []
     for first, second in pairs:
         if rank == first:
-            measured.append((first, second, *_lead(communicator, second)))
+            measured.append(PairSpeed(first, second, *_lead(communicator, second)))
         elif rank == second:
             _follow(communicator, first)
     communicator.Barrier()

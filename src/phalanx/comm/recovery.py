@@ -16,13 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.comm.communicators import Heritage, OpenCommunicators
 from phalanx.comm.errors import PeerDepartedError, PeerFailedError
 from phalanx.comm.failure_detector import FailureDetector
-from phalanx.comm.faults import fault_in, is_fault_tolerant, unwatch, watch, watched
+from phalanx.comm.faults import (
+    fault_in,
+    is_fault_tolerant,
+    ranks_in,
+    unwatch,
+    watch,
+    watched,
+)
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.set_up import await_call
+from phalanx.comm.sub_world import heir_of
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.errors import UserError
@@ -114,10 +122,9 @@ def _survivors(world: World, timeout_s: float | None, activity: str) -> FailureD
     detector = FailureDetector(
         world.rendezvous,
         group="world",
-        members=tuple(range(size)),
+        labels=RankLabels(members=tuple(range(size)), hosts=hosts if len(hosts) == size else ()),
         policy=WaitPolicy.for_network(),
         timeout_s=world.timeout_s if timeout_s is None else timeout_s,
-        hosts=hosts if len(hosts) == size else (),
         survivors=True,
     )
     detector.activity = activity
@@ -130,44 +137,28 @@ def _attempt(
     """Shrink `communicator` and make a world on it; return both, without the world where somebody
     could not."""
     shrunk = await_call(detector, communicator.Shrink)
-    communicators, made = OpenCommunicators(), None
-    communicators.track(shrunk)
+    new, everyone = None, list[int]()
     try:
         with watched(shrunk):
-            heritage = Heritage(
-                original_ranks=_original_ranks(shrunk, world),
-                rendezvous=world.rendezvous,
-                communicators=communicators,
-                on_one_node=world.on_one_node,
-            )
-            new = World(
-                shrunk,
-                timeout_s=world.timeout_s,
-                link=world.link,
-                check=world.group.check,
-                heritage=heritage,
-            )
-            made = new, new.exchange(progress)
+            new = heir_of(world, shrunk, _original_ranks(shrunk, world))
+            everyone = new.exchange(progress)
     except Exception as error:
-        communicators.revoke()
+        if new is not None:
+            new.abandon()
         if not is_recoverable(error):
             raise
-    if _agree(shrunk, made is not None, detector):
+    if _agree(shrunk, bool(everyone), detector) and new is not None:
         watch(shrunk)  # not before: whoever could not has revoked it
-        return shrunk, made
-    if made is not None:
-        made[0].abandon()
-        made[0].close_abandoned()
-    communicators.revoke()
+        return shrunk, (new, everyone)
+    if new is not None:
+        new.abandon()
+        new.close_abandoned()
     return shrunk, None
 
 
 def _original_ranks(shrunk: Any, world: World) -> tuple[int, ...]:
     """Return the original ranks of the members of `shrunk`."""
-    left, before = shrunk.Get_group(), world.communicator.Get_group()
-    ranks = left.Translate_ranks(None, before)
-    left.Free()
-    before.Free()
+    ranks = ranks_in(world.communicator.Get_group(), shrunk.Get_group())
     return tuple(world.original_ranks[rank] for rank in ranks)
 
 

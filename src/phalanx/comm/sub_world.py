@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from phalanx.comm.communicators import SET_UP_TAG, Heritage, OpenCommunicators
 from phalanx.comm.faults import raise_if_left, unwatch
@@ -23,24 +24,33 @@ def sub_world(world: World, ranks: Sequence[int]) -> World:
     Raises: errors for which `is_recoverable` holds where a rank dies meanwhile.
     """
     communicator = world.group.make_communicator(ranks, name="of those that compute")
+    made = heir_of(world, communicator, [world.original_ranks[rank] for rank in ranks])
+    world.dependents.add(made)
+    return made
+
+
+def heir_of(world: World, communicator: Any, original_ranks: Sequence[int]) -> World:
+    """Return a world of the ranks of `communicator`, which it takes over. Collective over these.
+
+    original_ranks: theirs, in the world that they started in.
+    Raises: as `sub_world`; the communicator is then revoked.
+    """
     communicators = OpenCommunicators()
     communicators.track(communicator)
     heritage = Heritage(
-        original_ranks=tuple(world.original_ranks[rank] for rank in ranks),
+        original_ranks=tuple(original_ranks),
         rendezvous=world.rendezvous,
         communicators=communicators,
         on_one_node=world.on_one_node,
     )
     check = world.group.check
     try:
-        made = World(
+        return World(
             communicator, timeout_s=world.timeout_s, link=world.link, check=check, heritage=heritage
         )
     except Exception:
         communicators.revoke()
         raise
-    world.dependents.add(made)
-    return made
 
 
 def retire(made: World) -> None:

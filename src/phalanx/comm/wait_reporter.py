@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.comm import failure_detector
+from phalanx.comm.faults import ranks_in
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World
 from phalanx.jobs.state_clock import StateClock
@@ -32,11 +33,7 @@ def current_wait(world: World, thread: int) -> Hashable | None:
 
 def launched_ranks(communicator: Any) -> list[int]:
     """Return the numbers by which the launcher knows its ranks. Not collective."""
-    own, everyone = communicator.Get_group(), mpi().COMM_WORLD.Get_group()
-    ranks = own.Translate_ranks(None, everyone)
-    own.Free()
-    everyone.Free()
-    return [int(rank) for rank in ranks]
+    return ranks_in(mpi().COMM_WORLD.Get_group(), communicator.Get_group())
 
 
 class WaitReporter:

@@ -32,7 +32,7 @@ from phalanx.comm.link import Link
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MAX_NETWORK_BYTES
 from phalanx.comm.mpi import is_stand_in, mpi
-from phalanx.comm.rank_labels import hosts_to_name
+from phalanx.comm.rank_labels import RankLabels, hosts_to_name
 from phalanx.comm.set_up import SetupCommunicator, await_call, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.shm import ShmGroup
@@ -320,12 +320,15 @@ class World:
         return FailureDetector(
             communicator,
             group="world",
-            members=tuple(range(self.size)),
+            labels=self._labels(),
             policy=WaitPolicy.for_network(),
             timeout_s=self.timeout_s,
             tag=tag,
-            original_ranks=self.original_ranks,
         )
+
+    def _labels(self, hosts: tuple[str, ...] = ()) -> RankLabels:
+        members = tuple(range(self.size))
+        return RankLabels(members=members, hosts=hosts, original_ranks=self.original_ranks)
 
     def _make_group(
         self, nodes: tuple[int, ...], hosts: tuple[str, ...], settings: Settings
@@ -333,10 +336,8 @@ class World:
         connections = Connections(
             self._comm,
             name="world",
-            members=tuple(range(self.size)),
+            labels=self._labels(hosts),
             nodes=nodes,
-            hosts=hosts,
-            original_ranks=self.original_ranks,
             policy=self.policy,
             timeout_s=self.timeout_s,
             link_emulator=self._link_emulator,

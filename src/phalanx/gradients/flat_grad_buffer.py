@@ -27,6 +27,7 @@ from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, collective_detail, kernel_calls
 from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, elements_in
 from phalanx.comm.memory import SharedMemory, allocate_shared
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import Traffic, sharded_all_reduce_traffic
@@ -127,7 +128,11 @@ class FlatGradBuffer:
         module = kernels.compiled()
         members = node_members(world)
         detector = FailureDetector(
-            world.node, group=NAME, members=members, policy=world.policy, timeout_s=world.timeout_s
+            world.node,
+            group=NAME,
+            labels=RankLabels(members=members),
+            policy=world.policy,
+            timeout_s=world.timeout_s,
         )
         set_up = SetupCommunicator(world.node, detector)
         if not all(set_up.allgather(module is not None)):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.memory import allocate_shared
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.world import World
 from phalanx.errors import UserError
@@ -84,7 +85,7 @@ class NodeMemory(ParameterMemory):
         detector = FailureDetector(
             world.node,
             group="parameters",
-            members=node_members(world),
+            labels=RankLabels(members=node_members(world)),
             policy=world.policy,
             timeout_s=world.timeout_s,
         )

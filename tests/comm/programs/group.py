@@ -27,6 +27,7 @@ from phalanx.comm.dtypes import (
     opaque,
 )
 from phalanx.comm.group import Group
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.world import World
 
 SIZES = [0, 1, 3, 1000, 40_001]
@@ -288,7 +289,7 @@ def on_network(world: World) -> Group:
     connections = Connections(
         MPI.COMM_WORLD,
         name="network",
-        members=tuple(range(world.size)),
+        labels=RankLabels(members=tuple(range(world.size))),
         nodes=tuple(rank % 2 for rank in range(world.size)),
         policy=world.policy,
         timeout_s=30,

@@ -18,6 +18,7 @@ from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.group import Group
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.world import World
 
 
@@ -252,7 +253,7 @@ def main() -> None:
         connections = Connections(
             MPI.COMM_WORLD,
             name=name,
-            members=(0, 1, 2),
+            labels=RankLabels(members=(0, 1, 2)),
             nodes=(0, 1, 0) if on_network else (0, 0, 0),
             policy=world.policy,
             timeout_s=10,

@@ -12,6 +12,7 @@ from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import BFLOAT16, ReduceOp
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.wait import WaitPolicy
 from phalanx.jobs.cores import usable_cores
 
@@ -21,7 +22,7 @@ nodes = tuple(int(word) for word in sys.argv[1:])
 connections = Connections(
     world,
     name="pretended",
-    members=tuple(range(size)),
+    labels=RankLabels(members=tuple(range(size))),
     nodes=nodes,
     policy=WaitPolicy.for_node(size, usable_cores()),
     timeout_s=20,

@@ -16,6 +16,7 @@ from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_tra
 from phalanx.comm.connections import Connections
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import Method
@@ -235,7 +236,7 @@ def on_network(world: World, nodes: list[int]) -> Group:
     connections = Connections(
         MPI.COMM_WORLD,
         name="network",
-        members=tuple(range(world.size)),
+        labels=RankLabels(members=tuple(range(world.size))),
         nodes=tuple(nodes),
         policy=world.policy,
         timeout_s=30,
