@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from phalanx.jobs.interfaces import (
     interface_towards,
     interfaces,
     is_numeric,
+    networks,
     parse_ipv6,
 )
 from phalanx.torch_backend.store import GLOO_INTERFACE, gloo_interface
@@ -40,6 +42,8 @@ def test_loopback_is_an_address_only_where_there_is_no_other() -> None:
     assert names["lo"] == LOOPBACK
     outside = [address for name, address in interfaces() if name != "lo"]
     assert addresses() == (outside or [LOOPBACK])
+    for name, text in networks().items():
+        assert ip_interface(text).ip in map(ip_address, outside) and name != "lo"
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,21 @@ def memory_limit_bytes(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> int 
 
 def check_fits(num_bytes: int, what: str) -> None:
     """Raises: UserError when it is more than this process may have; `what` begins the line."""
-    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    total = min(installed, memory_limit_bytes() or installed)
+    total = usable_memory_bytes()
     if num_bytes > total:
         raise UserError(
             f"{what}: {num_bytes / 1e9:,.1f} GB of memory would be needed, this "
-            f"{'machine' if total == installed else 'container'} has {total / 1e9:,.1f}"
+            f"{'machine' if total == _installed_bytes() else 'container'} has {total / 1e9:,.1f}"
         )
+
+
+def usable_memory_bytes() -> int:
+    """Return the memory that this process may have."""
+    return min(_installed_bytes(), memory_limit_bytes() or _installed_bytes())
+
+
+def _installed_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _path(lines: list[str], controller: str) -> str:

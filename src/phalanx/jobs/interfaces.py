@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
-_SIOCGIFADDR = 0x8915  # the ioctl that asks for the address of an interface
+_GET_ADDRESS, _GET_MASK = 0x8915, 0x891B  # SIOCGIFADDR and SIOCGIFNETMASK of Linux
 _ANY_PORT = 9  # nothing is sent there
 _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 _GLOBAL_SCOPE = "00"
@@ -23,16 +24,32 @@ def addresses() -> list[str]:
 
 def interfaces() -> list[tuple[str, str]]:
     """Return the names of interfaces, each with an address: IPv4 first, then global IPv6."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # an interface without such an address
-                request = struct.pack("256s", name.encode()[:15])
-                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
-                found.append((name, socket.inet_ntoa(answer[20:24])))
+    found = [(name, socket.inet_ntoa(address)) for name, address, _ in _ipv4()]
     with suppress(OSError):
         found += parse_ipv6(_IPV6_ADDRESSES.read_text())
     return found
+
+
+def networks() -> dict[str, str]:
+    """Return address and width of the network by interface, "10.0.0.7/24"; no loopback, no IPv6."""
+    return {
+        name: f"{socket.inet_ntoa(address)}/{int.from_bytes(mask, 'big').bit_count()}"
+        for name, address, mask in _ipv4()
+        if address[0] != 127
+    }
+
+
+def _ipv4() -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield the name of each interface that has an IPv4 address, the address and its mask."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with suppress(OSError):  # an interface without such an address
+                address, mask = (
+                    fcntl.ioctl(asking.fileno(), code, request)[20:24]
+                    for code in (_GET_ADDRESS, _GET_MASK)
+                )
+                yield name, address, mask
 
 
 def parse_ipv6(text: str) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from phalanx.jobs.installation import Vendor
 from phalanx.jobs.interfaces import interface_towards, is_numeric
@@ -22,20 +22,20 @@ _CHOICES = (
 
 def network_variables(
     vendor: Vendor,
-    networks: Sequence[str],
-    interfaces: Iterable[str | None],
+    networks: Mapping[str, str | None],
     environ: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the variables that keep an MPI to some networks; none where the user has chosen.
 
-    networks: "10.0.0.0/24". interfaces: of each, its name on all nodes, or None where it has
+    networks: "10.0.0.0/24", with the name of its interface on all nodes, or None where it has
     several: then only Open MPI can be told.
     """
     if any(name in environ for name in _CHOICES) or not networks:
         return {}
     if vendor == "openmpi":
-        return {_MESSAGES: ",".join(networks), _DAEMONS: networks[0]}  # with two it does not start
-    name = next(filter(None, interfaces), None)
+        first = next(iter(networks))  # with two daemons do not start
+        return {_MESSAGES: ",".join(networks), _DAEMONS: first}
+    name = next(filter(None, networks.values()), None)
     return {} if name is None else dict.fromkeys(_BY_NAME.get(vendor, ()), name)
 
 

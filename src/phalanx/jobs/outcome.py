@@ -320,34 +320,44 @@ class _Judge:
 
     def _failed(self, cause: _Cause) -> Verdict:
         """Return the end of a job that has failed, in the words of the rank to blame."""
-        told = None if cause.text else self.told
-        told = told if told is not None and told.rank == cause.rank else None
-        stuck = describe_stuck_ranks(lasts := read_last_collectives(self.folder))
-        lost_nodes = [f"{node} does not answer: {why}" for node, why in self.nodes.lost.items()]
-        more = "".join(f"\n  {line}" for line in filter(None, [*lost_nodes, stuck]))
-        where = last_collectives_file(self.folder, "*")
-        last = f"\n  what ranks did last: {where}" if lasts else ""
-        if told is not None:
-            on = f" (on {told.hostname})" if self.nodes.hosts else ""
-            if told.mendable:
-                error = told.message + on
-                outcome = Outcome(status="failed", error=error, rank=told.rank)
-                return Verdict(outcome, UserError(error))
-            host = f" ({told.hostname})" if self.nodes.hosts else ""
-            text, error = f"rank {told.rank}{host} failed: {told.message}", told.message + on
-            shown = f"\n  its traceback: {self.folder / 'error.json'}{last}"
-            is_loss, is_input = is_about_loss(told.message), False
-        else:
-            text = error = cause.text or self._end_of(cause.rank)
-            logs = (self.folder / "rank-*.log", self.folder / LAUNCHER_LOG)
-            tail = self._last_lines(cause)
-            shown = f"{tail}\n  output of the ranks: {logs[0]}, of the launcher: {logs[1]}{last}"
-            is_loss = cause.is_known or self._is_loss(cause)
-            has_end = not cause.text and cause.rank is not None
-            is_input = has_end and self.ends.get(cause.rank or 0) == EXIT_BAD_INPUT
-        kind = UserError if is_input else JobLostError if is_loss else RunFailedError
-        outcome = Outcome(status="failed", error=error + more, rank=cause.rank)
-        return Verdict(outcome, kind(text + more + shown), cause.is_known)
+        if self.told is not None and not cause.text and cause.rank == self.told.rank:
+            return self._failed_as_told(self.told)
+        text, more, last = cause.text or self._end_of(cause.rank), self._more(), self._last()
+        logs = (self.folder / "rank-*.log", self.folder / LAUNCHER_LOG)
+        shown = f"\n  output of the ranks: {logs[0]}, of the launcher: {logs[1]}{last}"
+        kind: type[UserError | RunFailedError] = RunFailedError
+        if cause.is_known or self._is_loss(cause):
+            kind = JobLostError
+        elif cause.rank is not None and self.ends.get(cause.rank) == EXIT_BAD_INPUT:
+            kind = UserError
+        outcome = Outcome(status="failed", error=text + more, rank=cause.rank)
+        error = kind(text + more + self._last_lines(cause) + shown)
+        return Verdict(outcome, error, cause.is_known)
+
+    def _failed_as_told(self, told: Failure) -> Verdict:
+        """Return the end of a job by what the rank to blame has written down."""
+        host = f" ({told.hostname})" if self.nodes.hosts else ""
+        error = told.message + (f" (on {told.hostname})" if host else "")
+        if told.mendable:
+            outcome = Outcome(status="failed", error=error, rank=told.rank)
+            return Verdict(outcome, UserError(error))
+        more, kind = self._more(), JobLostError if is_about_loss(told.message) else RunFailedError
+        text = f"rank {told.rank}{host} failed: {told.message}{more}"
+        where = f"\n  its traceback: {self.folder / 'error.json'}{self._last()}"
+        outcome = Outcome(status="failed", error=error + more, rank=told.rank)
+        return Verdict(outcome, kind(text + where))
+
+    def _more(self) -> str:
+        """Return lines on nodes that do not answer and on ranks that are stuck."""
+        lost = [f"{node} does not answer: {why}" for node, why in self.nodes.lost.items()]
+        stuck = describe_stuck_ranks(read_last_collectives(self.folder))
+        return "".join(f"\n  {line}" for line in filter(None, [*lost, stuck]))
+
+    def _last(self) -> str:
+        """Return a line on the files of last collectives, where there are any."""
+        if not read_last_collectives(self.folder):
+            return ""
+        return f"\n  what ranks did last: {last_collectives_file(self.folder, '*')}"
 
     def _is_loss(self, cause: _Cause) -> bool:
         """Return whether the ranks were lost by no failure of the program."""

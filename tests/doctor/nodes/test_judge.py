@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.comm.pairs import PairSpeed
 from phalanx.doctor.nodes.interview import NodeFacts
 from phalanx.doctor.nodes.judge import (
     bandwidth,
@@ -14,7 +15,7 @@ from phalanx.doctor.nodes.judge import (
     judge_survey,
 )
 from phalanx.doctor.nodes.plan import NodePlan, how_to_install, plan_nodes
-from phalanx.doctor.nodes.survey import PairSpeed, Survey, SurveyedNode
+from phalanx.doctor.nodes.survey import Survey, SurveyedNode
 from phalanx.jobs.installation import MpiInstallation
 
 MPI = MpiInstallation(vendor="mpich", version="5.0.2", mpiexec=Path("/v/mpiexec"), source="pypi")

@@ -24,14 +24,14 @@ def test_every_node_tries_the_others_in_the_networks_that_they_share() -> None:
 def test_networks_that_all_lead_somewhere_are_left_to_mpi() -> None:
     networks = {host: {"eth0": NETWORKS[host]["eth0"]} for host in HOSTS}
     found = judge_networks(networks, dict.fromkeys(HOSTS, ()))
-    assert [network.cidr for network in found.usable] == ["10.0.0.0/24"]
+    assert list(found.usable) == ["10.0.0.0/24"]
     assert not found.has_others
     assert not found.findings
 
 
 def test_a_bridge_with_one_address_on_all_nodes_is_none_to_use() -> None:
     found = judge_networks(NETWORKS, dict.fromkeys(HOSTS, ()))
-    assert [network.cidr for network in found.usable] == ["10.0.0.0/24", "10.1.0.0/24"]
+    assert list(found.usable) == ["10.0.0.0/24", "10.1.0.0/24"]
     assert found.has_others
     assert not found.findings
 
@@ -39,7 +39,7 @@ def test_a_bridge_with_one_address_on_all_nodes_is_none_to_use() -> None:
 def test_the_node_that_does_not_answer_in_a_network_is_named() -> None:
     lost = {"n0": ["10.1.0.1"], "n1": ["10.1.0.0", "10.1.0.2"], "n2": ["10.1.0.1"]}
     found = judge_networks(NETWORKS, lost)
-    assert [network.interface for network in found.usable] == ["eth0"]
+    assert list(found.usable.values()) == ["eth0"]
     assert [(each.name, each.detail) for each in found.findings] == [
         ("n1", "its eth1 (10.1.0.1, network 10.1.0.0/24) does not answer n0, n2")
     ]
@@ -54,14 +54,14 @@ def test_nodes_without_any_network_that_leads_somewhere() -> None:
 
 
 def test_each_mpi_is_told_in_its_own_words() -> None:
-    networks, names = ["10.0.0.0/24", "10.1.0.0/24"], ["eth0", None]
-    assert network_variables("openmpi", networks, names, {}) == {
+    networks = {"10.0.0.0/24": "eth0", "10.1.0.0/24": None}
+    assert network_variables("openmpi", networks, {}) == {
         "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/24,10.1.0.0/24",
         "PRTE_MCA_prte_if_include": "10.0.0.0/24",
     }
-    found = network_variables("impi", networks, names, {})
+    found = network_variables("impi", networks, {})
     assert found == {"I_MPI_HYDRA_IFACE": "eth0", "FI_TCP_IFACE": "eth0"}
-    assert set(network_variables("mpich", networks, names, {}).values()) == {"eth0"}
-    assert network_variables("mpich", networks, [None, None], {}) == {}
+    assert set(network_variables("mpich", networks, {}).values()) == {"eth0"}
+    assert network_variables("mpich", dict.fromkeys(networks), {}) == {}
     chosen = {"OMPI_MCA_btl_tcp_if_exclude": "docker0,lo"}
-    assert network_variables("openmpi", networks, names, chosen) == {}
+    assert network_variables("openmpi", networks, chosen) == {}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from phalanx.comm.mpi import mpi
+from phalanx.comm.pairs import PairSpeed
 from phalanx.doctor.examine import Finding, ok, problem
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.interview import words_in
@@ -20,7 +21,7 @@ from phalanx.doctor.nodes.judge import (
 )
 from phalanx.doctor.nodes.plan import NodePlan, plan_nodes
 from phalanx.doctor.nodes.preflight import Preflight, examine_nodes, judge_answers
-from phalanx.doctor.nodes.survey import PairSpeed, Survey, survey
+from phalanx.doctor.nodes.survey import Survey, survey
 from phalanx.jobs.allocation import allocation
 from phalanx.jobs.detect import Launched, how_to_start
 from phalanx.jobs.installation import find_mpi

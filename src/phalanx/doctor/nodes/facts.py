@@ -6,14 +6,12 @@ another version, and answers questions: a JSON object a line, each answer behind
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import json
 import os
 import platform
 import shutil
 import socket
-import struct
 import sys
 import threading
 import time
@@ -27,8 +25,7 @@ ANSWER = "phalanx-node "
 RESOLVE_S = 2.0
 CONNECT_S = 1.5
 """Time for another node's kernel to answer: one lost packet is sent again after a second."""
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
-_GET_MASK = 0x891B  # SIOCGIFNETMASK
+_INSTALLED_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +45,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         return {name: _version(name) for name in question["versions"]}
     if "reach" in question:
         return {"unreachable": _unreachable(question["reach"], question["port"])}
-    networks = _networks()
+    networks = _of_phalanx("interfaces", "networks", {})
     return {
         "host": socket.gethostname(),
         "memory_id": memory_id(),
@@ -59,8 +56,8 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         "missing": [path for path in question["paths"] if not Path(path).exists()],
         "architecture": platform.machine(),
         "processor": _processor(),
-        "cores": _usable_cores(),
-        "memory_bytes": _memory_bytes(),
+        "cores": _of_phalanx("cores", "usable_cores", len(os.sched_getaffinity(0))),
+        "memory_bytes": _of_phalanx("cores", "usable_memory_bytes", _INSTALLED_BYTES),
         "free_bytes": {name: _free_bytes(path) for name, path in question["folders"].items()},
         "contents": {path: _contents(path) for path in question["data"]},
         "addresses": {name: text.partition("/")[0] for name, text in networks.items()},
@@ -117,23 +114,13 @@ def _has_kernels() -> bool:
     return found is not None and any(Path(found.origin or "").parent.glob("comm/*.so"))
 
 
-def _usable_cores() -> int:
+def _of_phalanx(module: str, function: str, default: Any) -> Any:
+    """Return what a function of this node's Phalanx returns; `default` where there is none, or
+    another one: no rank is started there."""
     try:
-        from phalanx.jobs.cores import usable_cores
-
-        return usable_cores()
-    except Exception:  # noqa: BLE001  # no Phalanx, or another one
-        return len(os.sched_getaffinity(0))
-
-
-def _memory_bytes() -> int:
-    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        from phalanx.jobs.cores import memory_limit_bytes
-
-        return min(installed, memory_limit_bytes() or installed)
-    except Exception:  # noqa: BLE001  # no Phalanx, or another one
-        return installed
+        return getattr(importlib.import_module(f"phalanx.jobs.{module}"), function)()
+    except Exception:  # noqa: BLE001
+        return default
 
 
 def _processor() -> str:
@@ -162,25 +149,6 @@ def _contents(path: str) -> int | None:
     except OSError:
         return None
     return zlib.crc32(repr([file for file in files if not file[0].startswith(".")]).encode())
-
-
-def _networks() -> dict[str, str]:
-    """Return address and width of the network by interface, "10.0.0.7/24"; no loopback, no IPv6."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            wanted = struct.pack("256s", name.encode()[:15])
-            try:
-                address, mask = (
-                    fcntl.ioctl(asked.fileno(), code, wanted)[20:24]
-                    for code in (_GET_ADDRESS, _GET_MASK)
-                )
-            except OSError:
-                continue
-            if address[0] != 127:
-                width = int.from_bytes(mask, "big").bit_count()
-                found[name] = f"{socket.inet_ntoa(address)}/{width}"
-    return found
 
 
 def _unreachable(addresses: list[str], port: int) -> list[str]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from phalanx.comm.pairs import SLOW_SHARE
+from phalanx.comm.pairs import SLOW_SHARE, PairSpeed
 from phalanx.doctor.examine import Finding, problem, warning
 from phalanx.doctor.nodes.interview import NodeFacts
 from phalanx.doctor.nodes.plan import MPI_WHEELS, SAME, NodePlan, how_to_install
-from phalanx.doctor.nodes.survey import PairSpeed, Survey
+from phalanx.doctor.nodes.survey import Survey
 
 CLOCK_OFFSET_S = 0.1
 LOW_DISK_BYTES = 1 << 30

@@ -16,22 +16,14 @@ Networks = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsableNetwork:
-    """A network by which every node reaches the others."""
-
-    cidr: str
-    """`10.0.0.0/24`"""
-    interface: str | None
-    """Name of it, where all nodes have the same."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class JudgedNetworks:
     """Networks that MPI can use, and those that it must be kept from."""
 
-    usable: Sequence[UsableNetwork]
+    usable: Mapping[str, str | None]
+    """Networks by which every node reaches the others, "10.0.0.0/24", each with the name of its
+    interface where all nodes have the same."""
     findings: Sequence[Finding]
-    """One for each node that does not answer in a network."""
+    """A finding for each node that does not answer in a network."""
     has_others: bool
     """There are networks in which MPI would wait for ever, besides usable ones."""
 
@@ -54,7 +46,8 @@ def addresses_to_try(networks: Networks) -> dict[str, list[str]]:
 def judge_networks(networks: Networks, unreachable: Mapping[str, Sequence[str]]) -> JudgedNetworks:
     """Judge the networks that several nodes have. unreachable: by host, the addresses that it tried
     and did not reach."""
-    usable, findings, has_others = [], [], False
+    usable: dict[str, str | None] = {}
+    findings, has_others = [], False
     for cidr, found in _members(networks).items():
         if _is_repeated(found):  # a bridge that is on each node for itself, such as docker0
             has_others = True
@@ -72,9 +65,7 @@ def judge_networks(networks: Networks, unreachable: Mapping[str, Sequence[str]])
             has_others = True
         if not lost and len(found) == len(networks):
             names = {name for name, _ in found.values()}
-            usable.append(
-                UsableNetwork(cidr=cidr, interface=names.pop() if len(names) == 1 else None)
-            )
+            usable[cidr] = names.pop() if len(names) == 1 else None
     return JudgedNetworks(usable=usable, findings=findings, has_others=has_others and bool(usable))
 
 

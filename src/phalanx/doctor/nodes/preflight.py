@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from phalanx.comm.pairs import PairSpeed
 from phalanx.doctor.examine import Finding
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.interview import NodeFacts, words_in
@@ -15,7 +16,7 @@ from phalanx.doctor.nodes.meeting import SURVEY_S, Meeting
 from phalanx.doctor.nodes.networks import JudgedNetworks, judge_networks
 from phalanx.doctor.nodes.plan import NodePlan
 from phalanx.doctor.nodes.reach import ask_nodes, is_this_machine
-from phalanx.doctor.nodes.survey import PairSpeed, Survey
+from phalanx.doctor.nodes.survey import Survey
 from phalanx.errors import UserError
 from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.networks import network_variables
@@ -110,9 +111,7 @@ def _choose_networks(mpi: MpiInstallation, networks: JudgedNetworks) -> dict[str
     """Return the variables that keep MPI from networks that lead nowhere; none where all lead."""
     if not networks.has_others:
         return {}
-    cidrs = [network.cidr for network in networks.usable]
-    interfaces = [network.interface for network in networks.usable]
-    return network_variables(mpi.vendor, cidrs, interfaces, os.environ)
+    return network_variables(mpi.vendor, networks.usable, os.environ)
 
 
 def with_mend(findings: Sequence[Finding], variables: Mapping[str, str]) -> list[Finding]:

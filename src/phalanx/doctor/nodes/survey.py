@@ -17,23 +17,13 @@ from typing import Any
 import msgspec
 
 from phalanx.comm.mpi import mpi
-from phalanx.comm.pairs import measure_pairs
+from phalanx.comm.pairs import PairSpeed, measure_pairs
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.interview import NodeFacts, ask_more
 from phalanx.jobs.orphan import end_with_parent
 
 FAILED = "phalanx-survey "
 """Begins the line of a rank that fails."""
-
-
-@dataclass(frozen=True)
-class PairSpeed:
-    """The link between two nodes, by their numbers."""
-
-    first: int
-    second: int
-    latency_s: float
-    bandwidth_bytes_per_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +67,7 @@ def survey(library: Any, question: Mapping[str, Any] | None) -> Survey | None:
     if leads:
         if question is not None:
             described = _interviewed(leaders, question)
-        pairs = [PairSpeed(*pair) for pair in measure_pairs(leaders)]
+        pairs = measure_pairs(leaders)
         leaders.Free()
     if rank:
         return None
