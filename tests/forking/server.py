@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.forking.ending import keep_modules, leave_out_destructors
 from tests.forking.python import FORWARDED, NUMBER_BYTES
 
 LIBRARIES = (
@@ -240,6 +241,8 @@ def main() -> None:
     before = dict(os.environb)
     for name in (*LIBRARIES, *sys.argv[2:-1]):
         importlib.import_module(name)
+    leave_out_destructors()
+    keep_modules()
     gc.freeze()
     asked = Server(sys.argv[1]).serve()
     if asked is not None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -111,3 +112,28 @@ def test_an_error_is_printed(forking_python: Path, program: str) -> None:
     done = subprocess.run([forking_python, program, "1 / 0"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+ENDING = """
+import atexit, ctypes, pipes_of_tests, phalanx.errors, torch.distributed.distributed_c10d as c10d
+class Ending:
+    def __init__(self, name): self.name = name
+    def __del__(self, write=os.write): write(1, f"{self.name} ends; ".encode())
+for module in (pipes_of_tests, phalanx.errors, c10d):
+    module.ending = Ending(module.__name__)
+atexit.register(os.write, 1, b"exit; ")
+ctypes.CDLL(None).printf(b"C; ")
+print("Python", end="; ")
+sys.exit(7)
+"""
+
+
+def test_it_ends_as_an_interpreter_does(forking_python: Path, program: str, tmp_path: Path) -> None:
+    (tmp_path / "pipes_of_tests.py").touch()
+    ends = []
+    for python in (forking_python, sys.executable):
+        words = [python, program, ENDING]
+        done = subprocess.run(words, env=os.environ | ONE_THREAD, capture_output=True, text=True)
+        ends.append((done.returncode, sorted(done.stdout.splitlines()[-1].split("; "))))
+    assert ends[0] == ends[1]
+    assert len(ends[0][1]) == 7  # and an empty text
