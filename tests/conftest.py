@@ -1,6 +1,7 @@
 """Real ranks for tests: started by the MPI of this environment, ended whatever happens."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -39,9 +40,9 @@ ONE_THREAD = dict.fromkeys(THREAD_POOLS, "1")
 RANK_MODULES = (
     *("phalanx.train.rank", "phalanx.checkpoints.program", "phalanx.bench.rank_benchmark"),
     *("phalanx.bench.io.rank_benchmark", "phalanx.run.loop", "phalanx.torch_backend.multi_backend"),
-    *("numpy.typing", "rich.live", "torch.distributed.optim", "torch.distributed.pipelining"),
+    *("phalanx.parallel.on_mesh", "numpy.typing", "rich.live", "torch.distributed.optim"),
     *("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"),
-    *("cyclopts", "rich.console", "phalanx.cli.app"),
+    *("torch.distributed.pipelining", "cyclopts", "rich.console", "phalanx.cli.app"),
 )
 """What most ranks import, without mpi4py.MPI and without what starts ranks by `sys.executable`."""
 
@@ -164,6 +165,14 @@ def forking(
         assert server.stdout.readline() == b"ready\n"
         yield stand_in
         server.stdin.close()
+
+
+def pytest_collection() -> None:
+    gc.disable()  # nothing that is imported is garbage, and to look through it all takes seconds
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 _servers = contextlib.ExitStack()

@@ -11,7 +11,7 @@ import ctypes
 import sys
 from types import ModuleType
 
-CLEARED = ("builtins", "sys", "__main__", "phalanx", "torch.distributed")
+CLEARED = ("builtins", "sys", "__main__", "phalanx", "torch.distributed.distributed_c10d")
 """First words of the names of modules that are cleared as in an interpreter of its own."""
 
 

@@ -40,8 +40,12 @@ LIBRARIES = (
 )
 READ_AT_IMPORT = ("ATEN", "LD_PRELOAD", "MKL", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
 """What the variables begin with that the interpreter and its libraries read as they start."""
-READ_LATER = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCHELASTIC_", "TORCH_NCCL_")
-"""Of these, what PyTorch reads when a program has begun; torchrun sets the latter two."""
+READ_LATER = (
+    *("PYTHONIOENCODING", "PYTHONUNBUFFERED", "TORCH_DEVICE_BACKEND_AUTOLOAD"),
+    *("TORCH_DISTRIBUTED_DEBUG", "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_"),
+)
+"""Exceptions: read when a program begins or later. torchrun sets two, and PyTorch the folder, in
+the process of the tests, too."""
 HASH_SEED = b"PYTHONHASHSEED"
 MOST_FILES = 250
 ROOM = 4096
@@ -154,7 +158,7 @@ def take_over(request: dict[str, Any], files: list[int]) -> None:
         signal.signal(number, signal.SIG_IGN if ignored else default)
     os.setsid()
     show_in_proc([request["python"], *request["words"]], request["environment"])
-    reopen_streams(unbuffered=request["unbuffered"])
+    reopen_streams(unbuffered=request["unbuffered"] or bool(os.environ.get("PYTHONUNBUFFERED")))
 
 
 def show_in_proc(words: list[str], environment: Mapping[bytes, bytes]) -> None:
@@ -174,22 +178,22 @@ def show_in_proc(words: list[str], environment: Mapping[bytes, bytes]) -> None:
 
 def reopen_streams(*, unbuffered: bool) -> None:
     """Have the streams ask anew what their files can do."""
+    asked, _, handler = os.environ.get("PYTHONIOENCODING", "").partition(":")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        former = getattr(sys, name)
-        by_line = name == "stderr" or "PYTHONUNBUFFERED" in os.environ
+        former = getattr(sys, f"__{name}__")
+        encoding = asked or former.encoding
+        errors = (handler or "strict") if asked and name != "stderr" else former.errors
         stream = open(  # noqa: SIM115
             number,
             mode="w" if number else "r",
-            buffering=1 if by_line else -1,
-            encoding=former.encoding,
-            errors=former.errors,
+            buffering=1 if name == "stderr" else -1,
+            encoding=encoding,
+            errors=errors,
             closefd=False,
         )
         if unbuffered and number:
             raw = open(number, mode="wb", buffering=0, closefd=False)  # noqa: SIM115
-            stream = io.TextIOWrapper(
-                raw, encoding=former.encoding, errors=former.errors, write_through=True
-            )
+            stream = io.TextIOWrapper(raw, encoding=encoding, errors=errors, write_through=True)
         setattr(sys, name, stream)
 
 
@@ -223,6 +227,7 @@ def run(request: dict[str, Any], before: Mapping[bytes, bytes]) -> None:
     words, sys.executable = request["words"], request["python"]
     import torch
 
+    torch.distributed.set_debug_level_from_env()  # as `import torch.distributed` ends
     if torch._is_device_backend_autoload_enabled():
         torch._import_device_backends()  # as `import torch` ends
     if words[0] == "-m":

@@ -12,6 +12,8 @@ import pytest
 
 from tests.conftest import ONE_THREAD
 
+FORKED = {**os.environ, **ONE_THREAD}
+"""Other numbers of threads start an interpreter."""
 PROGRAM = """
 import os, sys, time
 print(os.getpid(), os.getcwd(), sys.argv[1:], os.environ.get("WORD"), "torch" in sys.modules)
@@ -35,7 +37,7 @@ def test_files_folder_words_environment_and_exit_code(
     done = subprocess.run(
         [forking_python, program, "sys.exit(3)", "b"],
         cwd=tmp_path,
-        env={**os.environ, **ONE_THREAD, "WORD": "é"},
+        env={**FORKED, "WORD": "é"},
         capture_output=True,
         text=True,
     )
@@ -53,15 +55,20 @@ def test_variables_that_are_read_at_import_start_an_interpreter(
     assert done.returncode == 3
     assert done.stdout.strip().endswith("False")
     assert subprocess.run([forking_python, "-c", "raise SystemExit(4)"]).returncode == 4
-    for seed, is_forked in (("1", True), ("2", False)):
-        environment = {**os.environ, **ONE_THREAD, "PYTHONHASHSEED": seed}
+    for name, value, is_forked in (
+        ("PYTHONHASHSEED", "1", True),
+        ("PYTHONHASHSEED", "2", False),
+        ("TORCHINDUCTOR_CACHE_DIR", "/tmp/other", True),
+    ):
+        environment = {**FORKED, name: value}
         done = subprocess.run(words, env=environment, capture_output=True, text=True)
         assert done.stdout.strip().endswith(str(is_forked))
 
 
 def test_ignored_signals_stay_so(forking_python: Path, program: str) -> None:
     words = ["nohup", str(forking_python), program, "os.kill(os.getpid(), 1)"]
-    assert subprocess.run(words, capture_output=True, timeout=60).returncode == 0
+    done = subprocess.run(words, env=FORKED, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "True" in done.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
@@ -69,7 +76,8 @@ def test_its_death_is_that_of_the_program(
     forking_python: Path, program: str, number: signal.Signals
 ) -> None:
     words = [forking_python, program, f"os.kill(os.getpid(), {int(number)})"]
-    assert subprocess.run(words, capture_output=True).returncode == -number
+    done = subprocess.run(words, env=FORKED, capture_output=True, text=True)
+    assert (done.returncode, "True" in done.stdout) == (-number, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -91,9 +99,7 @@ def test_a_signal_ends_both(forking_python: Path, program: str, number: signal.S
 
 def test_processes_are_found_by_their_words(forking_python: Path, program: str) -> None:
     words = [str(forking_python), program, "time.sleep(60)", "é"]
-    with subprocess.Popen(
-        words, env=os.environ | ONE_THREAD, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(words, env=FORKED, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline().split()[0])
         shown = psutil.Process(pid).cmdline()
@@ -103,13 +109,31 @@ def test_processes_are_found_by_their_words(forking_python: Path, program: str) 
 
 def test_unbuffered_output_comes_at_once(forking_python: Path, program: str) -> None:
     words = [forking_python, "-u", program, "print(7); os.write(1, b'8'); print(9, end='')"]
-    done = subprocess.run(words, env=os.environ | ONE_THREAD, capture_output=True, text=True)
+    done = subprocess.run(words, env=FORKED, capture_output=True, text=True)
     assert done.stdout.splitlines()[1:] == ["7", "89"]
     assert done.stdout.splitlines()[0].endswith("True")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1:replace"])
+def test_the_encoding_of_its_output(forking_python: Path, program: str, encoding: str) -> None:
+    ends = []
+    for python in (forking_python, sys.executable):
+        done = subprocess.run(
+            [python, program, "import torch.distributed as dist; print(dist.get_debug_level());"
+             "print(sys.stdout.write_through, sys.stdout.errors, sys.stderr.errors, '\\xe4');"
+             "sys.stdout.reconfigure(errors='strict'); print('\\u2026')"],
+            env=FORKED | {"PYTHONIOENCODING": encoding, "PYTHONUNBUFFERED": "1",
+                                           "TORCH_DISTRIBUTED_DEBUG": "INFO"},
+            capture_output=True,
+        )  # fmt: skip
+        ends.append((done.returncode, done.stdout.splitlines()[1:], done.stderr.splitlines()[-1:]))
+    assert ends[0] == ends[1]
+    assert b"DebugLevel.INFO" in ends[0][1]
+
+
 def test_an_error_is_printed(forking_python: Path, program: str) -> None:
-    done = subprocess.run([forking_python, program, "1 / 0"], capture_output=True, text=True)
+    words = [forking_python, program, "1 / 0"]
+    done = subprocess.run(words, env=FORKED, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
 
@@ -133,7 +157,7 @@ def test_it_ends_as_an_interpreter_does(forking_python: Path, program: str, tmp_
     ends = []
     for python in (forking_python, sys.executable):
         words = [python, program, ENDING]
-        done = subprocess.run(words, env=os.environ | ONE_THREAD, capture_output=True, text=True)
+        done = subprocess.run(words, env=FORKED, capture_output=True, text=True)
         ends.append((done.returncode, sorted(done.stdout.splitlines()[-1].split("; "))))
     assert ends[0] == ends[1]
     assert len(ends[0][1]) == 7  # and an empty text

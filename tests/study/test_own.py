@@ -1,6 +1,7 @@
 """A kind of study of the user's own: the example of docs/own_study.md, and what is refused."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,12 @@ def example(folder: Path) -> Path:
     return folder / "rates.toml"
 
 
-@pytest.mark.timeout(300)  # eleven programs that import PyTorch
-def test_the_example_is_made_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(300)  # eleven programs
+def test_the_example_is_made_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forking_python: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(forking_python))
     file, folder = example(tmp_path), tmp_path / "study"
     study = read_file(file)
     planned = plan(study)
