@@ -45,7 +45,7 @@ from torch.nn.functional import cross_entropy
 import phalanx
 from harness import save
 from phalanx.report.statistics import mean_interval
-from phalanx.run.strategy import StrategyName
+from phalanx.run.strategy import AskedStrategy
 
 RANKS, MICRO_BATCHES, CLASSES = 2, 4, 10
 KINDS = ("plain", "bitwise", "again", "survive")
@@ -73,7 +73,7 @@ class Block(NamedTuple):
     processor_s: float
 
 
-def rank_main(folder: Path, kind: str, size: Size, strategy: StrategyName) -> None:
+def rank_main(folder: Path, kind: str, size: Size, strategy: AskedStrategy) -> None:
     rank = os.environ["RANK"]
     torch.manual_seed(0)
     layers = [nn.Linear(784, size.width), nn.ReLU(), nn.Linear(size.width, size.width), nn.ReLU()]
@@ -237,7 +237,7 @@ if __name__ == "__main__":
             Path(sys.argv[2]),
             sys.argv[3],
             Size(*json.loads(sys.argv[4])),
-            cast("StrategyName", sys.argv[5]),
+            cast("AskedStrategy", sys.argv[5]),
         )
     else:
         names = [word for word in sys.argv[1:] if word != "--quick"] or ["mpi"]

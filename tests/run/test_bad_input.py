@@ -66,7 +66,7 @@ def loss_of(run: ProgramRun, batch: object) -> Tensor:
             {"strategy": "gloo", "strategy_options": {"compress": "fp16"}},
             'compress="fp16" means nothing .*: it is for',
         ),
-        ({"strategy_options": {"local_step": 1}}, "'local_step' is none of all_reduce, compress"),
+        ({"strategy_options": {"local_step": 1}}, "'local_step' is none of all_reduce, backend"),
         (
             {"strategy": "local", "strategy_options": {"local_steps": 0}},
             "local_steps= must be at least 1, not 0",

@@ -11,11 +11,10 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.jobs.detect import Launched
 from phalanx.jobs.survival import COLLECTIVES, FAULT_TOLERANCE
-from phalanx.run.strategy import StrategyName as ProgramStrategy
-from phalanx.run.strategy import check_bitwise
+from phalanx.run.strategy import AskedStrategy, check_bitwise
+from phalanx.run.strategy_options import NOT_SURVIVED, StrategyName
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import EXCLUDED_OPTIONS, with_ranks
-from phalanx.train.strategy_options import NOT_SURVIVED, StrategyName
 
 PAGE = Path(__file__).parents[2] / "docs" / "survival.md"
 
@@ -45,9 +44,9 @@ def test_every_strategy_survives_or_says_why_not(strategy: StrategyName) -> None
     assert len(str(why.value).splitlines()) <= 2
 
 
-@pytest.mark.parametrize("strategy", get_args(ProgramStrategy))
+@pytest.mark.parametrize("strategy", get_args(AskedStrategy))
 def test_programs_survive_by_the_same_strategies(
-    strategy: ProgramStrategy, monkeypatch: pytest.MonkeyPatch
+    strategy: AskedStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
     if strategy in ("auto", "mpi", "sequential", "shared", "zero"):

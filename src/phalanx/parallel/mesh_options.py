@@ -50,15 +50,6 @@ class PipelineOptions:
     stages_per_rank: int | None = ruled(None, AT_LEAST_ONE)
     """Stages that each rank of an interleaved or zero-bubble pipeline holds. Default: 2."""
 
-    def layout(self, mesh: Mesh) -> PipelineLayout:
-        """Raise UserError when the schedule cannot run with these numbers."""
-        return layout_of(
-            self.pipeline_schedule,
-            num_ranks=mesh.pp,
-            micro_batches=self.micro_batches,
-            stages_per_rank=self.stages_per_rank,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class TensorOptions:
@@ -73,35 +64,25 @@ class TensorOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshOptions(BackendOptions):
-    """Options of `zero`, `tensor`, `pipeline` and `mesh`; None for an axis that the mesh lacks."""
+class MeshOptions(TensorOptions, PipelineOptions, ShardOptions, BackendOptions):
+    """Options of `zero`, `tensor`, `pipeline` and `mesh`."""
 
-    strategy: str = "mesh"
-    """zero, tensor, pipeline or mesh."""
-    shard: ShardOptions | None = None
-    pipeline: PipelineOptions | None = None
-    tensor: TensorOptions | None = None
-
-    @property
-    def zero_stage(self) -> Literal[1, 2, 3]:
-        return 3 if self.shard is None else self.shard.zero_stage
-
-    @property
-    def tensor_plan(self) -> str | None:
-        return None if self.tensor is None else self.tensor.tensor_plan
-
-    @property
-    def sequence_parallel(self) -> bool:
-        return self.tensor is not None and self.tensor.sequence_parallel
+    strategy: str = "sequential"
+    """Any other divides nothing but the data."""
 
     def layout(self, mesh: Mesh) -> PipelineLayout | None:
         """Return the layout of the pipeline; None where the mesh has one stage.
 
         Raises: UserError when the schedule cannot run with these numbers.
         """
-        if self.pipeline is None or mesh.pp == 1:
+        if mesh.pp == 1:
             return None
-        layout = self.pipeline.layout(mesh)
+        layout = layout_of(
+            self.pipeline_schedule,
+            num_ranks=mesh.pp,
+            micro_batches=self.micro_batches,
+            stages_per_rank=self.stages_per_rank,
+        )
         if mesh.shard > 1 and layout.schedule == "zero-bubble":
             raise UserError(
                 f"shard={mesh.shard} and --pipeline-schedule zero-bubble exclude each other: "
@@ -124,5 +105,7 @@ class MeshOptions(BackendOptions):
                 return Mesh(tp=ranks)
             case "pipeline":
                 return Mesh(pp=ranks)
+            case "zero" if self.zero_stage > 1:
+                return Mesh(shard=ranks)
             case _:
-                return Mesh(dp=ranks) if self.zero_stage == 1 else Mesh(shard=ranks)
+                return Mesh(dp=ranks)

@@ -38,7 +38,7 @@ from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of
 from phalanx.run.program import ProgramRun
 from phalanx.run.schedulers import schedulers_of
 from phalanx.run.source import Source, check_loading, reads_once, source_of
-from phalanx.run.strategy import StrategyName, cuts_itself, data_ranks
+from phalanx.run.strategy import AskedStrategy, cuts_itself, data_ranks
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -61,7 +61,7 @@ def start(
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
     alternate: Sequence[str] = (),
     sharded: bool = False,
-    strategy: StrategyName | Callable[..., Strategy] = "auto",
+    strategy: AskedStrategy | Callable[..., Strategy] = "auto",
     strategy_options: Mapping[str, Any] = MappingProxyType({}),
     comm: Any = None,
     clip_norm: float | None = None,
@@ -193,7 +193,7 @@ def start(
         schedulers=schedulers,
         batches=batches,
         setup=setup,
-        alternate=check_alternate(optimizers, alternate, setup.choice.mpi.compress),
+        alternate=check_alternate(optimizers, alternate, setup.choice.options.compress),
     )
     manifest = plan.manifest(checkpoints.options, has_checkpoints=saving.is_used)
     saved = ProgramCheckpoints(saving, manifest)

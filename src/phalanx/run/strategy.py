@@ -22,18 +22,10 @@ from phalanx.parallel.make import (
     make_on_gpus,
     make_on_mesh,
 )
-from phalanx.parallel.mesh import Mesh, parse_mesh
-from phalanx.parallel.mesh_options import (
-    BackendOptions,
-    MeshOptions,
-    PipelineOptions,
-    ShardOptions,
-    TensorOptions,
-)
-from phalanx.parallel.option_groups import GivenOptions, default_options
+from phalanx.parallel.mesh import AXES, Mesh, parse_mesh
+from phalanx.parallel.option_groups import check_rules
 from phalanx.parallel.pipeline.bitwise import BitwisePipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
@@ -41,20 +33,16 @@ from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.own_strategy import OwnStrategy, check_own, make_own, name_of
 from phalanx.run.randomness import seed_micro_batch
-
-StrategyName = Literal[
-    "auto", "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline",
-    "mesh",
-]  # fmt: skip
-OF_ONE_OPTIMIZER = ("shared", "gloo", "server", "zero", "tensor", "pipeline", "mesh")
-ON_A_MESH = ("zero", "tensor", "pipeline", "mesh")
-PLAN, STAGES = "tensor_plan", "pipeline_stages"
-
-OPTIONS = (
-    *(MpiOptions, ServerOptions, LocalOptions, BackendOptions),
-    *(ShardOptions, PipelineOptions, TensorOptions),
+from phalanx.run.strategy_options import (
+    MESH_STRATEGIES,
+    StrategyName,
+    StrategyOptions,
+    check_applicable,
 )
-"""Groups of the options that `strategy_options` may name."""
+
+AskedStrategy = Literal["auto", StrategyName]
+OF_ONE_OPTIMIZER = ("shared", "gloo", "server", *MESH_STRATEGIES)
+PLAN, STAGES = "tensor_plan", "pipeline_stages"
 
 _OPTION = re.compile(
     r"--([a-z]+(?:-[a-z]+)*)(?![a-z=-])"
@@ -71,11 +59,7 @@ class StrategyChoice:
     name: StrategyName | Literal["own"]
     label: str
     """Name for records: the one that was asked for, also where one rank takes `sequential`."""
-    mpi: MpiOptions = field(default_factory=MpiOptions)
-    server: ServerOptions = field(default_factory=ServerOptions)
-    local: LocalOptions = field(default_factory=LocalOptions)
-    mesh: MeshOptions | None = None
-    """Options of strategies that divide the model."""
+    options: StrategyOptions = field(default_factory=StrategyOptions)
     tensor_plan: object = None
     """Plan in place of the model's own, see `tensor.plan_of`."""
     layout: PipelineLayout | None = None
@@ -126,17 +110,10 @@ def choose_strategy(
             'clip_norm, or take strategy="mpi"'
         )
     with as_arguments():
-        plain = _check_known(options)
-        given = GivenOptions(plain, f"strategy={chosen!r}")
-        mpi = given.take_if(chosen == "mpi", MpiOptions, 'strategy="mpi"')
-        server = given.take_if(chosen == "server", ServerOptions, 'strategy="server"')
-        local = given.take_if(chosen == "local", LocalOptions, 'strategy="local"')
-        mesh = _mesh_of(chosen, given, num_ranks=num_ranks)
-        if server is not None and num_ranks > 1:
-            server.num_workers(num_ranks)
-        axes = Mesh() if mesh is None else mesh.mesh_of(num_ranks)
+        known = _take_known(chosen, options)
+        axes = _check_strategy(known, num_ranks)
         number = bitwise_micro_batches if is_bitwise else micro_batches
-        layout = _layout_of(mesh, axes, batch_size=batch_size, micro_batches=number)
+        layout = _layout_of(known, axes, batch_size=batch_size, micro_batches=number)
     if options.get(PLAN) is not None and axes.tp == 1 and num_ranks > 1:
         raise UserError('tensor_plan= is for strategy="tensor" and meshes with tp')
     if options.get(STAGES) is not None and axes.pp == 1 and num_ranks > 1:
@@ -151,10 +128,7 @@ def choose_strategy(
     return StrategyChoice(
         name=chosen,
         label=label,
-        mpi=mpi or MpiOptions(),
-        server=server or ServerOptions(),
-        local=local or LocalOptions(),
-        mesh=mesh,
+        options=known,
         tensor_plan=options.get(PLAN),
         layout=layout,
         stages=_names_in(options.get(STAGES)),
@@ -166,8 +140,8 @@ def choose_strategy(
 
 def _check_name(name: str, *, num_ranks: int, num_optimizers: int) -> None:
     """Raises: UserError for a strategy that is none, or is for other ranks or optimizers."""
-    if name not in get_args(StrategyName):
-        names = ", ".join(get_args(StrategyName))
+    if name not in get_args(AskedStrategy):
+        names = ", ".join(get_args(AskedStrategy))
         raise UserError(f"strategy={name!r} is none of {names}")
     if name == "sequential" and num_ranks > 1:
         raise UserError(
@@ -180,17 +154,40 @@ def _check_name(name: str, *, num_ranks: int, num_optimizers: int) -> None:
         )
 
 
-def _check_known(options: Mapping[str, object]) -> dict[str, object]:
+def _take_known(name: StrategyName, options: Mapping[str, object]) -> StrategyOptions:
     """Return the options that are plain values. Raises: UserError for one that is none."""
-    known = [*default_options(*OPTIONS), STAGES]
-    known.remove("micro_batches")
+    kinds = {each.name: each.type for each in fields(StrategyOptions) if each.name != "strategy"}
+    del kinds["micro_batches"]
     if "micro_batches" in options:
         raise UserError("strategy_options: micro_batches= is an argument of phalanx.start")
+    known = sorted([*kinds, STAGES])
     if unknown := [option for option in options if option not in known]:
         raise UserError(f"strategy_options: {unknown[0]!r} is none of {', '.join(known)}")
-    plain = {key: value for key, value in options.items() if key not in (PLAN, STAGES)}
-    _check_types(plain, *OPTIONS)
-    return plain
+    plain: dict[str, Any] = {k: v for k, v in options.items() if k not in (PLAN, STAGES)}
+    for option, value in plain.items():
+        _check_type(option, value, kinds[option])
+    if name == "zero":
+        plain.setdefault("zero_stage", 1)
+    return StrategyOptions(strategy=name, **plain)
+
+
+def _check_strategy(options: StrategyOptions, num_ranks: int) -> Mesh:
+    """Return the mesh of the ranks, of one where nothing is divided.
+
+    Raises: UserError for options of another strategy, and for axes that are not those of the ranks.
+    """
+    name = options.strategy
+    run = f"strategy={name!r}"
+    check_rules(options, run)
+    check_applicable(options, AXES if name == "mesh" else (), run)
+    if (name == "mesh") != (options.mesh is not None):
+        raise UserError(
+            'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} go together: give both, '
+            "or neither"
+        )
+    if name == "server" and num_ranks > 1:
+        options.num_workers(num_ranks)
+    return options.mesh_of(num_ranks) if name in MESH_STRATEGIES else Mesh()
 
 
 def _names_in(stages: object) -> tuple[str, ...] | None:
@@ -223,9 +220,9 @@ def make_strategy(
             step_options=step,
         )
     if number is not None:
-        overlaps = choice.name == "mpi" and choice.mpi.overlap == "on"
+        overlaps = choice.name == "mpi" and choice.options.overlap == "on"
         return make_bitwise(choice.name, ranks, micro_batches=number, overlaps=overlaps, step=step)
-    if choice.name in ("gloo", *ON_A_MESH) and dist.is_initialized():
+    if choice.name in ("gloo", *MESH_STRATEGIES) and dist.is_initialized():
         raise UserError(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
             'program has made one: take strategy="mpi", which lives beside it'
@@ -240,20 +237,19 @@ def make_strategy(
         case "mpi" if choice.is_on_gpu:
             return make_on_gpus(ranks, step=step)
         case "mpi":
-            return make_mpi(ranks, choice.mpi, seed=seed, step=step)
+            return make_mpi(ranks, choice.options, seed=seed, step=step)
         case "server":
-            return Server(ranks.join(), choice.server, step_options=step)
+            return Server(ranks.join(), choice.options, step_options=step)
         case "local":
-            return Local(ranks.join(), choice.local, step_options=step)
+            return Local(ranks.join(), choice.options, step_options=step)
         case "shared":
             return Shared(ranks.join(), step_options=step)
         case "gloo":
             return make_gloo(ranks, step=step)
         case "zero" | "tensor" | "pipeline" | "mesh":
-            assert choice.mesh is not None, "of these strategies"
             return make_on_mesh(
                 ranks,
-                choice.mesh,
+                choice.options,
                 layout=choice.layout,
                 global_batch_size=choice.batch_size,
                 tensor_plan=choice.tensor_plan,
@@ -293,45 +289,15 @@ def cuts_itself(name: str | OwnStrategy, options: Mapping[str, object], num_rank
         return parse_mesh(text).pp > 1
 
 
-def _mesh_of(name: str, given: GivenOptions, *, num_ranks: int) -> MeshOptions | None:
-    """Return the options of a strategy that divides the model; None of any other.
-
-    Raises: UserError for options of another strategy, and for axes that are not those of the ranks.
-    """
-    if name == "zero" and not given.has("zero_stage"):
-        shard: ShardOptions | None = ShardOptions(zero_stage=1)
-    else:
-        words = 'strategy="zero" and meshes with shard'
-        shard = given.take_if(name in ("zero", "mesh"), ShardOptions, words)
-    words = 'strategy="zero", "tensor", "pipeline" and "mesh"'
-    axes = given.take_if(name in ON_A_MESH, BackendOptions, words)
-    words = 'strategy="tensor" and meshes with tp'
-    tensor = given.take_if(name in ("tensor", "mesh"), TensorOptions, words)
-    words = 'strategy="pipeline" and meshes with pp'
-    pipeline = given.take_if(name in ("pipeline", "mesh"), PipelineOptions, words)
-    if axes is None:
-        return None
-    if (name == "mesh") != (axes.mesh is not None):
-        raise UserError(
-            'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} go together: give both, '
-            "or neither"
-        )
-    options = MeshOptions(
-        **vars(axes), strategy=name, shard=shard, pipeline=pipeline, tensor=tensor
-    )
-    options.mesh_of(num_ranks)
-    return options
-
-
 def _layout_of(
-    options: MeshOptions | None, mesh: Mesh, *, batch_size: int, micro_batches: int | None
+    options: StrategyOptions, mesh: Mesh, *, batch_size: int, micro_batches: int | None
 ) -> PipelineLayout | None:
     """Return the layout of a pipeline; None where there is none. micro_batches: of a global batch,
     of which each of its parts is cut into as many.
 
     Raises: UserError where the schedule, the mesh and the samples do not fit each other.
     """
-    if options is None or options.pipeline is None or mesh.pp == 1:
+    if mesh.pp == 1:
         return None
     parts = mesh.data_size
     if micro_batches is None:
@@ -348,7 +314,7 @@ def _layout_of(
             f"batch_size={batch_size} is less than the pipeline's {parts * each} micro-batches: "
             "take a larger batch, or fewer micro_batches="
         )
-    return replace(options, pipeline=replace(options.pipeline, micro_batches=each)).layout(mesh)
+    return replace(options, micro_batches=each).layout(mesh)
 
 
 def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) -> None:
@@ -400,17 +366,12 @@ def _argument(option: re.Match[str]) -> str:
     return f"{name}={value}" if value[0].isdigit() else f'{name}="{value}"'
 
 
-def _check_types(options: Mapping[str, object], *groups: Any) -> None:
+def _check_type(name: str, value: object, kind: Any) -> None:
     """Raise UserError for a value that is none of its option's."""
-    kinds = {each.name: each.type for group in groups for each in fields(group)}
-    for name, value in options.items():
-        kind: Any = kinds[name]
-        if get_origin(kind) is Literal:
-            if value not in get_args(kind):
-                raise UserError(
-                    f"{name}={value!r} is none of {', '.join(map(str, get_args(kind)))}"
-                )
-        elif isinstance(value, bool) != (kind is bool) or not isinstance(
-            value, (int, float) if kind is float else kind
-        ):
-            raise UserError(f"{name}={value!r} is no value of this option: it takes {kind}")
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise UserError(f"{name}={value!r} is none of {', '.join(map(str, get_args(kind)))}")
+    elif isinstance(value, bool) != (kind is bool) or not isinstance(
+        value, (int, float) if kind is float else kind
+    ):
+        raise UserError(f"{name}={value!r} is no value of this option: it takes {kind}")

@@ -11,10 +11,10 @@ from phalanx.errors import UserError
 from phalanx.jobs.allocation import HOSTS, Allocation, allocation
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_values
+from phalanx.run.strategy_options import StrategyName
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
-from phalanx.train.strategy_options import StrategyName
 from phalanx.train.training_options import DEFAULT_BATCH_SIZE
 
 EPOCHS = 6

@@ -1,7 +1,7 @@
 """The config of one training run, validated where it is made. Needs neither torch nor MPI.
 
-On the command line, in `--config` files and in `run.json` options are flat; here a group of options
-that only some runs have is None in the others. `from_options` and `options` convert.
+Options are flat, as on the command line, in `--config` files and in `run.json`; those that a run
+does not have keep their defaults.
 """
 
 from __future__ import annotations
@@ -12,49 +12,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from phalanx.comm.link import Link
 from phalanx.errors import UserError
-from phalanx.models.options import completed
+from phalanx.models.options import completed, is_own_model
 from phalanx.models.user_function import FunctionName
-from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
-from phalanx.parallel.mesh_options import (
-    BackendOptions,
-    MeshOptions,
-    PipelineOptions,
-    ShardOptions,
-    TensorOptions,
-)
-from phalanx.parallel.option_groups import GivenOptions, default_options, flatten
+from phalanx.parallel.mesh import AXES, Mesh, check_mesh, parse_mesh
+from phalanx.parallel.option_groups import check_rules, default_options, refuse
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
+from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES
+from phalanx.run.strategy_options import (
+    MESH_STRATEGIES,
+    StrategyOptions,
+    check_applicable,
+    check_bitwise_strategy,
+    check_survived,
+)
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions, parse_slow_rank
-from phalanx.train.strategy_options import (
-    BitwiseMpiOptions,
-    BitwiseOptions,
-    BitwisePipelineOptions,
-    StrategyOptions,
-    check_survived,
-    take_strategy_options,
-)
 from phalanx.train.training_options import AUTOMATIC, CheckpointOptions, TrainingOptions
-
-DEFAULTS = default_options(
-    TrainingOptions,
-    DataOptions,
-    OptimizerOptions,
-    ParallelOptions,
-    ServerOptions,
-    LocalOptions,
-    BackendOptions,
-    ShardOptions,
-    PipelineOptions,
-    TensorOptions,
-    MpiOptions,
-    CommunicationOptions,
-    CheckpointOptions,
-)
-"""Every flat option by name, with its default."""
 
 PATHS = ("data_root", "data", "stage", "checkpoint_dir", "resume", "run_dir")
 
@@ -63,50 +39,31 @@ PATHS = ("data_root", "data", "stage", "checkpoint_dir", "resume", "run_dir")
 class TrainConfig(
     CheckpointOptions,
     CommunicationOptions,
+    StrategyOptions,
     ParallelOptions,
     OptimizerOptions,
     DataOptions,
     TrainingOptions,
 ):
-    """All options of one training run; those of other strategies are not among them."""
+    """All options of one training run.
 
-    strategy_options: StrategyOptions
+    Raises: UserError for bad values, and for an option that this run would ignore.
+    """
 
     @classmethod
     def from_options(cls, **options: Any) -> TrainConfig:
-        """Return the config of flat options; the others have their defaults.
-
-        Raises: UserError for bad values, and for an option that this run would ignore.
-        """
-        mesh = options.get("mesh")
-        if mesh is not None and options.get("strategy", "sequential") == "sequential":
+        """Return the config of options as a user gives them: `--mesh` alone names its strategy, and
+        `--survive` means `--bitwise`, too."""
+        if options.get("mesh") and options.get("strategy", "sequential") == "sequential":
             options["strategy"] = "mesh"
-        wanted = {**DEFAULTS, **options}
-        split = f"--mesh {mesh}" if mesh else f"--strategy {wanted['strategy']}"
-        given = GivenOptions(options, f"--model {wanted['model']} {split}")
-        training, parallel = given.take(TrainingOptions), given.take(ParallelOptions)
-        _check_parallel(parallel, mesh)
-        if parallel.survive:
-            check_survived(parallel.strategy)
-            parallel = replace(parallel, bitwise=True)
-        data, communication = given.take(DataOptions), given.take(CommunicationOptions)
-        data.check_exclusions()
-        optimizer = given.take(OptimizerOptions)
-        check_milestones(optimizer.lr_milestones)
-        chosen = take_strategy_options(
-            given, parallel.strategy, mesh, training.model, is_bitwise=parallel.bitwise
-        )
-        if isinstance(chosen, MeshOptions) and chosen.pipeline is not None:
-            words = "strategies and meshes without pipelines"
-            given.refuse("autocast", communication.autocast, "none", words)
-        common = (training, data, optimizer, parallel, communication, given.take(CheckpointOptions))
-        given.check_empty()
-        values = {name: value for group in common for name, value in vars(group).items()}
-        return cls(**values, strategy_options=chosen)
+        if options.get("survive"):
+            check_survived(options.get("strategy", "sequential"))
+            options["bitwise"] = True
+        return cls(**options)
 
     def options(self) -> dict[str, Any]:
-        """Return all options, flat; those that the run has no use for have their defaults."""
-        return {**DEFAULTS, **{k: v for k, v in flatten(self) if k in DEFAULTS}}
+        """Return all options by name."""
+        return {name: getattr(self, name) for name in DEFAULTS}
 
     def as_record(self) -> dict[str, object]:
         """The options as plain values, for `run.json`."""
@@ -123,6 +80,13 @@ class TrainConfig(
         return cls.from_options(**values)
 
     def __post_init__(self) -> None:
+        split = f"--mesh {self.mesh}" if self.mesh else f"--strategy {self.strategy}"
+        run = f"--model {self.model} {split}"
+        check_rules(self, run)
+        self._check_ranks()
+        self.check_exclusions()
+        check_milestones(self.lr_milestones)
+        self._check_strategy(run)
         completed(self.model, self.model_options)
         if self.loss is not None:
             FunctionName.parse("--loss", self.loss)
@@ -153,6 +117,42 @@ class TrainConfig(
                 f"{self.per_rank_batch_size} exclude each other: give the global or the local one"
             )
 
+    def _check_ranks(self) -> None:
+        """Raise UserError where strategy, mesh and number of ranks do not fit each other."""
+        if self.strategy == "sequential" and (self.ranks or 1) != 1:
+            raise UserError(
+                f"--strategy sequential runs in one process, not on {self.ranks} ranks; "
+                f"use --strategy mpi --ranks {self.ranks}, or --threads for more cores"
+            )
+        if self.strategy == "mesh" and self.mesh is None:
+            raise UserError("--strategy mesh needs --mesh, such as --mesh dp=2,tp=2")
+        if self.mesh is not None:
+            if self.strategy != "mesh":
+                raise UserError(
+                    f"--mesh {self.mesh} and --strategy {self.strategy} exclude each other: "
+                    "leave --strategy out"
+                )
+            axes = parse_mesh(self.mesh)
+            if self.ranks is not None:
+                check_mesh(axes, self.ranks)
+        if self.slow_rank is not None:
+            parse_slow_rank(self.slow_rank)
+
+    def _check_strategy(self, run: str) -> None:
+        """Raise UserError for an option that the strategy does not have."""
+        mesh = Mesh() if self.mesh is None else parse_mesh(self.mesh)
+        axes = [axis for axis in AXES if getattr(mesh, axis) > 1]
+        if self.bitwise:
+            check_bitwise_strategy(self)
+        if not (self.model == "gpt" or is_own_model(self.model)):
+            words = "--model gpt with --strategy tensor or a mesh with tp"
+            refuse(self, ["sequence_parallel"], words, run)
+        check_applicable(self, axes, run, is_bitwise=self.bitwise)
+        if self.link is not None:
+            Link.parse(self.link)
+        if not self.bitwise and (self.strategy == "pipeline" or mesh.pp > 1):
+            refuse(self, ["autocast"], "strategies and meshes without pipelines", run)
+
     def _check_checkpoints(self) -> None:
         if self.resume == AUTOMATIC and self.checkpoint_dir is None:
             raise UserError("--resume auto needs --checkpoint-dir, the folder to resume from")
@@ -174,8 +174,7 @@ class TrainConfig(
                 f"--spares {self.spares} and --strategy {self.strategy} exclude each other: it "
                 "divides the optimizer's state among the ranks that compute; take --strategy mpi"
             )
-        options = self.strategy_options
-        if isinstance(options, BitwiseMpiOptions) and options.overlap == "on":
+        if self.overlap == "on":
             raise UserError(
                 "--overlap on and --survive exclude each other: what a lost rank has not computed "
                 "is added after the last backward pass; leave --overlap out"
@@ -186,23 +185,28 @@ class TrainConfig(
 
         Raises: UserError when the axes do not multiply up to `ranks`.
         """
-        match self.strategy_options:
-            case MeshOptions() as options:
-                return options.mesh_of(ranks)
-            case BitwisePipelineOptions():
-                return Mesh(pp=ranks)
-            case _:
-                return Mesh(dp=ranks)
+        return Mesh(dp=ranks) if self._is_replicated else super().mesh_of(ranks)
+
+    @property
+    def _is_replicated(self) -> bool:
+        """Return whether no mesh divides the model, as in a bitwise run of `zero`."""
+        return self.strategy not in MESH_STRATEGIES or (self.bitwise and self.strategy == "zero")
+
+    def axes(self, ranks: int) -> dict[str, int]:
+        """Return the axes with several ranks, of a run that has a mesh."""
+        if self._is_replicated:
+            return {}
+        mesh = self.mesh_of(ranks)
+        return {axis: getattr(mesh, axis) for axis in AXES if getattr(mesh, axis) > 1}
 
     def data_parts(self, ranks: int) -> int:
         """Return into how many shards a global batch is divided.
 
         Raises: UserError when no worker is left beside the servers.
         """
-        options = self.strategy_options
-        if isinstance(options, ServerOptions):
-            return options.num_workers(ranks)
-        return self.mesh_of(ranks).data_size
+        return (
+            self.num_workers(ranks) if self.strategy == "server" else self.mesh_of(ranks).data_size
+        )
 
     def global_batch_size(self, ranks: int) -> int:
         """Samples an update over `ranks` ranks; raises UserError when a rank would have none."""
@@ -222,11 +226,11 @@ class TrainConfig(
 
         Raises: UserError when ranks, or micro-batches, would be left without samples.
         """
-        options = self.strategy_options
-        if not isinstance(options, BitwiseOptions):
+        if not self.bitwise:
             return None
         batch_size = self.global_batch_size(ranks)
-        number, least = options.number(batch_size), self.data_parts(ranks)
+        number = self.micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
+        least = self.data_parts(ranks)
         if not least <= number <= batch_size:
             raise UserError(
                 f"--micro-batches {number} does not fit: with {ranks} rank{'s' * (ranks > 1)} and "
@@ -239,15 +243,17 @@ class TrainConfig(
 
         Raises: UserError when the schedule cannot run with these numbers.
         """
-        mesh = self.mesh_of(ranks)
-        match self.strategy_options:
-            case BitwisePipelineOptions() as options:
-                number = self.bitwise_micro_batches(ranks)
-                return replace(options, micro_batches=number).layout(mesh)
-            case MeshOptions() as on_mesh:
-                return on_mesh.layout(mesh)
-            case _:
-                return None
+        number = self.bitwise_micro_batches(ranks) or self.micro_batches
+        return replace(self, micro_batches=number).layout(self.mesh_of(ranks))
+
+    def num_micro_batches(self, ranks: int) -> int | None:
+        """Return into how many micro-batches a global batch is cut; None: one per rank."""
+        parts, batch_size = self.data_parts(ranks), self.global_batch_size(ranks)
+        if self.bitwise:
+            return self.bitwise_micro_batches(ranks)
+        if (layout := self.pipeline_layout(ranks)) is not None:
+            return parts * layout.micro_batches
+        return min(batch_size, parts * self.accumulate) if self.accumulate > 1 else None
 
     def learning_rate(self, global_batch_size: int) -> float:
         """The rate in use. Linear: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky
@@ -256,22 +262,5 @@ class TrainConfig(
         return self.lr * math.pow(global_batch_size / self.default_batch_size, exponent)
 
 
-def _check_parallel(options: ParallelOptions, mesh: str | None) -> None:
-    if options.strategy == "sequential" and (options.ranks or 1) != 1:
-        raise UserError(
-            f"--strategy sequential runs in one process, not on {options.ranks} ranks; "
-            f"use --strategy mpi --ranks {options.ranks}, or --threads for more cores"
-        )
-    if options.strategy == "mesh" and mesh is None:
-        raise UserError("--strategy mesh needs --mesh, such as --mesh dp=2,tp=2")
-    if mesh is not None:
-        if options.strategy != "mesh":
-            raise UserError(
-                f"--mesh {mesh} and --strategy {options.strategy} exclude each other: "
-                "leave --strategy out"
-            )
-        axes = parse_mesh(mesh)
-        if options.ranks is not None:
-            check_mesh(axes, options.ranks)
-    if options.slow_rank is not None:
-        parse_slow_rank(options.slow_rank)
+DEFAULTS = default_options(TrainConfig)
+"""Every option by name, with its default."""

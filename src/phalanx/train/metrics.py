@@ -24,8 +24,7 @@ def epoch_line(summary: SummaryEvent, config: TrainConfig) -> str:
 
 def communication_words(config: TrainConfig, share: float) -> str:
     """A dash where messages go within the passes, and are timed as these."""
-    stage = config.options()["zero_stage"]
-    within = not config.bitwise and communicates_within_passes(config.strategy, stage)
+    within = not config.bitwise and communicates_within_passes(config.strategy, config.zero_stage)
     return "  communication " + ("\N{EN DASH}" if within else f"{share:.1%}")
 
 

@@ -22,7 +22,6 @@ from phalanx.models.own_model import (
     run_once,
 )
 from phalanx.models.user_function import FunctionName, load, load_any, users_code
-from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
 from phalanx.train.config import TrainConfig
 
@@ -44,16 +43,15 @@ def examine(config: TrainConfig, shape: DataShape) -> OwnModel:
 
 def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tuple[str, ...]:
     """Check that the model can be divided along the axes of the mesh, and return its stages."""
-    options = config.strategy_options
     assert config.ranks is not None, "complete() comes first"
     mesh, table = config.mesh_of(config.ranks), None
     try:
-        if isinstance(options, MeshOptions) and mesh.tp > 1:
+        if mesh.tp > 1:
             from phalanx.parallel.tensor import check_sizes, plan_of  # imports DTensor: seconds
 
-            given = named_plan(options.tensor_plan)
+            given = named_plan(config.tensor_plan)
             with users_code("its plan for tensor parallelism"):
-                table = plan_of(model, given, sequence_parallel=options.sequence_parallel)
+                table = plan_of(model, given, sequence_parallel=config.sequence_parallel)
             check_sizes(model, table, mesh.tp)
         if mesh.shard > 1:
             from phalanx.parallel.sharding import units_of

@@ -9,7 +9,7 @@ from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
-from phalanx.train.strategy_options import StrategyName
+from phalanx.run.strategy_options import StrategyName
 
 Autocast = Literal["none", "bf16"]
 

@@ -37,14 +37,11 @@ from phalanx.jobs.survival import (
 )
 from phalanx.models.options import DataShape, OwnModel, is_own_model, model_label
 from phalanx.models.user_function import FunctionName
-from phalanx.parallel.mesh import AXES, parse_mesh
-from phalanx.parallel.mesh_options import MeshOptions
+from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.option_groups import option
-from phalanx.parallel.replica_options import LocalOptions, ServerOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import resumed
-from phalanx.train.strategy_options import BitwiseOptions, BitwisePipelineOptions
 from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:
@@ -80,7 +77,8 @@ def complete(
         config = replace(config, dataset=choice.name)
     own = _examine(config, choice.shape)
     validate(config, choice.shape, own)
-    config = _fixed_cut(config)
+    if config.bitwise and config.ranks is not None:
+        config = replace(config, micro_batches=config.bitwise_micro_batches(config.ranks))
     _check_writable("--stage", config.stage)
     if config.resume and config.run_dir:  # a job that is queued again has no checkpoint yet
         config = replace(config, run_dir=unused_folder(config.run_dir))
@@ -144,15 +142,6 @@ def _examine(config: TrainConfig, shape: DataShape) -> OwnModel | None:
     return examine(config, shape)
 
 
-def _fixed_cut(config: TrainConfig) -> TrainConfig:
-    """Fill in the micro-batches of a bitwise run."""
-    assert config.ranks is not None, "with_ranks() comes first"
-    number, options = config.bitwise_micro_batches(config.ranks), config.strategy_options
-    if not isinstance(options, BitwiseOptions):
-        return config
-    return replace(config, strategy_options=replace(options, micro_batches=number))
-
-
 def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int | None:
     """Return the compute threads of a rank: as many as a variable of the user's says, or a share
     of the node's cores. None: each rank finds its own, on other nodes than this one."""
@@ -212,15 +201,11 @@ def _default_ranks(config: TrainConfig) -> int:
     if config.strategy == "sequential":
         return 1
     nodes = allocation(os.environ)
-    match config.strategy_options:
-        case MeshOptions(mesh=str() as mesh):
-            return parse_mesh(mesh).size
-        case _ if has_launcher(config) and (nodes.is_named or len(nodes.nodes) > 1):
-            return ranks_beside(config.spares, sum(nodes.slots))
-        case ServerOptions(servers=servers):
-            return usable_cores() + servers
-        case _:
-            return usable_cores()
+    if config.mesh is not None:
+        return parse_mesh(config.mesh).size
+    if has_launcher(config) and (nodes.is_named or len(nodes.nodes) > 1):
+        return ranks_beside(config.spares, sum(nodes.slots))
+    return usable_cores() + (config.servers if config.strategy == "server" else 0)
 
 
 def setting_of(config: TrainConfig) -> Setting:
@@ -241,7 +226,7 @@ def setting_of(config: TrainConfig) -> Setting:
         optimizer=config.optimizer,
         seed=config.seed,
         dtype=config.dtype,
-        mesh=_axes(config, config.ranks),
+        mesh=config.axes(config.ranks),
         nodes=num_nodes(config),
         options=_options(config),
     )
@@ -250,13 +235,6 @@ def setting_of(config: TrainConfig) -> Setting:
 def _threads_here(ranks: int) -> int:
     """Return the threads of a rank if every node has as many cores as this one."""
     return max(1, usable_cores() // max_local_ranks(ranks, slots_per_node(os.environ)))
-
-
-def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
-    if not isinstance(config.strategy_options, MeshOptions | BitwisePipelineOptions):
-        return {}
-    mesh = config.mesh_of(ranks)
-    return {axis: getattr(mesh, axis) for axis in AXES if getattr(mesh, axis) > 1}
 
 
 def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
@@ -356,21 +334,18 @@ def _schedule_text(config: TrainConfig, setting: Setting) -> str:
 
 def _strategy_details(config: TrainConfig, setting: Setting) -> str:
     """Return details of the strategy besides its name."""
-    match config.strategy_options:
-        case ServerOptions() as options:
-            servers = _count(options.servers, "server")
-            workers = _count(setting.ranks - options.servers, "worker")
-            lead = f", at most {_count(options.staleness, 'step')} ahead"
-            return f"{servers}, {workers}, {options.server_mode}" + (
-                lead if options.server_mode == "bounded" else ""
-            )
-        case BitwiseOptions() as options:
-            number = options.number(setting.global_batch_size)
-            return f"bitwise, {_count(number, 'micro-batche' if number != 1 else 'micro-batch')}"
-        case LocalOptions(local_steps=steps, outer_optimizer=outer):
-            return f"{_count(steps, 'step')}, {outer}"
-        case _:
-            return " × ".join(f"{axis} {number}" for axis, number in setting.mesh.items())
+    if config.strategy == "server":
+        servers = _count(config.servers, "server")
+        workers = _count(setting.ranks - config.servers, "worker")
+        is_bounded = config.server_mode == "bounded"
+        lead = f", at most {_count(config.staleness, 'step')} ahead" if is_bounded else ""
+        return f"{servers}, {workers}, {config.server_mode}{lead}"
+    if config.bitwise:
+        number = config.bitwise_micro_batches(setting.ranks) or 1
+        return f"bitwise, {_count(number, 'micro-batche' if number != 1 else 'micro-batch')}"
+    if config.strategy == "local":
+        return f"{_count(config.local_steps, 'step')}, {config.outer_optimizer}"
+    return " × ".join(f"{axis} {number}" for axis, number in setting.mesh.items())
 
 
 def _count(number: int, what: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -21,19 +22,18 @@ from phalanx.run.options import Checkpoints, Records, RunDescription
 from phalanx.run.program import ProgramRun
 from phalanx.run.start import start
 from phalanx.run.stop import Stopped
+from phalanx.run.strategy_options import MESH_STRATEGIES, StrategyOptions
 from phalanx.torch_backend.threads import VARIABLES
 from phalanx.train.agreement import Agreement, TrainingData
-from phalanx.train.config import TrainConfig
+from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import make_optimizer
-from phalanx.train.own_model import TrainingLoss, make_loss
+from phalanx.train.own_model import TrainingLoss, make_loss, named_plan
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.recipe import recipe_of, restarts_schedule
 from phalanx.train.resume import SCHEDULE_START
 from phalanx.train.run import folder_of, setting_of, title
 from phalanx.train.schedule import LRSchedule, schedule_of
-from phalanx.train.start_options import micro_batches_of, start_options
-from phalanx.train.strategy_options import MESH_STRATEGIES
 
 EVALUATION_BATCH_SIZE = 500
 
@@ -120,10 +120,10 @@ class Training:
             data.train,
             batch_size=batch_size,
             epochs=config.epochs,
-            micro_batches=micro_batches_of(config),
+            micro_batches=config.num_micro_batches(config.ranks),
             bitwise=config.bitwise,
             strategy=config.strategy,
-            strategy_options=start_options(config),
+            strategy_options=_strategy_options(config),
             clip_norm=config.clip_norm,
             autocast=None if config.autocast == "none" else config.autocast,
             bad_gradients=config.bad_gradients,
@@ -179,6 +179,22 @@ class Training:
         print(epoch_line(summary, self.config), flush=True)
 
 
+def _strategy_options(config: TrainConfig) -> dict[str, Any]:
+    """Return the options of the strategy as `phalanx.start` has them."""
+    known = [each.name for each in fields(StrategyOptions)]
+    given = {name: getattr(config, name) for name in (*known, "rebalance")}
+    options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
+    for name in ("strategy", "micro_batches"):  # arguments of their own
+        options.pop(name, None)
+    if config.bitwise:
+        options.pop("zero_stage", None)  # stages differ in what they send alone
+    elif config.strategy == "zero":
+        options["zero_stage"] = config.zero_stage  # whose default a program has not
+    if config.tensor_plan is not None:
+        options["tensor_plan"] = named_plan(config.tensor_plan)
+    return options
+
+
 def _checkpoints(config: TrainConfig) -> Checkpoints:
     return Checkpoints(
         every_steps=config.checkpoint_steps,
@@ -194,7 +210,7 @@ def _delay_s(config: TrainConfig, rank: int) -> float:
     """Return by how much each micro-batch of a rank is made slower."""
     assert config.ranks is not None, "complete"
     slow_rank, step_s = parse_slow_rank(config.slow_rank or "0:0")
-    number = micro_batches_of(config)
+    number = config.num_micro_batches(config.ranks)
     pieces = 1.0
     if number is not None and config.pipeline_layout(config.ranks) is None:  # which cuts itself
         pieces = number / config.data_parts(config.ranks)

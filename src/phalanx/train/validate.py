@@ -15,9 +15,7 @@ from phalanx.models.options import (
     tensor_splits,
 )
 from phalanx.parallel.mesh import Mesh
-from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.replica_options import ServerOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.schedule import check_warm_up
@@ -42,9 +40,12 @@ def validate(config: TrainConfig, shape: DataShape, own: OwnModel | None = None)
     check_warm_up(config)
     check_full_gradients(config)
     mesh = config.mesh_of(config.ranks)
-    if isinstance(config.strategy_options, MeshOptions):
-        check_sharding(config.strategy_options, mesh)
-        check_tensor(config, config.strategy_options, mesh, shape)
+    if mesh.shard > 1 and config.zero_stage == 1:
+        raise UserError(
+            f"--zero-stage 1 keeps whole parameters, and shard={mesh.shard} cuts them: take "
+            f"--zero-stage 2 or 3, or --strategy zero --zero-stage 1 --ranks {mesh.size}"
+        )
+    check_tensor(config, mesh, shape)
     layout = config.pipeline_layout(config.ranks)
     if layout is not None:
         check_pipeline(config, layout, mesh, own)
@@ -80,37 +81,25 @@ def check_data_use(config: TrainConfig, shape: DataShape) -> None:
         )
 
 
-def check_sharding(options: MeshOptions, mesh: Mesh) -> None:
-    """Raise UserError for what the axis `shard` cannot do."""
-    if mesh.shard == 1:
-        return
-    if options.zero_stage == 1:
-        raise UserError(
-            f"--zero-stage 1 keeps whole parameters, and shard={mesh.shard} cuts them: take "
-            f"--zero-stage 2 or 3, or --strategy zero --zero-stage 1 --ranks {mesh.size}"
-        )
-
-
 def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
     """Raise UserError when there is no such rank, or it makes no steps."""
     rank, _ = parse_slow_rank(slow_rank)
     if rank >= ranks:
         raise UserError(f"--slow-rank {slow_rank}: there are {ranks} ranks, from 0")
-    options = config.strategy_options
-    if isinstance(options, ServerOptions) and rank >= ranks - options.servers:
+    if config.strategy == "server" and rank >= ranks - config.servers:
         raise UserError(
             f"--slow-rank {slow_rank}: rank {rank} is a server, which makes no steps; "
-            f"the workers are ranks 0 to {ranks - options.servers - 1}"
+            f"the workers are ranks 0 to {ranks - config.servers - 1}"
         )
 
 
-def check_tensor(config: TrainConfig, options: MeshOptions, mesh: Mesh, shape: DataShape) -> None:
+def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
     """Raise UserError when heads, widths or, where it is split, the context do not divide by the
     ranks of the axis `tp`. The plan of a user's model is examined with it."""
     if mesh.tp == 1:
         return
     splits = tensor_splits(config.model, completed(config.model, config.model_options))
-    if not splits and not is_own_model(config.model) and options.tensor_plan is None:
+    if not splits and not is_own_model(config.model) and config.tensor_plan is None:
         raise UserError(
             f"--model {config.model} cannot be split by tensor parallelism: take mlp or gpt"
         )
@@ -119,7 +108,7 @@ def check_tensor(config: TrainConfig, options: MeshOptions, mesh: Mesh, shape: D
             raise UserError(
                 f"{name} {number} does not divide by tp={mesh.tp}: every rank needs the same part"
             )
-    if options.sequence_parallel and shape.inputs[0] % mesh.tp:
+    if config.sequence_parallel and shape.inputs[0] % mesh.tp:
         raise UserError(
             f"--sequence-parallel: a text of {shape.inputs[0]} tokens does not divide by "
             f"tp={mesh.tp}: every rank needs the same part"

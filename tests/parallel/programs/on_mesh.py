@@ -20,7 +20,7 @@ from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh, parse_mesh
-from phalanx.parallel.mesh_options import MeshOptions, ShardOptions, TensorOptions
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.step import IGNORED, Batch, StepOptions
@@ -146,10 +146,8 @@ def main(backend: str, *words: str) -> None:
                 mesh,
                 MeshOptions(
                     backend="gloo" if backend == "gloo" else "mpi",
-                    shard=ShardOptions(zero_stage=2 if "stage2" in words else 3),
-                    tensor=TensorOptions(
-                        sequence_parallel="sequence" in words and case.model == "gpt"
-                    ),
+                    zero_stage=2 if "stage2" in words else 3,
+                    sequence_parallel="sequence" in words and case.model == "gpt",
                 ),
                 step_options=StepOptions(accumulate=3 if "accumulate" in words else 1),
             )

@@ -18,7 +18,7 @@ from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
-from phalanx.parallel.mesh_options import MeshOptions, ShardOptions
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.replica_options import LocalOptions, ServerOptions
@@ -82,7 +82,7 @@ def make(name: str) -> Strategy:
             return OnMesh(
                 world,
                 Mesh(dp=3) if name == "replicas" else Mesh(shard=3),
-                MeshOptions(shard=ShardOptions(zero_stage=2 if name == "zero 2" else 3)),
+                MeshOptions(zero_stage=2 if name == "zero 2" else 3),
             )
         case _:
             return MPI(world, overlap="on" if name == "overlap" else "off")

@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a plan for nobody": ({"strategy_options": BAD_PLAN}, "tensor_plan= is for"),
     "a mesh for nobody": (
         {"strategy_options": {"mesh": "dp=2"}},
-        'is for strategy="zero", "tensor"',
+        'is for strategy="zero", tensor',
     ),
     "own batches": (
         {"strategy": "tensor", "sharded": True, **{"strategy_options": BAD_PLAN}},

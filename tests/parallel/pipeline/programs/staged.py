@@ -17,7 +17,7 @@ from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import parse_mesh
-from phalanx.parallel.mesh_options import MeshOptions, TensorOptions
+from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.pipeline.engine import RECORDED_STEPS
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.staged import Staged
@@ -45,7 +45,7 @@ def train(word: str, truth: Truth) -> None:
     strategy = Staged(
         World.create(timeout_s=60),
         mesh,
-        MeshOptions(tensor=TensorOptions(sequence_parallel="sequence" in options)),
+        MeshOptions(sequence_parallel="sequence" in options),
         layout=layout_of(schedule, num_ranks=mesh.pp),
         global_batch_size=BATCH,
     )

@@ -1,0 +1,126 @@
+"""Options of all strategies, for the command line and for programs, and which strategy has which.
+
+No torch, no MPI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from phalanx.errors import UserError
+from phalanx.parallel.mesh_options import (
+    BackendOptions,
+    MeshOptions,
+    PipelineOptions,
+    ShardOptions,
+    TensorOptions,
+)
+from phalanx.parallel.option_groups import default_options, refuse
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
+
+StrategyName = Literal[
+    "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
+]
+
+MESH_STRATEGIES: tuple[StrategyName, ...] = ("zero", "tensor", "pipeline", "mesh")
+
+NOT_BITWISE = {
+    "gloo": "Gloo sums in an order that depends on the number of ranks",
+    "server": "its servers sum the gradients of the workers in the order of these",
+    "local": "its ranks train alone between two averages, so that their number is mathematics",
+    "tensor": "it cuts the sums within layers among the ranks",
+    "mesh": "its axes cut sums among the ranks: tp those within layers, shard and dp gradients",
+}
+"""Strategies whose sums depend on the number of ranks, and why."""
+
+NOT_SURVIVED = {
+    "sequential": "one process has no others that could go on",
+    "gloo": "Gloo ends the others when a connection breaks",
+    "server": "a server alone has its shard of the parameters, which is lost with it",
+    "local": "what a rank has learned since the last average is lost with it",
+    "tensor": "a rank alone has its shard of the layers, which is lost with it",
+    "pipeline": "a rank alone has its stages, which are lost with it",
+    "mesh": "a rank alone may have shards or stages, which are lost with it",
+}
+"""Strategies that cannot go on in place when ranks die, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyOptions(MpiOptions, MeshOptions, LocalOptions, ServerOptions):
+    """A strategy and the options of all: those that it does not have keep their defaults."""
+
+    strategy: StrategyName = "sequential"
+
+
+def check_applicable(
+    options: StrategyOptions, axes: Collection[str], run: str, *, is_bitwise: bool = False
+) -> None:
+    """Raise UserError for an option that the strategy does not have.
+
+    axes: of its mesh, with several ranks. run: the words of the run in refusals.
+    """
+    strategy = options.strategy
+    is_replicated = is_bitwise or strategy not in MESH_STRATEGIES
+    mpi = "--strategy mpi"
+    if is_bitwise:
+        mpi += " without --bitwise (or --survive), which has an order of sums of its own"
+    backend = (
+        "--strategy zero, tensor, pipeline and mesh (PyTorch's DDP on Gloo is --strategy gloo)"
+    )
+    if is_bitwise and strategy in MESH_STRATEGIES:
+        backend = "runs without --bitwise"
+    groups: tuple[tuple[type, bool, str], ...] = (
+        (MpiOptions, strategy == "mpi" and not is_bitwise, mpi),
+        (ServerOptions, strategy == "server", "--strategy server"),
+        (LocalOptions, strategy == "local", "--strategy local"),
+        (BackendOptions, not is_replicated, backend),
+        (
+            ShardOptions,
+            strategy == "zero" or "shard" in axes,
+            "--strategy zero and meshes with shard",
+        ),
+        (
+            PipelineOptions,
+            strategy == "pipeline" or "pp" in axes,
+            "--strategy pipeline and meshes with pp",
+        ),
+        (
+            TensorOptions,
+            strategy == "tensor" or "tp" in axes,
+            "--strategy tensor or a mesh with tp",
+        ),
+    )
+    also = {"micro_batches"} if is_bitwise else set()
+    if is_bitwise and strategy == "mpi":
+        also.add("overlap")
+    for group, applies, words in groups:
+        if not applies:
+            refuse(
+                options, [name for name in default_options(group) if name not in also], words, run
+            )
+
+
+def check_bitwise_strategy(options: StrategyOptions) -> None:
+    """Raise UserError where the sums of a strategy depend on the number of ranks."""
+    if options.strategy in NOT_BITWISE:
+        raise UserError(
+            f"--bitwise and --strategy {options.strategy} exclude each other: "
+            f"{NOT_BITWISE[options.strategy]}; take --strategy mpi"
+        )
+    if options.strategy == "zero" and options.zero_stage == 3:
+        raise UserError(
+            "--bitwise (or --survive) and --zero-stage 3 exclude each other: its ranks gather "
+            "layers together, and here they compute different numbers of micro-batches; give "
+            "--zero-stage 1 or 2 (3 is the default)"
+        )
+
+
+def check_survived(strategy: str) -> None:
+    """Raise UserError where the ranks that are left cannot go on without those that die."""
+    if strategy in NOT_SURVIVED:
+        raise UserError(
+            f"--survive and --strategy {strategy} exclude each other: {NOT_SURVIVED[strategy]}; "
+            "take --strategy mpi, or restarts from checkpoints: --restarts N"
+        )
