@@ -126,7 +126,8 @@ class GradientBuckets:
 
     def mark_param_ready(self, parameter: Tensor) -> list[Bucket]:
         """Mark a gradient as ready; return the buckets that are filled, as `BucketOrder` has it."""
-        return self._filled(self._order.mark_ready(parameter))
+        numbers = self._order.mark_ready(parameter)
+        return self._filled(numbers) if numbers else []
 
     def flush(self) -> list[Bucket]:
         """End the backward pass; return the remaining buckets."""
