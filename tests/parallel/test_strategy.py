@@ -1,6 +1,7 @@
 """The step that all strategies share, and the shape of their classes."""
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.step import Batch, StepOptions
 from tests.parallel.stepping import make_step
@@ -51,6 +53,26 @@ def test_a_step_is_made_from_top_to_bottom() -> None:
     ]  # fmt: skip
     assert not result.is_skipped
     assert result.communication_s == 0
+
+
+class Twice(RunGroup):
+    """A rank whose peer holds the same."""
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return [2 * value for value in values]
+
+
+def test_a_parameter_that_two_ranks_hold_counts_once() -> None:
+    strategy = Sequential()
+    strategy.group, strategy._held_numbers = Twice(), [1, 0]
+    model = nn.Linear(3, 2)
+    strategy.prepare(model, SGD)
+    model.weight.grad, model.bias.grad = torch.full((2, 3), torch.nan), torch.ones(2)
+    assert not strategy.gradients_are_finite()
+    assert "first made them at bias" in strategy.describe_nonfinite(batch(), 0.5)
+    model.bias.grad = None
+    model.weight.grad = torch.full((2, 3), 2.0)
+    assert strategy.gradient_square() == 2 * 24
 
 
 def test_a_step_that_is_skipped_is_exchanged_and_not_made() -> None:

@@ -129,8 +129,25 @@ def check_grown_gradient() -> None:
     world.close()
 
 
+def check_late_hooks() -> None:
+    """Hooks that a program registers after the reducer change what is summed; on one rank."""
+    world = World.create(timeout_s=30, communicator=MPI.COMM_SELF)
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    reducer = OverlappedTreeReducer(parameters, parameters, NUM_LEAVES, world)
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(lambda one: one.grad.mul_(5))
+    reducer.begin([range(NUM_LEAVES)], [3])
+    with reducer.last_pass(3):
+        sum((2 * parameter).sum() for parameter in parameters).backward()
+    reducer.add(3, [parameter.grad for parameter in parameters])
+    assert all(total.tolist() == [10.0] * 3 for total in reducer.reduce())
+    reducer.close()
+    world.close()
+
+
 def main() -> None:
     check_grown_gradient()
+    check_late_hooks()
     world = World.create(timeout_s=30)
     check_sums(world, is_shared=kernels.compiled() is not None)
     check_mismatch(world)
