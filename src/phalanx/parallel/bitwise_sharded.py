@@ -66,7 +66,8 @@ class BitwiseSharded(Bitwise):
         """micro_batches: of a full global batch. Raises: UserError for what cannot survive the loss
         of ranks, where these may be lost."""
         if is_fault_tolerant():
-            check_survivable(kind.name, spares=num_spares(os.environ), num_nodes=_num_nodes(world))
+            num_nodes = len(set(world.group.nodes))
+            check_survivable(kind.name, spares=num_spares(os.environ), num_nodes=num_nodes)
         super().__init__(world, micro_batches=micro_batches, step_options=step_options)
         assert isinstance(self.group, WorldGroup), "several ranks"
         self.name = kind.name
@@ -304,10 +305,6 @@ def check_survivable(strategy: str, *, spares: int, num_nodes: int) -> None:
             f'the strategy "shared" has the parameters once on each of {num_nodes} nodes, and goes '
             'on without ranks that die on a single node only: take "zero" or "mpi"'
         )
-
-
-def _num_nodes(world: World) -> int:
-    return len(set(world.group.nodes))
 
 
 def check_by_parameter(source: OptimizerSource, strategy: str) -> None:

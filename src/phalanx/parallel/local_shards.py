@@ -19,13 +19,12 @@ from phalanx.parallel.costs import ParameterSpec
 
 def local_shards(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
     """Return the local shard of each parameter: itself, or a parameter on the same memory."""
-    return [_local_parameter(parameter) for parameter in parameters]
-
-
-def _local_parameter(parameter: nn.Parameter) -> nn.Parameter:
-    if not isinstance(parameter, DTensor):
-        return parameter
-    return nn.Parameter(local_shard(parameter), requires_grad=parameter.requires_grad)
+    return [
+        nn.Parameter(local_shard(one), requires_grad=one.requires_grad)
+        if isinstance(one, DTensor)
+        else one
+        for one in parameters
+    ]
 
 
 def local_shard(tensor: Tensor) -> Tensor:

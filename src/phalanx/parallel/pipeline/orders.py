@@ -6,7 +6,7 @@ The orders are those of torch.distributed.pipelining; tests hold them against it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from phalanx.parallel.pipeline.layout import PipelineLayout, num_rounds
@@ -89,7 +89,8 @@ def interleaved(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     per_round = layout.micro_batches // num_rounds(layout)
     total = layout.stages_per_rank * layout.micro_batches
     ahead = (layout.stages_per_rank - 1) * per_round + 2 * (layout.num_ranks - 1 - rank)
-    forwards, backwards = _forwards(layout, rank), _backwards(layout, rank)
+    stages = layout.stages_of(rank)
+    forwards, backwards = _rounds(layout, stages), _rounds(layout, stages[::-1])
     for _ in range(min(ahead, total)):
         yield Action("forward", *next(forwards))
     for stage, micro_batch in forwards:
@@ -109,8 +110,9 @@ def zero_bubble(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     per_round = layout.micro_batches // num_rounds(layout)
     total = layout.stages_per_rank * layout.micro_batches
     ahead = min(total, (layout.stages_per_rank - 1) * per_round + layout.num_ranks - 1 - rank)
-    forwards, backwards = _forwards(layout, rank), _backwards(layout, rank)
-    weights = _backwards(layout, rank)
+    stages = layout.stages_of(rank)
+    forwards, backwards = _rounds(layout, stages), _rounds(layout, stages[::-1])
+    weights = _rounds(layout, stages[::-1])
     for _ in range(ahead):
         yield Action("forward", *next(forwards))
     for number, (stage, micro_batch) in enumerate(backwards):
@@ -175,19 +177,10 @@ def _full_v(layout: PipelineLayout, rank: int) -> Iterator[Action]:
             yield act("weight gradient", stage)
 
 
-def _forwards(layout: PipelineLayout, rank: int) -> Iterator[tuple[int, int]]:
-    """(stage, micro-batch): a round through each of the rank's stages, then the next round."""
+def _rounds(layout: PipelineLayout, stages: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (stage, micro-batch): a round through each of `stages`, then the next round."""
     per_round = layout.micro_batches // num_rounds(layout)
     for start in range(0, layout.micro_batches, per_round):
-        for stage in layout.stages_of(rank):
-            for micro_batch in range(start, start + per_round):
-                yield stage, micro_batch
-
-
-def _backwards(layout: PipelineLayout, rank: int) -> Iterator[tuple[int, int]]:
-    """The same, from the last stage to the first."""
-    per_round = layout.micro_batches // num_rounds(layout)
-    for start in range(0, layout.micro_batches, per_round):
-        for stage in reversed(layout.stages_of(rank)):
+        for stage in stages:
             for micro_batch in range(start, start + per_round):
                 yield stage, micro_batch
