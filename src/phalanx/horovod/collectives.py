@@ -15,13 +15,8 @@ from phalanx.errors import UserError
 from phalanx.horovod.ranks import joined
 
 Result = TypeVar("Result")
-Average, Sum, Min, Max, Product = (
-    ReduceOp.AVG,
-    ReduceOp.SUM,
-    ReduceOp.MIN,
-    ReduceOp.MAX,
-    ReduceOp.PRODUCT,
-)
+Average, Sum, Product = ReduceOp.AVG, ReduceOp.SUM, ReduceOp.PRODUCT
+Min, Max = ReduceOp.MIN, ReduceOp.MAX
 
 
 class Handle(Generic[Result]):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from phalanx.errors import UserError
-from phalanx.horovod.collectives import allgather, broadcast_async_, synchronize
+from phalanx.horovod.collectives import broadcast_async_, synchronize
 from phalanx.horovod.ranks import joined
 
 
@@ -62,6 +60,5 @@ def broadcast_object(
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: ARG001
     """Return the objects of all ranks in their order, pickled on the way. Collective."""
-    own = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    lengths = allgather(torch.tensor([len(own)])).tolist()
-    return [pickle.loads(part.numpy().tobytes()) for part in allgather(own).split(lengths)]
+    world = joined().world
+    return [world.group.share(obj, root=root) for root in range(world.size)]

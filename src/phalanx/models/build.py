@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -21,6 +22,10 @@ from phalanx.models.own_model import build_own_model
 from phalanx.models.resnet import ResNet
 from phalanx.models.rnn import RNN
 
+_CLASSES: dict[str, Callable[..., nn.Module]] = {
+    "mlp": MLP, "cnn": CNN, "rnn": RNN, "gpt": GPT, "resnet": ResNet
+}  # fmt: skip
+
 
 def build_model(
     name: str,
@@ -38,31 +43,10 @@ def build_model(
     if is_own_model(name):
         known = options or ModelOptions()
         return build_own_model(name, seed=seed, dtype=dtype, options=known, shape=shape)
-    model = _make(name, completed(name, options or ModelOptions()), shape).to(dtype)
+    sizes = completed(name, options or ModelOptions()).given
+    model = _CLASSES[name](shape=shape, **sizes).to(dtype)
     initialize(model, seed)
     return model
-
-
-def _make(name: str, options: ModelOptions, shape: DataShape) -> nn.Module:
-    match name:
-        case "mlp":
-            assert options.width is not None, "completed"
-            return MLP(width=options.width, shape=shape)
-        case "cnn":
-            return CNN(shape=shape)
-        case "rnn":
-            return RNN(shape=shape)
-        case "gpt":
-            assert options.width is not None, "completed"
-            assert options.layers is not None, "completed"
-            assert options.heads is not None, "completed"
-            return GPT(width=options.width, layers=options.layers, heads=options.heads, shape=shape)
-        case "resnet":
-            assert options.width is not None, "completed"
-            assert options.layers is not None, "completed"
-            return ResNet(width=options.width, layers=options.layers, shape=shape)
-        case _:
-            raise KeyError(name)
 
 
 def initialize(model: nn.Module, seed: int) -> None:

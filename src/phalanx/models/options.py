@@ -85,6 +85,11 @@ class ModelOptions:
     heads: int | None = None
     """Attention heads of the GPT."""
 
+    @property
+    def given(self) -> dict[str, int]:
+        """Return the sizes that are not None, by name."""
+        return {name: size for name, size in vars(self).items() if size is not None}
+
 
 _DEFAULTS: Mapping[str, ModelOptions] = {
     "mlp": ModelOptions(width=256),
@@ -111,13 +116,12 @@ def completed(name: str, options: ModelOptions) -> ModelOptions:
             "makes yours: file.py:function."
         )
     defaults = _DEFAULTS[name]
-    for option in ("width", "layers", "heads"):
-        value, default = getattr(options, option), getattr(defaults, option)
-        if value is not None and default is None:
+    for option, value in options.given.items():
+        if option not in defaults.given:
             raise UserError(f"--model {name} has no --{option}: leave --{option} {value} out")
-        if value is not None and value < 1:
+        if value < 1:
             raise UserError(f"--{option} must be at least 1, not {value}")
-    chosen = replace(defaults, **{k: v for k, v in vars(options).items() if v is not None})
+    chosen = replace(defaults, **options.given)
     if chosen.heads and chosen.width and chosen.width % chosen.heads:
         raise UserError(
             f"--width {chosen.width} does not divide by --heads {chosen.heads}: "
@@ -166,12 +170,11 @@ def stage_layers(name: str, options: ModelOptions, *, is_split: bool = False) ->
     """
     if name == "mlp":
         return ("hidden1 to hidden2", "output") if is_split else ("hidden1", "hidden2", "output")
+    blocks = range(1, (options.layers or 0) + 1)
     if name == "gpt":
-        assert options.layers is not None, "completed"
-        return ("embedding", *(f"block{i}" for i in range(1, options.layers + 1)), "norm", "head")
+        return ("embedding", *(f"block{i}" for i in blocks), "norm", "head")
     if name == "resnet":
-        assert options.layers is not None, "completed"
-        stages, blocks = range(1, RESNET_STAGES + 1), range(1, options.layers + 1)
+        stages = range(1, RESNET_STAGES + 1)
         return ("stem", *(f"stage{s}_block{b}" for s in stages for b in blocks), "output")
     return ()
 
@@ -182,10 +185,5 @@ def tensor_splits(name: str, options: ModelOptions) -> Mapping[str, int]:
 
     options: completed.
     """
-    if name == "mlp":
-        assert options.width is not None, "completed"
-        return {"--width": options.width}
-    if name == "gpt":
-        assert options.heads is not None and options.width is not None, "completed"
-        return {"--heads": options.heads, "--width": options.width}
-    return {}
+    split = {"mlp": ("width",), "gpt": ("heads", "width")}.get(name, ())
+    return {f"--{option}": options.given[option] for option in split}

@@ -60,7 +60,7 @@ def _arguments(
     options: ModelOptions,
 ) -> dict[str, object]:
     """Return the keyword arguments of `make`. Options that were given must be taken."""
-    chosen = {key: value for key, value in vars(options).items() if value is not None}
+    chosen = options.given
     parameters = inspect.signature(make).parameters.values()
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     plain = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
