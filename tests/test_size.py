@@ -1,8 +1,11 @@
 """Bars that keep the house small enough for others to carry on."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "phalanx"
 MODULES = {
@@ -56,3 +59,38 @@ def test_no_files_import_each_other() -> None:
         for name in free:
             del left[name]
     assert not left, f"among these are circles: {', '.join(left)}"
+
+
+def code_about(word: str) -> int:
+    """Count the lines of code that name a thing, and those of functions and classes called so."""
+    count = 0
+    for path in MODULES.values():
+        text = path.read_text()
+        tree, found, prose = ast.parse(text), set[int](), set[int]()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and word in node.name.lower():
+                found |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                prose |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+        lines = enumerate(text.splitlines(), start=1)
+        found |= {n for n, line in lines if re.search(word, line.partition("#")[0], re.IGNORECASE)}
+        count += len(found - prose)
+    return count
+
+
+@pytest.mark.parametrize("name", ["mpich", "impi", "slurm", "pbs", "lsf"])
+def test_another_mpi_or_batch_system_is_a_few_lines(name: str) -> None:
+    assert 1 < code_about(name) <= 80
+
+
+def test_another_strategy_is_a_file_and_its_options() -> None:
+    """Local SGD and DiLoCo, the largest that rests on nothing but the interface of strategies; the
+    example of docs/own_strategy.md is shorter (tests/run/test_own_strategy.py)."""
+    room = "phalanx.parallel"
+    options = next(
+        node
+        for node in ast.parse(MODULES[f"{room}.replica_options"].read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == "LocalOptions"
+    )
+    own = (options.end_lineno or 0) - options.lineno + 1
+    assert lines_of(MODULES[f"{room}.local"]) + own <= 250
