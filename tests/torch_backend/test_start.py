@@ -35,8 +35,9 @@ def test_import_torch_makes_mpi_known_and_loads_nothing() -> None:
         "assert not dist.is_mpi_available(); assert not dist.is_backend_available('mpi'); "
         "print(sorted(m for m in sys.modules if m.startswith(('mpi4py', 'phalanx'))))"
     )
-    names = ["phalanx", "phalanx.errors", "phalanx.jobs", "phalanx.jobs.detect"]
-    names += ["phalanx.jobs.variables", "phalanx.torch_backend"]
+    names = ["phalanx", "phalanx.errors", "phalanx.jobs", "phalanx.jobs.allocation"]
+    names += ["phalanx.jobs.detect", "phalanx.jobs.leftovers", "phalanx.jobs.variables"]
+    names += ["phalanx.torch_backend"]
     names += ["phalanx.torch_backend.register", "phalanx.torch_backend.torch_patches"]
     assert run("-c", program).strip() == str(names)
     under_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}

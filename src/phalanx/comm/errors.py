@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from phalanx.comm.wait import WaitTimeoutError
+from phalanx.errors import UserError
 
 __all__ = [
+    "LauncherMismatchError",
     "MismatchError",
     "PeerDepartedError",
     "PeerDiedError",
@@ -16,6 +18,10 @@ __all__ = [
 class MismatchError(RuntimeError):
     """Ranks called different collectives, or the same one with other counts, dtypes, operations
     or roots; the message says which rank did what."""
+
+
+class LauncherMismatchError(UserError, RuntimeError):
+    """MPI connects another number of ranks than the launcher started."""
 
 
 class PeerFailedError(RuntimeError):

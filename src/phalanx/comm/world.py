@@ -23,6 +23,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.communicators import CLOSING_TIMEOUT_S, Heritage, OpenCommunicators, tag_limit
 from phalanx.comm.connections import Connections
+from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.failure_detector import NOTICE_TAG, FailureDetector
 from phalanx.comm.faults import is_fault_tolerant, unwatch, watch
 from phalanx.comm.flight_recorder import FlightRecorder
@@ -166,8 +167,8 @@ class World:
         """Initialise MPI, if nobody has yet, and join the ranks that its launcher started.
 
         communicator: mpi4py's, of the ranks to join; None: all.
-        link, check, raises: as `World`; UserError when MPI sees other ranks than the launcher
-        started, each of which would work alone, and in a rank's worker.
+        link, check, raises: as `World`; LauncherMismatchError when MPI sees other ranks than the
+        launcher started, each of which would work alone; UserError in a rank's worker.
         """
         refuse_worker()
         for name, value in MPI_VARIABLES.items():
@@ -389,7 +390,7 @@ def _check_launched(mpi: Any) -> None:
     launched, size = detect(os.environ), mpi.COMM_WORLD.Get_size()
     if launched is not None and launched.world_size != size:
         library = _library_of(mpi)
-        raise UserError(
+        raise LauncherMismatchError(
             f"{launched.launcher} started rank {launched.rank} of {launched.world_size}, but MPI "
             f"({library}) sees rank {mpi.COMM_WORLD.Get_rank()} of {size}: "
             f"{how_to_start(launched, library)}"

@@ -188,7 +188,7 @@ class _Judge:
 
     @cached_property
     def records(self) -> list[_RankRecords]:
-        """What the records of each rank tell of its end; nothing in programs without any."""
+        """End of each rank as its records tell it; empty in programs without any."""
         return [_read_records(rank_file(self.folder, rank)) for rank in range(self.ranks)]
 
     @cached_property
@@ -402,7 +402,7 @@ class _Judge:
 
 
 class _RankRecords(NamedTuple):
-    """What the records of a rank tell of its end."""
+    """End of a rank as its records tell it."""
 
     has_begun: bool = False
     role: str = "worker"
