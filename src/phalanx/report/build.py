@@ -49,7 +49,7 @@ class Content:
                 self.views.append(View(part.page, own))
         self.num_panels = len(self.views[0].panels)
 
-    @property
+    @cached_property
     def headline(self) -> str:
         return self.page.headline(self.views[0])
 
@@ -69,7 +69,7 @@ class Content:
         """Disturbance of the machine."""
         return self.data.notice or disturbance(self.data.measures)
 
-    @property
+    @cached_property
     def key_figures(self) -> Sequence[KeyFigure]:
         return self.page.keys(self.views[0])
 
@@ -89,7 +89,7 @@ class Content:
         """Rules by which the claims are made."""
         return [claim.note for view in self.views for claim in view.page.claims if claim.note]
 
-    @property
+    @cached_property
     def conditions(self) -> list[tuple[str, str]]:
         return conditions(self.data)
 

@@ -222,6 +222,19 @@ class Derived:
         row[self.column] = self.value(row)
 
 
+def best_by(
+    rows: Iterable[Row], columns: Sequence[str], value: Callable[[Row], float]
+) -> dict[tuple[Any, ...], Row]:
+    """Return the row with the largest value for each combination of `columns`, the first of
+    equals."""
+    best: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        key = tuple(row[column] for column in columns)
+        if key not in best or value(row) > value(best[key]):
+            best[key] = row
+    return best
+
+
 def cell_rows(panel: CellPanel, quantities: Sequence[Quantity]) -> list[dict[str, Any]]:
     """Return a row for each cell: the columns of its first run, and the quantities."""
     rows = []

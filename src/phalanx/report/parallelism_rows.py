@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
-from phalanx.report.cells import Cell, CellPanel, Row
+from phalanx.report.cells import Cell, CellPanel, Row, best_by
 from phalanx.report.claims import agreement, changed
 from phalanx.report.format import amount, percent, signed_percent
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
@@ -86,12 +86,7 @@ def head(cell: Row) -> dict[str, Any]:
 
 def largest(cells: Sequence[Row]) -> list[Row]:
     """Return each scheme's cell with the most ranks, of each panel."""
-    best: dict[tuple[str, str], Row] = {}
-    for cell in cells:
-        key = cell["panel"], cell["strategy"]
-        if key not in best or cell["ranks"] > best[key]["ranks"]:
-            best[key] = cell
-    return list(best.values())
+    return list(best_by(cells, ("panel", "strategy"), lambda cell: int(cell["ranks"])).values())
 
 
 def loss_rows(view: View) -> list[Row]:

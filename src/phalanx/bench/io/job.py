@@ -124,11 +124,10 @@ def _print_plan(
 
 
 def setting_of(config: IoConfig) -> IoSetting:
-    workload = {name: v for name, v in vars(config.workload).items() if name != "scaled"}
+    workload = {**config.workload._asdict(), "scaled": list(config.workload.scaled)}
     return IoSetting(
         profile=config.training_profile,
         accelerator=config.chosen_accelerator,
-        scaled=list(config.workload.scaled),
         **workload,
         formats=list(config.formats),
         loaders=list(config.loaders),

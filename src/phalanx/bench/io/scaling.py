@@ -5,9 +5,9 @@ A machine has less disk and time than the cluster that the profile comes from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -63,8 +63,7 @@ MIN_STEPS = 4  # fewer say nothing about a loader that reads ahead
 COMPUTE_S = 2.5  # compute of an epoch, if MIN_STEPS allow
 
 
-@dataclass(frozen=True, kw_only=True)
-class Workload:
+class Workload(NamedTuple):
     """The samples that a rank reads, and its compute time per step."""
 
     num_samples: int
@@ -122,7 +121,7 @@ def scale_workload(
         scaled=(),
     )
     scaled = _describe_scaling(profile, accelerator, workload)
-    return Workload(**{**vars(workload), "scaled": scaled})
+    return workload._replace(scaled=scaled)
 
 
 def _size_factor(profile: Profile, batch: int, steps: int | None, data_bytes: int) -> float:

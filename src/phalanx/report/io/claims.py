@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from phalanx.records.io import READS
-from phalanx.report.cells import Row
+from phalanx.report.cells import Row, best_by
 from phalanx.report.claims import NOTHING_COMPLETED, TIMES, agreement
 from phalanx.report.content import KeyFigure
 from phalanx.report.format import amount, duration, joined, percent, sentence, span, three_digits
@@ -52,19 +52,6 @@ def busy(way: Row) -> float:
 def rate(way: Row) -> float:
     found: float = way["samples_per_s"]
     return found
-
-
-def best_by(
-    ways: Iterable[Row], columns: Sequence[str], value: Callable[[Row], float]
-) -> dict[tuple[object, ...], Row]:
-    """Return the way with the largest value for each combination of `columns`, the first of
-    equals."""
-    best: dict[tuple[object, ...], Row] = {}
-    for way in ways:
-        key = tuple(way[column] for column in columns)
-        if key not in best or value(way) > value(best[key]):
-            best[key] = way
-    return best
 
 
 def on_fewest_ranks(ways: Ways) -> list[Row]:

@@ -7,13 +7,12 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from phalanx.report.cells import Row
+from phalanx.report.cells import Row, best_by
 from phalanx.report.content import Column, words
 from phalanx.report.format import amount, duration, fixed, grouped, one_decimal, three_digits
 from phalanx.report.io import claims
 from phalanx.report.io.claims import (
     Ways,
-    best_by,
     busy,
     flat,
     on_fewest_ranks,
