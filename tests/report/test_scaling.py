@@ -11,11 +11,12 @@ import pytest
 from phalanx.records.files import read_run, write_record
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome, Probe
-from phalanx.report.claims import BeyondIdeal, FarthestAccuracy, Fastest, Versus, Wall
+from phalanx.report.claims import BeyondIdeal, FarthestAccuracy, Fastest, Wall
 from phalanx.report.conditions import conditions
 from phalanx.report.folder import read_folder
 from phalanx.report.measures import RunMeasure
 from phalanx.report.nodes import MoreNodes
+from phalanx.report.pages.scaling import MPI_AGAINST_GLOO
 from phalanx.report.training_page import BEST, BEST_AGAINST_THREADS
 from phalanx.report.values import View
 from tests.report.made_study import Job, make_study
@@ -77,7 +78,7 @@ def test_noise_is_no_finding(seed: int) -> None:
     (best,) = texts(view, Fastest)
     assert best.startswith("No clear winner among 13 configurations")
     assert not [found for found in told(view, Wall) if found.verdict == "wall"]
-    assert {found.verdict for found in told(view, Versus)} == {"unclear"}
+    assert {found.verdict for found in told(view, MPI_AGAINST_GLOO)} == {"unclear"}
 
 
 @pytest.mark.parametrize("seed", [49, 55])
@@ -177,10 +178,10 @@ def test_accuracies_are_compared_seed_by_seed() -> None:
 def test_mpi_against_gloo_only_where_all_else_is_equal() -> None:
     jobs = [("mpi", 1, 1.0), ("gloo", 1, 1.01), ("mpi", 2, 1.0), ("gloo", 2, 1.5), ("mpi", 4, 1.0)]
     runs = repeated(*((Job("mlp", name, ranks=ranks), s) for name, ranks, s in jobs))
-    one, two = told(view_of(runs), Versus)
+    one, two = told(view_of(runs), MPI_AGAINST_GLOO)
     assert one.text.startswith("No significant difference between MPI on 1 rank and Gloo: 1.01×")
     assert two.text.startswith("MPI on 2 ranks: 1.50× faster than Gloo (95 % CI ")
-    assert told(view_of(runs[-3:]), Versus) == []
+    assert told(view_of(runs[-3:]), MPI_AGAINST_GLOO) == []
 
 
 def test_the_page_of_a_study(full: Path, alone: Path, tmp_path: Path) -> None:

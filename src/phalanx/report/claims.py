@@ -186,6 +186,8 @@ class AgainstBaseline(CellClaim):
 
     measure: Measure
     of_each: bool = False
+    only: Callable[[Cell], bool] = lambda _: True
+    """Cells that are compared."""
     to: Baseline | None = None
     """Cell that it is compared with; the baseline of the page where None."""
     base: str = ""
@@ -202,9 +204,11 @@ class AgainstBaseline(CellClaim):
     def of(self, panel: CellPanel) -> Iterator[Told]:
         if self.to is not None:
             panel = replace(panel, baseline=self.to)
-        ordered = self.measure.ordered(panel.cells)
-        for cell in ordered if self.of_each else ordered[:1]:
-            yield from self._told(panel, cell, len(panel.cells) - 1)
+        chosen = self.measure.ordered(filter(self.only, panel.cells))
+        pairs = [cell for cell in chosen if panel.base_of(cell) not in (None, cell)]
+        for cell in chosen if self.of_each else chosen[:1]:
+            count = len(pairs) if self.of_each else len(panel.cells) - 1
+            yield from self._told(panel, cell, count)
 
     def told(self, panel: CellPanel, cell: Cell) -> list[Told]:
         """Return what is told of one cell, among all of its panel."""
@@ -288,35 +292,6 @@ def key_figures(claim: CellClaim) -> Callable[[View], list[KeyFigure]]:
     return lambda view: [
         replace(told.figure, label=told.label) for told in claim.tell(view) if told.figure
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Versus(CellClaim):
-    """One value of a column against another one, where all else is equal."""
-
-    measure: Measure
-    column: str
-    pair: tuple[object, object]
-    names: tuple[str, str]
-    same: Sequence[str]
-    at: str = "span"
-    """Column that says where they are compared."""
-    units: str = "epochs"
-
-    def of(self, panel: CellPanel) -> Iterator[Told]:
-        sides = [
-            {
-                tuple(cell[c] for c in self.same): cell
-                for cell in panel.cells
-                if cell[self.column] == v
-            }
-            for v in self.pair
-        ]
-        both = sorted(sides[0].keys() & sides[1].keys())
-        for key in both:
-            own, other = (side[key] for side in sides)
-            words = f"{self.names[0]} on {own[self.at]}", self.names[1]
-            yield compared(self.measure, own, other, words, len(both), self.units)
 
 
 @dataclass(frozen=True, kw_only=True)

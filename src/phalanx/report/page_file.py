@@ -21,7 +21,6 @@ from phalanx.report.claims import (
     AgainstBaseline,
     FarthestAccuracy,
     Fastest,
-    Versus,
     key_figures,
     largest_gain,
 )
@@ -151,15 +150,13 @@ def claim_of(claim: ClaimOfFile, measures: Mapping[str, Measure], axes: Sequence
         case "baseline":
             return AgainstBaseline(measure=measure, of_each=True)
         case "versus" if claim.column in axes and not measure.paired:
-            names = (str(claim.pair[0]), str(claim.pair[1]))
+            own, other = claim.pair
             same = [axis for axis in axes if axis != claim.column]
-            return Versus(
+            return AgainstBaseline(
                 measure=measure,
-                column=claim.column,
-                pair=claim.pair,
-                names=names,
-                same=same,
-                at="rest",
+                of_each=True,
+                only=lambda cell: bool(cell[claim.column] == own),
+                to=baseline(same=same, **{claim.column: other}),
             )
         case _:
             raise UserError(
@@ -214,7 +211,7 @@ def read_rows(folder: Path, *, page: PageOfFile, axes: Sequence[str]) -> StudyRo
         return {
             **{name: v for name, v in {**own, **logged}.items() if known.get(name) is None},
             **{axis: own.get(axis) for axis in (*axes, page.panel) if axis},
-            **dict.fromkeys(("phrase", "configuration", "rest"), phrase),
+            **dict.fromkeys(("phrase", "configuration"), phrase),
             "set": f"{page.panel} {own.get(page.panel)}" if page.panel else ALL_RUNS,
         }
 

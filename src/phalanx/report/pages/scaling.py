@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from phalanx.report import training_page as of_training
 from phalanx.report import training_tables as tables
-from phalanx.report.cells import Row
+from phalanx.report.cells import Row, baseline
 from phalanx.report.claims import (
+    AgainstBaseline,
     BeyondIdeal,
-    Versus,
     Wall,
     key_figures,
     largest_gain,
@@ -52,6 +52,15 @@ def facts(view: View) -> list[str]:
     return [f"batch {' and '.join(sorted(found))}"] if found else []
 
 
+MPI_AGAINST_GLOO = AgainstBaseline(
+    measure=EPOCH,
+    of_each=True,
+    only=lambda cell: bool(cell["strategy"] == "mpi"),
+    to=baseline(same=("ranks", "threads", "nodes"), strategy="gloo"),
+    base="Gloo",
+    where=main,
+    note="MPI against Gloo: same model, batch, ranks and threads.",
+)
 SCALING = Page(
     read=reader(),
     baseline=of_training.SEQUENTIAL,
@@ -68,15 +77,7 @@ SCALING = Page(
     claims=(
         BEST,
         BEST_AGAINST_THREADS,
-        Versus(
-            measure=EPOCH,
-            column="strategy",
-            pair=("mpi", "gloo"),
-            names=("MPI", "Gloo"),
-            same=("ranks", "threads", "nodes"),
-            where=main,
-            note="MPI against Gloo: same model, batch, ranks and threads.",
-        ),
+        MPI_AGAINST_GLOO,
         MoreNodes(
             measure=EPOCH,
             where=main,
