@@ -100,8 +100,6 @@ def overlap_rows(view: View) -> list[Row]:
                     "start_ms": start_s,
                     "end_ms": start_s + took_s,
                     "hideable_ms": overlap.hideable_s,
-                    "last_bucket_ms": overlap.last_bucket_s,
-                    "backward_ms": overlap.backward_s,
                 }
                 head = {**row, "bar": bar, "kind": kind}
                 rows.append(head | {name: 1e3 * value_s for name, value_s in times.items()})

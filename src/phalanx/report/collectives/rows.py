@@ -132,7 +132,6 @@ def _run_row(run: Run, machine: Machine, rows: Sequence[Row]) -> Row:
         "calls": sum(row["calls"] for row in rows if row["run"] == run.name),
         "flags_by": next((e.means for e in _first(run) if isinstance(e, RoundTripsEvent)), ""),
         "_machine": machine,
-        "_obstacles": _obstacles(run),
     }
 
 
