@@ -18,9 +18,11 @@ import msgspec
 from phalanx.errors import UserError
 from phalanx.report.cells import Measure, baseline
 from phalanx.report.claims import (
+    NOTHING_COMPLETED,
     AgainstBaseline,
     FarthestAccuracy,
     Fastest,
+    best_and_rivals,
     key_figures,
     largest_gain,
 )
@@ -33,7 +35,7 @@ from phalanx.report.training import run_row, training_rows
 from phalanx.report.training_frames import FRAMES
 from phalanx.report.training_page import QUANTITIES
 from phalanx.report.training_tables import RUNS, with_ends
-from phalanx.report.values import ChartSection, Claim, Page, Plot, StudyRows, TableSpec
+from phalanx.report.values import ChartSection, Claim, Page, Plot, StudyRows, TableSpec, View
 
 NAME = "study.toml"
 TIMES = ("epoch_s",)
@@ -113,7 +115,9 @@ def make_page(page: PageOfFile, axes: Sequence[str]) -> Page:
         baseline=baseline(same=same, **page.baseline) if page.baseline else None,
         quantities=(*measures.values(), *quantities),
         frames=FRAMES,
-        headline=largest_gain(best, f"Nothing is significantly faster than {base}"),
+        headline=partial(_best, first)
+        if first.paired
+        else largest_gain(best, f"Nothing is significantly faster than {base}"),
         keys=key_figures(best) if not first.paired else lambda _: (),
         claims=claims,
         leading=[plot_of(chart, page) for chart in page.charts[:1]],
@@ -216,6 +220,16 @@ def read_rows(folder: Path, *, page: PageOfFile, axes: Sequence[str]) -> StudyRo
         }
 
     return training_rows(measures, of_run, panel="set")
+
+
+def _best(measure: Measure, view: View) -> str:
+    """Return the best cell by a measure that is compared seed by seed, where that is clear."""
+    best, _, rivals = best_and_rivals(measure, [c for panel in view.panels for c in panel.cells])
+    if best is None:
+        return NOTHING_COMPLETED
+    if rivals:
+        return f"No configuration is clearly the best by {measure.noun}"
+    return f"Best {measure.noun}: {best['phrase']}"
 
 
 def _title(name: str) -> str:
