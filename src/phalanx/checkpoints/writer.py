@@ -138,7 +138,7 @@ class CheckpointWriter(StateWriter):
     """Returns further files of rank 0."""
     in_background: bool = False
     _held: tuple[float, float] = (0.0, 0.0)
-    """When training was held for the last checkpoint, and for how long, in seconds."""
+    """Time at which training went on after the last checkpoint, and seconds it was held for."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
