@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +25,8 @@ from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.tensors import TensorStaging
 from phalanx.torch_backend.work import CoalescedWork, CompletedWork
 
-GRACE_S = 5.0  # after the timeout of a collective, to name the missing ranks
-ABORT_S = 3.0  # for a collective to notice that its group is aborted
+GRACE_S = 5.0  # time that a collective has after its timeout to name the missing ranks
+ABORT_S = 3.0  # time that a collective has to notice that its group is aborted
 
 
 class CallContext:
@@ -106,18 +104,6 @@ class CallContext:
             work.on_end = begin_event(name, [tensor])
         self._coalesce(work)
         return work
-
-    def run_all(
-        self,
-        name: str,
-        method: Callable[..., Work],
-        calls: Iterable[Sequence[Any]],
-        opts: Any,
-        results: list[Tensor],
-    ) -> Work:
-        """Call `method` with each of `calls` and the same options; return one work for all."""
-        works = [method(*arguments, opts) for arguments in calls]
-        return CoalescedWork(works, results, self.label(name)) if opts.asyncOp else self.completed
 
     def start_coalescing(self) -> None:
         self._coalesced = []

@@ -179,7 +179,7 @@ class QueuedWork(PendingWork):
         return super().get_future()
 
     def run_until_done(self) -> None:
-        """On the worker thread, run the queue up to this collective.
+        """Run the queue up to this collective, on its worker thread.
 
         Callbacks of an earlier collective may wait for this one, as those of PowerSGD do, on the
         only thread that could run it."""
@@ -198,7 +198,7 @@ class QueuedWork(PendingWork):
 
 
 def run_until(done: Callable[[], bool]) -> None:
-    """On a queue's worker thread, run its tasks until `done()` is true or none is left."""
+    """Run the tasks of the queue whose worker this thread is, until `done()` or none is left."""
     queue = _THREAD_QUEUE.queue
     while queue is not None and not done() and queue.run_next():
         pass

@@ -23,11 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 from phalanx.comm.settings import Settings
 from phalanx.comm.shm import ShmGroup
 
-SMALLEST_BYTES = 16 * 1024  # below, a copy takes less time than the lookup
-SHARED_MEMORY_FOLDER = "/dev/shm"  # where PyTorch makes memory that can be shared
+SMALLEST_BYTES = 16 * 1024  # a copy of a smaller one takes less time than the lookup
+SHARED_MEMORY_FOLDER = "/dev/shm"  # PyTorch makes shared memory here
 DESCRIPTORS_FOLDER = "/proc/self/fd"
 MEGABYTE = 2**20
-MOST_BUCKETS = 128  # per model: each takes a file descriptor, and a process has about a thousand
+MOST_BUCKETS = 128  # limit per model: each takes one of about a thousand file descriptors
 
 _BACKWARD = graph._engine_run_backward.__code__
 
@@ -77,7 +77,7 @@ class DDPBuckets:
         memory.
         """
         if tensor.dim() != 1 or not tensor.is_cpu:
-            return False  # on a GPU the backward pass has a thread that no Python code is on
+            return False  # the backward pass of a GPU has a thread without Python code
         # 0: here, 1: share_if_bucket, 2: allreduce, 3: who called it
         if sys._getframe(3).f_code is not _BACKWARD:
             return False

@@ -54,7 +54,7 @@ def _divided(total: Tensor, divisor: float) -> Tensor:
     if total.is_complex():
         return torch.view_as_complex(_divided(torch.view_as_real(total), divisor))
     if total.is_floating_point():
-        # By a tensor: for a number PyTorch multiplies by its inverse on a GPU, which rounds twice.
+        # A tensor: a number's inverse is what a GPU multiplies by, which rounds twice.
         return total / total.new_full((), divisor)
     return torch.div(total, int(divisor), rounding_mode="trunc")
 

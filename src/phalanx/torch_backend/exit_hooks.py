@@ -20,8 +20,8 @@ from phalanx.records.last_collectives import dump_folder
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.signals import defer_handlers
 
-GRACE_S = 0.5  # for the peers to report their state before all ranks are ended
-ENDING_S = 5.0  # for calls still running when the program ends
+GRACE_S = 0.5  # time that peers have to report their state before all ranks are ended
+ENDING_S = 5.0  # limit of calls still running when the program ends
 PYTORCH_HOOK = "_distributed_excepthook"
 
 
@@ -51,7 +51,7 @@ def _install_once() -> None:
 
 
 def _refuse_in_child() -> None:
-    """In a forked child MPI must not be touched: it would crash, or end the parent's messages."""
+    """Refuse all calls in a forked child: MPI would crash there, or end the parent's messages."""
     for session in list(_SESSIONS):
         session.refuse(
             f"this process, {os.getpid()}, was forked from rank {session.world.rank} after "
@@ -73,7 +73,7 @@ def _report_exception(
     for session in sessions:
         session.fail(f"{kind.__name__}: {error}")
     if sessions:
-        # On a thread: PyTorch's hook calls this one and prints only after it returns, and other
+        # A thread, since PyTorch's hook calls this one and prints only after it returns, and other
         # threads may keep the program from ending.
         threading.Thread(target=_abort_after, args=(2 * GRACE_S,), daemon=True).start()
 

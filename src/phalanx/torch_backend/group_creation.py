@@ -7,9 +7,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import Store
@@ -42,19 +41,18 @@ from phalanx.torch_backend.threads import share_cores
 from phalanx.torch_backend.torch_patches import patch_for_groups
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupOptions:
+class GroupOptions(NamedTuple):
     """Options of the group that PyTorch is making."""
 
-    name: str = "mpi"
-    timeout: timedelta = c10d.default_pg_timeout
-    session: Session | None = None
-    store: Store | None = None
-    other_backends: Mapping[str, Any] | None = None
+    name: str
+    timeout: timedelta
+    session: Session
+    store: Store | None
+    other_backends: Mapping[str, Any]
     """Process groups for the device types that another backend serves."""
 
 
-_GROUP_OPTIONS: ContextVar[GroupOptions] = ContextVar("options", default=GroupOptions())  # noqa: B039
+_GROUP_OPTIONS: ContextVar[GroupOptions] = ContextVar("options")
 _WORLD: ContextVar[World | None] = ContextVar("world", default=None)
 """World of the session that is being started; None: of all ranks of the launcher."""
 
@@ -80,28 +78,26 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
         open_default_store()
     if ranks and _default_rank() not in ranks:
         return helper(*args, **kwargs)
-    options = GroupOptions(name=arguments["group_name"], timeout=arguments["timeout"])
+    name, timeout = arguments["group_name"], arguments["timeout"]
     rdzv = None if _WORLD.get() else find_rendezvous(arguments, os.environ)
-    options = replace(options, session=_get_or_create_session(ranks, options.timeout, rdzv))
-    assert options.session is not None
-    world = options.session.world
+    session = _get_or_create_session(ranks, timeout, rdzv)
+    world = session.world
     if not ranks:
         _check_init_arguments(init_arguments(), world)
         if arguments["group_size"] == -1:
-            store = rdzv.store if rdzv else _lazy_store(world, options.timeout)
+            store = rdzv.store if rdzv else _lazy_store(world, timeout)
             arguments.update(group_rank=world.rank, group_size=world.size, store=store)
         else:
             _check_init_arguments((arguments["group_rank"], arguments["group_size"]), world)
+    made: dict[str, Any] = {}
     if other_backends:
         mpi_devices = [device for device in devices if device not in other_backends]
         with gloo_interface(arguments["store"]):
             made = _make_other_backends(helper, arguments, other_backends)
-        options = replace(options, other_backends=made)
         # mpi first: PyTorch makes no more backends once it has a complete process group.
         ordered = {**dict.fromkeys(mpi_devices, "mpi"), **other_backends}
         arguments["backend"] = ",".join(f"{d}:{b}" for d, b in ordered.items())
-    options = replace(options, store=arguments["store"])
-    token = _GROUP_OPTIONS.set(options)
+    token = _GROUP_OPTIONS.set(GroupOptions(name, timeout, session, arguments["store"], made))
     try:
         return helper(*bound.args, **bound.kwargs)
     finally:
@@ -120,17 +116,14 @@ def init_on_world(world: World) -> None:
 
 def create(ranks: list[int]) -> ProcessGroupMPI:
     """Create the process group of `ranks`, which hold this rank; an empty list: all ranks."""
-    options = _GROUP_OPTIONS.get()
-    session = options.session or _get_or_create_session(ranks, options.timeout)
+    name, timeout, session, store, other_backends = _GROUP_OPTIONS.get()
     engine = session.world.group
     if ranks:
-        engine = engine.subgroup(ranks, name=options.name, tag=session.next_tag(ranks))
-    engine.timeout_s = options.timeout.total_seconds()
-    if options.other_backends:
-        return MultiBackendProcessGroup(
-            engine, session, options.store, options.name, other_backends=options.other_backends
-        )
-    return ProcessGroupMPI(engine, session, options.store, options.name)
+        engine = engine.subgroup(ranks, name=name, tag=session.next_tag(ranks))
+    engine.timeout_s = timeout.total_seconds()
+    if other_backends:
+        return MultiBackendProcessGroup(engine, session, store, name, other_backends=other_backends)
+    return ProcessGroupMPI(engine, session, store, name)
 
 
 def rendezvous(url: str) -> Iterator[tuple[Store, int, int]]:
@@ -172,7 +165,7 @@ def _lazy_store(world: World, timeout: timedelta) -> LazyStore:
 
 
 def _get_or_create_session(
-    ranks: list[int], timeout: timedelta, rdzv: Rendezvous | None = None
+    ranks: list[int], timeout: timedelta, rdzv: Rendezvous | None
 ) -> Session:
     """Return the session of the existing groups, else start one, collectively on all ranks."""
     for group in c10d._world.pg_map:

@@ -18,7 +18,7 @@ from phalanx.torch_backend.tensors import TensorStaging
 from phalanx.torch_backend.work import PendingWork
 
 MIN_SLEEP_S, MAX_SLEEP_S = 100e-6, 1e-3
-IDLE_S = 1.0  # after which the thread ends
+IDLE_S = 1.0  # idle time after which the thread ends
 
 
 class PointToPointWork(PendingWork):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.sparse import check_sparse, sum_sparse
 from phalanx.torch_backend.tensors import buffer_of, is_plain
 from phalanx.torch_backend.torch_call import TorchCall, make_options, split_buffer
-from phalanx.torch_backend.work import CompletedWork
+from phalanx.torch_backend.work import CoalescedWork, CompletedWork
 
 if TYPE_CHECKING:
 
@@ -44,8 +44,8 @@ class ProcessGroupMPI(ProcessGroup):
     """One rank's part in a group, on a `comm.Group`; PyTorch calls the methods by their names.
 
     Each method is a translation: a `TorchCall` checks the arguments, stages the tensors, and runs
-    or queues a call of the engine. `opts`, `timeout`, `op` and `root` are PyTorch's overloads, see
-    `make_options`. Behind the collectives: what PyTorch asks of any backend.
+    or queues a call of the engine. `opts` and `more` are PyTorch's overloads, see `make_options`.
+    Behind the collectives: what PyTorch asks of any backend.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class ProcessGroupMPI(ProcessGroup):
         return True
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
-        opts = make_options(AllreduceOptions, opts)
         calls = [([tensor],) for tensor in tensors]
-        return self._context.run_all("all_reduce_coalesced", self.allreduce, calls, opts, tensors)
+        kind = AllreduceOptions
+        return self._run_all("all_reduce_coalesced", kind, self.allreduce, calls, opts, tensors)
 
     def reduce(
         self, tensors: Tensors, opts: Any = None, op: Any = None, *timeout: Any, root: Any = None
@@ -129,11 +129,9 @@ class ProcessGroupMPI(ProcessGroup):
         term = call.term(tensor, is_written=self._engine.rank == root)
         return call.run(self._engine.reduce, term, root=root, results=[tensor])
 
-    def reduce_scatter(
-        self, outputs: Tensors, inputs: Lists, opts: Any = None, timeout: Any = None, **op: Any
-    ) -> Work:
+    def reduce_scatter(self, outputs: Tensors, inputs: Lists, *opts: Any, **more: Any) -> Work:
         kind = c10d.ReduceScatterOptions
-        call = TorchCall(self._context, "reduce_scatter", kind, opts, timeout, **op)
+        call = TorchCall(self._context, "reduce_scatter", kind, *opts, **more)
         output, terms = call.tensor(outputs), call.tensor_per_rank(inputs)
         target = call.stage_reduction(output).output(output)
         buffers = [call.term(term) for term in terms]
@@ -154,30 +152,24 @@ class ProcessGroupMPI(ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
-        opts = make_options(c10d.ReduceScatterOptions, opts)
-        name, each = "reduce_scatter_coalesced", self.reduce_scatter_single
-        return self._context.run_all(name, each, zip(outputs, inputs, strict=True), opts, outputs)
+        name, kind = "reduce_scatter_coalesced", c10d.ReduceScatterOptions
+        calls = zip(outputs, inputs, strict=True)
+        return self._run_all(name, kind, self.reduce_scatter_single, calls, opts, outputs)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     # -- movement of data --------------------------------------------------------------------------
 
-    def broadcast(
-        self, tensors: Tensors, opts: Any = None, timeout: Any = None, *, root: Any = None
-    ) -> Work:
-        call = TorchCall(
-            self._context, "broadcast", c10d.BroadcastOptions, opts, timeout, root=root
-        )
+    def broadcast(self, tensors: Tensors, *opts: Any, **more: Any) -> Work:
+        call = TorchCall(self._context, "broadcast", c10d.BroadcastOptions, *opts, **more)
         tensor, root = call.tensor(tensors), call.root()
         staging = call.stage(tensor)
         stage = staging.input if self._engine.rank == root else staging.output
         return call.run(self._engine.broadcast, stage(tensor), root=root, results=[tensor])
 
-    def allgather(
-        self, outputs: Lists, inputs: Tensors, opts: Any = None, timeout: Any = None
-    ) -> Work:
-        call = TorchCall(self._context, "all_gather", c10d.AllgatherOptions, opts, timeout)
+    def allgather(self, outputs: Lists, inputs: Tensors, *opts: Any, **more: Any) -> Work:
+        call = TorchCall(self._context, "all_gather", c10d.AllgatherOptions, *opts, **more)
         tensor = call.tensor(inputs)
         received = call.tensor_per_rank(outputs, like=tensor)
         staging = call.stage(tensor)
@@ -197,26 +189,24 @@ class ProcessGroupMPI(ProcessGroup):
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> Work:
         """output_lists[rank] are the tensors of that rank."""
-        opts = make_options(c10d.AllgatherOptions, opts)
+        name, kind = "all_gather_coalesced", c10d.AllgatherOptions
         by_input = zip(*output_lists, strict=True)
         calls = [([list(o)], [i]) for o, i in zip(by_input, inputs, strict=True)]
         results = [tensor for outputs in output_lists for tensor in outputs]
-        return self._context.run_all("all_gather_coalesced", self.allgather, calls, opts, results)
+        return self._run_all(name, kind, self.allgather, calls, opts, results)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
-        opts = make_options(c10d.AllgatherOptions, opts)
-        name, each = "all_gather_single_coalesced", self.all_gather_single
-        return self._context.run_all(name, each, zip(outputs, inputs, strict=True), opts, outputs)
+        name, kind = "all_gather_single_coalesced", c10d.AllgatherOptions
+        calls = zip(outputs, inputs, strict=True)
+        return self._run_all(name, kind, self.all_gather_single, calls, opts, outputs)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(
-        self, outputs: Lists, inputs: Tensors, opts: Any = None, timeout: Any = None, **root: Any
-    ) -> Work:
-        call = TorchCall(self._context, "gather", c10d.GatherOptions, opts, timeout, **root)
+    def gather(self, outputs: Lists, inputs: Tensors, *opts: Any, **more: Any) -> Work:
+        call = TorchCall(self._context, "gather", c10d.GatherOptions, *opts, **more)
         tensor, root_rank = call.tensor(inputs), call.root()
         is_root = self._engine.rank == root_rank
         received = call.tensor_per_rank(outputs, like=tensor) if is_root else []
@@ -226,10 +216,8 @@ class ProcessGroupMPI(ProcessGroup):
             self._engine.gather, targets, sent, root=root_rank, results=received, inputs=[tensor]
         )
 
-    def scatter(
-        self, outputs: Tensors, inputs: Lists, opts: Any = None, timeout: Any = None, **root: Any
-    ) -> Work:
-        call = TorchCall(self._context, "scatter", c10d.ScatterOptions, opts, timeout, **root)
+    def scatter(self, outputs: Tensors, inputs: Lists, *opts: Any, **more: Any) -> Work:
+        call = TorchCall(self._context, "scatter", c10d.ScatterOptions, *opts, **more)
         tensor, root_rank = call.tensor(outputs), call.root()
         is_root = self._engine.rank == root_rank
         sent = call.tensor_per_rank(inputs, like=tensor) if is_root else []
@@ -240,9 +228,9 @@ class ProcessGroupMPI(ProcessGroup):
         )
 
     def alltoall(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None, timeout: Any = None
+        self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any, **more: Any
     ) -> Work:
-        call = TorchCall(self._context, "all_to_all", c10d.AllToAllOptions, opts, timeout)
+        call = TorchCall(self._context, "all_to_all", c10d.AllToAllOptions, *opts, **more)
         sent = call.tensor_per_rank([inputs])
         local = sent[self._engine.rank]
         received, staging = call.tensor_per_rank([outputs], like=local), call.stage(local)
@@ -255,10 +243,10 @@ class ProcessGroupMPI(ProcessGroup):
         input: Tensor,  # noqa: A002
         output_split_sizes: Sequence[int] | None = None,
         input_split_sizes: Sequence[int] | None = None,
-        opts: Any = None,
-        timeout: Any = None,
+        *opts: Any,
+        **more: Any,
     ) -> Work:
-        call = TorchCall(self._context, "all_to_all_single", c10d.AllToAllOptions, opts, timeout)
+        call = TorchCall(self._context, "all_to_all_single", c10d.AllToAllOptions, *opts, **more)
         call.check_dtypes([call.tensor(input), call.tensor(output)])
         received = call.split_counts(output_split_sizes, output, "output")
         sent = call.split_counts(input_split_sizes, input, "input")
@@ -309,6 +297,24 @@ class ProcessGroupMPI(ProcessGroup):
         self._context.check_open("recv")
         request = self._engine.receive(buffer, source=source, tag=tag)
         return self._context.add_message(request, tensor, staging, text, source)
+
+    def _run_all(
+        self,
+        name: str,
+        kind: type,
+        method: Callable[..., Work],
+        calls: Iterable[Sequence[Any]],
+        opts: Any,
+        results: list[Tensor],
+    ) -> Work:
+        """Call `method` with each of `calls` and the same options; return one work for all."""
+        opts = make_options(kind, opts)
+        works = [method(*arguments, opts) for arguments in calls]
+        return (
+            CoalescedWork(works, results, self._context.label(name))
+            if opts.asyncOp
+            else self._completed
+        )
 
     def _start_coalescing(self, device: torch.device) -> None:  # noqa: ARG002
         self._context.start_coalescing()

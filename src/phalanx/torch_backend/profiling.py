@@ -19,7 +19,7 @@ _NAMES = {
     "reduce_scatter_single": "_reduce_scatter_base",
     "all_to_all_single": "all_to_all",
 }
-_Event: Any = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+_Event: Any = torch._C._profiler._RecordFunctionFast
 
 
 def is_profiling() -> bool:
@@ -29,8 +29,6 @@ def is_profiling() -> bool:
 
 def begin_event(name: str, tensors: Sequence[Tensor]) -> Callable[[], None]:
     """Begin an event, and return what ends it, on any thread."""
-    if _Event is None:
-        return lambda: None
     event = _Event(f"mpi:{_NAMES.get(name, name)}", list(tensors), {})
     event.__enter__()
     return lambda: event.__exit__(None, None, None)

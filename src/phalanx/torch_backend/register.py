@@ -36,7 +36,7 @@ def register() -> None:
         try:
             _register(sys.modules["torch"], is_rank=launched is not None)
         except Exception as error:  # noqa: BLE001
-            # On rank 0, once: children of a rank inherit the marker.
+            # Printed on rank 0, once: children of a rank inherit the marker.
             if launched is not None and launched.rank == 0 and MARKER_VARIABLE not in os.environ:
                 os.environ[MARKER_VARIABLE] = ""
                 print(f"phalanx: backend mpi is not available: {error!r}", file=sys.stderr)

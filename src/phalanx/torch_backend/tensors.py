@@ -32,16 +32,14 @@ def is_usable_in_place(tensor: Tensor) -> bool:
 def is_alone(tensor: Tensor) -> bool:
     """Return whether no other tensor, array or storage has the memory of this one; False where this
     PyTorch cannot tell. Cost: 1 µs."""
-    if (
-        not tensor.untyped_storage().resizable()
-    ):  # memory of an array, of a file, of another process
-        return False
+    if not tensor.untyped_storage().resizable():
+        return False  # memory of an array, of a file, of another process
     users = _num_users(tensor)
     return users is not None and users == _num_users_of_new()
 
 
 def _num_users(tensor: Tensor) -> int | None:
-    count: Any = getattr(torch._C, "_storage_Use_Count", None)  # as torch.compile's graphs count
+    count: Any = getattr(torch._C, "_storage_Use_Count", None)  # torch.compile counts so
     users: int | None = count and count(tensor.untyped_storage()._cdata)
     return users
 
@@ -71,12 +69,12 @@ class TensorStaging:
     fills the inputs, `store` copies the outputs back."""
 
     def __init__(self) -> None:
-        self._scales: list[tuple[Tensor, float | Tensor]] = []
         self._loads: list[tuple[Tensor, Tensor, float | Tensor | None]] = []
         self._stores: list[tuple[Tensor, Tensor]] = []
 
-    def input(self, tensor: Tensor) -> Buffer:
-        return self._buffer(tensor, is_read=True, is_written=False)
+    def input(self, tensor: Tensor, factor: float | Tensor | None = None) -> Buffer:
+        """factor: multiplies what is read; the tensor itself keeps its values."""
+        return self._buffer(tensor, is_read=True, is_written=False, factor=factor)
 
     def output(self, tensor: Tensor) -> Buffer:
         return self._buffer(tensor, is_read=False, is_written=True)
@@ -87,22 +85,12 @@ class TensorStaging:
     def outputs(self, tensors: Sequence[Tensor]) -> list[Buffer]:
         return [self.output(tensor) for tensor in tensors]
 
-    def inout(self, tensor: Tensor) -> Buffer:
-        return self._buffer(tensor, is_read=True, is_written=True)
-
-    def scaled_input(self, tensor: Tensor, factor: float | Tensor) -> Buffer:
-        """Return an input multiplied by `factor`; the tensor itself keeps its values."""
-        copy = self._allocate_copy(tensor)
-        self._loads.append((tensor, copy, factor))
-        return buffer_of(copy)
-
-    def scale(self, tensor: Tensor, factor: float | Tensor) -> None:
-        """Multiply the tensor in place at `load`, just before the call."""
-        self._scales.append((tensor, factor))
+    def inout(self, tensor: Tensor, factor: float | Tensor | None = None) -> Buffer:
+        return self._buffer(tensor, is_read=True, is_written=True, factor=factor)
 
     def wrap(self, call: Callable[[], object]) -> Callable[[], object]:
         """Return `call` with the copies before and after it."""
-        if not (self._scales or self._loads or self._stores):
+        if not (self._loads or self._stores):
             return call
 
         def copied() -> None:
@@ -114,8 +102,6 @@ class TensorStaging:
 
     def load(self) -> None:
         with torch.no_grad():
-            for tensor, scale in self._scales:
-                tensor.mul_(scale)
             for tensor, copy, factor in self._loads:
                 copy.copy_(tensor if factor is None else tensor * factor, non_blocking=True)
 
@@ -124,12 +110,19 @@ class TensorStaging:
             for tensor, copy in self._stores:
                 tensor.copy_(copy, non_blocking=True)
 
-    def _buffer(self, tensor: Tensor, *, is_read: bool, is_written: bool) -> Buffer:
-        if self._is_usable_in_place(tensor):
+    def _buffer(
+        self,
+        tensor: Tensor,
+        *,
+        is_read: bool,
+        is_written: bool,
+        factor: float | Tensor | None = None,
+    ) -> Buffer:
+        if factor is None and self._is_usable_in_place(tensor):
             return buffer_of(tensor)
         copy = self._allocate_copy(tensor)
         if is_read:
-            self._loads.append((tensor, copy, None))
+            self._loads.append((tensor, copy, factor))
         if is_written:
             self._stores.append((tensor, copy))
         return buffer_of(copy)
@@ -141,6 +134,5 @@ class TensorStaging:
         return is_usable_in_place(tensor)
 
     def _allocate_copy(self, tensor: Tensor) -> Tensor:
-        return torch.empty(
-            tensor.shape, dtype=tensor.dtype, device="cpu"
-        )  # whatever the default is
+        # The default device may be another one.
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")

@@ -180,12 +180,8 @@ class TorchCall:
         is_written: the result comes in its place; else it keeps its values."""
         staging, reduction = self._staging, self._reduction
         assert staging is not None and reduction is not None
-        if reduction.scales:
-            factor = premul_factor(self._opts.reduceOp)
-            if not is_written:
-                return staging.scaled_input(tensor, factor)
-            staging.scale(tensor, factor)
-        return staging.inout(tensor) if is_written else staging.input(tensor)
+        factor = premul_factor(self._opts.reduceOp) if reduction.scales else None
+        return staging.inout(tensor, factor) if is_written else staging.input(tensor, factor)
 
     def equal_parts(self, buffer: Buffer) -> list[Buffer]:
         """Return one part of `buffer` per rank."""

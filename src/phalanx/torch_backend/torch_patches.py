@@ -78,7 +78,7 @@ def patch_at_import(*, is_rank: bool) -> None:
     is_rank: an MPI launcher started this process, and there is an MPI library.
     """
     c10d = _c10d()
-    # From 2.15: PyTorch hooks its flight recorder to every group that does not record itself, and
+    # PyTorch 2.15 hooks its flight recorder to every group that does not record itself, and
     # cannot do so with one that is written in Python.
     recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.add("mpi")
@@ -115,7 +115,7 @@ def new_process_group_helper(helper: Any, /, *args: Any, **kwargs: Any) -> Any:
         group_creation = sys.modules.get("phalanx.torch_backend.group_creation")
         if group_creation is None:
             return helper(*args, **kwargs)
-        # beside a group of backend mpi, or on its store
+        # The group is beside one of backend mpi, or on its store.
         group_creation.open_default_store()
         with group_creation.gloo_interface(kwargs["store"] if "store" in kwargs else args[4]):
             return helper(*args, **kwargs)
