@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from phalanx.records.totals import RankTotals, Validation, summarize
@@ -32,12 +30,7 @@ def test_an_epoch_that_nobody_has_evaluated() -> None:
 
 
 def test_the_share_of_communication_is_that_of_ranks_that_make_steps() -> None:
-    worker, server = totals(2.0, 10, 5), replace(totals(2.0, 0, 0), steps=0)
-    server = replace(server, communication_s=0.0)
+    worker, server = totals(2.0, 10, 5), totals(2.0, 0, 0)._replace(steps=0)
+    server = server._replace(communication_s=0.0)
     summary = summarize([server, worker], None, **REST)  # type: ignore[arg-type]
     assert summary.communication_share == pytest.approx(0.1)
-
-
-def test_totals_travel_as_numbers() -> None:
-    one = totals(1.0, 2, 2)
-    assert RankTotals.from_values(one.values()) == one

@@ -30,7 +30,7 @@ class _OptimizerReducer:
         world = joined().world
         self.parameters, self._sparse_as_dense = parameters, sparse_as_dense
         self._factor = 1 / world.size if compresses and averages else 1.0
-        # Before the reducer's memory exists: a hook may end the first backward pass.
+        # Made before the reducer's memory: a hook may end the first backward pass.
         self.passes_left: dict[Tensor, int] = {}
         self.is_pending = False
         """True if a gradient has come since the last `wait`."""

@@ -52,7 +52,7 @@ def init(comm: Any = None, process_sets: object = None) -> None:
         )
     session = open_session(timedelta(seconds=TIMEOUT_S), _meet() if comm is None else None, comm)
     world = session.world
-    # Beside the world's own: programs may call collectives while gradients are summed.
+    # A second group: programs may call collectives while gradients are summed on the first.
     engine = world.group.subgroup(range(world.size), name="horovod")
     _Joined.ranks = Ranks(world, ProcessGroupMPI(engine, session, None, "horovod"))
 

@@ -1,4 +1,4 @@
-"""From a name and a seed to a model: the same weights in every layout, on every rank."""
+"""Models from a name and a seed: the same weights in every layout, on every rank."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class MLP(nn.Sequential):
                 output=nn.Linear(max(1, width // 2), shape.num_classes),
             )
         )
-        self.shape = shape  # what it reads and tells
+        self.shape = shape
 
     def split_traffic(self, *, sequence_parallel: bool) -> SplitTraffic:  # noqa: ARG002
         """Return the messages of the plan."""

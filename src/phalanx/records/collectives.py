@@ -25,7 +25,7 @@ class BenchSetting(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     collectives: list[Collective]
     paths: list[str]
-    sizes_bytes: list[int]  # as asked for; a rank's buffer is a whole number of elements
+    sizes_bytes: list[int]  # requested sizes; a rank's buffer is a whole number of elements
     dtype: str
     op: str
     crowd: int = 0  # busy processes beside the ranks
@@ -58,7 +58,7 @@ class JoinedEvent(Event, frozen=True, kw_only=True, tag="joined"):
 class PathStateEvent(Event, frozen=True, kw_only=True, tag="path"):
     """Availability of a path for a collective on this machine; written by rank 0 for all."""
 
-    path: str  # as on the command line
+    path: str  # word of the command line
     label: str  # display name: `Open MPI` where the path is `mpi`
     collective: Collective
     obstacle: str | None  # why it is not measured
@@ -83,14 +83,14 @@ class TrafficEvent(Event, frozen=True, kw_only=True, tag="traffic"):
     kernel: Kernel
     working_set_bytes: int  # touched by this rank in a pass
     traffic_bytes: int  # read and written by this rank in a pass
-    times_s: list[float]  # of one pass
+    times_s: list[float]  # one per pass
 
 
 class RoundTripsEvent(Event, frozen=True, kw_only=True, tag="round_trips"):
     """A flag in shared memory, from rank 0 to rank 1 and back."""
 
     means: str  # name of the code path
-    times_s: list[float]  # of one round trip, each the mean of many
+    times_s: list[float]  # one per round trip, each the mean of many
 
 
 class ProgressEvent(Event, frozen=True, kw_only=True, tag="progress"):
@@ -104,8 +104,8 @@ class ProgressEvent(Event, frozen=True, kw_only=True, tag="progress"):
 class MeasuredEvent(Event, frozen=True, kw_only=True, tag="measured"):
     """The last line of a rank that came to the end."""
 
-    wrong: int  # over everything
+    wrong: int  # wrong elements in all results
     peak_memory_bytes: int
     # While paths ran that never yield their core:
     watched_s: float = 0.0
-    preempted: int = 0  # how often this rank lost its core to something else
+    preempted: int = 0  # times that another process took this rank's core

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -28,21 +26,14 @@ class RecordedOptions:
     """Base of dataclasses of options that are written into a record, and read by its ranks."""
 
     def as_record(self) -> dict[str, Any]:
-        """Return the options as plain values."""
-        options = asdict(self)  # type: ignore[call-overload]
-        return {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
+        """Return the options as plain values; paths are text."""
+        record: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return options from a decoded record, with lists for tuples and text for paths."""
-        types = {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type]
-        values = {name: value for name, value in record.items() if name in types}
-        for name, value in values.items():
-            if isinstance(value, list):
-                values[name] = tuple(value)
-            elif value is not None and types[name].startswith("Path"):
-                values[name] = Path(value)
-        return cls(**values)
+        """Return the options of a decoded record; other names in it are ignored."""
+        return msgspec.convert(record, cls, dec_hook=lambda kind, text: kind(text))
 
 
 def check_values(options: object, *names: str) -> None:

@@ -24,7 +24,7 @@ class ExpectedCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     sent_bytes: float | None = None  # a step
     received_bytes: float | None = None  # a step
-    traffic_formula: str | None = None  # for display, e.g. "2(p−1)/p · 4Ψ"
+    traffic_formula: str | None = None  # text for display, e.g. "2(p−1)/p · 4Ψ"
     state_bytes: float | None = None  # parameters, gradients and optimizer state
     state_formula: str | None = None  # e.g. "4Ψ + 12Ψ/p"
     bubble: float | None = None  # idle share of a pipeline's step
@@ -36,14 +36,14 @@ class StartedEvent(Event, frozen=True, kw_only=True, tag="started"):
     process_id: int
     local_rank: int
     threads: int
-    startup_s: float  # from process start to the begin of training
+    startup_s: float  # process start to the begin of training
     parameters: int  # number of trainable values
-    train_samples: int  # of the whole data set, not of this rank
+    train_samples: int  # size of the full data set, not of this rank's shard
     validation_samples: int
     targets_per_sample: int = 1  # predictions a sample: the tokens of a text
     collective: str | None = None  # all-reduce algorithm of the gradients
     role: str = "worker"  # or "server"
-    coordinates: dict[str, int] = {}  # along the axes of the mesh
+    coordinates: dict[str, int] = {}  # position per axis of the mesh
     expected: ExpectedCosts | None = None  # costs of this rank by theory
     time_s: float | None = None  # Unix time of this event; None in records of an older Phalanx
 
@@ -54,20 +54,20 @@ class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     epoch: int
     step: int  # counts on over the epochs, from 0
     samples: int
-    loss_sum: float  # before the update
+    loss_sum: float  # losses before the update
     data_s: float
     forward_s: float
     backward_s: float
     communication_s: float  # exposed: time that the step waited
     optimizer_s: float
     hidden_s: float | None = None  # communication during backward
-    last_bucket_s: float | None = None  # of the last bucket, which cannot be hidden
+    last_bucket_s: float | None = None  # time of the last bucket, which cannot be hidden
     is_skipped: bool = False  # a gradient was not finite
     # Exchanges with ranks of this node alone, and with those of other nodes: waiting for them
     # included, and what is hidden behind the backward pass. None where not measured.
     node_s: float | None = None
     network_s: float | None = None
-    grad_norm: float | None = None  # over all parameters and ranks, before clipping; where clipped
+    grad_norm: float | None = None  # norm over all parameters, before clipping; None: no clip
 
 
 class SkippedEvent(Event, frozen=True, kw_only=True, tag="skipped"):
@@ -89,10 +89,10 @@ class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
     communicated_bytes: int  # gradient bytes passed to all-reduce by this rank
     sent_bytes: int | None = None  # counted; None where not counted
     received_bytes: int | None = None
-    # Of these, to and from other nodes. None where not counted, as in records of an older Phalanx.
+    # Bytes to and from other nodes, a part of these. None if not counted, as by an older Phalanx.
     network_sent_bytes: int | None = None
     network_received_bytes: int | None = None
-    formula_bytes: int | None = None  # of `sent_bytes`: those of the MPI library, by formula
+    formula_bytes: int | None = None  # part of `sent_bytes`: those of the MPI library, by formula
     staleness: dict[int, int] = {}  # updates by the number of others between read and write
     first_sample: int = 0  # samples of the epoch, over all ranks, that an earlier run trained on
     damaged: int = 0  # samples of this rank left out because they are corrupt
@@ -109,7 +109,7 @@ class ActionEvent(Event, frozen=True, kw_only=True, tag="action"):
     stage: int
     micro_batch: int
     kind: Literal["forward", "backward", "input gradient", "weight gradient"]
-    began_s: float  # on a clock that all ranks of the run share
+    began_s: float  # time on a clock that all ranks of the run share
     ended_s: float
 
 
@@ -137,7 +137,7 @@ class SummaryEvent(Event, frozen=True, kw_only=True, tag="summary"):
     """Written by rank 0 after an epoch, from all ranks."""
 
     epoch: int
-    epoch_s: float  # of the slowest rank, training only
+    epoch_s: float  # training time of the slowest rank
     trained_s: float  # sum of epoch_s so far
     images_per_s: float
     communication_share: float  # exposed communication ÷ training time, mean over ranks
@@ -154,14 +154,14 @@ class SavedEvent(Event, frozen=True, kw_only=True, tag="saved"):
     path: str
     save_s: float
     bytes: int
-    written_s: float | None = None  # by a thread, beside the steps; None: they waited, save_s
+    written_s: float | None = None  # write by a thread, beside the steps; None: they waited, save_s
 
 
 class MemoryEvent(Event, frozen=True, kw_only=True, tag="memory"):
     """Bytes of training state that a rank holds, measured once, after the first steps."""
 
     parameters_bytes: int
-    gradients_bytes: int  # at the end of the backward pass
+    gradients_bytes: int  # bytes at the end of the backward pass
     optimizer_bytes: int
     resident_bytes: int | None = None  # growth of the process since before the model was built
 
@@ -184,17 +184,17 @@ class RecoveredEvent(Event, frozen=True, kw_only=True, tag="recovered"):
     """Ranks have died, and this one goes on without them."""
 
     step: int  # updates that all survivors had made
-    lost: list[int]  # by the numbers that they started with
-    recovery_s: float  # from the notice to the new world
+    lost: list[int]  # original ranks
+    recovery_s: float  # time between the notice and the new world
 
 
 class ReplacedEvent(Event, frozen=True, kw_only=True, tag="replaced"):
     """Spares have taken the places of ranks that died, between two steps."""
 
     step: int  # updates made
-    spares: list[int]  # by the numbers that they started with
+    spares: list[int]  # original ranks
     lost: list[int]  # ranks whose places they took
-    seconds: float  # since the death was noticed
+    seconds: float  # time since the death was noticed
 
 
 class InjectedEvent(Event, frozen=True, kw_only=True, tag="injected"):
@@ -202,9 +202,9 @@ class InjectedEvent(Event, frozen=True, kw_only=True, tag="injected"):
 
     time_s: float  # Unix time of the fault
     kind: FaultKind
-    rank: int  # by the number that it started with
+    rank: int  # original rank
     step: int  # updates made
-    pause_s: float | None = None  # of a stop, until the rank goes on; None: never
+    pause_s: float | None = None  # length of a stop; None: the rank never continues
 
 
 class SlowRankEvent(Event, frozen=True, kw_only=True, tag="slow rank"):
@@ -213,8 +213,8 @@ class SlowRankEvent(Event, frozen=True, kw_only=True, tag="slow rank"):
     step: int  # updates made
     name: str  # `rank 3`, or `rank 3 on host b`: the number that it started with
     phase: str  # data, forward, backward or optimizer: in which it loses most
-    ratio: float  # of that phase to the median of the other ranks, for as many micro-batches
-    steps: int  # for which it has been slow
+    ratio: float  # time of that phase ÷ median of the other ranks, for as many micro-batches
+    steps: int  # number of slow steps
 
 
 class RebalancedEvent(Event, frozen=True, kw_only=True, tag="rebalanced"):
@@ -239,13 +239,13 @@ def stopped_text(step: int) -> str:
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     """The bits with which a bitwise run ended, and what they depend on beside data and options."""
 
-    sha256: str  # of parameters, buffers and optimizer state
+    sha256: str  # hash of parameters, buffers and optimizer state
     steps: int
-    micro_batches: int  # of a global batch
+    micro_batches: int  # number per global batch
     threads: int
     torch: str
     torch_build: str  # hash of torch.__config__
-    instruction_set: str  # that torch computes by
+    instruction_set: str  # instruction set that torch uses
     strategy: str
 
 
@@ -262,7 +262,7 @@ def certificate_text(certificate: Certificate) -> str:
 class DigestNamesEvent(Event, frozen=True, kw_only=True, tag="digest names"):
     """Digests of a bitwise run's model before its first step, written by rank 0."""
 
-    names: list[str]  # of tensors; "first … last" of several that share a digest
+    names: list[str]  # names of tensors; "first … last" for several that share a digest
     digests: str  # 16 hexadecimal digits for each name
 
 
@@ -278,4 +278,4 @@ class FinishedEvent(Event, frozen=True, kw_only=True, tag="finished"):
 
     parameters_sha256: str
     peak_memory_bytes: int
-    certificate: Certificate | None = None  # of a bitwise run
+    certificate: Certificate | None = None  # None unless the run is bitwise

@@ -32,10 +32,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str  # source of the numbers
     num_files: Positive
     samples_per_file: Positive
-    sample_bytes: Annotated[int, msgspec.Meta(ge=8)]  # on average
+    sample_bytes: Annotated[int, msgspec.Meta(ge=8)]  # mean size
     sample_bytes_deviation: Annotated[int, msgspec.Meta(ge=0)] = 0  # standard deviation
-    batch_size: Positive  # of an accelerator
-    compute_s: dict[str, Duration]  # of a step, by accelerator
+    batch_size: Positive  # samples per accelerator
+    compute_s: dict[str, Duration]  # seconds per step, by accelerator
     utilisation_floor: Share | None = None  # a loader that keeps the accelerator busy reaches it
 
     @property
@@ -49,11 +49,11 @@ class IoSetting(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     accelerator: str
     scaled: list[str]  # differences from the profile, a phrase each
-    num_samples: int  # of a rank
+    num_samples: int  # samples per rank
     sample_bytes: int
     batch_size: int
-    steps: int  # of an epoch with compute
-    compute_s: float  # of a step
+    steps: int  # steps per epoch with compute
+    compute_s: float  # seconds per step
     formats: list[Format]
     loaders: list[Loader]
     readers: list[int]
@@ -79,7 +79,7 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
 
     format: Format
     num_files: int
-    bytes: int  # of the files
+    bytes: int  # size of the files
     write_s: float | None  # None: it existed already
 
 
@@ -111,10 +111,10 @@ class IoEpochEvent(Event, frozen=True, kw_only=True, tag="io_epoch"):
 
     cell: IoCell
     round: int  # 0 warms up
-    compute_s: float  # of a step; 0: nothing is computed, the loader runs flat out
+    compute_s: float  # seconds per step; 0: nothing is computed, the loader runs flat out
     samples: int
     bytes: int
-    total_s: float  # from the barrier until the last batch was computed
+    total_s: float  # time between the barrier and the end of the last batch
     waits_s: list[float]  # one a batch; the first is the time to the first batch
     resident: float | None = None  # share of the files' pages that were in memory before
     wrong: int = 0  # samples other than the requested ones

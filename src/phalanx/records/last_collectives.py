@@ -24,7 +24,7 @@ class LastCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # "all_reduce"
     call: str  # arguments that ranks must agree on: "all_reduce(float32, 10 elements, SUM)"
     way: str  # "shared memory", "messages" or the algorithm that was asked for
-    began_ns: int | None  # on the rank's clock, as `now_ns`; within some milliseconds
+    began_ns: int | None  # time on the clock of `now_ns`; within some milliseconds
     is_done: bool
 
 
@@ -57,7 +57,7 @@ class LastCollectives(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str
     process_id: int
     written_at: str  # ISO 8601, UTC
-    now_ns: int  # on the clock of `began_ns`
+    now_ns: int  # time on the rank's clock
     reason: str
     groups: list[GroupCalls]
 
@@ -110,8 +110,8 @@ def describe_stuck_ranks(lasts: Mapping[int, LastCollectives]) -> str | None:
 
 
 def _newest(item: tuple[object, dict[int, GroupCalls]]) -> int:
-    """When the last collective of a group began: within the ticks of the kernels' clock, and clocks
-    of several machines are not aligned."""
+    """Return the begin of a group's last collective: within the ticks of the kernels' clock, and
+    clocks of several machines are not aligned."""
     calls = [call for group in item[1].values() for call in group.calls[-1:]]
     return max((call.began_ns or 0 for call in calls), default=0)
 

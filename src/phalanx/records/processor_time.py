@@ -15,7 +15,7 @@ class ProcessorTime(NamedTuple):
 
     @classmethod
     def now(cls) -> ProcessorTime:
-        """Since the process began. Costs a microsecond."""
+        """Return the processor time since the process began. Cost: a microsecond."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return cls(usage.ru_utime, usage.ru_stime)
 

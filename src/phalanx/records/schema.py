@@ -37,7 +37,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     dtype: str
     mesh: dict[str, int] = {}  # axes of more than one rank, e.g. {"dp": 2, "tp": 2}
-    nodes: int = 1  # on which the ranks that Phalanx starts run
+    nodes: int = 1  # number of nodes of the ranks that Phalanx starts
     options: dict[str, str | int | float | bool] = {}  # further options of the strategy or model
 
     @property
@@ -83,7 +83,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """A look at the machine between runs: threads that compute, one for each core."""
 
     core_share: float  # part of the time that a thread had a core, mean over the threads
-    lowest: float  # of the thread that had the least
+    lowest: float  # share of the thread that had the least
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,13 +102,13 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Restart(msgspec.Struct, frozen=True, kw_only=True):
     """A new start of a run's ranks after a loss, by the process that owns the run."""
 
-    folder: FileName  # of the records from then on, below the run's
-    lost_at: str  # when the loss was known everywhere: ISO 8601, UTC, to the millisecond
+    folder: FileName  # folder of the later records, below the run's
+    lost_at: str  # time at which all knew of the loss: ISO 8601, UTC, to the millisecond
     restarted_at: str
-    reason: str  # how the ranks before it ended
+    reason: str  # end of the ranks before it, in words
     steps: int | None  # updates that these had made; None where they kept no records
     ranks: int
-    hosts: list[str] = []  # of several nodes, "n0:4"
+    hosts: list[str] = []  # hosts of several nodes, "n0:4"
     silent: dict[str, str] = {}  # hosts that do not answer and are left out, with the reason
     checkpoint: str | None = None  # newest one; None: from the beginning
     memory_of: str | None = None  # host that had it in memory; None: it was on the disk
@@ -120,7 +120,7 @@ class Run(JobRecord, frozen=True, kw_only=True):
     study: str
     run: str  # name of the run's folder
     setting: Setting
-    probes: list[Probe] = []  # before and after it, in a study
+    probes: list[Probe] = []  # probes before and after it, in a study
     restarts: list[Restart] = []  # whose records are in folders of their own
 
 
@@ -142,7 +142,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """`error.json`: the first error of a run, written by the rank that raised it."""
 
     rank: int
-    mendable: bool  # by the user; shown without traceback, with exit code 2
+    mendable: bool  # True: the user can fix it; shown without traceback, with exit code 2
     message: str
     traceback: str
-    hostname: str | None = None  # of the node of the rank; None in records of an older Phalanx
+    hostname: str | None = None  # node of the rank; None in records of an older Phalanx

@@ -76,7 +76,7 @@ class SpanRecorder:
 class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
     """Offset of a rank's clock from that of the first rank."""
 
-    at_ns: int  # on the rank's own clock
+    at_ns: int  # time on the rank's own clock
     offset_ns: int  # added to get the first rank's time
     error_ns: int | None = 0  # upper bound; None where unknown
 
@@ -89,7 +89,7 @@ class TracedRank(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str
     process_id: int
     began_ns: int  # origin of `at_s` in the rank's events
-    readings: list[ClockReading]  # at the begin, and at the end of a completed run
+    readings: list[ClockReading]  # one at the begin, one at the end of a completed run
     dropped: int = 0  # spans, the earliest
 
 

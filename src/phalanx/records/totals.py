@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from phalanx.records.events import SummaryEvent
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankTotals:
+class RankTotals(NamedTuple):
     """Counts of one rank in one epoch."""
 
     train_s: float
     communication_s: float
     correct: float
-    """Right predictions; NaN where nobody counts them."""
+    """Right predictions; NaN if nobody counts them."""
     targets: float
-    """Predictions of which these are; 0 where another rank counts the same."""
+    """All predictions; 0 if another rank counts the same ones."""
     steps: float = 1.0
-    """Made by this rank; 0 on a server, whose work is waiting."""
+    """Steps of this rank; 0 on a server, whose work is waiting."""
     damaged: float = 0.0
     """Samples left out."""
     skipped: float = 0.0
     """Skipped steps."""
-
-    def values(self) -> list[float]:
-        """Return the counts as numbers, for other ranks."""
-        return list(astuple(self))
-
-    @classmethod
-    def from_values(cls, values: Sequence[float]) -> RankTotals:
-        """The inverse of `values`."""
-        names = [each.name for each in fields(cls)]
-        return cls(**dict(zip(names, values, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)

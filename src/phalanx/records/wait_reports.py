@@ -24,8 +24,8 @@ class WaitReport(msgspec.Struct, frozen=True, kw_only=True):
     group: int  # first rank of those that train together
     hostname: str
     process_id: int
-    number: int  # of this report
-    waited_s: float  # in the collective that it is in; 0: it is in none
+    number: int  # counts the rank's reports
+    waited_s: float  # wait in the current collective; 0: it is in none
     is_over: bool = False  # its run has ended
 
 

@@ -92,13 +92,13 @@ class EpochSummaries:
 
         def gather() -> list[list[float]] | None:
             self._recorder.sum_losses()
-            return group.gather(self._totals().values())
+            return group.gather(list(self._totals()))
 
         rows = group.together(gather)
         if rows is not None:
             loss, samples = counts.summed_loss, counts.summed_samples
             summary = summarize(
-                [RankTotals.from_values(row) for row in rows],
+                [RankTotals(*row) for row in rows],
                 validation,
                 epoch=epoch,
                 samples=counts.trained_samples,
