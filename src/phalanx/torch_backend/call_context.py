@@ -23,7 +23,7 @@ from phalanx.torch_backend.point_to_point_work import PointToPointWork, Progress
 from phalanx.torch_backend.profiling import begin_event, is_profiling
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.tensors import TensorStaging
-from phalanx.torch_backend.work import CoalescedWork, CompletedWork
+from phalanx.torch_backend.work import CompletedWork
 
 GRACE_S = 5.0  # time that a collective has after its timeout to name the missing ranks
 ABORT_S = 3.0  # time that a collective has to notice that its group is aborted
@@ -40,7 +40,8 @@ class CallContext:
         self.completed = CompletedWork([])  # shared by all synchronous collectives
         self._session = session
         self.progress_thread = ProgressThread(f"phalanx messages {name}")
-        self._coalesced: list[Work] | None = None
+        self.coalesced: list[Work] | None = None
+        """Works of the calls that are being coalesced; None: calls are not."""
         session.add_group(self)
 
     def label(self, call: str) -> str:
@@ -105,21 +106,9 @@ class CallContext:
         self._coalesce(work)
         return work
 
-    def start_coalescing(self) -> None:
-        self._coalesced = []
-
-    def end_coalescing(self) -> Work:
-        works, self._coalesced = self._coalesced or [], None
-        return CoalescedWork(works, [], self.label("coalesced calls")) if works else self.completed
-
     def _coalesce(self, work: Work) -> None:
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-
-    def wait_for_pending(self) -> None:
-        for work in self.queue.unfinished():
-            with suppress(Exception):
-                work.wait()
+        if self.coalesced is not None:
+            self.coalesced.append(work)
 
     # -- shutdown ----------------------------------------------------------------------------------
 

@@ -42,7 +42,6 @@ class CollectiveQueue:
         self._submitting = threading.Lock()
         # Reentrant only because RLock knows its owner; no thread takes it twice.
         self._running = threading.RLock()
-        self._submitted = self._finished = 0
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_over = False
         _QUEUES.add(self)
@@ -64,7 +63,7 @@ class CollectiveQueue:
     def try_begin(self) -> bool:
         """Return whether the caller may run a call on this thread now; it must call `end` after."""
         return (
-            self._submitted == self._finished
+            not self._unfinished
             and not self._running._is_owned()  # type: ignore[attr-defined]
             and self._running.acquire(blocking=False)
         )
@@ -85,7 +84,6 @@ class CollectiveQueue:
         with self._submitting:
             if self._is_closed:
                 raise RuntimeError(f"{task.text}: the group has been destroyed")
-            self._submitted += 1
             self._unfinished.append(task)
             self._tasks.put(task)
             if self._thread is None:
@@ -125,9 +123,9 @@ class CollectiveQueue:
         if self.is_worker():
             run_until(lambda: False)
         elif thread is not None:
-            finished = -1
-            while thread.is_alive() and finished != self._finished:
-                finished = self._finished
+            left = -1
+            while thread.is_alive() and left != len(self._unfinished):
+                left = len(self._unfinished)
                 thread.join(timeout_s)
             if thread.is_alive():
                 return False
@@ -147,7 +145,6 @@ class CollectiveQueue:
         with self._running:
             task.run()
         self._unfinished.popleft()
-        self._finished += 1
         task.finish()
 
 

@@ -50,20 +50,19 @@ class PinnedHostStaging(TensorStaging):
         self._stored: Any = None
 
     def load(self) -> None:
-        with self._streams.stream(self._stream):
-            self._stream.wait_event(self._ready)
-            super().load()
-            for tensor, _, _ in self._loads:
-                tensor.record_stream(self._stream)
-        self._stream.record_event().synchronize()
+        self._copy(super().load, [tensor for tensor, _, _ in self._loads]).synchronize()
 
     def store(self) -> None:
+        self._stored = self._copy(super().store, [tensor for tensor, _ in self._stores])
+
+    def _copy(self, copy: Callable[[], None], tensors: Sequence[Tensor]) -> Any:
+        """Call `copy` on the stream of this call; return the event of its end."""
         with self._streams.stream(self._stream):
             self._stream.wait_event(self._ready)
-            super().store()
-            for tensor, _ in self._stores:
+            copy()
+            for tensor in tensors:
                 tensor.record_stream(self._stream)
-        self._stored = self._stream.record_event()
+        return self._stream.record_event()
 
     def sync_stream(self) -> None:
         if self._stored is not None:

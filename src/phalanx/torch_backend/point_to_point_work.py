@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +19,6 @@ from phalanx.torch_backend.tensors import TensorStaging
 from phalanx.torch_backend.work import PendingWork
 
 MIN_SLEEP_S, MAX_SLEEP_S = 100e-6, 1e-3
-IDLE_S = 1.0  # idle time after which the thread ends
 
 
 class PointToPointWork(PendingWork):
@@ -104,47 +104,33 @@ class ProgressThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._guard = threading.Lock()
-        self._works: list[PointToPointWork] = []
-        self._wake = threading.Event()
-        self._is_open = True
+        self._added: SimpleQueue[PointToPointWork | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def add(self, work: PointToPointWork) -> None:
+        self._added.put(work)
         with self._guard:
-            self._works.append(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-        self._wake.set()
 
     def close(self) -> None:
-        self._is_open = False
-        self._wake.set()
+        self._added.put(None)
         thread = self._thread
         if thread is not None and thread.ident != threading.get_ident():
             thread.join(1.0)
 
     def _run(self) -> None:
-        """Poll until no message was added for IDLE_S; the next one starts another thread."""
-        while self._is_open:
-            if self._wake.wait(IDLE_S):
-                self._wake.clear()
-                self._poll_until_done()
-            with self._guard:
-                if not self._works and not self._wake.is_set():
-                    self._thread = None
-                    return
-
-    def _poll_until_done(self) -> None:
-        """Poll until all messages are complete."""
-        began_s = time.monotonic()
-        while self._is_open and self._works:
-            if self._wake.is_set():
-                self._wake.clear()
-                began_s = time.monotonic()
+        works: list[PointToPointWork] = []
+        began_s = 0.0
+        while True:
+            try:
+                while (work := self._added.get(block=not works)) is not None:
+                    works.append(work)
+                    began_s = time.monotonic()
+                return
+            except Empty:
+                work = None  # free its tensors once it is complete
             waited_s = time.monotonic() - began_s
             time.sleep(min(max(MIN_SLEEP_S, waited_s / 50), MAX_SLEEP_S))
-            for work in list(self._works):
-                work.poll()
-            with self._guard:
-                self._works = [m for m in self._works if not m.is_completed()]
+            works = [each for each in works if not each.poll()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -317,10 +318,12 @@ class ProcessGroupMPI(ProcessGroup):
         )
 
     def _start_coalescing(self, device: torch.device) -> None:  # noqa: ARG002
-        self._context.start_coalescing()
+        self._context.coalesced = []
 
     def _end_coalescing(self, device: torch.device) -> Work:  # noqa: ARG002
-        return self._context.end_coalescing()
+        works, self._context.coalesced = self._context.coalesced, None
+        label = self._context.label("coalesced calls")
+        return CoalescedWork(works, [], label) if works else self._completed
 
     # -- name and backend --------------------------------------------------------------------------
 
@@ -372,7 +375,9 @@ class ProcessGroupMPI(ProcessGroup):
         return False
 
     def _wait_for_pending_works(self) -> None:
-        self._context.wait_for_pending()
+        for work in self._queue.unfinished():
+            with suppress(Exception):
+                work.wait()
 
     def _set_sequence_number_for_group(self) -> None:
         pass
