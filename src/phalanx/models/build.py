@@ -35,8 +35,8 @@ def build_model(
     options: ModelOptions | None = None,
     shape: DataShape = MNIST_SHAPE,
 ) -> nn.Module:
-    """Build a model whose initial weights depend on `seed` and each parameter's name alone; a user's
-    model depends on `seed` and its function.
+    """Build a model whose initial weights depend on `seed` and each parameter's name alone; a
+    user's model on `seed` and the user's function.
 
     Raises: UserError when `options` do not fit the model, or that function fails.
     """

@@ -24,7 +24,7 @@ def describe_environment(mpi: str | None, *, cores: int) -> Environment:
         hostname=socket.gethostname(),
         processor=processor_name(),
         cores=cores,
-        memory_bytes=_memory_bytes(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         operating_system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         torch=_version("torch") or "not installed",
@@ -32,7 +32,7 @@ def describe_environment(mpi: str | None, *, cores: int) -> Environment:
         packages={name: found for name in PACKAGES if (found := _version(name))},
         phalanx=__version__,
         commit=_commit(),
-        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        load_average=os.getloadavg()[0],
     )
 
 
@@ -66,13 +66,6 @@ def processor_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
 
 
 def _commit() -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 from typing import NamedTuple
 
 
@@ -26,5 +25,4 @@ class ProcessorTime(NamedTuple):
 
 def peak_memory_bytes() -> int:
     """Return the most memory that this process has had at once."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -91,7 +91,7 @@ class CollectiveQueue:
                 self._thread.start()
 
     def is_worker(self) -> bool:
-        return self._thread is not None and self._thread.ident == threading.get_ident()
+        return _THREAD_QUEUE.queue is self
 
     def run_next(self) -> bool:
         """Run the next task on the worker thread, for a callback that waits for a later task; False

@@ -76,7 +76,7 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
     other_backends = {device: backend for device, backend in devices.items() if backend != "mpi"}
     if ranks and other_backends:
         open_default_store()
-    if ranks and _default_rank() not in ranks:
+    if ranks and c10d._get_default_group().rank() not in ranks:
         return helper(*args, **kwargs)
     name, timeout = arguments["group_name"], arguments["timeout"]
     rdzv = None if _WORLD.get() else find_rendezvous(arguments, os.environ)
@@ -251,11 +251,6 @@ def _make_other_backends(
         }
         made[device], _ = helper(**{**arguments, **changes})
     return made
-
-
-def _default_rank() -> int:
-    rank: int = c10d._get_default_group().rank()
-    return rank
 
 
 def _debug_checks() -> bool | None:

@@ -21,9 +21,8 @@ from phalanx.comm.world import World
 from phalanx.jobs.detect import TORCHRUN_SIGN, detect, detect_mpi
 from phalanx.torch_backend.process_group import ProcessGroupMPI
 
-_RESTARTS = (
-    "TORCHELASTIC_RESTART_COUNT"  # the store still holds addresses of ranks before a restart
-)
+# The store still holds addresses of ranks before a restart.
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
 
 @dataclass(frozen=True, kw_only=True)
