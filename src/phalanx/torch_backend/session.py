@@ -7,21 +7,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.group import Group
 from phalanx.comm.world import World
 
-
-class Participant(Protocol):
-    """The part of a process group that the session uses."""
-
-    def refuse(self, reason: str) -> None:
-        """Raise RuntimeError with `reason` in every later call."""
-
-    def close(self, timeout_s: float) -> bool:
-        """End its threads; return whether no call is running any more."""
+if TYPE_CHECKING:
+    from phalanx.torch_backend.call_context import CallContext
 
 
 class Session:
@@ -34,10 +27,10 @@ class Session:
         self.pid = os.getpid()
         self.is_open = True
         self.has_failed = False
-        self._groups: list[Participant] = []
+        self._groups: list[CallContext] = []
         self._num_made: Counter[tuple[int, ...]] = Counter()
 
-    def add_group(self, group: Participant) -> None:
+    def add_group(self, group: CallContext) -> None:
         self._groups.append(group)
 
     def next_tag(self, members: Sequence[int]) -> int:
@@ -49,7 +42,7 @@ class Session:
         self._num_made[tuple(members)] += 1
         return zlib.crc32(f"{self._num_made[tuple(members)]} {list(members)}".encode()) % 2**15
 
-    def remove_group(self, group: Participant, engine: Group) -> None:
+    def remove_group(self, group: CallContext, engine: Group) -> None:
         """Free the engine of `group`; close the world after the last group."""
         self._groups = [other for other in self._groups if other is not group]
         if self.pid != os.getpid():
