@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from phalanx.data.sampler import epoch_order, num_batches
 from phalanx.data.samples import TensorSamples
 from phalanx.run.batch import MicroBatch
-from phalanx.run.feed import IndexedFeed
+from phalanx.run.feed import FeedPlace, IndexedFeed
 from phalanx.run.order import ShuffledOrder
 
 sample_counts = st.integers(1, 120)
@@ -17,13 +17,13 @@ batch_sizes = st.integers(1, 40)
 def batches_of(
     rank: int, num_ranks: int, num_samples: int, batch_size: int, seen: int = 0
 ) -> list[MicroBatch]:
+    place = FeedPlace(
+        batch_size=batch_size, micro_batches=num_ranks, seed=3, rank=rank, num_ranks=num_ranks
+    )
     feed = IndexedFeed(
         TensorSamples([torch.arange(num_samples)], is_single=True),
         ShuffledOrder(num_samples, batch_size, 3),
-        micro_batches=num_ranks,
-        seed=3,
-        rank=rank,
-        num_ranks=num_ranks,
+        place,
     )
     return list(feed.micro_batches(4, seen=seen, step=0, max_steps=1000))
 

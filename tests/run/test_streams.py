@@ -1,6 +1,7 @@
 """Streams, generated data and shards give the same global batches on any number of ranks."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,9 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, IterableDataset
 
 import phalanx
-from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import MicroBatch
-from phalanx.run.device import FeedOnDevice, choose_device
-from phalanx.run.feed import Feed
+from phalanx.run.device import choose_device, copy_to
+from phalanx.run.feed import Feed, FeedPlace, MappedFeed
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed, rows_of
 
 
@@ -37,8 +37,8 @@ def all_of(feed: Feed, epoch: int = 0, *, seen: int = 0, max_steps: int = 99) ->
 
 
 def stream(rank: int, num_ranks: int, length: int = 11, **options: Any) -> StreamFeed:
-    given = {"batch_size": 4, "micro_batches": 3, "seed": 1, "loading": {}, **options}
-    return StreamFeed(Noise(length), rank=rank, num_ranks=num_ranks, **given)
+    place = FeedPlace(batch_size=4, micro_batches=3, seed=1, rank=rank, num_ranks=num_ranks)
+    return StreamFeed(Noise(length), place, **options)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
@@ -79,8 +79,9 @@ def test_ranks_take_their_rows_of_generated_data(num_ranks: int) -> None:
         return {"inputs": (torch.rand(number, 2),), "targets": torch.rand(number).numpy()}
 
     def batches(num_ranks: int) -> list[MicroBatch]:
-        place = {"batch_size": 7, "micro_batches": num_ranks, "seed": 1, "num_ranks": num_ranks}
-        feeds = [GeneratedFeed(make, rank=r, makes_whole=True, **place) for r in range(num_ranks)]
+        given = {"batch_size": 7, "micro_batches": num_ranks, "seed": 1, "num_ranks": num_ranks}
+        places = [FeedPlace(rank=rank, **given) for rank in range(num_ranks)]
+        feeds = [GeneratedFeed(make, place) for place in places]
         return [batch for feed in feeds for batch in all_of(feed, max_steps=1)]
 
     (whole,), found = batches(1), batches(num_ranks)
@@ -95,8 +96,9 @@ def test_generated_data_without_a_row_for_each_sample() -> None:
 
 def test_generated_data_have_random_numbers_of_their_micro_batch() -> None:
     def found(num_ranks: int) -> dict[tuple[int, int], Tensor]:
-        place = {"batch_size": 5, "micro_batches": 3, "seed": 1, "num_ranks": num_ranks}
-        feeds = [GeneratedFeed(torch.rand, rank=rank, **place) for rank in range(num_ranks)]
+        given = {"batch_size": 5, "micro_batches": 3, "seed": 1, "num_ranks": num_ranks}
+        places = [FeedPlace(rank=rank, has_fixed_cut=True, **given) for rank in range(num_ranks)]
+        feeds = [GeneratedFeed(torch.rand, place) for place in places]
         batches = [batch for feed in feeds for batch in all_of(feed, max_steps=2)]
         assert sum(batch.ends_epoch for batch in batches) == num_ranks
         return {(b.step, b.number): b.data for b in batches}
@@ -107,9 +109,13 @@ def test_generated_data_have_random_numbers_of_their_micro_batch() -> None:
     assert len({float(data[0]) for data in alone.values()}) == 6
 
 
+def sole_place(micro_batches: int) -> FeedPlace:
+    return FeedPlace(batch_size=5, micro_batches=micro_batches, seed=1, rank=0, num_ranks=1)
+
+
 def test_shards_count_by_their_length() -> None:
     items = [torch.zeros(3), (torch.zeros(2, 4), torch.zeros(9)), {"x": torch.zeros(4)}]
-    feed = ShardedFeed(items, micro_batches=2, group=RunGroup(), loading={})
+    feed = ShardedFeed(items, sole_place(2))
     batches = all_of(feed)
     assert [batch.num_samples for batch in batches] == [3, 2, 4]
     assert [batch.global_samples for batch in batches] == [5, 5, 4]
@@ -124,8 +130,8 @@ def test_shards_count_by_their_length() -> None:
 def test_data_are_copied_to_a_device_whatever_holds_them() -> None:
     there = torch.device("meta")  # no GPU is needed to see where tensors are
     items = [{"x": torch.zeros(3, 2), "rest": (torch.zeros(3), ["name"])}]
-    feed = ShardedFeed(items, micro_batches=1, group=RunGroup(), loading={})
-    (batch,) = all_of(FeedOnDevice(feed, there))
+    feed = ShardedFeed(items, sole_place(1))
+    (batch,) = all_of(MappedFeed(feed, lambda b: replace(b, data=copy_to(there, b.data))))
     assert batch.data["x"].device == batch.data["rest"][0].device == there
     assert (batch.data["rest"][1], batch.num_samples) == (["name"], 3)
     if not torch.cuda.is_available():

@@ -57,17 +57,6 @@ class DataShape:
 MNIST_SHAPE = DataShape()
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnModel:
-    """Facts of a user's model, found before ranks start."""
-
-    tensors: Mapping[str, tuple[int, ...]]
-    """Shapes of parameters and buffers by name."""
-
-    stages: tuple[str, ...] = ()
-    """Layers with parameters between which a pipeline may cut; empty where it is not asked for."""
-
-
 RESNET_STAGES = 3
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from torch import nn
 
 from phalanx.comm.shared_folder import RankOnHost, by_host, gather_text
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
-
-ABSENT = -1.0
 
 
 def check_alike(group: RunGroup, model: nn.Module, arguments: Mapping[str, float | None]) -> None:
@@ -22,18 +21,18 @@ def check_alike(group: RunGroup, model: nn.Module, arguments: Mapping[str, float
     """
     if group.size == 1:
         return
-    own = [(name, ABSENT if value is None else float(value)) for name, value in arguments.items()]
+    lines = [f"{name}\t{value}" for name, value in arguments.items()]
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         kind = f"{str(tensor.dtype).removeprefix('torch.')}, {tuple(tensor.shape)}"
-        frozen = "" if tensor.requires_grad else ", without gradient"
-        own.append((f"{name} ({kind}{frozen})", float(tensor.numel())))
-    lines = [f"{name}\t{value}" for name, value in own]
+        lines.append(f"{name} ({kind}{'' if tensor.requires_grad else ', without gradient'})")
     first = group.share("\n".join(lines)).split("\n")
-    number = _first_difference(lines, first)
-    rows = group.gather([number, own[number][1] if 0 <= number < len(own) else ABSENT])
-    text = "" if rows is None else _describe(rows, own, len(arguments))
-    if text := group.share(text):
+    if text := first_text(group, _difference(group.rank, lines, first)):
         raise UserError(text)
+
+
+def first_text(group: RunGroup, own: str) -> str:
+    """Return the text of the first rank that has one; empty: none. Collective."""
+    return next(filter(None, gather_text(group, own) if group.size > 1 else [own]), "")
 
 
 def check_same_pack(group: RunGroup, fingerprint: str) -> None:
@@ -65,35 +64,22 @@ def check_together(group: RunGroup, flag: bool, words: str) -> None:
         raise UserError(f"{who} {words}: all ranks do, or none")
 
 
-def _first_difference(lines: Sequence[str], first: Sequence[str]) -> int:
-    """Return the number of the first line that differs; -1: none does."""
-    for number, (own, other) in enumerate(zip(lines, first, strict=False)):
-        if own != other:
-            return number
-    return -1 if len(lines) == len(first) else min(len(lines), len(first))
-
-
-def _describe(
-    rows: Sequence[Sequence[float]], own: Sequence[tuple[str, float]], num_arguments: int
-) -> str:
-    """Return which rank differs from rank 0, and in what; empty: none does."""
-    for rank, (place, value) in enumerate(rows):
-        number = int(place)
-        if number < 0:
+def _difference(rank: int, own: Sequence[str], first: Sequence[str]) -> str:
+    """Return in what a rank differs from rank 0, whose lines are `first`; empty: in nothing."""
+    for here, there in zip_longest(own, first):
+        if here == there:
             continue
-        if number < num_arguments:
-            name, mine = own[number]
-            there = "None" if value == ABSENT else f"{value:g}"
-            here = "None" if mine == ABSENT else f"{mine:g}"
+        if here is not None and "\t" in here:
+            (name, value), known = here.split("\t"), str(there).partition("\t")[2]
             return (
-                f"rank {rank} was started with {name}={there}, and rank 0 with {here}: give every "
+                f"rank {rank} was started with {name}={value}, and rank 0 with {known}: give every "
                 "rank the same arguments"
             )
-        if number >= len(own):
-            what = f"has more tensors than rank 0's, which ends with {own[-1][0]}"
-        elif value == ABSENT:
-            what = f"ends before {own[number][0]}"
+        if there is None:
+            what = f"has more tensors than rank 0's, which ends with {first[-1]}"
+        elif here is None:
+            what = f"ends before {there}"
         else:
-            what = f"differs from rank 0's at {own[number][0]}, where it has {value:g} values"
+            what = f"differs from rank 0's at {there}, where it has {here}"
         return f"the model of rank {rank} {what}: make the same model on every rank"
     return ""

@@ -173,7 +173,6 @@ class ProgramCheckpoints:
             self.close()  # the error may live on, and the lock with it
             raise
         self._checks_at = position.step + 2
-        save = None if writer is None else self.save
         return LoopOptions(
             batch_size=self._manifest.global_batch_size,
             epochs=epochs,
@@ -183,8 +182,7 @@ class ProgramCheckpoints:
             resumes=plan.place is not None,
             checkpoint_steps=plan.options.every_steps,
             checkpoint_seconds=plan.options.every_seconds,
-            save=save,
-            save_epoch=save,
+            save=None if writer is None else self.save,
             poll=None if writer is None else writer.poll,
             copies=self._copies,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -14,8 +13,6 @@ from torch.utils._pytree import tree_map
 
 from phalanx.data.samples import Samples
 from phalanx.errors import UserError
-from phalanx.run.batch import MicroBatch
-from phalanx.run.feed import Feed
 
 CPU = torch.device("cpu")
 
@@ -24,10 +21,8 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     """Return the device of a rank: its GPU, by its number on the node, or the CPU.
 
     name: cpu, cuda, or auto, which takes a GPU where PyTorch sees one.
-    Raises: UserError for another name, or `cuda` without a GPU.
+    Raises: UserError for `cuda` without a GPU.
     """
-    if name not in ("cpu", "cuda", "auto"):
-        raise UserError(f"device={name!r} is none of cpu, cuda, auto")
     number = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cuda" and not number:
         raise UserError(
@@ -75,21 +70,6 @@ def copy_to(device: torch.device, data: Any) -> Any:
         return value.to(device, non_blocking=True)
 
     return tree_map(copy, data)
-
-
-class FeedOnDevice:
-    """A feed whose micro-batches are on a device."""
-
-    def __init__(self, feed: Feed, device: torch.device) -> None:
-        self.num_samples, self._feed, self._device = feed.num_samples, feed, device
-        self.num_damaged = feed.num_damaged
-
-    def micro_batches(
-        self, epoch: int, *, seen: int, step: int, max_steps: int
-    ) -> Iterator[MicroBatch]:
-        for batch in self._feed.micro_batches(epoch, seen=seen, step=step, max_steps=max_steps):
-            self.num_damaged = self._feed.num_damaged
-            yield replace(batch, data=copy_to(self._device, batch.data))
 
 
 class SamplesOnDevice:

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-
 from phalanx.data.sampler import epoch_order
 from phalanx.data.samples import Samples
 from phalanx.data.sources.packed import Packed
 from phalanx.errors import UserError
-from phalanx.parallel.run_group import RunGroup
+from phalanx.parallel.strategy import Strategy
 from phalanx.run.device import CPU, SamplesOnDevice
 from phalanx.run.evaluation import samples_to_evaluate
 from phalanx.run.packed import PackedSamples
+from phalanx.run.plan import RunPlan
 from phalanx.run.samples import ChosenSamples, seeded_samples
-from phalanx.run.source import Source
 
 
 class EvaluatedData:
     """Samples of a run's evaluations; packs stay open until it is closed."""
 
-    def __init__(
-        self,
-        source: Source,
-        group: RunGroup,
-        *,
-        loading: dict[str, Any],
-        seed: int,
-        device: torch.device,
-        timeout_s: float,
-        seeds_samples: bool,
-    ) -> None:
-        """source, loading, seed: of the run's own data. seeds_samples: each has random numbers of
-        (seed, sample)."""
-        self._source, self._group, self._loading = source, group, loading
-        self._seed, self._device, self._timeout_s = seed, device, timeout_s
-        self._seeds_samples = seeds_samples
+    def __init__(self, plan: RunPlan, strategy: Strategy) -> None:
+        self._source, self._group, self._setup = plan.batches.source, strategy.group, plan.setup
+        self._loading = plan.batches.loading
+        self._seeds_samples = strategy.num_blocks is not None  # of (seed, sample)
         self._packs: dict[Packed, PackedSamples] = {}
 
     def of(self, data: object) -> Samples:
@@ -44,10 +28,12 @@ class EvaluatedData:
         if isinstance(data, Packed):
             samples: Samples = self._pack(data).validation()
         else:
-            samples = samples_to_evaluate(data, self._loading, seed=self._seed, group=self._group)
+            seed, group = self._setup.seed, self._group
+            samples = samples_to_evaluate(data, self._loading, seed=seed, group=group)
         if self._seeds_samples:
-            samples = seeded_samples(samples, self._seed)
-        return samples if self._device == CPU else SamplesOnDevice(samples, self._device)
+            samples = seeded_samples(samples, self._setup.seed)
+        device = self._setup.device
+        return samples if device == CPU else SamplesOnDevice(samples, device)
 
     def some(self, number: int) -> Samples:
         """Return so many of the training samples, or all: the same for every seed.
@@ -64,7 +50,8 @@ class EvaluatedData:
             return self._source
         if data not in self._packs:
             made = self._packs[data] = PackedSamples(data)
-            made.open(self._group, seed=self._seed, epochs=1, timeout_s=self._timeout_s)
+            timeout_s = self._setup.ranks.timeout_s
+            made.open(self._group, seed=self._setup.seed, epochs=1, timeout_s=timeout_s)
         return self._packs[data]
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.data_loader import reading_options, takes_all
-from phalanx.run.exact_sum import ExactSum, sum_over_ranks
+from phalanx.run.exact_sum import sum_over_ranks
 from phalanx.run.order import DrawnOrder
 from phalanx.run.randomness import generators_kept, seed_generators
 from phalanx.run.samples import ChosenSamples, samples_of, samples_of_dataset
@@ -59,7 +59,7 @@ def evaluate(
     called = strategy.module if strategy.makes_steps else model
     modes = [(module, module.training) for module in model.modules()]
     strategy.synchronize_buffers()
-    sums: dict[str, ExactSum] = {}
+    sums: dict[str, list[float]] = {}
     is_mapping, num_counted = False, 0
     model.eval()
     try:
@@ -78,9 +78,9 @@ def evaluate(
                 weight = weight if reduction == "mean" else min(1, weight)
                 named = values if isinstance(values, Mapping) else {"": values}
                 for name, value in named.items():
-                    number, own = _number(name, value), sums.setdefault(name, ExactSum())
+                    number, own = _number(name, value), sums.setdefault(name, [])
                     if position < counted:
-                        own.add([weight * number])
+                        own.append(weight * number)
     finally:
         for module, is_training in modes:
             module.training = is_training
@@ -144,10 +144,10 @@ def _number(name: str, value: object) -> float:
 
 
 def _over_ranks(
-    group: RunGroup, sums: dict[str, ExactSum], divisor: float, *, is_mapping: bool
+    group: RunGroup, sums: dict[str, list[float]], divisor: float, *, is_mapping: bool
 ) -> Any:
     """Add up the sums of the ranks, of which some may have had no samples."""
     is_mapping, names = json.loads(group.share(json.dumps([is_mapping, list(sums)])))
-    totals = sum_over_ranks(group, [sums.get(name, ExactSum()) for name in names])
+    totals = sum_over_ranks(group, [sums.get(name, []) for name in names])
     values = {name: total / divisor for name, total in zip(names, totals, strict=True)}
     return values if is_mapping else values[""]

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 from phalanx.jobs.restarts import RESTART
+from phalanx.parallel.run_group import RunGroup
 from phalanx.records.events import InjectedEvent
 from phalanx.records.files import EventWriter
 from phalanx.run.fault_schedule import ScheduledFault, fault_schedule, injections_of
@@ -21,32 +21,13 @@ NOTICE_S = 0.1
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "terminate": signal.SIGTERM}
 
 
-class LivingRanks(Protocol):
-    """Ranks of a run, of which some may be lost."""
-
-    rank: int
-    """Number of this one now."""
-    size: int
-    """Number of those that compute."""
-    num_spares: int
-    """Number of those that waited from the start."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether this one is a spare that waits."""
-
-    @property
-    def num_living(self) -> int:
-        """Number of those that live."""
-
-
 class FaultInjector:
     """Strikes this rank, by a thread of its own, when the schedule says so."""
 
     def __init__(
         self,
         schedule: Iterator[ScheduledFault],
-        ranks: LivingRanks,
+        ranks: RunGroup,
         writer: EventWriter | None,
         *,
         began_at: float,
@@ -65,7 +46,7 @@ class FaultInjector:
     def of(
         cls,
         environ: Mapping[str, str],
-        ranks: LivingRanks,
+        ranks: RunGroup,
         writer: EventWriter | None,
         *,
         began_at: float,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
-
-from torch import Tensor
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.data.samples import PartialBatch, Samples
+from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import (
     MicroBatchSlice,
@@ -21,6 +21,7 @@ from phalanx.run.micro_batches import (
     micro_batches_of_rank,
 )
 from phalanx.run.order import SampleOrder
+from phalanx.run.packed import PackedSamples
 from phalanx.run.samples import seeded_samples
 
 OF_SAMPLES = 0x736D706C
@@ -59,15 +60,36 @@ class DivisibleFeed(Feed, Protocol):
         """
 
 
-@runtime_checkable
-class SamplesByEpoch(Protocol):
-    """Samples that are other ones in each epoch, such as augmented images."""
+@dataclass(frozen=True, kw_only=True)
+class FeedPlace:
+    """The cut of global batches, and this rank's part of it."""
 
-    def batches_of(
-        self, indices: Sequence[Tensor], epoch: int, seen: Sequence[int]
-    ) -> Iterator[Any]:
-        """Yield the samples of each of `indices`, of an epoch. seen: its samples, over all ranks,
-        before those."""
+    batch_size: int
+    """Samples of a full global batch."""
+    micro_batches: int
+    """Micro-batches of one, over all ranks."""
+    has_fixed_cut: bool = False
+    """True if their number does not depend on that of the ranks."""
+    seed: int
+    rank: int
+    """Number of this rank's part of each global batch."""
+    num_ranks: int
+    """Parts of a global batch."""
+    evenly: bool = False
+    """Every rank gets as many micro-batches, see `micro_batches_of_rank`."""
+    loading: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of PyTorch's `DataLoader`."""
+    group: RunGroup = field(default_factory=RunGroup)
+
+    def slices(self, num_samples: int) -> list[MicroBatchSlice]:
+        """Return this rank's micro-batches of a global batch."""
+        return micro_batches_of_rank(
+            num_samples,
+            number=self.micro_batches,
+            rank=self.rank,
+            num_ranks=self.num_ranks,
+            evenly=self.evenly,
+        )
 
 
 class MappedFeed:
@@ -93,42 +115,18 @@ class MappedFeed:
         return MappedFeed(self._feed.of(numbers, first), self._change)
 
 
-def alternating(feed: Feed, alternate: Sequence[str]) -> Feed:
-    """Return the feed of a run whose steps train one of several optimizers each, in turn.
-
-    alternate: names of the optimizers of the first steps, and of those after them again.
-    """
-
-    def choose(batch: MicroBatch) -> MicroBatch:
-        return replace(batch, optimizer=alternate[batch.step % len(alternate)])
-
-    return MappedFeed(feed, choose)
-
-
 class IndexedFeed:
     """Global batches of samples in an order that is the same on every rank."""
 
     num_damaged = 0
 
     def __init__(
-        self,
-        samples: Samples,
-        order: SampleOrder,
-        *,
-        micro_batches: int,
-        seed: int,
-        rank: int,
-        num_ranks: int,
-        seeds_samples: bool = False,
-        evenly: bool = False,
+        self, samples: Samples, order: SampleOrder, place: FeedPlace, *, seeds_samples: bool = False
     ) -> None:
-        """micro_batches: of a global batch. seeds_samples: gives each sample random numbers of
-        (seed, epoch, sample). evenly: as of `micro_batches_of_rank`."""
-        self._samples, self._order, self._seed = samples, order, seed
-        self._place: dict[str, Any] = {"rank": rank, "num_ranks": num_ranks, "evenly": evenly}
+        """seeds_samples: gives each sample random numbers of (seed, epoch, sample)."""
+        self._samples, self._order, self._place = samples, order, place
         self._seeds_samples = seeds_samples
-        self._number = micro_batches
-        self._numbers: Sequence[int] = share_of(rank, num_ranks, micro_batches)
+        self._numbers: Sequence[int] = share_of(place.rank, place.num_ranks, place.micro_batches)
         self._first: Sequence[int] | None = None
 
     @property
@@ -137,9 +135,10 @@ class IndexedFeed:
         return self._order.num_samples
 
     def _cut(self, size: int, own: Sequence[int]) -> list[MicroBatchSlice]:
-        if self._place["evenly"]:
-            return micro_batches_of_rank(size, number=self._number, **self._place)
-        return cut_micro_batches(size, number=self._number, own=own)
+        place = self._place
+        if place.evenly:
+            return place.slices(size)
+        return cut_micro_batches(size, number=place.micro_batches, own=own)
 
     def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> IndexedFeed:
         """Return a feed of the micro-batches of each global batch that have these numbers."""
@@ -162,8 +161,10 @@ class IndexedFeed:
         indices = [order[start + piece.start : start + piece.stop] for start, _, piece in slices]
         samples = self._samples
         if self._seeds_samples:
-            samples = seeded_samples(samples, hash_seed(hash_seed(self._seed, OF_SAMPLES), epoch))
-        if isinstance(samples, SamplesByEpoch):
+            samples = seeded_samples(
+                samples, hash_seed(hash_seed(self._place.seed, OF_SAMPLES), epoch)
+            )
+        if isinstance(samples, PackedSamples):
             batches = samples.batches_of(indices, epoch, [start for start, _, _ in slices])
         else:
             batches = samples.batches(indices)

@@ -18,11 +18,11 @@ from phalanx.errors import UserError
 from phalanx.parallel.nonfinite import NonFiniteGradientsError
 from phalanx.parallel.step import Batch, StepResult, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.agreement import check_together
+from phalanx.run.agreement import check_together, first_text
 from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.check_loss import check_loss, check_mean, check_weight
-from phalanx.run.nonfinite_data import find_bad_sample, first_bad_sample
+from phalanx.run.nonfinite_data import find_bad_sample
 from phalanx.run.optimizers import check_step_hooks
 from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
 from phalanx.run.program_loss import LossOf, ProgramLoss, WeightOf
@@ -286,7 +286,7 @@ class StepGradients:
         train alone."""
         if not (self._strategy.sums_gradients and self._strategy.is_in_lockstep):
             return self._bad_sample
-        return first_bad_sample(self._strategy.group, self._bad_sample)
+        return first_text(self._strategy.group, self._bad_sample)
 
     def release(self) -> None:
         """Leave model and optimizers to the program, after the loop."""

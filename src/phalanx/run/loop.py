@@ -9,17 +9,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
+from phalanx.checkpoints.memory_copies import MemoryCopies
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.feed import DivisibleFeed, Feed
+from phalanx.run.gradients import StepGradients
 from phalanx.run.recording import RunRecorder
 from phalanx.run.step_watch import StepWatch
-from phalanx.run.stop import Copies, Stopped, StopRequest
+from phalanx.run.stop import Stopped, StopRequest
 
 if TYPE_CHECKING:
     from phalanx.run.spares import SparePlaces
@@ -60,13 +62,11 @@ class LoopOptions:
     checkpoint_seconds: float | None = None
     """Time after which `save` is called, again and again, between two steps; None: never."""
     save: Callable[[Position], None] | None = None
-    """Writes a checkpoint within an epoch. Collective."""
-    copies: Copies | None = None
+    """Writes a checkpoint, after each epoch and within one. Collective."""
+    copies: MemoryCopies | None = None
     """Copies of checkpoints in memory; they need `save`."""
     rebalances: bool = False
     """True if slow ranks of a bitwise run get fewer micro-batches."""
-    save_epoch: Callable[[Position], None] | None = None
-    """Writes a checkpoint between two epochs. Collective."""
     ends_with_epoch: bool = False
     """True if the program ends with the first epoch, as if it were asked to stop."""
     agree: Callable[[int], None] | None = None
@@ -74,22 +74,6 @@ class LoopOptions:
     poll: Callable[[], bool] | None = None
     """Returns whether a checkpoint is still being written. Raises: UserError when one could not
     be."""
-
-
-class Computation(Protocol):
-    """Whatever computes micro-batches one by one."""
-
-    def begin_step(self, batch: MicroBatch) -> None:
-        """Prepare the step whose first micro-batch is `batch`."""
-
-    def begin(self, batch: MicroBatch) -> None:
-        """Prepare the computation of `batch`."""
-
-    def check(self, batch: MicroBatch) -> None:
-        """Raise UserError when `batch` was not computed."""
-
-    def resume(self) -> None:
-        """Make none of the checks of a first step: the peers have made it."""
 
 
 class TrainingLoop:
@@ -101,11 +85,10 @@ class TrainingLoop:
         feed: Feed,
         recorder: RunRecorder,
         options: LoopOptions,
-        computation: Computation,
+        gradients: StepGradients,
     ) -> None:
-        """computation: that is told of every micro-batch."""
         self.strategy, self.recorder = strategy, recorder
-        self._feed, self._computation, self.options = feed, computation, options
+        self._feed, self._gradients, self.options = feed, gradients, options
         self._num_ended = 0  # epochs
         self._is_extended = False
         """True if the step goes on after its last micro-batch, because ranks were lost."""
@@ -151,9 +134,9 @@ class TrainingLoop:
                     f"epoch {epoch} was left before its end; every rank iterates each of "
                     "run.epochs() to its end: give steps= for a shorter run"
                 )
-            if options.save_epoch is not None:
+            if options.save is not None:
                 self.recorder.sum_losses()
-                options.save_epoch(self.position)
+                options.save(self.position)
                 self.note_saved()
 
     def stop_if_asked(self) -> None:
@@ -226,18 +209,18 @@ class TrainingLoop:
         """Yield the micro-batches of an epoch; between them the position moves on, and checkpoints
         are written."""
         clock = time.perf_counter
-        due, is_in_step, computation = self._next_save(self.position), False, self._computation
+        due, is_in_step, gradients = self._next_save(self.position), False, self._gradients
         asked_at = clock()
         for batch in self._fed():
             self.current = batch
             if not is_in_step:
                 self._began, self._waited_s, self._num_computed = asked_at, 0.0, 0
-                computation.begin_step(batch)
+                gradients.begin_step(batch)
             self._waited_s += clock() - asked_at
             self._num_computed += batch.num_samples > 0
-            computation.begin(batch)
+            gradients.begin(batch)
             yield batch
-            computation.check(batch)
+            gradients.check(batch)
             is_in_step, read_s = not batch.ends_step, -clock()
             ends_epoch = not is_in_step and batch.agree_on_end()  # which may read ahead
             read_s += clock()
@@ -293,7 +276,7 @@ class TrainingLoop:
         """Go on from a position that peers have reached, as a rank that takes a place."""
         self.position, self._epoch.number = position, position.epoch
         self.recorder.arrive(position.step)
-        self._computation.resume()
+        self._gradients.resume()
 
     def regroup(self) -> None:
         """Agree on what the ranks ask each other now and then as if they had just begun: others

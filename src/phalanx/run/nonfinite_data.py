@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.comm.shared_folder import gather_text
-from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import MicroBatch
 
 
@@ -27,11 +25,6 @@ def find_bad_sample(batch: MicroBatch, rank: int) -> str:
             name = f"sample {int(numbers[row])} ({of_batch})" if has_number else of_batch
             return f"the data have {value} in {name}{part and f', in {part}'}"
     return ""
-
-
-def first_bad_sample(group: RunGroup, own: str) -> str:
-    """Return the finding of the first rank that has one; empty: none. Collective."""
-    return next(filter(None, gather_text(group, own) if group.size > 1 else [own]), "")
 
 
 def _parts(data: Any, name: str) -> Iterator[tuple[str, Tensor]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
 from phalanx.checkpoints.manifest import Value
-from phalanx.errors import UserError
 from phalanx.records.schema import Setting
-from phalanx.run.check_arguments import shown
+from phalanx.run.check_values import check_fields
 
 Metrics = Callable[[int, dict[str, float]], None]
 """Function of the number of an update and the metrics that `run.log` got after it."""
@@ -47,19 +45,7 @@ class Checkpoints:
     hold."""
 
     def __post_init__(self) -> None:
-        for name in ("every_steps", "keep"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise _wrong(self, name, "is no whole number from 1")
-        seconds = self.every_seconds
-        if seconds is not None and not (_is_number(seconds) and 0 < seconds < math.inf):
-            raise _wrong(self, "every_seconds", "is no finite number above 0")
-        for name in ("in_thread", "allow_changes"):
-            if not isinstance(getattr(self, name), bool):
-                raise _wrong(self, name, "is neither True nor False")
-        values = self.options.values() if isinstance(self.options, Mapping) else [self]
-        if not all(isinstance(value, str | int | float | None) for value in values):
-            raise _wrong(self, "options", "is no mapping of names to numbers and texts")
+        check_fields(self)
 
     @property
     def given(self) -> str:
@@ -114,17 +100,4 @@ class Records:
     """Description of the run; None: made of the arguments of `phalanx.start`."""
 
     def __post_init__(self) -> None:
-        if self.on_metrics is not None and not callable(self.on_metrics):
-            raise _wrong(self, "on_metrics", "is no function")
-        for name in ("trace", "counts_correct"):
-            if not isinstance(getattr(self, name), bool):
-                raise _wrong(self, name, "is neither True nor False")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _wrong(options: object, name: str, words: str) -> UserError:
-    value = shown(getattr(options, name))
-    return UserError(f"{type(options).__name__}({name}={value}): it {words}")
+        check_fields(self)

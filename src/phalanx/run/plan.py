@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,20 +24,16 @@ from phalanx.parallel.make import JobRanks
 from phalanx.parallel.optimizer import JointOptimizer
 from phalanx.parallel.step import StepOptions, trained_parameters
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.schema import Setting
 from phalanx.run.agreement import check_alike, check_same_pack
+from phalanx.run.as_arguments import as_arguments
 from phalanx.run.autocast import Autocast
 from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.contents import ends_of, layers_of
 from phalanx.run.data_loader import describe_order, order_of
-from phalanx.run.device import (
-    CPU,
-    FeedOnDevice,
-    check_on_cpu,
-    choose_device,
-    move_model,
-)
-from phalanx.run.feed import DivisibleFeed, Feed, alternating
+from phalanx.run.device import CPU, check_on_cpu, choose_device, copy_to, move_model
+from phalanx.run.feed import DivisibleFeed, Feed, FeedPlace, IndexedFeed, MappedFeed
 from phalanx.run.loop import LoopOptions
 from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
@@ -47,15 +42,13 @@ from phalanx.run.order import SampleOrder
 from phalanx.run.own_strategy import OwnStrategy
 from phalanx.run.packed import PackedSamples, check_damaged
 from phalanx.run.parameters import forget_others
-from phalanx.run.program import ProgramOptions
 from phalanx.run.program_loss import ProgramLoss
 from phalanx.run.randomness import generators_kept
 from phalanx.run.records import ProgramRecords
-from phalanx.run.setting import describe_data, describe_setting
-from phalanx.run.source import Source, identity_of, make_feed
+from phalanx.run.setting import describe_data, name_of_model
+from phalanx.run.source import Source, UnindexedData, identity_of
 from phalanx.run.strategy import (
     StrategyChoice,
-    as_arguments,
     choose_strategy,
     data_ranks,
     make_strategy,
@@ -129,6 +122,15 @@ class Setup:
     step: StepOptions
     device: torch.device
     seed: int
+
+
+class ModelChanges(NamedTuple):
+    """Changes of a run to the calls of its model."""
+
+    batch_norm: BatchNormSync | None
+    """Statistics of the model's synchronized layers, if it has some."""
+    end: Callable[[], None]
+    """Gives the model its own calls back; later calls do nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,24 +260,11 @@ class RunPlan:
         options: Records,
     ) -> ProgramRecords:
         """Return this rank's records, begun. Keywords: as `phalanx.start` has them."""
-        batches, setup, described = self.batches, self.setup, options.description
-        setting = describe_setting(
-            self.model,
-            self.optimizers,
-            batches.data,
-            strategy,
-            name=setup.choice.label,
-            threads=torch.get_num_threads(),
-            loop=loop,
-            step=setup.step,
-            micro_batches=batches.micro_batches,
-            strategy_options=setup.strategy_options,
-            seed=setup.seed,
-        )
+        batches, described = self.batches, options.description
         records = ProgramRecords.begin(
             strategy,
             run_dir,
-            setting,
+            self._setting(strategy, loop),
             options=loop,
             num_samples=batches.num_samples,
             asked=options,
@@ -287,6 +276,39 @@ class RunPlan:
             expected=strategy.expected(batches.batch_size) if strategy.knows_rule else None,
         )
         return records
+
+    def _setting(self, strategy: Strategy, loop: LoopOptions) -> Setting:
+        """Return everything that decides the run's numbers, in the records' words."""
+        setup, step, number = self.setup, self.setup.step, self.batches.micro_batches
+        options: dict[str, str | int | float | bool] = {
+            option: value if isinstance(value, (int, float)) else str(value)
+            for option, value in setup.strategy_options.items()
+        }
+        further: dict[str, str | int | float | bool | None] = {
+            "micro_batches": number,
+            "bitwise": True if strategy.num_blocks is not None else None,
+            "spares": strategy.group.num_spares or None,
+            "clip_norm": step.clip_norm,
+            "bad_gradients": "skip" if step.skips_nonfinite else None,
+            "autocast": None if step.autocast is None else "bf16",
+        }
+        first = next(iter(self.optimizers.values()))
+        return Setting(
+            model=name_of_model(self.model),
+            dataset=describe_data(self.batches.data),
+            strategy=setup.choice.label,
+            ranks=strategy.size - strategy.group.num_spares,
+            threads=torch.get_num_threads(),
+            global_batch_size=loop.batch_size,
+            epochs=loop.epochs,
+            learning_rate=float(first.param_groups[0]["lr"]),
+            learning_rate_rule="none",
+            optimizer=" + ".join(type(each).__name__ for each in self.optimizers.values()),
+            seed=setup.seed,
+            dtype=" ".join(sorted({str(p.dtype)[6:] for p in self.model.parameters()})),
+            nodes=strategy.group.num_nodes,
+            options=options | {name: v for name, v in further.items() if v is not None},
+        )
 
     def make_feed(self, strategy: Strategy, order: SampleOrder | None, *, rebalances: bool) -> Feed:
         """Return this rank's feed. order: of samples by index. rebalances: other ranks may get
@@ -300,16 +322,24 @@ class RunPlan:
                 epochs=batches.epochs,
                 timeout_s=self.setup.ranks.timeout_s,
             )
-        feed: Feed = make_feed(
-            batches.source,
-            strategy,
+        place = FeedPlace(
             batch_size=batches.batch_size,
             micro_batches=strategy.data_size if strategy.makes_steps else batches.number,
-            seed=self.setup.seed,
-            loading=batches.loading,
             has_fixed_cut=batches.micro_batches is not None,
-            order=order,
+            seed=self.setup.seed,
+            rank=strategy.data_rank,
+            num_ranks=strategy.data_size,
+            evenly=strategy.meets_in_passes,
+            loading=batches.loading,
+            group=strategy.group,
         )
+        feed: Feed
+        if isinstance(batches.source, UnindexedData):
+            feed = batches.source.feed(place)
+        else:
+            assert order is not None, "of samples by index"
+            is_bitwise = strategy.num_blocks is not None
+            feed = IndexedFeed(batches.source, order, place, seeds_samples=is_bitwise)
         if not strategy.is_in_lockstep and (order is None or order.num_samples is None):
             raise UserError(
                 'strategy="server" needs to know the steps of an epoch: give samples that have '
@@ -324,35 +354,28 @@ class RunPlan:
                 "its own order: give samples that have numbers, such as tensors or a Dataset, or "
                 "leave it out"
             )
-        if self.alternate:
-            feed = alternating(feed, self.alternate)
-        return feed if device == CPU else FeedOnDevice(feed, device)
+        if names := self.alternate:
+            feed = MappedFeed(feed, lambda b: replace(b, optimizer=names[b.step % len(names)]))
+        if device != CPU:
+            feed = MappedFeed(feed, lambda b: replace(b, data=copy_to(device, b.data)))
+        return feed
 
-    def change_model(self, strategy: Strategy) -> ProgramOptions:
-        """Return the options of the run, with the changes that it makes to the model's calls."""
-        batch_norm, device, dtype = None, self.setup.device, self.setup.step.autocast
+    def change_model(self, strategy: Strategy) -> ModelChanges:
+        """Make the changes of the run to the model's calls."""
+        batch_norm, dtype = None, self.setup.step.autocast
         with ExitStack() as changes:
             if dtype is not None:
                 changes.callback(Autocast(self.model, dtype).close)
-            if device == CPU and has_sync_batch_norm(self.model):
+            if self.setup.device == CPU and has_sync_batch_norm(self.model):
                 batch_norm = BatchNormSync(self.model, strategy.group)
                 changes.callback(batch_norm.close)
-            return ProgramOptions(
-                seed=self.setup.seed,
-                schedulers=self.schedulers,
-                source=self.batches.source,
-                loading=self.batches.loading,
-                device=device,
-                timeout_s=self.setup.ranks.timeout_s,
-                micro_batches=self.batches.number,
-                batch_norm=batch_norm,
-                end=changes.pop_all().close,
-            )
+            return ModelChanges(batch_norm, changes.pop_all().close)
 
 
 def make_setup(
     model: nn.Module,
     optimizers: Mapping[str, Optimizer],
+    batches: BatchPlan,
     *,
     strategy: str | OwnStrategy,
     strategy_options: Mapping[str, Any],
@@ -363,19 +386,14 @@ def make_setup(
     device: str,
     seed: int,
     timeout_s: float,
-    batch_size: int,
-    micro_batches: int | None,
-    bitwise_micro_batches: int | None,
+    bitwise: bool,
 ) -> Setup:
     """Return the setup that `phalanx.start` was asked for; a model for a GPU is moved there.
 
     Raises: UserError for arguments that do not fit.
     """
-    _check_positive("timeout_s", timeout_s)
-    if type(seed) is not int:
-        raise UserError(f"seed={seed!r} is no whole number")
-    _check_gradient_options(clip_norm, bad_gradients, autocast)
-    launched = detect(os.environ)
+    launched, micro_batches = detect(os.environ), batches.micro_batches
+    bitwise_micro_batches = batches.number if bitwise else None
     num_ranks, place = num_ranks_of(comm), _place(model, optimizers, device, launched)
     choice = choose_strategy(
         strategy,
@@ -383,7 +401,7 @@ def make_setup(
         num_ranks=num_ranks,
         num_optimizers=len(optimizers),
         clips=clip_norm is not None,
-        batch_size=batch_size,
+        batch_size=batches.batch_size,
         micro_batches=micro_batches,
         is_on_gpu=place != CPU,
         bitwise_micro_batches=bitwise_micro_batches,
@@ -442,19 +460,3 @@ def _place(
         move_model(model, list(optimizers.values()), place)
         check_optimizers(model, optimizers)  # they hold the same parameters still
     return place
-
-
-def _check_gradient_options(
-    clip_norm: float | None, bad_gradients: str, autocast: str | None
-) -> None:
-    if clip_norm is not None:
-        _check_positive("clip_norm", clip_norm)
-    if bad_gradients not in ("stop", "skip"):
-        raise UserError(f"bad_gradients={bad_gradients!r} is neither stop nor skip")
-    if autocast not in (None, "bf16"):
-        raise UserError(f"autocast={autocast!r} is neither None nor bf16")
-
-
-def _check_positive(name: str, value: object) -> None:
-    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise UserError(f"{name}={value!r} is no finite number above 0")

@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from phalanx.checkpoints.manifest import Value
@@ -25,7 +21,6 @@ from phalanx.errors import UserError
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.totals import Validation
 from phalanx.run.batch import Epoch, MicroBatch
-from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.certificate import certify
 from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.departure import MEND, Departure
@@ -37,35 +32,13 @@ from phalanx.run.gather import check_gather, gather_rows
 from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, Position, TrainingLoop
 from phalanx.run.packed import PackedSamples
+from phalanx.run.plan import ModelChanges, RunPlan
 from phalanx.run.program_loss import LossOf, WeightOf, detached
 from phalanx.run.records import ProgramRecords
-from phalanx.run.source import Source
 from phalanx.run.spares import SparePlaces
 from phalanx.run.step_counts import StepCounts
 from phalanx.run.stop import Stopped
 from phalanx.run.summary import EpochSummaries, Show, scoring, validation_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramOptions:
-    """Options of a program's run beside those of its loop."""
-
-    seed: int
-    schedulers: Sequence[LRScheduler]
-    """Each makes a step after every update."""
-    source: Source
-    loading: dict[str, Any]
-    """Arguments of PyTorch's `DataLoader`."""
-    device: torch.device
-    """Device of model and data."""
-    timeout_s: float
-    """Longest wait for a peer, or for a reader."""
-    micro_batches: int
-    """Micro-batches of a full global batch."""
-    batch_norm: BatchNormSync | None
-    """Statistics of the model's synchronized layers, if it has some."""
-    end: Callable[[], None]
-    """Called when the loop has ended, and when the run is closed."""
 
 
 class ProgramRun:
@@ -87,27 +60,28 @@ class ProgramRun:
 
     def __init__(
         self,
+        plan: RunPlan,
+        changes: ModelChanges,
         strategy: Strategy,
-        optimizers: Mapping[str, Optimizer],
         feed: Feed,
         records: ProgramRecords,
         checkpoints: ProgramCheckpoints,
         loop_options: LoopOptions,
-        options: ProgramOptions,
     ) -> None:
-        """strategy: prepared, with the program's model and optimizers. optimizers: by name, ""
-        for the only one."""
+        """strategy: prepared, with the program's model and optimizers."""
+        self._source = plan.batches.source
         self._gradients = StepGradients(
             strategy,
-            optimizers,
-            seed=options.seed,
-            schedulers=options.schedulers,
-            counts_by_weight=getattr(options.source, "skips_damaged", False),
-            batch_norm=options.batch_norm,
+            plan.optimizers,
+            seed=plan.setup.seed,
+            schedulers=plan.schedulers,
+            counts_by_weight=getattr(self._source, "skips_damaged", False),
+            batch_norm=changes.batch_norm,
         )
         self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
         self._strategy, self._group = strategy, strategy.group
-        self._records, self._options, self._checkpoints = records, options, checkpoints
+        self._records, self._checkpoints = records, checkpoints
+        self._plan, self._end_changes = plan, changes.end
         self._is_closed = self._has_ended = False
         self._has_completed: bool | None = None  # None: has not ended
         self._summaries = EpochSummaries(strategy, records.recorder, records.folder)
@@ -115,15 +89,7 @@ class ProgramRun:
         if places is not None:
             places.known = self._summaries.known
         self._counts = StepCounts(strategy, records.recorder)
-        self._evaluated = EvaluatedData(
-            options.source,
-            strategy.group,
-            loading=options.loading,
-            seed=options.seed,
-            device=options.device,
-            timeout_s=options.timeout_s,
-            seeds_samples=strategy.num_blocks is not None,
-        )
+        self._evaluated = EvaluatedData(plan, strategy)
         if self._loop.stop is not None:
             self._loop.stop.on_terminate = records.expect_end
         gather = (lambda: None) if places is None else lambda: places.end("left")
@@ -227,8 +193,8 @@ class ProgramRun:
 
     def _tell_of_data(self) -> None:
         """Print and record what the run's data have to say, such as of damaged samples."""
-        if isinstance(self._options.source, PackedSamples):
-            for text in self._options.source.notices():
+        if isinstance(self._source, PackedSamples):
+            for text in self._source.notices():
                 self._records.note(text, of_all=True)
                 self.print(text)
 
@@ -239,7 +205,7 @@ class ProgramRun:
         self._departure.note(self._loop.position.step)
         self._loop.stop_listening(has_failed=True)  # perhaps
         self._gradients.release()
-        self._options.end()
+        self._end_changes()
 
     @property
     def is_over(self) -> bool:
@@ -372,7 +338,7 @@ class ProgramRun:
                 `bitwise=True`, or if rows are not one per sample and of one shape on all ranks.
         """
         batch = self._current("run.gather")
-        check_gather(self._strategy, self._options.micro_batches)
+        check_gather(self._strategy, self._plan.batches.number)
         self._gradients.is_collective = True
         return gather_rows(self._group, batch, tensor)
 
@@ -414,7 +380,7 @@ class ProgramRun:
                 samples,
                 batch_size=self._loop.options.batch_size if batch_size is None else batch_size,
                 reduction=reduction,
-                seed=self._options.seed,
+                seed=self._plan.setup.seed,
             )
         )
 
@@ -559,7 +525,7 @@ class ProgramRun:
             self._loop.places.end("left")
         self._departure.cancel()
         self._gradients.release()
-        self._options.end()
+        self._end_changes()
         self._checkpoints.close()
         if self._departure.has_left:
             self._records.note(f"the program left the loop after {self._loop.progress}")

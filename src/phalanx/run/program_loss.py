@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from phalanx.parallel.loss import LossFunction, sum_of_nothing
 from phalanx.run.check_loss import check_loss, check_weight
@@ -58,8 +59,4 @@ def detached(outputs: Any) -> Any:
     """Return outputs without their graph: a tensor, or tuples, lists and dictionaries of some."""
     if isinstance(outputs, Tensor):
         return outputs.detach()
-    if isinstance(outputs, Mapping):
-        return {name: detached(value) for name, value in outputs.items()}
-    if type(outputs) in (list, tuple):
-        return type(outputs)(map(detached, outputs))
-    return outputs
+    return tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,38 +15,24 @@ from torch.utils.data import DataLoader, IterableDataset
 from phalanx.data.samples import PackSamples, Samples, TensorSamples
 from phalanx.data.sources.packed import Packed
 from phalanx.errors import UserError
-from phalanx.parallel.strategy import Strategy
-from phalanx.run.feed import Feed, IndexedFeed
-from phalanx.run.order import SampleOrder
+from phalanx.run.feed import Feed, FeedPlace
 from phalanx.run.packed import PackedSamples
 from phalanx.run.samples import samples_of, samples_of_dataset
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
 
 
 @dataclass(frozen=True)
-class SampleStream:
-    """Samples in an order of their own, the same on every rank."""
+class UnindexedData:
+    """Data that are not read by number."""
 
-    samples: Iterable[Any]
-    drops_last: bool = False
-    """A last global batch that is not full is left out."""
-
-
-@dataclass(frozen=True)
-class GeneratedBatches:
-    """Micro-batches that a function makes."""
-
-    make: Callable[[int], Any]
+    kind: str
+    """Words for them in checkpoints."""
+    feed: Callable[[FeedPlace], Feed]
+    is_read_once: bool
+    """True if they have one epoch, as those of a function and of an iterator."""
 
 
-@dataclass(frozen=True)
-class OwnBatches:
-    """Micro-batches that each rank reads for itself."""
-
-    batches: Iterable[Any]
-
-
-Source = Samples | SampleStream | GeneratedBatches | OwnBatches
+Source = Samples | UnindexedData
 
 
 def source_of(
@@ -70,11 +57,15 @@ def source_of(
     if sharded:
         if "collate_fn" in loading:
             raise UserError("loading: collate_fn is for samples: sharded data are micro-batches")
-        return OwnBatches(_iterable(data, loading, epochs))
-    if isinstance(data, IterableDataset) or _is_stream(data):
-        return SampleStream(
-            _iterable(data, loading, epochs), loader is not None and loader.drop_last
+        batches = _iterable(data, loading, epochs)
+        return UnindexedData(
+            "sharded", partial(ShardedFeed, batches), isinstance(batches, Iterator)
         )
+    if isinstance(data, IterableDataset) or _is_stream(data):
+        samples = _iterable(data, loading, epochs)
+        drops_last = loader is not None and loader.drop_last
+        feed = partial(StreamFeed, samples, drops_last=drops_last)
+        return UnindexedData("a stream", feed, isinstance(samples, Iterator))
     if loader is not None:
         return samples_of_dataset(data, loading)
     if not callable(data) or isinstance(data, (nn.Module, type)) or hasattr(data, "__getitem__"):
@@ -84,16 +75,7 @@ def source_of(
     if epochs != 1 or loading:
         wrong = f"epochs={epochs}" if epochs != 1 else "loading="
         raise UserError(f"{wrong} is not for data from a function: these are one epoch of steps=")
-    return GeneratedBatches(data)
-
-
-def reads_once(source: Source) -> bool:
-    """Return whether data have one epoch: those of a function, and of an iterator."""
-    match source:
-        case SampleStream(samples=data) | OwnBatches(batches=data):
-            return isinstance(data, Iterator)
-        case _:
-            return isinstance(source, GeneratedBatches)
+    return UnindexedData("a function", partial(GeneratedFeed, data), is_read_once=True)
 
 
 def check_loading(loading: object, source: Source) -> None:
@@ -122,56 +104,13 @@ def check_loading(loading: object, source: Source) -> None:
 def identity_of(source: Source) -> dict[str, str]:
     """Return what tells the data of a run from those of others: their kind, and of a pack the hash
     of its index."""
-    kinds = {SampleStream: "a stream", GeneratedBatches: "a function", OwnBatches: "sharded"}
-    identity = {"kind of data": kinds.get(type(source), "samples by number")}
+    kind = source.kind if isinstance(source, UnindexedData) else "samples by number"
+    identity = {"kind of data": kind}
     if isinstance(source, (PackSamples, PackedSamples)):
         identity["pack"] = source.fingerprint
     if isinstance(source, PackedSamples):
         identity["preparation"] = source.preparation
     return identity
-
-
-def make_feed(
-    source: Source,
-    strategy: Strategy,
-    *,
-    batch_size: int,
-    micro_batches: int,
-    seed: int,
-    loading: dict[str, Any],
-    has_fixed_cut: bool,
-    order: SampleOrder | None = None,
-) -> Feed:
-    """Return this rank's feed.
-
-    batch_size: of the global batch. micro_batches: of a full one. has_fixed_cut: their number does
-    not depend on that of the ranks. order: as of `IndexedFeed`.
-    """
-    if isinstance(source, OwnBatches):
-        if strategy.meets_in_passes:
-            raise UserError(
-                "sharded=True gives each rank samples of its own, and ranks that divide a model "
-                "compute as many micro-batches of the same data: leave it out"
-            )
-        group = strategy.group
-        return ShardedFeed(
-            source.batches, micro_batches=micro_batches, group=group, loading=loading
-        )
-    place: dict[str, Any] = {
-        "batch_size": batch_size,
-        "micro_batches": micro_batches,
-        "seed": seed,
-        "rank": strategy.data_rank,
-        "num_ranks": strategy.data_size,
-        "evenly": strategy.meets_in_passes,
-    }
-    if isinstance(source, SampleStream):
-        return StreamFeed(source.samples, loading=loading, drops_last=source.drops_last, **place)
-    if isinstance(source, GeneratedBatches):
-        return GeneratedFeed(source.make, makes_whole=not has_fixed_cut, **place)
-    assert order is not None, "of samples by index"
-    del place["batch_size"]
-    return IndexedFeed(source, order, seeds_samples=strategy.num_blocks is not None, **place)
 
 
 def _is_stream(data: object) -> bool:

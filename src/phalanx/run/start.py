@@ -23,8 +23,8 @@ from phalanx.jobs.detect import detect
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.certificate import probe_processors
-from phalanx.run.check_arguments import check_arguments
 from phalanx.run.check_model import check_model
+from phalanx.run.check_values import check_arguments
 from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
 from phalanx.run.data_loader import samples_in_epoch, unwrap_loader
 from phalanx.run.defaults import rebalances, seed_of, strategy_of
@@ -37,7 +37,7 @@ from phalanx.run.order import DrawnOrder
 from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of
 from phalanx.run.program import ProgramRun
 from phalanx.run.schedulers import schedulers_of
-from phalanx.run.source import Source, check_loading, reads_once, source_of
+from phalanx.run.source import Source, UnindexedData, check_loading, source_of
 from phalanx.run.strategy import AskedStrategy, cuts_itself, data_ranks
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
@@ -173,6 +173,7 @@ def start(
     setup = make_setup(
         model,
         optimizers,
+        batches,
         strategy=strategy,
         strategy_options=strategy_options,
         comm=comm,
@@ -182,9 +183,7 @@ def start(
         device=device,
         seed=seed_of(seed),
         timeout_s=timeout_s,
-        batch_size=batches.batch_size,
-        micro_batches=micro_batches,
-        bitwise_micro_batches=batches.number if bitwise else None,
+        bitwise=bitwise,
     )
     schedulers = schedulers_of(scheduler, optimizers)
     plan = RunPlan(
@@ -212,7 +211,7 @@ def start(
     saved.record_in(told.recorder)
     told.tell(probe_processors(chosen))
     feed = plan.make_feed(chosen, order, rebalances=is_rebalanced)
-    options = plan.change_model(chosen)
+    changes = plan.change_model(chosen)
     if (check := plan_of(os.environ)) is not None:
         program = ProgramWatch(
             *(check, chosen.rank, model, optimizers),
@@ -221,7 +220,7 @@ def start(
         )
         told.recorder.program, feed = program, program.follow(feed)
         loop = replace(loop, ends_with_epoch=True)
-    return ProgramRun(chosen, optimizers, feed, told, saved, loop, options)
+    return ProgramRun(plan, changes, chosen, feed, told, saved, loop)
 
 
 def is_bitwise(asked: bool | None) -> bool:
@@ -292,6 +291,6 @@ def _plan_batches(
 
 def _epochs_of(source: Source, steps: int | None, num_samples: int | None, batch_size: int) -> int:
     """Return the epochs of a run whose program does not say how many."""
-    if steps is None or reads_once(source):
+    if steps is None or (isinstance(source, UnindexedData) and source.is_read_once):
         return 1
     return steps if num_samples is None else -(-steps // num_batches(num_samples, batch_size))

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
+from phalanx.checkpoints.memory_copies import MemoryCopies
 from phalanx.errors import EXIT_STOPPED
 from phalanx.jobs.listening import note_state
 from phalanx.parallel.run_group import RunGroup
@@ -53,21 +54,6 @@ def outcome_of(stopped: Stopped | None, lost: Sequence[int] = ()) -> Outcome:
     return Outcome(status="interrupted", error=str(stopped))
 
 
-class Copies(Protocol):
-    """Copies of checkpoints in memory, as the loop asks for them."""
-
-    every_s: float
-
-    def is_due(self) -> bool:
-        """Return whether rank 0 wants one now."""
-
-    def save(self, position: tuple[int, int], step: int, saved_at: float) -> None:
-        """Make one of that time. Collective. position: epochs done, samples seen of the next."""
-
-    def close(self) -> None:
-        """Wait until the last one is written."""
-
-
 class StopRequest:
     """Requests between two steps, of which all ranks learn after the same one: to stop, by a signal
     to any of them, and for a checkpoint, by rank 0's clock.
@@ -81,7 +67,7 @@ class StopRequest:
         *,
         save_every_s: float | None = None,
         is_saving: Callable[[], bool] = lambda: False,
-        copies: Copies | None = None,
+        copies: MemoryCopies | None = None,
     ) -> None:
         """Listen for the signals, but for those that the program handles itself, and where this is
         no main thread.

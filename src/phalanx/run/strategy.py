@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
@@ -31,6 +29,7 @@ from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.as_arguments import as_arguments
 from phalanx.run.own_strategy import OwnStrategy, check_own, make_own, name_of
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.strategy_options import (
@@ -43,13 +42,6 @@ from phalanx.run.strategy_options import (
 AskedStrategy = Literal["auto", StrategyName]
 OF_ONE_OPTIMIZER = ("shared", "gloo", "server", *MESH_STRATEGIES)
 PLAN, STAGES = "tensor_plan", "pipeline_stages"
-
-_OPTION = re.compile(
-    r"--([a-z]+(?:-[a-z]+)*)(?![a-z=-])"
-    r"(?: (none|auto|on|off|mpi|shared|gloo|zero|local|server|sequential|fp16|bf16|"
-    r"int8|powersgd|topk|average|nesterov|library|naive|direct|ring|tree|halving|"
-    r"gpipe|1f1b|interleaved|zero-bubble|[\d.]+))?"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,22 +340,6 @@ def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int)
         wrong = f"{num_optimizers} optimizers: PyTorch's DDP, which sums on GPUs, takes one"
     if wrong:
         raise UserError(f'{wrong}: leave it out, or take device="cpu"')
-
-
-@contextmanager
-def as_arguments() -> Iterator[None]:
-    """Let errors within name arguments of Python in place of options of the command line."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(_OPTION.sub(_argument, str(error))) from error
-
-
-def _argument(option: re.Match[str]) -> str:
-    name, value = option[1].replace("-", "_"), option[2]
-    if value is None:
-        return f"{name}="
-    return f"{name}={value}" if value[0].isdigit() else f'{name}="{value}"'
 
 
 def _check_type(name: str, value: object, kind: Any) -> None:

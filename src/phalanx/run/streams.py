@@ -5,7 +5,7 @@ Each class is a `Feed` (feed.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal
 
@@ -19,7 +19,8 @@ from phalanx.errors import UserError
 from phalanx.jobs.worker_environment import worker_environment
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import EpochEnd, MicroBatch
-from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
+from phalanx.run.feed import FeedPlace
+from phalanx.run.micro_batches import MicroBatchSlice
 from phalanx.run.randomness import StreamState, seed_micro_batch
 from phalanx.run.samples import first_tensor
 from phalanx.run.workers import in_processes
@@ -39,38 +40,24 @@ class StreamFeed:
     num_damaged = 0
 
     def __init__(
-        self,
-        samples: Iterable[Any],
-        *,
-        batch_size: int,
-        micro_batches: int,
-        seed: int,
-        rank: int,
-        num_ranks: int,
-        loading: dict[str, Any],
-        drops_last: bool = False,
-        evenly: bool = False,
+        self, samples: Iterable[Any], place: FeedPlace, *, drops_last: bool = False
     ) -> None:
-        """loading: arguments of PyTorch's `DataLoader`; collate_fn puts samples together.
-        drops_last: leaves out a last batch that is not full. evenly: as of
-        `micro_batches_of_rank`."""
-        self._fewest = batch_size if drops_last else 1
-        self._samples, self._batch_size, self._seed = samples, batch_size, seed
-        self._place: dict[str, Any] = {"number": micro_batches, "rank": rank}
-        self._place |= {"num_ranks": num_ranks, "evenly": evenly}
-        self._loading = dict(loading)
+        """drops_last: leaves out a last batch that is not full."""
+        self._fewest = place.batch_size if drops_last else 1
+        self._samples, self._place = samples, place
+        self._loading = dict(place.loading)
         self._collate = self._loading.pop("collate_fn", None) or default_collate
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
     ) -> Iterator[MicroBatch]:
-        of_data = hash_seed(self._seed, OF_DATA)
+        of_data = hash_seed(self._place.seed, OF_DATA)
         state = StreamState(hash_seed(of_data, epoch))
         with state.use():
             items = state.items(read_stream(self._samples, self._loading))
             stream = ReadAhead(items, self._fewest)
             stream.skip(seen)
-            samples = stream.take(self._batch_size)
+            samples = stream.take(self._place.batch_size)
         if len(samples) < self._fewest:
             raise no_samples(epoch, seen)
 
@@ -83,7 +70,7 @@ class StreamFeed:
             max_steps -= 1
             seen += len(samples)
             end: Literal[True] | EpochEnd = True if max_steps <= 0 else EpochEnd(is_over, is_over)
-            slices = micro_batches_of_rank(len(samples), **self._place)
+            slices = self._place.slices(len(samples))
             for piece in slices:
                 seed_micro_batch(of_data, step, piece.number)  # a collate_fn may draw, too
                 data = self._collate(samples[piece.start : piece.stop])
@@ -107,7 +94,7 @@ class StreamFeed:
                 return
             step += 1
             with state.use():
-                samples = stream.take(self._batch_size)
+                samples = stream.take(self._place.batch_size)
 
 
 class GeneratedFeed:
@@ -119,25 +106,11 @@ class GeneratedFeed:
     num_samples: int | None = None
     num_damaged = 0
 
-    def __init__(
-        self,
-        make: Callable[[int], Any],
-        *,
-        batch_size: int,
-        micro_batches: int,
-        seed: int,
-        rank: int,
-        num_ranks: int,
-        makes_whole: bool = False,
-        evenly: bool = False,
-    ) -> None:
-        """make: returns a micro-batch of so many samples. makes_whole: it makes global batches.
-        evenly: as of `micro_batches_of_rank`."""
-        self._make, self._batch_size, self._seed = make, batch_size, hash_seed(seed, OF_DATA)
-        self._makes_whole = makes_whole
-        self._slices = micro_batches_of_rank(
-            batch_size, number=micro_batches, rank=rank, num_ranks=num_ranks, evenly=evenly
-        )
+    def __init__(self, make: Callable[[int], Any], place: FeedPlace) -> None:
+        """make: returns so many samples: a micro-batch, or, without a fixed cut, a global batch."""
+        self._make, self._batch_size = make, place.batch_size
+        self._seed, self._makes_whole = hash_seed(place.seed, OF_DATA), not place.has_fixed_cut
+        self._slices = place.slices(place.batch_size)
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
@@ -197,17 +170,15 @@ class ShardedFeed:
     num_samples: int | None = None
     num_damaged = 0
 
-    def __init__(
-        self,
-        batches: Iterable[Any],
-        *,
-        micro_batches: int,
-        group: RunGroup,
-        loading: dict[str, Any],
-    ) -> None:
-        """micro_batches: of a global batch, over all ranks."""
-        self._batches, self._group, self._loading = batches, group, loading
-        self._numbers = share_of(group.rank, group.size, micro_batches)
+    def __init__(self, batches: Iterable[Any], place: FeedPlace) -> None:
+        """Raises: UserError where ranks need the same data."""
+        if place.evenly:
+            raise UserError(
+                "sharded=True gives each rank samples of its own, and ranks that divide a model "
+                "compute as many micro-batches of the same data: leave it out"
+            )
+        self._batches, self._group, self._loading = batches, place.group, place.loading
+        self._numbers = share_of(self._group.rank, self._group.size, place.micro_batches)
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
@@ -317,7 +288,7 @@ class ReadAhead:
         return len(self._ahead) < self._fewest
 
 
-def read_stream(samples: Iterable[Any], loading: dict[str, Any]) -> Iterator[Any]:
+def read_stream(samples: Iterable[Any], loading: Mapping[str, Any]) -> Iterator[Any]:
     """Return an iterator over the items, by PyTorch's `DataLoader` where `loading` asks for its
     options."""
     if not isinstance(samples, IterableDataset) or not loading:

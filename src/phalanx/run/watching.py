@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves, tree_map
 
 from phalanx.checkpoints.checkpoint import bytes_of
 from phalanx.parallel.step import StepResult
@@ -165,36 +166,32 @@ class ProgramWatch:
 
 def doubled(data: Any) -> Any:
     """Return a batch with its numbers of floating point as float64."""
-    match data:
-        case Tensor() if data.is_floating_point():
-            return data.double()
-        case dict():
-            return {name: doubled(part) for name, part in data.items()}
-        case tuple() | list():
-            parts = [doubled(part) for part in data]
-            return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-        case _:
-            return data
+
+    def double(value: Any) -> Any:
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        return value.double() if is_float else value
+
+    return tree_map(double, data)
 
 
 def sum_of(data: Any) -> int:
     """Return the sum of the words of a batch, modulo 2⁶⁴; those of its parts add up to it."""
-    match data:
-        case Tensor() if data.is_complex():
-            return sum_of(torch.view_as_real(data))
+    return sum(map(_sum_of_part, tree_leaves(data))) & MASK
+
+
+def _sum_of_part(part: Any) -> int:
+    match part:
+        case Tensor() if part.is_complex():
+            return _sum_of_part(torch.view_as_real(part))
         case Tensor():
-            wide = data.double() if data.is_floating_point() else data.long()
+            wide = part.double() if part.is_floating_point() else part.long()
             return sum_of_words(bytes_of(wide.contiguous()))
-        case np.ndarray() if data.dtype.kind in "biuf":
-            return sum_of(torch.from_numpy(np.ascontiguousarray(data)))
-        case dict():
-            return sum(map(sum_of, data.values())) & MASK
-        case tuple() | list():
-            return sum(map(sum_of, data)) & MASK
+        case np.ndarray() if part.dtype.kind in "biuf":
+            return _sum_of_part(torch.from_numpy(np.ascontiguousarray(part)))
         case bool() | int() | float():
-            return sum_of(torch.tensor(data))
+            return _sum_of_part(torch.tensor(part))
         case _:
-            return sum_of(vars(data)) if hasattr(data, "__dict__") else 0
+            return sum_of(vars(part)) if hasattr(part, "__dict__") else 0
 
 
 def _states(tensors: Mapping[str, Tensor]) -> list[TensorState]:

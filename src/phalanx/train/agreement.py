@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import TracebackType
 from typing import Self
 
@@ -172,19 +172,5 @@ def _meet(ranks: JobRanks, *, is_gloo: bool) -> RunGroup:
 def packed_of(config: TrainConfig) -> Packed:
     """Return the pack of the options, as a program names it."""
     assert config.data is not None, "packed data"
-    return Packed(
-        config.data,
-        readers=config.readers,
-        reader_kind=config.reader_kind,
-        prefetch=config.prefetch,
-        cache_mb=config.cache_mb,
-        stage=config.stage,
-        stage_mb=config.stage_mb,
-        keep_staged=config.keep_staged,
-        shuffle_shards=config.shuffle_shards,
-        augment=config.augment,
-        damaged=config.damaged,
-        train_samples=config.train_samples,
-        validation_samples=config.validation_samples,
-        dtype=config.dtype,
-    )
+    names = [each.name for each in fields(Packed) if each.name != "folder"]
+    return Packed(config.data, **{name: getattr(config, name) for name in names})

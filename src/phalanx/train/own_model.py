@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
-from phalanx.models.options import DataShape, OwnModel, is_own_model
+from phalanx.models.options import DataShape, is_own_model
 from phalanx.models.own_model import (
     EXAMPLES,
     example_inputs,
@@ -26,8 +26,9 @@ from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
 from phalanx.train.config import TrainConfig
 
 
-def examine(config: TrainConfig, shape: DataShape) -> OwnModel:
-    """Make model and loss, and try them.
+def examine(config: TrainConfig, shape: DataShape) -> tuple[str, ...]:
+    """Make model and loss, and try them. Return the layers with parameters between which a pipeline
+    may cut; none where no pipeline is asked for.
 
     Cost: memory and time of building the model, and two samples' forward passes.
     Raises: UserError for what the user's code raises, with its file and line, or where it does not
@@ -38,7 +39,7 @@ def examine(config: TrainConfig, shape: DataShape) -> OwnModel:
         config.model, seed=config.seed, dtype=dtype, options=config.model_options, shape=shape
     )
     make_loss(config, model, shape)
-    return OwnModel(tensors=tensor_shapes(model), stages=_check_mesh(config, model, shape))
+    return _check_mesh(config, model, shape)
 
 
 def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tuple[str, ...]:
@@ -79,11 +80,6 @@ def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tupl
 def named_plan(text: str | None) -> object:
     """Return the plan of the caller, which `text` names; None: the model's own."""
     return None if text is None else load_any(FunctionName.parse("--tensor-plan", text))
-
-
-def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of parameters and buffers by name."""
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 @dataclass(frozen=True)

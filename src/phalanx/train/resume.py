@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from phalanx.checkpoints.differences import differing_tensors
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
     check_checkpoint_dir,
@@ -19,9 +18,9 @@ from phalanx.checkpoints.find import (
     find_newest,
 )
 from phalanx.checkpoints.folder import check_unlocked, readable_folders
-from phalanx.checkpoints.manifest import MODEL_FILE, PROGRAM_FILE, TRAINER, Manifest
+from phalanx.checkpoints.manifest import PROGRAM_FILE, TRAINER, Manifest
 from phalanx.errors import UserError
-from phalanx.models.options import OwnModel, completed, is_own_model
+from phalanx.models.options import completed, is_own_model
 from phalanx.train.config import TrainConfig
 from phalanx.train.recipe import SCHEDULE, differences, recipe_of, restarts_schedule
 from phalanx.train.training_options import AUTOMATIC
@@ -32,7 +31,6 @@ WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "d
 RESUMING = "resuming from "
 SCHEDULE_START = "schedule_start"
 """Key in a run's state: epoch, and samples of it, from which the schedule counts."""
-Shape = tuple[int, ...]
 
 
 class RunIsFinishedError(UserError):
@@ -43,12 +41,10 @@ class RunIsFinishedError(UserError):
         self.checkpoint = checkpoint
 
 
-def resumed(
-    config: TrainConfig, own: OwnModel | None, *, is_restart: bool
-) -> tuple[TrainConfig, list[str]]:
+def resumed(config: TrainConfig, *, is_restart: bool) -> tuple[TrainConfig, list[str]]:
     """Replace `--resume` by the checkpoint itself, and return lines for the user on it.
 
-    own: the user's model. is_restart: as `phalanx.train.run.complete` takes it.
+    is_restart: as `phalanx.train.run.complete` takes it.
     Raises: UserError as `check_resumable`, and where another run has the folder.
     """
     messages: list[str] = []
@@ -67,9 +63,8 @@ def resumed(
         messages += [f"no checkpoint in {folder} yet: training from the start"]
         config = replace(config, resume=None, restart_schedule=False, allow_changes=False)
     if found is not None:
-        tensors = own.tensors if own is not None and is_own_model(config.model) else None
         try:
-            changed = "" if check_resumable(found, config, tensors) else ", with changed options"
+            changed = "" if check_resumable(found, config) else ", with changed options"
         except RunIsFinishedError:
             if not is_restart:
                 raise
@@ -81,18 +76,14 @@ def resumed(
     return config, messages
 
 
-def check_resumable(
-    found: FoundCheckpoint, config: TrainConfig, tensors: Mapping[str, Shape] | None = None
-) -> bool:
+def check_resumable(found: FoundCheckpoint, config: TrainConfig) -> bool:
     """Return whether the run resumes by the very recipe of the checkpoint.
 
-    config: complete. tensors: shapes of a model of the user's, by name.
+    config: complete. The tensors of a user's model are compared when its ranks have made it.
     Raises: UserError when the checkpoint is of another model, or of other data or another recipe
             and the options do not allow it; RunIsFinishedError when no epoch is left to do.
     """
     manifest, path = found.manifest, found.path
-    if tensors is not None:
-        _check_tensors(path, tensors)
     _check_model(manifest, path, config)
     differing = differences(manifest.program, config)
     if manifest.samples_seen:
@@ -121,21 +112,6 @@ def _schedule_start(checkpoint: Path) -> Sequence[int]:
         return [int(part) for part in state[SCHEDULE_START]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"checkpoint {checkpoint}: {PROGRAM_FILE} is damaged: {error}") from error
-
-
-def _check_tensors(path: Path, tensors: Mapping[str, Shape]) -> None:
-    """Raise UserError where the checkpoint's parameters and buffers are not those of the user's
-    model, with the first that differ in shape."""
-    from phalanx.checkpoints.tensor_file import Spec, read_specs  # imports torch
-
-    found = read_specs(path / MODEL_FILE)
-    codes = {name: spec.code for name, spec in found.items()}
-    here = {name: Spec(codes.get(name, ""), shape) for name, shape in tensors.items()}
-    if differing := differing_tensors(found, here):
-        raise UserError(
-            f"checkpoint {path} is of another model: {differing}"
-            "\nmake the model that it is of, or resume from another checkpoint"
-        )
 
 
 def _check_model(manifest: Manifest, path: Path, config: TrainConfig) -> None:

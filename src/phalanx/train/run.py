@@ -35,7 +35,7 @@ from phalanx.jobs.survival import (
     ranks_beside,
     why_not_survived,
 )
-from phalanx.models.options import DataShape, OwnModel, is_own_model, model_label
+from phalanx.models.options import DataShape, is_own_model, model_label
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.option_groups import option
@@ -75,14 +75,13 @@ def complete(
     choice = _resolve_data(config)
     if isinstance(choice, DatasetChoice):
         config = replace(config, dataset=choice.name)
-    own = _examine(config, choice.shape)
-    validate(config, choice.shape, own)
+    validate(config, choice.shape, _examine(config, choice.shape))
     if config.bitwise and config.ranks is not None:
         config = replace(config, micro_batches=config.bitwise_micro_batches(config.ranks))
     _check_writable("--stage", config.stage)
     if config.resume and config.run_dir:  # a job that is queued again has no checkpoint yet
         config = replace(config, run_dir=unused_folder(config.run_dir))
-    config, messages = resumed(config, own, is_restart=is_restart)
+    config, messages = resumed(config, is_restart=is_restart)
     if notices is not None:
         notices += messages
     return config, choice
@@ -133,10 +132,10 @@ def has_launcher(config: TrainConfig) -> bool:
     return config.strategy != "sequential" and allocation(os.environ).reaches_user_nodes
 
 
-def _examine(config: TrainConfig, shape: DataShape) -> OwnModel | None:
-    """Try what is the user's own, in this process, before ranks are started."""
+def _examine(config: TrainConfig, shape: DataShape) -> tuple[str, ...]:
+    """Try what is the user's own, in this process, before ranks are started. Return its stages."""
     if not (is_own_model(config.model) or config.loss):
-        return None
+        return ()
     from phalanx.train.own_model import examine  # imports torch
 
     return examine(config, shape)

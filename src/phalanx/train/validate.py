@@ -3,10 +3,11 @@ started."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from phalanx.errors import UserError
 from phalanx.models.options import (
     DataShape,
-    OwnModel,
     check_data,
     completed,
     is_own_model,
@@ -26,8 +27,8 @@ def dataset_for(config: TrainConfig) -> str:
     return "text" if config.dataset == "auto" and config.model == "gpt" else config.dataset
 
 
-def validate(config: TrainConfig, shape: DataShape, own: OwnModel | None = None) -> None:
-    """config: complete; shape: of the data; own: the user's model.
+def validate(config: TrainConfig, shape: DataShape, stages: Sequence[str] = ()) -> None:
+    """config: complete; shape: of the data; stages: of the user's model, as `examine` finds them.
 
     Raises: UserError with the numbers that do not fit.
     """
@@ -48,7 +49,7 @@ def validate(config: TrainConfig, shape: DataShape, own: OwnModel | None = None)
     check_tensor(config, mesh, shape)
     layout = config.pipeline_layout(config.ranks)
     if layout is not None:
-        check_pipeline(config, layout, mesh, own)
+        check_pipeline(config, layout, mesh, stages)
 
 
 def check_full_gradients(config: TrainConfig) -> None:
@@ -116,19 +117,18 @@ def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
 
 
 def check_pipeline(
-    config: TrainConfig, layout: PipelineLayout, mesh: Mesh, own: OwnModel | None = None
+    config: TrainConfig, layout: PipelineLayout, mesh: Mesh, stages: Sequence[str]
 ) -> None:
     """Raise UserError when there are more stages than layers, or the schedule cannot run so.
 
-    own: the user's model.
+    stages: of the user's model.
     """
     if mesh.pp == 1:
         return
     sizes = completed(config.model, config.model_options)
     layers = stage_layers(config.model, sizes, is_split=mesh.tp > 1)
     if is_own_model(config.model):
-        assert own is not None, "examined"
-        layers = own.stages
+        layers = tuple(stages)
     elif not layers:
         raise UserError(
             f"--model {config.model} cannot be cut into stages: take mlp, resnet or gpt"

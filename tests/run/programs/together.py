@@ -129,7 +129,7 @@ class OneOfTwo(nn.Module):
 
 def mistakes() -> None:
     expect(
-        "the model of rank 2 differs from rank 0's at 2.weight (float64, (3, 8)), where it has 40",
+        "the model of rank 2 differs from rank 0's at 2.weight (float64, (3, 8)), where it has 2.w",
         lambda: start(model_of(5 if RANK == 2 else 3)),
     )
     more = nn.ModuleList([model_of(), *[nn.Linear(1, 1)] * (RANK == 1)])
