@@ -22,6 +22,7 @@ from phalanx.jobs.detect import Launched, detect
 from phalanx.jobs.survival import num_spares
 from phalanx.parallel.make import JobRanks
 from phalanx.parallel.optimizer import JointOptimizer
+from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.step import StepOptions, trained_parameters
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.schema import Setting
@@ -32,14 +33,13 @@ from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
 from phalanx.run.contents import ends_of, layers_of
 from phalanx.run.data_loader import describe_order, order_of
-from phalanx.run.device import CPU, check_on_cpu, choose_device, copy_to, move_model
+from phalanx.run.device import CPU, choose_device, copy_to, move_model
 from phalanx.run.feed import DivisibleFeed, Feed, FeedPlace, IndexedFeed, MappedFeed
 from phalanx.run.loop import LoopOptions
 from phalanx.run.memory import keep_freed_memory
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.options import Records
 from phalanx.run.order import SampleOrder
-from phalanx.run.own_strategy import OwnStrategy
 from phalanx.run.packed import PackedSamples, check_damaged
 from phalanx.run.parameters import forget_others
 from phalanx.run.program_loss import ProgramLoss
@@ -47,12 +47,7 @@ from phalanx.run.randomness import generators_kept
 from phalanx.run.records import ProgramRecords
 from phalanx.run.setting import describe_data, name_of_model
 from phalanx.run.source import Source, UnindexedData, identity_of
-from phalanx.run.strategy import (
-    StrategyChoice,
-    choose_strategy,
-    data_ranks,
-    make_strategy,
-)
+from phalanx.run.strategy import StrategyChoice, layout_of, make_strategy
 from phalanx.torch_backend.threads import compute_bitwise, share_cores
 
 
@@ -115,8 +110,9 @@ class Setup:
     """Ranks of a run, and how they compute and update."""
 
     ranks: JobRanks
-    num_ranks: int
     choice: StrategyChoice
+    layout: PipelineLayout | None
+    """Layout of a pipeline of several ranks."""
     strategy_options: Mapping[str, Any]
     """Unlike the defaults."""
     step: StepOptions
@@ -164,7 +160,7 @@ class RunPlan:
                 "micro_batches": batches.micro_batches,
                 "clip_norm": setup.step.clip_norm,
                 "autocast": None if setup.step.autocast is None else "bf16",
-                **({"bitwise": True} if setup.choice.bitwise_micro_batches else {}),
+                **({"bitwise": True} if setup.choice.is_bitwise else {}),
                 **({"alternate": " ".join(self.alternate)} if self.alternate else {}),
                 **identity_of(batches.source),
                 **(
@@ -185,12 +181,20 @@ class RunPlan:
         setup = self.setup
         self._check_compression()
         keep_freed_memory()
-        if setup.choice.bitwise_micro_batches is not None:
+        if setup.choice.is_bitwise:
             compute_bitwise()
         elif setup.ranks.launched is not None:
             share_cores(setup.ranks.launched.local_world_size or 1)
         with as_arguments():
-            strategy = make_strategy(setup.choice, setup.ranks, seed=setup.seed, step=setup.step)
+            strategy = make_strategy(
+                setup.choice,
+                setup.ranks,
+                layout=setup.layout,
+                batch_size=self.batches.batch_size,
+                micro_batches=self.batches.number,
+                seed=setup.seed,
+                step=setup.step,
+            )
             strategy.loss = ProgramLoss()
             try:
                 if strategy.makes_steps:
@@ -247,7 +251,7 @@ class RunPlan:
             "epochs": batches.epochs,
             "steps": batches.steps,
             "seed": self.setup.seed,
-            "bitwise": self.setup.choice.bitwise_micro_batches,
+            "bitwise": batches.number if self.setup.choice.is_bitwise else None,
             "the number of samples": None if batches.is_sharded else batches.num_samples,
         }
 
@@ -373,60 +377,42 @@ class RunPlan:
 
 
 def make_setup(
-    model: nn.Module,
-    optimizers: Mapping[str, Optimizer],
+    choice: StrategyChoice,
     batches: BatchPlan,
     *,
-    strategy: str | OwnStrategy,
+    ranks: JobRanks,
     strategy_options: Mapping[str, Any],
-    comm: Any,
     clip_norm: float | None,
     autocast: str | None,
     bad_gradients: str,
-    device: str,
+    device: torch.device,
     seed: int,
-    timeout_s: float,
-    bitwise: bool,
 ) -> Setup:
-    """Return the setup that `phalanx.start` was asked for; a model for a GPU is moved there.
+    """Return the setup of a run by the arguments of `phalanx.start`.
 
     Raises: UserError for arguments that do not fit.
     """
-    launched, micro_batches = detect(os.environ), batches.micro_batches
-    bitwise_micro_batches = batches.number if bitwise else None
-    num_ranks, place = num_ranks_of(comm), _place(model, optimizers, device, launched)
-    choice = choose_strategy(
-        strategy,
-        strategy_options,
-        num_ranks=num_ranks,
-        num_optimizers=len(optimizers),
-        clips=clip_norm is not None,
-        batch_size=batches.batch_size,
-        micro_batches=micro_batches,
-        is_on_gpu=place != CPU,
-        bitwise_micro_batches=bitwise_micro_batches,
-    )
-    if choice.layout is not None and autocast and bitwise_micro_batches is None:
+    micro_batches = batches.number if choice.is_bitwise else batches.micro_batches
+    with as_arguments():
+        layout = layout_of(choice, batch_size=batches.batch_size, micro_batches=micro_batches)
+    if layout is not None and autocast and not choice.is_bitwise:
         raise UserError(
             'autocast="bf16" and a pipeline exclude each other: its stages hand on tensors of the '
             "types that they were made for; leave it out, or take bitwise=True"
         )
-    if place == CPU and (choice.name != "sequential" or bitwise_micro_batches is not None):
-        check_on_cpu(model)
-    parts = data_ranks(strategy, strategy_options, num_ranks)
-    step = StepOptions(
-        accumulate=1 if choice.layout is not None else max(1, (micro_batches or 1) // parts),
-        clip_norm=clip_norm,
-        skips_nonfinite=bad_gradients == "skip",
-        autocast=torch.bfloat16 if autocast else None,
-    )
+    accumulate = 1 if layout else max(1, (batches.micro_batches or 1) // choice.data_parts)
     return Setup(
-        ranks=JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm),
-        num_ranks=num_ranks,
+        ranks=ranks,
         choice=choice,
+        layout=layout,
         strategy_options=strategy_options,
-        step=step,
-        device=place,
+        step=StepOptions(
+            accumulate=accumulate,
+            clip_norm=clip_norm,
+            skips_nonfinite=bad_gradients == "skip",
+            autocast=torch.bfloat16 if autocast else None,
+        ),
+        device=device,
         seed=seed,
     )
 
@@ -449,12 +435,13 @@ def num_ranks_of(comm: Any) -> int:
     return size
 
 
-def _place(
-    model: nn.Module,
-    optimizers: Mapping[str, Optimizer],
-    device: str,
-    launched: Launched | None,
+def place_model(
+    model: nn.Module, optimizers: Mapping[str, Optimizer], device: str, launched: Launched | None
 ) -> torch.device:
+    """Return the device of this rank; a model for a GPU is moved there.
+
+    Raises: UserError as `choose_device`.
+    """
     place = choose_device(device, (launched.local_rank if launched else None) or 0)
     if place != CPU:
         move_model(model, list(optimizers.values()), place)

@@ -20,6 +20,7 @@ from phalanx.comm.shared_folder import named_host
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect
+from phalanx.parallel.make import JobRanks
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.certificate import probe_processors
@@ -28,17 +29,18 @@ from phalanx.run.check_values import check_arguments
 from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
 from phalanx.run.data_loader import samples_in_epoch, unwrap_loader
 from phalanx.run.defaults import rebalances, seed_of, strategy_of
+from phalanx.run.device import CPU, check_on_cpu
 from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.optimizers import check_alternate, check_optimizers
 from phalanx.run.options import Checkpoints, Records
 from phalanx.run.order import DrawnOrder
-from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of
+from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of, place_model
 from phalanx.run.program import ProgramRun
 from phalanx.run.schedulers import schedulers_of
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
-from phalanx.run.strategy import AskedStrategy, cuts_itself, data_ranks
+from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -156,34 +158,40 @@ def start(
     bitwise = is_bitwise(bitwise)
     strategy, strategy_options = strategy_of(strategy), dict(strategy_options)
     is_rebalanced = rebalances(strategy_options.pop("rebalance", None), bitwise=bitwise)
-    num_ranks = num_ranks_of(comm)
+    launched, num_ranks = detect(os.environ), num_ranks_of(comm)
+    place = place_model(model, optimizers, device, launched)
+    choice = choose_strategy(
+        strategy,
+        strategy_options,
+        num_ranks=num_ranks,
+        num_optimizers=len(optimizers),
+        clips=clip_norm is not None,
+        is_on_gpu=place != CPU,
+        is_bitwise=bitwise,
+    )
+    if place == CPU and (choice.name != "sequential" or bitwise):
+        check_on_cpu(model)
     batches = _plan_batches(
         data,
+        choice,
         batch_size=batch_size,
         micro_batches=micro_batches,
-        bitwise=bitwise,
         epochs=epochs,
         steps=steps,
         sharded=sharded,
         loading=loading,
-        num_ranks=data_ranks(strategy, strategy_options, num_ranks),
-        cuts_itself=cuts_itself(strategy, strategy_options, num_ranks),
     )
     check_sync_batch_norm(model, batches.number, num_ranks)
     setup = make_setup(
-        model,
-        optimizers,
+        choice,
         batches,
-        strategy=strategy,
+        ranks=JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm),
         strategy_options=strategy_options,
-        comm=comm,
         clip_norm=clip_norm,
         autocast=autocast,
         bad_gradients=bad_gradients,
-        device=device,
+        device=place,
         seed=seed_of(seed),
-        timeout_s=timeout_s,
-        bitwise=bitwise,
     )
     schedulers = schedulers_of(scheduler, optimizers)
     plan = RunPlan(
@@ -192,7 +200,7 @@ def start(
         schedulers=schedulers,
         batches=batches,
         setup=setup,
-        alternate=check_alternate(optimizers, alternate, setup.choice.options.compress),
+        alternate=check_alternate(optimizers, alternate, choice.options.compress),
     )
     manifest = plan.manifest(checkpoints.options, has_checkpoints=saving.is_used)
     saved = ProgramCheckpoints(saving, manifest)
@@ -235,16 +243,14 @@ def is_bitwise(asked: bool | None) -> bool:
 
 def _plan_batches(
     data: object,
+    choice: StrategyChoice,
     *,
     batch_size: int | None,
     micro_batches: int | None,
-    bitwise: bool,
     epochs: int | None,
     steps: int | None,
     sharded: bool,
     loading: dict[str, Any] | None,
-    num_ranks: int,
-    cuts_itself: bool,
 ) -> BatchPlan:
     """Return the global batches of a run. Raises: UserError where data and numbers do not fit."""
     given, loader = loading, None
@@ -254,7 +260,7 @@ def _plan_batches(
     loading = loading or {}
     if batch_size is None:
         raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
-    check_workers(data, loading, num_ranks=num_ranks)
+    check_workers(data, loading, num_ranks=choice.mesh.size)
     is_folder = isinstance(data, (str, os.PathLike))
     with named_host(detect(os.environ) if is_folder else None):  # which nodes may lack
         source = source_of(
@@ -263,7 +269,7 @@ def _plan_batches(
     check_loading(given, source)
     num_samples = samples_in_epoch(loader, len(source)) if isinstance(source, Sized) else None
     batch_size = min(batch_size, num_samples or batch_size)
-    if bitwise:
+    if choice.is_bitwise:
         micro_batches = micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
         if sharded:
             raise UserError(
@@ -277,9 +283,9 @@ def _plan_batches(
         batch_size=batch_size,
         micro_batches=micro_batches,
         number=check_number(
-            None if cuts_itself and not bitwise else micro_batches,
+            micro_batches if choice.is_bitwise or choice.mesh.pp == 1 else None,
             batch_size=batch_size,
-            num_ranks=num_ranks,
+            num_ranks=choice.data_parts,
         ),
         epochs=epochs or _epochs_of(source, steps, num_samples, batch_size),
         steps=steps,

@@ -20,7 +20,7 @@ from phalanx.parallel.make import (
     make_on_gpus,
     make_on_mesh,
 )
-from phalanx.parallel.mesh import AXES, Mesh, parse_mesh
+from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.option_groups import check_rules
 from phalanx.parallel.pipeline.bitwise import BitwisePipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout
@@ -54,16 +54,16 @@ class StrategyChoice:
     options: StrategyOptions = field(default_factory=StrategyOptions)
     tensor_plan: object = None
     """Plan in place of the model's own, see `tensor.plan_of`."""
-    layout: PipelineLayout | None = None
-    """Layout of a pipeline of several ranks."""
     stages: Sequence[str] | None = None
     """Stages in place of the model's own, see `chain.layers_of`."""
-    batch_size: int = 1
-    """Samples of the global batch."""
+    mesh: Mesh
+    """Axes of the ranks; all along the data axis where no model is divided."""
+    data_parts: int
+    """Parts into which the ranks cut each global batch: ranks that divide a model see the same
+    samples, and servers none."""
     is_on_gpu: bool = False
-    bitwise_micro_batches: int | None = None
-    """Micro-batches of a global batch, if results must not depend on the number of ranks to the
-    bit."""
+    is_bitwise: bool = False
+    """True if results must not depend on the number of ranks to the bit."""
     make_own: Callable[..., Strategy] | None = None
     """Makes the program's own strategy of ranks and `step`, in place of one of a name."""
 
@@ -75,27 +75,27 @@ def choose_strategy(
     num_ranks: int,
     num_optimizers: int,
     clips: bool,
-    batch_size: int,
-    micro_batches: int | None = None,
-    is_on_gpu: bool = False,
-    bitwise_micro_batches: int | None = None,
+    is_on_gpu: bool,
+    is_bitwise: bool,
 ) -> StrategyChoice:
     """Return the strategy of a run of `num_ranks` ranks, and its options. One rank, which has
     nothing to send, takes `sequential` for all but `local`.
 
     name: as `phalanx.start` has it. options: of the strategy, by the names of the command line's.
-    clips: whether gradients are clipped. batch_size: of the global batch. micro_batches: of it, as
-    asked for.
+    clips: whether gradients are clipped.
     Raises: UserError for a strategy or an option that does not fit.
     """
     if not isinstance(name, str):
-        is_bitwise = bitwise_micro_batches is not None
         check_own(name, is_bitwise=is_bitwise, is_on_gpu=is_on_gpu)
-        make = partial(make_own, name, options)
-        return StrategyChoice(name="own", label=name_of(name), make_own=make)
+        return StrategyChoice(
+            name="own",
+            label=name_of(name),
+            mesh=Mesh(dp=num_ranks),
+            data_parts=num_ranks,
+            make_own=partial(make_own, name, options),
+        )
     chosen: Any = "mpi" if name == "auto" else name
     _check_name(name, num_ranks=num_ranks, num_optimizers=num_optimizers)
-    is_bitwise = bitwise_micro_batches is not None
     if clips and not is_bitwise and (chosen == "shared" or (chosen == "server" and num_ranks > 1)):
         raise UserError(
             f'strategy="{chosen}" updates slices of the parameters and cannot clip: leave out '
@@ -103,12 +103,12 @@ def choose_strategy(
         )
     with as_arguments():
         known = _take_known(chosen, options)
-        axes = _check_strategy(known, num_ranks)
-        number = bitwise_micro_batches if is_bitwise else micro_batches
-        layout = _layout_of(known, axes, batch_size=batch_size, micro_batches=number)
-    if options.get(PLAN) is not None and axes.tp == 1 and num_ranks > 1:
+        mesh = _check_strategy(known, num_ranks)
+        is_served = chosen == "server" and num_ranks > 1
+        data_parts = known.num_workers(num_ranks) if is_served else mesh.data_size
+    if options.get(PLAN) is not None and mesh.tp == 1 and num_ranks > 1:
         raise UserError('tensor_plan= is for strategy="tensor" and meshes with tp')
-    if options.get(STAGES) is not None and axes.pp == 1 and num_ranks > 1:
+    if options.get(STAGES) is not None and mesh.pp == 1 and num_ranks > 1:
         raise UserError('pipeline_stages= is for strategy="pipeline" and meshes with pp')
     if is_on_gpu and (num_ranks > 1 or chosen == "local"):
         _check_on_gpu(chosen, options, num_optimizers)
@@ -122,11 +122,11 @@ def choose_strategy(
         label=label,
         options=known,
         tensor_plan=options.get(PLAN),
-        layout=layout,
         stages=_names_in(options.get(STAGES)),
-        batch_size=batch_size,
+        mesh=mesh,
+        data_parts=data_parts,
         is_on_gpu=is_on_gpu,
-        bitwise_micro_batches=bitwise_micro_batches,
+        is_bitwise=is_bitwise,
     )
 
 
@@ -164,7 +164,7 @@ def _take_known(name: StrategyName, options: Mapping[str, object]) -> StrategyOp
 
 
 def _check_strategy(options: StrategyOptions, num_ranks: int) -> Mesh:
-    """Return the mesh of the ranks, of one where nothing is divided.
+    """Return the mesh of the ranks.
 
     Raises: UserError for options of another strategy, and for axes that are not those of the ranks.
     """
@@ -177,9 +177,7 @@ def _check_strategy(options: StrategyOptions, num_ranks: int) -> Mesh:
             'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} go together: give both, '
             "or neither"
         )
-    if name == "server" and num_ranks > 1:
-        options.num_workers(num_ranks)
-    return options.mesh_of(num_ranks) if name in MESH_STRATEGIES else Mesh()
+    return options.mesh_of(num_ranks)
 
 
 def _names_in(stages: object) -> tuple[str, ...] | None:
@@ -194,25 +192,34 @@ def _names_in(stages: object) -> tuple[str, ...] | None:
 
 
 def make_strategy(
-    choice: StrategyChoice, ranks: JobRanks, *, seed: int, step: StepOptions
+    choice: StrategyChoice,
+    ranks: JobRanks,
+    *,
+    layout: PipelineLayout | None,
+    batch_size: int,
+    micro_batches: int,
+    seed: int,
+    step: StepOptions,
 ) -> Strategy:
     """Return the strategy, with all its ranks present. Collective.
 
+    layout: of a pipeline of several ranks. batch_size: of the global batch. micro_batches: of a
+    full one.
     Raises: UserError when they cannot work together so.
     """
     if choice.make_own is not None:
         return choice.make_own(ranks, step=step)
-    if (number := choice.bitwise_micro_batches) is not None and choice.layout is not None:
+    if choice.is_bitwise and layout is not None:
         return BitwisePipeline(
             ranks.join(),
-            choice.layout,
+            layout,
             seed_micro_batch=partial(seed_micro_batch, seed),
-            global_batch_size=choice.batch_size,
+            global_batch_size=batch_size,
             stages=choice.stages,
             step_options=step,
         )
-    if number is not None:
-        overlaps = choice.name == "mpi" and choice.options.overlap == "on"
+    if choice.is_bitwise:
+        overlaps, number = choice.name == "mpi" and choice.options.overlap == "on", micro_batches
         return make_bitwise(choice.name, ranks, micro_batches=number, overlaps=overlaps, step=step)
     if choice.name in ("gloo", *MESH_STRATEGIES) and dist.is_initialized():
         raise UserError(
@@ -242,8 +249,8 @@ def make_strategy(
             return make_on_mesh(
                 ranks,
                 choice.options,
-                layout=choice.layout,
-                global_batch_size=choice.batch_size,
+                layout=layout,
+                global_batch_size=batch_size,
                 tensor_plan=choice.tensor_plan,
                 stages=choice.stages,
                 step=step,
@@ -252,46 +259,17 @@ def make_strategy(
             return Sequential(step)
 
 
-def data_ranks(name: str | OwnStrategy, options: Mapping[str, object], num_ranks: int) -> int:
-    """Return into how many parts the ranks cut each global batch: ranks that divide a model see the
-    same samples, and servers none.
-
-    Raises: UserError for a mesh of other ranks.
-    """
-    if name in ("tensor", "pipeline"):
-        return 1
-    if name == "server" and num_ranks > 1:
-        servers = options.get("servers", 1)
-        return max(1, num_ranks - (servers if isinstance(servers, int) else 1))
-    text = options.get("mesh")
-    if name != "mesh" or not isinstance(text, str):
-        return num_ranks
-    with as_arguments():
-        return parse_mesh(text).data_size
-
-
-def cuts_itself(name: str | OwnStrategy, options: Mapping[str, object], num_ranks: int) -> bool:
-    """Return whether a pipeline of several ranks cuts each part of a global batch itself."""
-    if num_ranks == 1 or name not in ("pipeline", "mesh"):
-        return False
-    text = options.get("mesh")
-    if name == "pipeline" or not isinstance(text, str):
-        return name == "pipeline"
-    with as_arguments():
-        return parse_mesh(text).pp > 1
-
-
-def _layout_of(
-    options: StrategyOptions, mesh: Mesh, *, batch_size: int, micro_batches: int | None
+def layout_of(
+    choice: StrategyChoice, *, batch_size: int, micro_batches: int | None
 ) -> PipelineLayout | None:
     """Return the layout of a pipeline; None where there is none. micro_batches: of a global batch,
     of which each of its parts is cut into as many.
 
     Raises: UserError where the schedule, the mesh and the samples do not fit each other.
     """
+    mesh, parts = choice.mesh, choice.data_parts
     if mesh.pp == 1:
         return None
-    parts = mesh.data_size
     if micro_batches is None:
         each = mesh.pp * max(1, min(4, batch_size // (parts * mesh.pp)))
     elif micro_batches % parts:
@@ -306,7 +284,7 @@ def _layout_of(
             f"batch_size={batch_size} is less than the pipeline's {parts * each} micro-batches: "
             "take a larger batch, or fewer micro_batches="
         )
-    return replace(options, micro_batches=each).layout(mesh)
+    return replace(choice.options, micro_batches=each).layout(mesh)
 
 
 def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) -> None:
