@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from phalanx.data.samples import Samples
 from phalanx.errors import UserError
 
 CPU = torch.device("cpu")
@@ -70,19 +69,3 @@ def copy_to(device: torch.device, data: Any) -> Any:
         return value.to(device, non_blocking=True)
 
     return tree_map(copy, data)
-
-
-class SamplesOnDevice:
-    """Samples whose batches are on a device."""
-
-    def __init__(self, samples: Samples, device: torch.device) -> None:
-        self._samples, self._device = samples, device
-        self.skips_damaged = getattr(samples, "skips_damaged", False)
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def batches(self, indices: Iterable[Tensor]) -> Iterator[Any]:
-        """Yield the samples of each of `indices`."""
-        for batch in self._samples.batches(indices):
-            yield copy_to(self._device, batch)

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
@@ -16,11 +15,9 @@ from phalanx.data.samples import PartialBatch, Samples
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.data_loader import reading_options, takes_all
+from phalanx.run.device import CPU, copy_to
 from phalanx.run.exact_sum import sum_over_ranks
-from phalanx.run.order import DrawnOrder
 from phalanx.run.randomness import generators_kept, seed_generators
-from phalanx.run.samples import ChosenSamples, samples_of, samples_of_dataset
 
 Reduction = Literal["mean", "sum"]
 Evaluated = Tensor | float | Mapping[str, Tensor | float]
@@ -34,12 +31,14 @@ def evaluate(
     batch_size: int,
     reduction: Reduction,
     seed: int,
+    device: torch.device,
 ) -> Any:
     """Return the mean, or the sum, of `function` over all samples; a dictionary where it returns
     one. Collective.
 
     function: of the model, in evaluation mode and under no_grad, and of a batch of samples.
     batch_size: of a rank, at most. seed: of what the function draws, in a bitwise run.
+    device: of model and batches.
     Raises: UserError when there are no samples.
     """
     if reduction not in get_args(Reduction):
@@ -71,6 +70,8 @@ def evaluate(
                 weight = len(chosen)
                 if isinstance(batch, PartialBatch):
                     weight, batch = batch.num_samples, batch.data
+                if device != CPU:
+                    batch = copy_to(device, batch)
                 num_counted += weight if position < counted else 0
                 values = function(called, batch)
                 strategy.end_forward()
@@ -110,25 +111,6 @@ def _indices_of(
         for own in blocks
         for start in range(own.start, own.stop, batch_size)
     ]
-
-
-def samples_to_evaluate(
-    data: object, loading: dict[str, Any], *, seed: int, group: RunGroup
-) -> Samples:
-    """Return the samples of an evaluation: of a `DataLoader` those that its sampler gives, each as
-    often. Collective.
-
-    loading: the run's, for other data. seed: of a sampler that draws.
-    """
-    if not isinstance(data, DataLoader):
-        return samples_of(data, loading, split="validation")
-    samples = samples_of_dataset(data.dataset, reading_options(data))
-    if takes_all(data):
-        return samples
-    order = DrawnOrder(data, len(samples), seed=seed, steps=None, drawn={})
-    drawn = order.draw(0)
-    order.check_same(drawn, group)
-    return ChosenSamples(samples, drawn.indices)
 
 
 def _number(name: str, value: object) -> float:

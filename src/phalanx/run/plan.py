@@ -105,21 +105,6 @@ class BatchPlan:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """Ranks of a run, and how they compute and update."""
-
-    ranks: JobRanks
-    choice: StrategyChoice
-    layout: PipelineLayout | None
-    """Layout of a pipeline of several ranks."""
-    strategy_options: Mapping[str, Any]
-    """Unlike the defaults."""
-    step: StepOptions
-    device: torch.device
-    seed: int
-
-
 class ModelChanges(NamedTuple):
     """Changes of a run to the calls of its model."""
 
@@ -137,7 +122,15 @@ class RunPlan:
     optimizers: Mapping[str, Optimizer]
     schedulers: Sequence[LRScheduler]
     batches: BatchPlan
-    setup: Setup
+    ranks: JobRanks
+    choice: StrategyChoice
+    strategy_options: Mapping[str, Any]
+    """Options of the strategy, unlike the defaults."""
+    layout: PipelineLayout | None
+    """Layout of a pipeline of several ranks."""
+    step: StepOptions
+    device: torch.device
+    seed: int
     alternate: Sequence[str]
     """Names of the optimizers that the steps train in turn; none: each step trains all."""
 
@@ -147,7 +140,7 @@ class RunPlan:
         program: the program's own options. has_checkpoints: the model's text and the ends of the
         data are part of it.
         """
-        batches, setup = self.batches, self.setup
+        batches = self.batches
         return program_manifest(
             self.model,
             self.optimizers,
@@ -155,12 +148,12 @@ class RunPlan:
             data=describe_data(batches.data),
             num_samples=batches.num_samples or 0,
             batch_size=batches.batch_size,
-            seed=setup.seed,
+            seed=self.seed,
             options={
                 "micro_batches": batches.micro_batches,
-                "clip_norm": setup.step.clip_norm,
-                "autocast": None if setup.step.autocast is None else "bf16",
-                **({"bitwise": True} if setup.choice.is_bitwise else {}),
+                "clip_norm": self.step.clip_norm,
+                "autocast": None if self.step.autocast is None else "bf16",
+                **({"bitwise": True} if self.choice.is_bitwise else {}),
                 **({"alternate": " ".join(self.alternate)} if self.alternate else {}),
                 **identity_of(batches.source),
                 **(
@@ -178,22 +171,21 @@ class RunPlan:
 
         Raises: UserError when ranks differ, or cannot work together so.
         """
-        setup = self.setup
         self._check_compression()
         keep_freed_memory()
-        if setup.choice.is_bitwise:
+        if self.choice.is_bitwise:
             compute_bitwise()
-        elif setup.ranks.launched is not None:
-            share_cores(setup.ranks.launched.local_world_size or 1)
+        elif self.ranks.launched is not None:
+            share_cores(self.ranks.launched.local_world_size or 1)
         with as_arguments():
             strategy = make_strategy(
-                setup.choice,
-                setup.ranks,
-                layout=setup.layout,
+                self.choice,
+                self.ranks,
+                layout=self.layout,
                 batch_size=self.batches.batch_size,
                 micro_batches=self.batches.number,
-                seed=setup.seed,
-                step=setup.step,
+                seed=self.seed,
+                step=self.step,
             )
             strategy.loss = ProgramLoss()
             try:
@@ -209,7 +201,7 @@ class RunPlan:
         return strategy
 
     def _prepare(self, strategy: Strategy) -> None:
-        name, own = self.setup.choice.label, list(self.optimizers.values())
+        name, own = self.choice.label, list(self.optimizers.values())
         if strategy.makes_optimizer and own[0].state:
             raise UserError(
                 f'strategy="{name}" keeps the state of the optimizer itself, and this one has made '
@@ -234,7 +226,7 @@ class RunPlan:
 
     def _check_compression(self) -> None:
         """Raises: UserError for gradients that no compressor takes."""
-        compress = self.setup.strategy_options.get("compress", "none")
+        compress = self.strategy_options.get("compress", "none")
         complex_ones = [name for name, p in self.model.named_parameters() if p.is_complex()]
         if compress != "none" and complex_ones:
             raise UserError(
@@ -250,8 +242,8 @@ class RunPlan:
             "micro_batches": batches.micro_batches,
             "epochs": batches.epochs,
             "steps": batches.steps,
-            "seed": self.setup.seed,
-            "bitwise": batches.number if self.setup.choice.is_bitwise else None,
+            "seed": self.seed,
+            "bitwise": batches.number if self.choice.is_bitwise else None,
             "the number of samples": None if batches.is_sharded else batches.num_samples,
         }
 
@@ -283,10 +275,10 @@ class RunPlan:
 
     def _setting(self, strategy: Strategy, loop: LoopOptions) -> Setting:
         """Return everything that decides the run's numbers, in the records' words."""
-        setup, step, number = self.setup, self.setup.step, self.batches.micro_batches
+        step, number = self.step, self.batches.micro_batches
         options: dict[str, str | int | float | bool] = {
             option: value if isinstance(value, (int, float)) else str(value)
-            for option, value in setup.strategy_options.items()
+            for option, value in self.strategy_options.items()
         }
         further: dict[str, str | int | float | bool | None] = {
             "micro_batches": number,
@@ -300,7 +292,7 @@ class RunPlan:
         return Setting(
             model=name_of_model(self.model),
             dataset=describe_data(self.batches.data),
-            strategy=setup.choice.label,
+            strategy=self.choice.label,
             ranks=strategy.size - strategy.group.num_spares,
             threads=torch.get_num_threads(),
             global_batch_size=loop.batch_size,
@@ -308,7 +300,7 @@ class RunPlan:
             learning_rate=float(first.param_groups[0]["lr"]),
             learning_rate_rule="none",
             optimizer=" + ".join(type(each).__name__ for each in self.optimizers.values()),
-            seed=setup.seed,
+            seed=self.seed,
             dtype=" ".join(sorted({str(p.dtype)[6:] for p in self.model.parameters()})),
             nodes=strategy.group.num_nodes,
             options=options | {name: v for name, v in further.items() if v is not None},
@@ -317,20 +309,20 @@ class RunPlan:
     def make_feed(self, strategy: Strategy, order: SampleOrder | None, *, rebalances: bool) -> Feed:
         """Return this rank's feed. order: of samples by index. rebalances: other ranks may get
         micro-batches of it. Collective."""
-        batches, device = self.batches, self.setup.device
+        batches, device = self.batches, self.device
         if isinstance(batches.source, PackedSamples):
             check_damaged(batches.source, strategy)
             batches.source.open(
                 strategy.group,
-                seed=self.setup.seed,
+                seed=self.seed,
                 epochs=batches.epochs,
-                timeout_s=self.setup.ranks.timeout_s,
+                timeout_s=self.ranks.timeout_s,
             )
         place = FeedPlace(
             batch_size=batches.batch_size,
             micro_batches=strategy.data_size if strategy.makes_steps else batches.number,
             has_fixed_cut=batches.micro_batches is not None,
-            seed=self.setup.seed,
+            seed=self.seed,
             rank=strategy.data_rank,
             num_ranks=strategy.data_size,
             evenly=strategy.meets_in_passes,
@@ -366,32 +358,20 @@ class RunPlan:
 
     def change_model(self, strategy: Strategy) -> ModelChanges:
         """Make the changes of the run to the model's calls."""
-        batch_norm, dtype = None, self.setup.step.autocast
+        batch_norm, dtype = None, self.step.autocast
         with ExitStack() as changes:
             if dtype is not None:
                 changes.callback(Autocast(self.model, dtype).close)
-            if self.setup.device == CPU and has_sync_batch_norm(self.model):
+            if self.device == CPU and has_sync_batch_norm(self.model):
                 batch_norm = BatchNormSync(self.model, strategy.group)
                 changes.callback(batch_norm.close)
             return ModelChanges(batch_norm, changes.pop_all().close)
 
 
-def make_setup(
-    choice: StrategyChoice,
-    batches: BatchPlan,
-    *,
-    ranks: JobRanks,
-    strategy_options: Mapping[str, Any],
-    clip_norm: float | None,
-    autocast: str | None,
-    bad_gradients: str,
-    device: torch.device,
-    seed: int,
-) -> Setup:
-    """Return the setup of a run by the arguments of `phalanx.start`.
-
-    Raises: UserError for arguments that do not fit.
-    """
+def plan_layout(
+    choice: StrategyChoice, batches: BatchPlan, autocast: str | None
+) -> PipelineLayout | None:
+    """Return the layout of a pipeline of several ranks. Raises: UserError where none fits."""
     micro_batches = batches.number if choice.is_bitwise else batches.micro_batches
     with as_arguments():
         layout = layout_of(choice, batch_size=batches.batch_size, micro_batches=micro_batches)
@@ -400,21 +380,7 @@ def make_setup(
             'autocast="bf16" and a pipeline exclude each other: its stages hand on tensors of the '
             "types that they were made for; leave it out, or take bitwise=True"
         )
-    accumulate = 1 if layout else max(1, (batches.micro_batches or 1) // choice.data_parts)
-    return Setup(
-        ranks=ranks,
-        choice=choice,
-        layout=layout,
-        strategy_options=strategy_options,
-        step=StepOptions(
-            accumulate=accumulate,
-            clip_norm=clip_norm,
-            skips_nonfinite=bad_gradients == "skip",
-            autocast=torch.bfloat16 if autocast else None,
-        ),
-        device=device,
-        seed=seed,
-    )
+    return layout
 
 
 def num_ranks_of(comm: Any) -> int:

@@ -36,7 +36,6 @@ from phalanx.run.plan import ModelChanges, RunPlan
 from phalanx.run.program_loss import LossOf, WeightOf, detached
 from phalanx.run.records import ProgramRecords
 from phalanx.run.spares import SparePlaces
-from phalanx.run.step_counts import StepCounts
 from phalanx.run.stop import Stopped
 from phalanx.run.summary import EpochSummaries, Show, scoring, validation_of
 
@@ -73,7 +72,7 @@ class ProgramRun:
         self._gradients = StepGradients(
             strategy,
             plan.optimizers,
-            seed=plan.setup.seed,
+            seed=plan.seed,
             schedulers=plan.schedulers,
             counts_by_weight=getattr(self._source, "skips_damaged", False),
             batch_norm=changes.batch_norm,
@@ -88,7 +87,6 @@ class ProgramRun:
         self._loop.places = places = SparePlaces.of(self._loop, strategy, checkpoints.state)
         if places is not None:
             places.known = self._summaries.known
-        self._counts = StepCounts(strategy, records.recorder)
         self._evaluated = EvaluatedData(plan, strategy)
         if self._loop.stop is not None:
             self._loop.stop.on_terminate = records.expect_end
@@ -269,7 +267,7 @@ class ProgramRun:
             outputs = self.model(batch.inputs)
             counts = weight(batch.targets) if callable(weight) else weight
             own_loss = loss(outputs, batch.targets)
-            self._counts.note(batch, outputs)
+            self._records.recorder.note_outputs(batch, outputs)
             self.backward(own_loss, weight=counts)
             return detached(outputs)
         if weight is not None and not callable(weight):
@@ -279,7 +277,7 @@ class ProgramRun:
             )
         with self._failing(batch):
             outputs = self._gradients.compute(batch, loss, weight)
-        self._counts.note(batch, outputs)
+        self._records.recorder.note_outputs(batch, outputs)
         self._end_micro_batch(batch)
         return outputs
 
@@ -311,7 +309,7 @@ class ProgramRun:
                 return
             result = self._gradients.apply(batch)
         self._gradients.step_schedulers()
-        self._counts.end_step(batch, result)
+        self._records.recorder.count_step(batch, result)
         counted = self._gradients.num_samples if self._strategy.counts_samples else 0
         loop.end_step(result, counted)
         self._records.show(loop.position)
@@ -380,7 +378,8 @@ class ProgramRun:
                 samples,
                 batch_size=self._loop.options.batch_size if batch_size is None else batch_size,
                 reduction=reduction,
-                seed=self._plan.setup.seed,
+                seed=self._plan.seed,
+                device=self._plan.device,
             )
         )
 

@@ -8,11 +8,14 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from msgspec import structs
+from torch import Tensor
 
 from phalanx.comm.traffic import TrafficCounter
+from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.places import Admission
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
@@ -32,7 +35,8 @@ from phalanx.records.events import (
 )
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
-from phalanx.run.accuracy import CorrectCounter
+from phalanx.run.accuracy import CorrectCounter, num_correct
+from phalanx.run.batch import MicroBatch
 from phalanx.run.digests import ModelDigests
 from phalanx.run.fault_injector import FaultInjector
 from phalanx.run.gathered_records import GatheredRecords
@@ -93,6 +97,7 @@ class RunRecorder:
         self._strategy, self._resident_before = strategy, resident_before
         self._counts_samples = strategy.counts_samples
         self._epoch_began = began_at
+        self._outputs: list[tuple[Tensor, Tensor]] = []
         self._digests: ModelDigests | None = None
         self._num_steps = 0  # updates made
         self._faults = FaultInjector.of(
@@ -183,6 +188,32 @@ class RunRecorder:
             counts.is_summed = counts.loss_sum, counts.samples
             counts.summed_loss += loss_sum
             counts.summed_samples += int(num_samples)
+
+    def note_outputs(self, batch: MicroBatch, outputs: Any) -> None:
+        """Note outputs of a micro-batch, whose right predictions count once its step is made."""
+        strategy = self._strategy
+        if self.counts.right is None or not (isinstance(outputs, Tensor) and batch.num_samples):
+            return
+        own = outputs.detach()[: len(batch.targets)]
+        if isinstance(strategy, Bitwise) and strategy.numbers is not None:
+            strategy.note_correct(num_correct(own, batch.targets))
+        elif strategy.counts_samples:
+            self._outputs.append((own, batch.targets))
+
+    def count_step(self, batch: MicroBatch, result: StepResult) -> None:
+        """Count a step over all ranks, and what is right of it. batch: its last micro-batch."""
+        summed, counts = self._strategy.summed, self.counts
+        outputs, self._outputs = self._outputs, []
+        if result.is_skipped:
+            return
+        counts.trained_samples += batch.global_samples
+        if summed is not None:
+            counts.summed_loss += summed.loss / (summed.weight or 1) * batch.global_samples
+            counts.summed_samples += batch.global_samples
+            counts.summed_correct += round(summed.correct)
+        if counts.right is not None:
+            for own, targets in outputs:
+                counts.right.add(own, targets)
 
     def end_step(
         self,

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -21,6 +22,7 @@ from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect
 from phalanx.parallel.make import JobRanks
+from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.certificate import probe_processors
@@ -36,7 +38,7 @@ from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.optimizers import check_alternate, check_optimizers
 from phalanx.run.options import Checkpoints, Records
 from phalanx.run.order import DrawnOrder
-from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of, place_model
+from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model, plan_layout
 from phalanx.run.program import ProgramRun
 from phalanx.run.schedulers import schedulers_of
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
@@ -182,24 +184,26 @@ def start(
         loading=loading,
     )
     check_sync_batch_norm(model, batches.number, num_ranks)
-    setup = make_setup(
-        choice,
-        batches,
-        ranks=JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm),
-        strategy_options=strategy_options,
-        clip_norm=clip_norm,
-        autocast=autocast,
-        bad_gradients=bad_gradients,
-        device=place,
-        seed=seed_of(seed),
-    )
     schedulers = schedulers_of(scheduler, optimizers)
+    layout = plan_layout(choice, batches, autocast)
+    accumulate = 1 if layout else max(1, (micro_batches or 1) // choice.data_parts)
     plan = RunPlan(
         model=model,
         optimizers=optimizers,
         schedulers=schedulers,
         batches=batches,
-        setup=setup,
+        ranks=JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm),
+        choice=choice,
+        strategy_options=strategy_options,
+        layout=layout,
+        step=StepOptions(
+            accumulate=accumulate,
+            clip_norm=clip_norm,
+            skips_nonfinite=bad_gradients == "skip",
+            autocast=torch.bfloat16 if autocast else None,
+        ),
+        device=place,
+        seed=seed_of(seed),
         alternate=check_alternate(optimizers, alternate, choice.options.compress),
     )
     manifest = plan.manifest(checkpoints.options, has_checkpoints=saving.is_used)
@@ -208,7 +212,7 @@ def start(
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers, whole=whole)
     loop = saved.begin(state, epochs=batches.epochs, steps=steps)
-    order = batches.order(setup.seed, state.drawn)
+    order = batches.order(plan.seed, state.drawn)
     loop = replace(loop, rebalances=is_rebalanced)
     if isinstance(order, DrawnOrder):
         if loop.start.epoch:
