@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from phalanx.comm.layout import share_of
@@ -77,7 +76,7 @@ class FeedPlace:
     """Parts of a global batch."""
     evenly: bool = False
     """Every rank gets as many micro-batches, see `micro_batches_of_rank`."""
-    loading: Mapping[str, Any] = MappingProxyType({})
+    loading: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of PyTorch's `DataLoader`."""
     group: RunGroup = field(default_factory=RunGroup)
 
