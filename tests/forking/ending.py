@@ -9,6 +9,7 @@ contents, and the destructors of the libraries that the server has loaded are le
 
 import ctypes
 import sys
+import weakref
 from types import ModuleType
 
 CLEARED = ("builtins", "sys", "__main__", "phalanx", "torch.distributed.distributed_c10d")
@@ -48,3 +49,5 @@ def keep_modules() -> None:
     of all other threads: none can import a module again.
     """
     sys.__interactivehook__ = ModuleKeeper()  # type: ignore[assignment]
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # PyTorch's take back every operator
