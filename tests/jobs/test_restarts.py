@@ -24,7 +24,7 @@ from phalanx.records.events import StartedEvent
 from phalanx.records.files import read_events, read_run
 from phalanx.report.bitwise import judge, read_bitwise_run
 from phalanx.report.folder import read_folder
-from tests.conftest import ONE_THREAD, PATIENCE, forked_python, long
+from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, forked_python, long
 
 PHALANX = [sys.executable, "-m", "phalanx"]
 PROGRAM = Path(__file__).parent / "programs" / "restarted.py"
@@ -64,10 +64,13 @@ def test_hosts_that_do_not_answer_are_left_out_and_ranks_only_where_slots_are_sh
 
 
 def run(
-    *words: object, environment: Mapping[str, str] = {}, timeout_s: float = 120
+    *words: object,
+    phalanx: Sequence[str] = PHALANX,
+    environment: Mapping[str, str] = {},
+    timeout_s: float = 120,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PHALANX, *map(str, words)],
+        [*phalanx, *map(str, words)],
         capture_output=True,
         text=True,
         env={**os.environ, **ONE_THREAD, **environment},
@@ -88,7 +91,8 @@ def run(
 def test_numbers_below_0_and_ranks_of_a_launcher_are_refused(
     command: list[str], limit: str, environment: Mapping[str, str], said: str
 ) -> None:
-    done = run(command[0], "--restarts", limit, *command[1:], environment=environment)
+    words = (command[0], "--restarts", limit, *command[1:])
+    done = run(*words, phalanx=forked_phalanx(), environment=environment)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
 
@@ -174,7 +178,8 @@ def test_a_failure_of_the_program_itself_is_not_repeated(
 ) -> None:
     """One that comes after new steps is tried once more."""
     words = [str(word).format(folder=tmp_path) for word in program]
-    done = run("launch", "--log-dir", tmp_path / "logs", "-n", 2, "--restarts", 5, *words)
+    options = ("--log-dir", tmp_path / "logs", "-n", 2, "--restarts", 5)
+    done = run("launch", *options, *words, phalanx=forked_phalanx())
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("phalanx: restart ") == starts - 1, done.stderr
     assert "not started again: the program failed by itself before it made a new" in done.stderr

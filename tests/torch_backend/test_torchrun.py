@@ -9,7 +9,7 @@ import pytest
 from phalanx.comm.sockets.meeting import Address
 from phalanx.torch_backend.rendezvous import check_one_node
 from tests.conftest import Ranks
-from tests.torch_backend.test_start import run
+from tests.torch_backend.test_start import run_in_fork
 
 pytestmark = pytest.mark.mpi
 Programs = Callable[[str], Path]
@@ -47,7 +47,7 @@ def test_a_failed_rank_ends_the_job(ranks: Ranks, programs: Programs, way: str) 
 
 
 def test_ranks_of_a_program_of_ones_own(programs: Programs, tmp_path: Path) -> None:
-    assert done(run(str(programs("spawned.py")), str(tmp_path / "store")), 2)
+    assert done(run_in_fork(programs("spawned.py"), str(tmp_path / "store")), 2)
 
 
 def test_several_nodes_are_refused_with_the_command_that_works() -> None:
