@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.forked import Forks
 from tests.conftest import ONE_THREAD, PATIENCE
 
 PHALANX = Path(sys.executable).with_name("phalanx")
@@ -43,6 +44,13 @@ def _command(command: list[str], folder: Path, environment: Mapping[str, str]) -
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """One process that imports everything, whose forks are commands."""
+    with Forks() as made:
+        yield made
 
 
 @pytest.fixture

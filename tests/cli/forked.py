@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 PROGRAM = Path(__file__).parent / "programs" / "forked.py"
 WOULD_START = 77
@@ -29,11 +30,10 @@ class Done:
         return self.code == 2 and 1 <= len(lines) <= 4 and lines[0].startswith("phalanx: ")
 
 
-class Forked:
-    """Runs commands in `folder`, as another user where one is named."""
+class Forks:
+    """Runs commands, as another user where one is named."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.folder = folder
+    def __init__(self) -> None:
         self._outputs = tempfile.TemporaryDirectory(prefix="forked-")
         Path(self._outputs.name).chmod(0o755)
         self._process = subprocess.Popen(
@@ -41,13 +41,13 @@ class Forked:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "COLUMNS": "200", **(environment or {})},
+            env={**os.environ, "COLUMNS": "200"},
         )
 
-    def __call__(
+    def run(
         self,
         *words: str,
-        folder: Path | None = None,
+        folder: Path,
         user: int | None = None,
         stdout: str | None = None,
         timeout_s: float = 30.0,
@@ -56,7 +56,7 @@ class Forked:
         outputs = Path(self._outputs.name)
         command = {
             "words": words,
-            "folder": str(folder or self.folder),
+            "folder": str(folder),
             "user": user,
             "stdout": stdout or str(outputs / "stdout"),
             "stderr": str(outputs / "stderr"),
@@ -69,7 +69,7 @@ class Forked:
         self._process.stdin.flush()
         return Done(**json.loads(self._process.stdout.readline()))
 
-    def __enter__(self) -> Forked:
+    def __enter__(self) -> Forks:
         return self
 
     def __exit__(
@@ -84,3 +84,18 @@ class Forked:
         self._process.wait(timeout=30)
         self._process.stdout.close()
         self._outputs.cleanup()
+
+
+@dataclass(frozen=True)
+class Forked:
+    """Commands that take `folder` for their home, the folder of their data and, unless another is
+    named, that at hand."""
+
+    forks: Forks
+    folder: Path
+
+    def __call__(self, *words: str, folder: Path | None = None, **options: Any) -> Done:
+        places = {"PHALANX_DATA": str(self.folder), "HOME": str(self.folder)}
+        environment = {**places, **(options.pop("environment", None) or {})}
+        where = folder or self.folder
+        return self.forks.run(*words, folder=where, environment=environment, **options)

@@ -2,6 +2,7 @@
 nothing where it does not."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PATIENCE, long
+from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, long
 
 PROGRAMS = Path(__file__).parent / "check_programs"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -38,12 +39,19 @@ SOUND_EXAMPLES = (
 pytestmark = pytest.mark.mpi
 
 
+@pytest.fixture
+def command() -> list[str]:
+    """`phalanx` in a fork: it imports PyTorch, too."""
+    return forked_phalanx()
+
+
 def checked(
     command: list[str], program: Path, cwd: Path, code: int, *words: str, num_ranks: int = 3
 ) -> dict[str, Any]:
     done = subprocess.run(
         [*command, "check", "-n", str(num_ranks), "--json", str(program), *words],
         cwd=cwd,
+        env=os.environ | ONE_THREAD,
         capture_output=True,
         text=True,
         timeout=120 * PATIENCE,
@@ -110,7 +118,12 @@ def test_what_cannot_be_checked_is_bad_input(command: list[str], tmp_path: Path)
         ([str(plain)], "the program has begun no run of phalanx.start"),
     ]:
         done = subprocess.run(
-            [*command, "check", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+            [*command, "check", *words],
+            cwd=tmp_path,
+            env=os.environ | ONE_THREAD,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (done.returncode, done.stdout) == (2, "")
         assert text in done.stderr

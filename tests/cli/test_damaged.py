@@ -1,17 +1,18 @@
 """Damaged checkpoints, packs and records: refused in a few lines, and never taken for whole."""
 
+import os
 import random
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import PHALANX
 from tests.cli.damage import damage
-from tests.cli.forked import WOULD_START, Done, Forked
+from tests.cli.forked import WOULD_START, Done, Forked, Forks
+from tests.conftest import ONE_THREAD, forked_phalanx
 from tests.report.made_study import Job, make_study
 
 TRAIN = (
@@ -27,10 +28,8 @@ Verdict = Callable[[Done], str | None]
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
-    folder = tmp_path_factory.mktemp("damaged")
-    with Forked(folder, {"PHALANX_DATA": str(folder), "HOME": str(folder)}) as commands:
-        yield commands
+def forked(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Forked:
+    return Forked(forks, tmp_path_factory.mktemp("damaged"))
 
 
 def told_well(done: Done) -> str | None:
@@ -99,7 +98,8 @@ def check_pack(forked: Forked, seed: int, count: int) -> None:
 def check_checkpoints(forked: Forked, seed: int, count: int) -> None:
     folder = forked.folder / f"checkpoints-{seed}"
     words = [*TRAIN, "1", "--run-dir", str(folder.with_suffix(".run"))]
-    subprocess.run([PHALANX, *words, "--checkpoint-dir", str(folder)], check=True)
+    command = [*forked_phalanx(), *words, "--checkpoint-dir", str(folder)]
+    subprocess.run(command, check=True, env=os.environ | ONE_THREAD)
     resume = [*TRAIN, "3", "--resume"]
     sound = forked(*resume, str(folder / "epoch-0001"))
     assert sound.code == WOULD_START, sound

@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from phalanx.cli.main import handle_termination_signals, main
 from tests.cli.conftest import PHALANX
-from tests.cli.forked import Done, Forked
+from tests.cli.forked import Done, Forked, Forks
 from tests.report.made_study import Job, make_run
 
 NOBODY = 65534
@@ -19,12 +18,11 @@ AS_ROOT = os.geteuid() == 0
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+def forked(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Forked:
     folder = tmp_path_factory.mktemp("edge")
     for path in (folder, *folder.parents[:3]):
         path.chmod(path.stat().st_mode | 0o055)  # so that another user gets here
-    with Forked(folder, {"PHALANX_DATA": str(folder), "HOME": str(folder)}) as commands:
-        yield commands
+    return Forked(forks, folder)
 
 
 def refused(done: Done, *words: str) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from phalanx.cli.app import app
-from tests.cli.forked import WOULD_START, Done, Forked
+from tests.cli.forked import WOULD_START, Done, Forked, Forks
 from tests.cli.generated import Command, Generator, commands_of
 from tests.report.made_study import Job, make_run, make_study
 
-COMMANDS = list(commands_of(app))
 SHORT, LONG = 120, 2000
 
 
@@ -42,23 +41,28 @@ def fault(done: Done, folder: Path) -> str | None:
     return None if done.code in (0, 1, WOULD_START) else f"ended with {done.code}"
 
 
-def check(tmp_path: Path, seed: int, count: int, commands: list[Command]) -> None:
+@pytest.fixture(scope="module")
+def commands() -> list[Command]:
+    return list(commands_of(app))
+
+
+def check(forks: Forks, tmp_path: Path, seed: int, count: int, commands: list[Command]) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "places").mkdir()
     generator = Generator(seed, commands, made_places(tmp_path / "places"))
     codes: Counter[object] = Counter()
     faults = []
-    with Forked(tmp_path, {"PHALANX_DATA": str(tmp_path), "HOME": str(tmp_path)}) as run:
-        for _ in range(count):
-            folder = tmp_path / "here"
-            folder.mkdir()
-            words = generator.line()
-            done = run(*words, folder=folder, timeout_s=60)
-            codes[done.code] += 1
-            wrong = fault(done, folder)
-            if wrong:
-                faults.append(f"{wrong}: {words}\n{done.stderr[-600:]}")
-            shutil.rmtree(folder)
+    run = Forked(forks, tmp_path)
+    for _ in range(count):
+        folder = tmp_path / "here"
+        folder.mkdir()
+        words = generator.line()
+        done = run(*words, folder=folder, timeout_s=60)
+        codes[done.code] += 1
+        wrong = fault(done, folder)
+        if wrong:
+            faults.append(f"{wrong}: {words}\n{done.stderr[-600:]}")
+        shutil.rmtree(folder)
     print(f"{count} command lines, by exit code: {dict(codes)}")
     assert not faults, f"{len(faults)} of {count}:\n" + "\n".join(faults[:20])
     assert codes[2] > count / 3, "most are to be refused"
@@ -66,12 +70,16 @@ def check(tmp_path: Path, seed: int, count: int, commands: list[Command]) -> Non
 
 
 @pytest.mark.timeout(600)
-def test_command_lines_made_at_random(tmp_path: Path) -> None:
-    check(tmp_path, 1, SHORT, COMMANDS)
+def test_command_lines_made_at_random(
+    forks: Forks, tmp_path: Path, commands: list[Command]
+) -> None:
+    check(forks, tmp_path, 1, SHORT, commands)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
-def test_many_command_lines_made_at_random(tmp_path: Path, seed: int) -> None:
-    check(tmp_path, seed, LONG // 4, COMMANDS)
+def test_many_command_lines_made_at_random(
+    forks: Forks, tmp_path: Path, seed: int, commands: list[Command]
+) -> None:
+    check(forks, tmp_path, seed, LONG // 4, commands)

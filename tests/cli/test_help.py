@@ -87,11 +87,11 @@ def test_a_strategy_hides_the_options_of_others(
 
 
 def test_completion_is_installed(
-    phalanx: Phalanx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked_phalanx: Phalanx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/bash")
-    done = phalanx("--install-completion", "--shell", "bash")
+    done = forked_phalanx("--install-completion", "--shell", "bash")
     assert done.returncode == 0, done.stderr
     (script,) = (path for path in tmp_path.rglob("*phalanx*") if path.is_file())
     assert "verify" in script.read_text()

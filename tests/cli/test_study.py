@@ -13,7 +13,8 @@ pytestmark = pytest.mark.mpi
 
 TINY = (
     *("study", "scaling", "--dataset", "digits", "--models", "mlp", "rnn", "--epochs", "1"),
-    *("--train-samples", "600", "--threads", "1", "--ranks", "2", "--seeds", "0"),
+    *("--train-samples", "600", "--validation-samples", "200"),
+    *("--threads", "1", "--ranks", "2", "--seeds", "0"),
 )
 
 

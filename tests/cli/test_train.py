@@ -32,7 +32,8 @@ from tests.conftest import ONE_THREAD, long
 
 pytestmark = pytest.mark.mpi
 
-SMALL = ("--dataset", "digits", "--train-samples", "1000", "--epochs", "2")
+DIGITS = ("--dataset", "digits", "--validation-samples", "1000")
+SMALL = (*DIGITS, "--train-samples", "1000", "--epochs", "2")
 
 
 def finished(folder: Path, rank: int = 0) -> FinishedEvent:
@@ -58,7 +59,7 @@ def test_a_run_leaves_whole_records(
     forked_phalanx: Phalanx, tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where output is ASCII: the dash in the epoch line of zero ended rank 0."""
-    if words.startswith("zero"):  # no ranks are forked then
+    if words.startswith("zero"):
         monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     folder = tmp_path / "run"
     done = forked_phalanx("train", *SMALL, "--run-dir", str(folder), "--strategy", *words.split())
@@ -78,9 +79,9 @@ def test_a_run_leaves_whole_records(
         assert epoch.user_s is not None
         assert epoch.system_s is not None
         assert 0 < epoch.user_s + epoch.system_s < 64 * epoch.train_s, "one rank, all its threads"
-    assert sum(e.samples for e in evaluations) == 10_000
+    assert sum(e.samples for e in evaluations) == 1000
     hits = sum(e.correct for e in evaluations)
-    assert summary.validation_accuracy == pytest.approx(hits / 10_000)
+    assert summary.validation_accuracy == pytest.approx(hits / 1000)
     digests = {finished(folder, rank).parameters_sha256 for rank in range(run.setting.ranks)}
     assert len(digests) == 1, "ranks ended with different parameters"
 
@@ -325,12 +326,12 @@ def test_ranks_that_mpiexec_started_join_each_other(tmp_path: Path, forking_pyth
 
 
 def test_the_kind_of_pmi_that_srun_has_to_offer_is_named(
-    phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch
+    forked_phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
     for name, value in step.items():
         monkeypatch.setenv(name, value)
-    done = phalanx("train", *SMALL, "--strategy", "mpi")
+    done = forked_phalanx("train", *SMALL, "--strategy", "mpi")
     assert done.returncode == 2
     kind = "pmix" if find_mpi(os.environ).vendor == "openmpi" else "pmi2"
     assert f"of 1: srun offers its tasks nothing that this library knows: srun --mpi={kind}" in (
@@ -340,10 +341,10 @@ def test_the_kind_of_pmi_that_srun_has_to_offer_is_named(
 
 def test_the_live_line_on_a_terminal(forked_started: Started, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    words = ["train", "--dataset", "digits", "--epochs", "2", "--run-dir", str(tmp_path / "run")]
+    words = ("train", *DIGITS, "--train-samples", "20000", "--epochs", "2")
     process = forked_started(
         *words,
-        *("--strategy", "mpi", "--ranks", "2"),
+        *("--strategy", "mpi", "--ranks", "2", "--run-dir", str(tmp_path / "run")),
         stdout=theirs,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "150"},

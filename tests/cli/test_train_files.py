@@ -50,11 +50,11 @@ def test_a_run_of_a_file_as_json(
     ],
 )
 def test_files_that_are_wrong(
-    name: str, content: str | None, message: str, phalanx: Phalanx, tmp_path: Path
+    name: str, content: str | None, message: str, forked_phalanx: Phalanx, tmp_path: Path
 ) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
-    done = phalanx("train", "--config", name)
+    done = forked_phalanx("train", "--config", name)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.startswith("phalanx: ")
