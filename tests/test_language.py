@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 OPENERS = {"What", "Of", "Whether", "How", "Which", "Those", "That", "By", "Who"}
+PREPOSITIONS = {
+    *("After", "Against", "Along", "Among", "Around", "As", "At", "Before", "Beside", "Between"),
+    *("During", "For", "From", "In", "Into", "On", "Over", "Per", "Since", "Through", "To"),
+    *("Under", "Until", "When", "Where", "With", "Within", "Without"),
+}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 IMPORTS = re.compile(r"^\s*from (phalanx[\w.]*) import (\w+(?:, *\w+)*)", re.MULTILINE)
 
@@ -46,6 +52,33 @@ def test_docstrings_open_with_a_verb_or_a_noun_phrase() -> None:
         if (text := ast.get_docstring(node)) and text.split()[0].strip(",:") in OPENERS
     ]
     assert not wrong
+
+
+def attribute_docstrings() -> list[tuple[str, str]]:
+    """Each text below an attribute or a value, with its place."""
+    return [
+        (f"{path.relative_to(ROOT)}:{after.lineno}", after.value.value)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        for body in [getattr(node, "body", None)]
+        if isinstance(body, list)
+        for before, after in pairwise(body)
+        if isinstance(before, ast.Assign | ast.AnnAssign)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    ]
+
+
+def test_attribute_docstrings_open_with_what_they_name() -> None:
+    """A third of them opened with "Of", "For" or another preposition, and had no subject."""
+    found = attribute_docstrings()
+    assert len(found) > 1000
+    assert not [
+        f"{place} {text.splitlines()[0]}"
+        for place, text in found
+        if text.split()[0].strip(",:") in OPENERS | PREPOSITIONS
+    ]
 
 
 def public_names() -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ class JobLostError(RunFailedError):
     """Ranks, their launcher or nodes were lost, by no failure of the program that is known."""
 
     has_saved = False
-    """Whether the run has written a checkpoint before, to resume from."""
+    """True if the run has written a checkpoint before, to resume from."""
 
 
 EXIT_LOST = 71

@@ -29,7 +29,7 @@ LOCK = ".lock"
 ARRAY_TASK = ".array-task"
 """File that names the task of a job array whose checkpoints these are."""
 _LOCK_WITHIN_S = 0.5
-"""For another process to have looked whether the folder is locked, or to have ended."""
+"""Seconds for another process to have looked whether the folder is locked, or to have ended."""
 _HIDDEN = re.compile(r"\.(epoch-\d+(?:-[a-z]+-\d+)?)\.(.+)")
 _NEW, _ASIDE, _REMOVED = "new", "old", "removed"
 
@@ -40,7 +40,7 @@ class OptionNames(NamedTuple):
     checkpoint_dir: str
     resume: str
     ends: str
-    """How to end a run that still has the folder."""
+    """Instruction to end a run that still has the folder."""
 
 
 COMMAND_LINE = OptionNames("--checkpoint-dir ", "--resume ", "wait for it")

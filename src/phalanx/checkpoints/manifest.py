@@ -25,7 +25,7 @@ PROGRAM_FILE = "program.json"
 TRAINER = "trainer"
 """The program's own option by which `phalanx train` is known."""
 MANIFEST_SCHEMA = 4
-"""Since 4 with options of the program; older ones are refused."""
+"""Version, since 4 with options of the program; older ones are refused."""
 
 _KEPT = "kept-"
 

@@ -41,7 +41,7 @@ from phalanx.records.events import NoticeEvent
 from phalanx.records.regular_file import open_lock
 
 SHARE_OF_FREE = 0.5
-"""Of the memory that is free, at most, for a copy: the ranks' own messages need some."""
+"""Largest share of the free memory for a copy: the ranks' own messages need some."""
 
 
 def folder_for(plan: CopyPlan, checkpoint_dir: Path) -> Path:

@@ -26,7 +26,7 @@ from phalanx.errors import UserError
 WITHIN_EPOCH = {
     "seed", "length of data", "kind of data", "pack", "preparation", "order of samples"
 }  # fmt: skip
-"""What decides which samples are left of an epoch."""
+"""Options that decide which samples are left of an epoch."""
 LAYERS, ENDS = "text of the model", "digest of the first and last samples"
 """Entries of a recipe that may differ where a run is not bitwise."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from phalanx.cli.lazy import add_command
+from phalanx.cli.progress_bars import ProgressBars
 from phalanx.data.datasets.catalog import fetch_folder
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.fetch_mnist import TIMEOUT_S, fetch_mnist
@@ -48,8 +48,8 @@ def fetch(
         Turn to the next mirror when one is silent this long.
     """
     folder = fetch_folder(data_root)
-    note = partial(print, file=sys.stderr, flush=True)
-    fetch_mnist(folder, note, mirrors=mirror or MNIST_MIRRORS, timeout_s=timeout_s)
+    with ProgressBars(DownloadColumn(), TransferSpeedColumn()) as bars:
+        fetch_mnist(folder, bars, mirrors=mirror or MNIST_MIRRORS, timeout_s=timeout_s)
     print(f"{name}: complete and verified in {folder}")
 
 

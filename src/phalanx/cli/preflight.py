@@ -37,11 +37,11 @@ class NodePaths(TypedDict, total=False):
     """Paths that a job has use for on its nodes; None: not given."""
 
     folders: Iterable[Path | None]
-    """To write to."""
+    """Folders to write to."""
     files: Iterable[Path | None]
-    """Of the program."""
+    """Files of the program."""
     data: Iterable[Path | None]
-    """To read."""
+    """Data to read."""
 
 
 def preflight_nodes(ranks: int, console: Console, **paths: Unpack[NodePaths]) -> None:

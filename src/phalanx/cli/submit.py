@@ -42,7 +42,7 @@ class SubmitOptions:
     """Submit the job file at once."""
 
     job_file: Path | None = None
-    """Where it is written; default: PROGRAM.sbatch, .pbs or .yaml here."""
+    """Path of the job file; default: PROGRAM.sbatch, .pbs or .yaml here."""
 
     nodes: int = 1
     """Nodes of the job, over which its ranks are spread evenly."""

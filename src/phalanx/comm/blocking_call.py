@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _SLICE_S = 1e-3
-"""Of a wait, after which notices of other ranks are read."""
+"""Part of a wait after which notices of other ranks are read."""
 
 
 class BlockingCall(Generic[T]):

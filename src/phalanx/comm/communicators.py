@@ -110,7 +110,7 @@ class Heritage:
     """
 
     original_ranks: tuple[int, ...]
-    """Of the survivors, in the world that they started in."""
+    """Ranks of the survivors in the world that they started in."""
     rendezvous: Any
     """Communicator of all ranks of that world."""
     communicators: OpenCommunicators

@@ -10,8 +10,8 @@ from types import ModuleType
 from phalanx.errors import UserError
 
 INTERFACE = 0x221AE333
-"""Of the functions and names in C that Python uses. setup.py compiles it into the extensions, and
-tests/comm/test_compiled.py says which number a change of them needs."""
+"""Number of the functions and names in C that Python uses. setup.py compiles it into the
+extensions, and tests/comm/test_compiled.py says which number a change of them needs."""
 
 
 @cache  # a step of a training asks for them

@@ -80,10 +80,11 @@ class Group:
     check = _Monitored[bool]()
     """If set, the ranks compare their calls before every collective."""
     traffic = _Monitored[TrafficCounter | None]()
-    """Where this rank counts what it sends and receives here, and in subgroups made from now on;
+    """Counter of what this rank sends and receives here, and in subgroups made from now on;
     None: nothing is counted, which is faster."""
     spans = _Monitored[SpanRecorder | None]()
-    """Where every collective of this group adds its span; None: nowhere, which is faster."""
+    """Recorder to which every collective of this group adds its span; None: none, which is
+    faster."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class MessageRequest:
         self._guard = threading.Lock()  # of what MPI is asked about this message
         self.source: int | None = None
         self.spans: SpanRecorder | None = None
-        """Where `wait` adds its span, in a run that is traced."""
+        """Recorder to which `wait` adds its span in a traced run."""
 
     def __del__(self) -> None:
         if not self._is_over:

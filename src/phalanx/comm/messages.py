@@ -52,9 +52,9 @@ class MessageTransport(HostMemoryOps):
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
         self.is_remote = remote_ranks(nodes, self.rank, self.size)
-        """Whether each rank is on another node."""
+        """True if each rank is on another node."""
         self.max_bytes = [MAX_NETWORK_BYTES if far else MAX_BYTES for far in self.is_remote]
-        """Of a message to or from each rank: longer buffers go in several."""
+        """Most bytes of a message to or from each rank: longer buffers go in several."""
         self.tag = 0
         self.timeout_s: float | None = None
         self.traffic: TrafficCounter | None = None
@@ -115,7 +115,8 @@ class MessageExchange:
             pending.send(transport.communicator, buffer, dest, tag, transport.max_bytes[dest])
         ring_for(transport.detector, sends)
         self.elapsed_s = time.perf_counter() - began
-        """In `start` and `finish`: what this rank does between is no time of the exchange."""
+        """Seconds in `start` and `finish`: what this rank does between is no time of the
+        exchange."""
 
     def finish(self) -> None:
         began = time.perf_counter()

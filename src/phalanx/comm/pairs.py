@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 LARGE_BYTES = 1 << 20
 BUDGET_S = 1.0
-"""For all rounds; rounds that would begin later are left out."""
+"""Seconds for all rounds; rounds that would begin later are left out."""
 SLOW_SHARE = 1 / 3
-"""Of the median bandwidth; a pair below it is measured again, by itself."""
+"""Share of the median bandwidth; a pair below it is measured again, by itself."""
 _PAIR_S = 0.05  # for large messages of a pair beyond the first
 _MAX_AGAIN = 4
 _NUM_SMALL = 10

@@ -42,11 +42,11 @@ class Recovery:
     """A world of the survivors."""
 
     world: World
-    """Of their ranks in the old one, in the same order, without gaps."""
+    """World of their ranks in the old one, in the same order, without gaps."""
     lost: tuple[int, ...]
     """Original ranks of those that died."""
     progress: tuple[int, ...]
-    """What each rank of the new world gave as its own."""
+    """Progress that each rank of the new world gave as its own."""
     attempts: int
     """Begun; more than 1 when ranks died meanwhile."""
     seconds: float

@@ -40,12 +40,12 @@ class RankSettings:
     """The name of its host."""
     version: str
     protocol: int | None
-    """Of the memory that the C kernels share; None without kernels."""
+    """Version of the memory that the C kernels share; None without kernels."""
     affinity: list[int]
     quota: CpuQuota | None
     cache_bytes: int
     link: str | None
-    """As the environment has it, or as the program gave it."""
+    """Emulated link of the environment or of the program."""
     all_reduce: str | None
     check: bool
     gpu_aware: bool
@@ -63,7 +63,7 @@ class Settings:
     cache_bytes: int
     """The smallest last level of cache of any node."""
     cores: int = 1
-    """That the ranks of this node have together; the same on its ranks."""
+    """Cores that the ranks of this node have together; the same on its ranks."""
 
 
 def read_settings(

@@ -14,7 +14,7 @@ from phalanx.comm.world import World
 
 WORD_TAG = SET_UP_TAG - 1
 NAP_S = 0.01
-"""Between two polls of a rank that waits for word, each of some 10 µs."""
+"""Seconds between two polls of a rank that waits for word, each of some 10 µs."""
 
 
 def sub_world(world: World, ranks: Sequence[int]) -> World:

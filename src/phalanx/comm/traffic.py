@@ -30,9 +30,9 @@ class Traffic(NamedTuple):
     messages: int
     """Sent ones, of a byte or more."""
     network_sent_bytes: int = 0
-    """Of `sent_bytes`, to other nodes."""
+    """Part of `sent_bytes` that goes to other nodes."""
     network_received_bytes: int = 0
-    """Of `received_bytes`, from other nodes."""
+    """Part of `received_bytes` that comes from other nodes."""
 
 
 @dataclass
@@ -53,14 +53,14 @@ class TrafficCounter:
     messages: int = 0
     """Messages sent, of a byte or more; in shared memory: peers that something was handed to."""
     network_sent_bytes: int = 0
-    """Of `sent_bytes`, to other nodes."""
+    """Part of `sent_bytes` that goes to other nodes."""
     network_received_bytes: int = 0
-    """Of `received_bytes`, from other nodes."""
+    """Part of `received_bytes` that comes from other nodes."""
     payload: dict[str, Count] = field(default_factory=dict)
-    """By collective ("all_reduce", "send" …): calls that were begun, and bytes of the buffers that
-    this rank handed in. For `receive` those of the buffer to be filled."""
+    """Counts by collective ("all_reduce", "send" …): calls that were begun, and bytes of the
+    buffers that this rank handed in. For `receive` those of the buffer to be filled."""
     formula_bytes: int = 0
-    """Of `sent_bytes`, those of the MPI library's own algorithms: by the formula of `direct`."""
+    """Part of `sent_bytes` of the MPI library's own algorithms: by the formula of `direct`."""
     node_s: float = field(default=0.0, compare=False)
     """Time in which this rank exchanged with peers of its node alone, or waited for them."""
     network_s: float = field(default=0.0, compare=False)

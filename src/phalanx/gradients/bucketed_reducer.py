@@ -93,7 +93,7 @@ class BucketedGradReducer(GradReducer):
         requested = None if method == "auto" else method
         self._backend = GroupBackend(self._group, requested, divisor=divisor)
         self.is_open = False
-        """Whether a block is open: between `begin` and `flush`."""
+        """True if a block is open: between `begin` and `flush`."""
         self._ready_order: list[Tensor] = []
         self._buckets: GradientBuckets | None = None
         self._tasks = (CommThread if self._on_thread else SameThread)(self._reduce)

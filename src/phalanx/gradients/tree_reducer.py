@@ -30,7 +30,7 @@ class TreeReducer:
     """
 
     is_finite: bool | None = None
-    """Whether the last sums are, the same on every rank; None where they were not checked."""
+    """True if the last sums are, the same on every rank; None where they were not checked."""
 
     def __init__(
         self,

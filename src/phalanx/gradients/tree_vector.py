@@ -20,9 +20,9 @@ class TreeVector(ABC):
     """Lists of tensors as a flat vector, of which each rank sums a slice."""
 
     is_finite: bool | None = None
-    """Whether all of the last sums are; None where they were not checked."""
+    """True if all of the last sums are; None where they were not checked."""
     is_divided: bool = False
-    """Whether a rank is given the sums that it owns alone; others are empty tensors."""
+    """True if a rank is given the sums that it owns alone; others are empty tensors."""
 
     @abstractmethod
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:

@@ -17,7 +17,7 @@ OWN_POOLS = "PHALANX_THREAD_POOLS"
 """Pools of ranks on other nodes, of whose cores the launching machine knows nothing."""
 OPEN_MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 INTEL_MPI_YIELDS = {"I_MPI_THREAD_YIELD": "2"}
-"""For more ranks than cores: they count the machine's cores, not those of a container."""
+"""Variables for more ranks than cores: they count the machine's cores, not those of a container."""
 _FLAGS = {  # by the library's name
     "Open MPI": "mpiexec --bind-to none",
     "MPICH": "mpiexec -bind-to none",

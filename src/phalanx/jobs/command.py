@@ -154,7 +154,7 @@ _NOT_EXPORTED = re.compile(
     r"|HOME|USER|LOGNAME|SHELL",
     re.DOTALL,
 )
-"""Those of the launchers, which they send themselves, and those of this machine, terminal or user:
+"""Variables of the launchers, which they send themselves, and of this machine, terminal or user:
 of a node that is reached by ssh the user may be another one."""
 
 

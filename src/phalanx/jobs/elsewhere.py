@@ -16,7 +16,7 @@ from phalanx.jobs.allocation import Allocation, granted, is_this_machine
 
 CONNECT_S = 5
 ANSWER_S = 9.0
-"""For a node to be reached and to have ended what runs there."""
+"""Seconds for a node to be reached and to have ended what runs there."""
 LOGIN_S = 60.0
 """The same by ssh, which gives up a node that cannot be reached after `CONNECT_S` by itself: what
 takes longer is a login."""

@@ -28,7 +28,7 @@ _KILLED_WITHIN_S = 10.0
 _POLL_EVERY_S = 0.02
 PASSED_ON = signal.SIGUSR1
 DEFAULT_STOP_S = 30.0
-"""For ranks to save and stop: Kubernetes and Slurm give as much by default."""
+"""Seconds for ranks to save and stop: Kubernetes and Slurm give as much by default."""
 REPEATED_S = 0.5
 """A second SIGTERM that comes so long after the first is another one."""
 _MAX_CHECKS = 10  # of a shared-memory file whose owner is not one of our processes
@@ -57,7 +57,7 @@ class Job:
         self._processes = processes
         self._end_signals: dict[int, signal.Signals] = {}
         self.token = token
-        """In the environment of all its processes, on every node."""
+        """Word in the environment of all its processes, on every node."""
         self._exit_code: int | None = None  # of the first process that failed
         self._ending_since: float | None = None
         self._grace_s = DEFAULT_GRACE_S

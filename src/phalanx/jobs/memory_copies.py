@@ -26,11 +26,11 @@ from phalanx.records.progress import position_of
 
 OPTION = "--memory-checkpoint-seconds"
 COPIES = "PHALANX_MEMORY_COPIES"
-"""For the ranks: seconds between two copies, and the folder of the run's."""
+"""Variable of the ranks: seconds between two copies, and the folder of the run's."""
 VALID = "PHALANX_VALID_COPIES"
-"""For the ranks of a restart: SHA-256 of the manifests of the copies that are valid."""
+"""Variable of the ranks of a restart: SHA-256 of the manifests of the copies that are valid."""
 READ_S = 60.0
-"""For a node to read all of its copies."""
+"""Seconds for a node to read all of its copies."""
 HERE = "this machine"
 
 NOT_COPIED = {
@@ -57,7 +57,7 @@ class MemoryCopy(NamedTuple):
     position: tuple[int, int]
     """Epochs done, and samples seen of the next."""
     train_samples: int
-    """Of an epoch; 0 where unknown."""
+    """Training samples of an epoch; 0 if unknown."""
     batch_size: int
     saved_at: float
 

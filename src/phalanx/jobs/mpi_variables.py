@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # every rank imports this, and few need the list of packages
 MPICH_TRANSPORT = "MPIR_CVAR_CH4_NETMOD"
 OPEN_MPI_TRANSPORTS = "OMPI_MCA_btl"
 LIBRARY_CHOICES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
-"""With these mpi4py may load another library than that of the wheel."""
+"""Variables with which mpi4py may load another library than that of the wheel."""
 ROOT = Path("/")
 _DEVICES = ("sys/class/infiniband", "sys/class/cxi", "dev/kgni0")
 """Networks that libfabric knows beside TCP: InfiniBand, Omni-Path, EFA; Slingshot; Aries."""

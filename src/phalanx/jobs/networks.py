@@ -17,7 +17,7 @@ _CHOICES = (
     *("OMPI_MCA_btl_tcp_if_exclude", "PRTE_MCA_prte_if_exclude", "OMPI_MCA_btl", "OMPI_MCA_pml"),
     *("HYDRA_IFACE", "I_MPI_HYDRA_IFACE", "FI_TCP_IFACE", "FI_PROVIDER", "UCX_NET_DEVICES"),
 )
-"""Where the user has set any of them, the choice is made."""
+"""Variables with which the user makes the choice."""
 
 
 def network_variables(

@@ -20,12 +20,12 @@ from phalanx.jobs.leftovers import kill_process
 from phalanx.records.wait_reports import WaitReport, read_reports
 
 MARGIN_S = 1.0
-"""For reports to arrive: a rank that came at the last moment has said so by then."""
+"""Seconds for reports to arrive: a rank that came at the last moment has said so by then."""
 FRESH_S = 2.0
 """Age of a report beyond which its rank may be stopped, too."""
 _LOOK_EVERY_S = 0.25
 _MAX_GAP_S = 1.0
-"""That counts between two looks: beyond it this process was stopped, or had no core."""
+"""Most seconds that count between two looks: beyond it this process was stopped, or had no core."""
 
 
 class RankWait(NamedTuple):
@@ -34,7 +34,7 @@ class RankWait(NamedTuple):
     report: WaitReport
     reported_at_s: float
     waited_at_s: float
-    """When it was last known to wait, or first heard of."""
+    """Time at which it was last known to wait, or first heard of."""
 
 
 def late_ranks(waits: Mapping[int, RankWait], now_s: float, patience_s: float) -> list[int]:
@@ -78,7 +78,7 @@ class Patience:
         self._given_up: set[int] = set()
         self._looked_at_s = time.monotonic()
         self._now_s = 0.0
-        """By a clock that stands still while nobody looks."""
+        """Time of a clock that stands still while nobody looks."""
 
     def check(self) -> None:
         """Kill the ranks that have kept others waiting for too long, and say so. Called often."""

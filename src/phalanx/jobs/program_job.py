@@ -27,7 +27,7 @@ class ProgramJob:
 
     words: Sequence[str]
     threads: int | None
-    """Of each rank; None: by the variable of a thread pool, or the cores of its node."""
+    """Threads of each rank; None: by the variable of a thread pool, or the cores of its node."""
     mpi: MpiInstallation | None
     output: Output
     """Takes that of rank 0."""
@@ -37,11 +37,11 @@ class ProgramJob:
     spares: int = 0
     """Ranks beside the others that wait to take the places of those that die."""
     patience_s: float | None = None
-    """For which a rank may keep the others waiting."""
+    """Seconds for which a rank may keep the others waiting."""
     grace_s: float = DEFAULT_STOP_S
-    """For ranks that listen to save and stop after SIGTERM."""
+    """Seconds for ranks that listen to save and stop after SIGTERM."""
     is_supervised: bool = False
-    """Whether the run's own record decides that it has ended well."""
+    """True if the run's own record decides that it has ended well."""
     check: Callable[[], None] = lambda: None
     """Called again and again while they run; what it raises ends them."""
     _checkpoint: Path | None = None

@@ -46,7 +46,7 @@ def unused_folder(folder: Path) -> Path:
 
 
 COMMAND = "PHALANX_COMMAND"
-"""For the ranks of a program: the command that has started all of them."""
+"""Variable of the ranks of a program: the command that has started all of them."""
 
 
 def this_command() -> list[str]:

@@ -72,9 +72,9 @@ class Attempt:
     """One start of a job's ranks."""
 
     number: int
-    """Of restarts until then."""
+    """Number of restarts until then."""
     folder: Path
-    """Of its records and logs."""
+    """Folder of its records and logs."""
     ranks: int
 
 
@@ -82,13 +82,13 @@ class Resumption(NamedTuple):
     """Where the ranks of a restart begin."""
 
     checkpoint: str | None
-    """On the disk, or in the memory of a node."""
+    """Checkpoint on the disk, or in the memory of a node."""
     text: str
     """Words on that for the user."""
     changed: str = ""
     """Words on what another number of ranks changes."""
     host: str | None = None
-    """In whose memory that checkpoint is; None: it is on the disk."""
+    """Host whose memory has that checkpoint; None: it is on the disk."""
 
 
 class Restartable(Protocol[Result_co]):

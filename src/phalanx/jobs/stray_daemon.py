@@ -35,11 +35,11 @@ from phalanx.jobs.orphan import JOB_VARIABLE
 from phalanx.jobs.state_clock import StateClock
 
 GRACE_S = 5.0
-"""For the launcher to end a job of which a rank has failed."""
+"""Seconds for the launcher to end a job of which a rank has failed."""
 FROZEN_S = 15.0
-"""For which a launcher or its daemon may be stopped while who watches over it is not."""
+"""Seconds for which a launcher or its daemon may be stopped while their watcher is not."""
 _TERMINATE_S = 1.5
-"""For the daemon to remove its files."""
+"""Seconds for the daemon to remove its files."""
 _POLL_EVERY_S = 0.1
 _LOOK_EVERY_S = 0.5
 

@@ -26,9 +26,9 @@ class ParameterMemory:
     name = "zero"
     """Name of the strategy."""
     is_shared = False
-    """Whether the owners see one piece of memory."""
+    """True if the owners see one piece of memory."""
     are_owners_alone = True
-    """Whether no rank but the owner needs a parameter's gradient."""
+    """True if no rank but the owner needs a parameter's gradient."""
     formula = "Ψ"
     """Parameters that a rank holds, in formulas; Ψ: their number."""
 

@@ -22,7 +22,7 @@ class Loss(NamedTuple):
     seconds: float
     """Seconds since the death was noticed."""
     were_waiting: bool = False
-    """Whether these were spares without a place."""
+    """True if these were spares without a place."""
 
 
 class Admission(NamedTuple):

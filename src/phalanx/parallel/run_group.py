@@ -39,7 +39,7 @@ class RunGroup:
     num_spares: int = 0
     """Number of ranks that, at the start, wait to take the places of those that die."""
     is_waiting: bool = False
-    """Whether this rank is a spare that waits."""
+    """True if this rank is a spare that waits."""
     spans: SpanRecorder | None = None
     """Recorder of traced events."""
 

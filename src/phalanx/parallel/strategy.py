@@ -74,7 +74,7 @@ class Strategy:
     data_size: int
     """Number of shards of each global batch."""
     counts_samples: bool = True
-    """Whether this rank counts samples, losses and correct predictions; of the ranks that see the
+    """True if this rank counts samples, losses and correct predictions; of the ranks that see the
     same samples one does."""
     role: Literal["worker", "server"] = "worker"
     """A server sees no samples: the loop calls its `serve` in place of the steps of an epoch."""
@@ -85,30 +85,30 @@ class Strategy:
     communicated_bytes: int = 0
     """Gradient bytes that this rank has reduced."""
     is_in_lockstep: bool = True
-    """Whether all ranks make the same steps, none before the others."""
+    """True if all ranks make the same steps, none before the others."""
     sums_gradients: bool = True
-    """Whether gradients are summed over the ranks; else they are those of this rank's samples."""
+    """True if gradients are summed over the ranks; else they are those of this rank's samples."""
     makes_optimizer: bool = False
-    """Whether the strategy makes its own optimizer, whatever a program gives."""
+    """True if the strategy makes its own optimizer, whatever a program gives."""
     makes_steps: bool = False
-    """Whether forward and backward passes of a step's samples are one call, `compute_gradients`,
+    """True if forward and backward passes of a step's samples are one call, `compute_gradients`,
     which cuts them into micro-batches of its own."""
     meets_in_passes: bool = False
-    """Whether ranks meet in forward and backward passes, of which all then make as many."""
+    """True if ranks meet in forward and backward passes, of which all then make as many."""
     shards: Sequence[nn.Parameter] = ()
     """This rank's parts of the trained parameters, in their order, where it does not hold these as
     the program made them; after `prepare`."""
     recomputes: bool = False
-    """Whether this rank can make its own gradients of a step again, without the others."""
+    """True if this rank can make its own gradients of a step again, without the others."""
     find_own_nonfinite: Callable[[], NonFiniteGradients] | None = None
     """Makes them again, and returns those that are not finite; None: the step cannot be made
     again."""
     runs_step_hooks: bool = True
-    """Whether the step hooks of a program's optimizer see all gradients and parameters."""
+    """True if the step hooks of a program's optimizer see all gradients and parameters."""
     scales_gradients: bool = True
-    """Whether the sums of the gradients can be scaled before the update."""
+    """True if the sums of the gradients can be scaled before the update."""
     sums_losses: bool = False
-    """Whether a step sums the noted losses with the gradients, in `summed`; after `prepare`."""
+    """True if a step sums the noted losses with the gradients, in `summed`; after `prepare`."""
     summed: SummedLoss | None = None
     """Losses and weights over the ranks in the last step, where gradients are summed with them."""
     num_blocks: int | None = None
@@ -125,7 +125,7 @@ class Strategy:
     """Names of the full model's tensors in its order, where ranks hold different ones; known after
     `prepare`. None: each holds all."""
     is_sharded: bool = False
-    """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
+    """True if a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
     """Set by `prepare`: the model as this rank holds it."""
     module: nn.Module

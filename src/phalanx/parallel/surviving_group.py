@@ -57,7 +57,7 @@ class Summons(NamedTuple):
     source: int
     """Number among these of the rank that sends the state."""
     all_spares: bool
-    """Whether all of them come in."""
+    """True if all of them come in."""
     seated: list[int]
     vacated: list[int]
     """The sender's `Places.seated` and `Places.vacated`."""

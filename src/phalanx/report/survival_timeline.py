@@ -59,12 +59,12 @@ class Fault:
     """Time at which the last survivor had a new world, or just before a further start ended its
     first step; the time of the fault where neither came."""
     notice_s: float | None
-    """Until the last survivor had noticed; None where nobody told."""
+    """Seconds until the last survivor had noticed; None if nobody told."""
     recovery_s: float | None
     """Time from the notice to the new world, of the slowest survivor."""
     continue_s: float | None = None
-    """Until the end of the first step that counts after the recovery, or after the fault where
-    there is none; None where none ended."""
+    """Seconds until the end of the first step that counts after the recovery, or after the fault
+    where there is none; None where none ended."""
     lost_s: float = 0.0
     """Time by which the steps until then took longer; of several faults in one the first has it."""
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
-Manner = Literal["good", "cut", "silent", "error", "endless"]
+Manner = Literal["good", "cut", "silent", "drip", "error", "endless"]
 
 
 class Mirror(ThreadingHTTPServer):
@@ -66,6 +66,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, content: bytes) -> None:
         if self.server.manner == "cut":
             self.wfile.write(content[: len(content) // 2])
+        elif self.server.manner == "drip":
+            for byte in content:
+                self.wfile.write(bytes([byte]))
+                if self.server.stopping.wait(0.02):
+                    return
         elif self.server.manner == "endless":
             while not self.server.stopping.is_set():
                 self.wfile.write(content)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.data.file_lock import exclusive
 from phalanx.data.published.fetch_mnist import fetch_mnist
 from phalanx.data.published.file_sets import MNIST_FILES, PublishedFile, is_verified
 from phalanx.errors import UserError
@@ -21,14 +22,29 @@ STORED = {f"{name}.gz": gzip.compress(content, 0) for name, content in CONTENTS.
 WRONG = {name: gzip.compress(b"something else") for name in GOOD}
 
 
+class Notes:
+    """Keeps what a user would see."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.received: dict[str, int] = {}
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+    def progress(self, file: str, received_bytes: int, total_bytes: int | None) -> None:
+        assert total_bytes is None or received_bytes <= total_bytes
+        self.received[file] = received_bytes
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "root" / "mnist"
 
 
-def fetch(folder: Path, *mirrors: str, timeout_s: float = 10) -> list[str]:
-    notes: list[str] = []
-    fetch_mnist(folder, notes.append, mirrors=mirrors, files=FILES, timeout_s=timeout_s)
+def fetch(folder: Path, *mirrors: str, timeout_s: float = 10) -> Notes:
+    notes = Notes()
+    fetch_mnist(folder, notes, mirrors=mirrors, files=FILES, timeout_s=timeout_s)
     return notes
 
 
@@ -44,10 +60,11 @@ def check_complete(folder: Path) -> None:
 def test_files_come_verified_and_are_not_asked_for_again(folder: Path) -> None:
     with serve(GOOD) as mirror:
         notes = fetch(folder, mirror.url)
-        assert notes == []
+        assert notes.lines == []
+        assert notes.received == {name: len(content) for name, content in GOOD.items()}
         check_complete(folder)
         again = fetch(folder, mirror.url)
-        assert again == [f"{name} is there already, verified" for name in GOOD]
+        assert again.lines == [f"{name} is there already, verified" for name in GOOD]
         assert len(mirror.asked) == 2
 
 
@@ -56,8 +73,8 @@ def test_a_mirror_that_fails_is_named_and_the_next_is_asked(folder: Path, manner
     with serve(STORED, manner) as bad, serve(STORED) as good:
         notes = fetch(folder, bad.url, good.url, timeout_s=0.5)
         check_complete(folder)
-        assert [line.split(": ")[0] for line in notes] == [bad.url + name for name in GOOD]
-        assert "\n" not in "".join(notes)
+        assert [line.split(": ")[0] for line in notes.lines] == [bad.url + name for name in GOOD]
+        assert "\n" not in "".join(notes.lines)
 
 
 def test_wrong_bytes_are_refused_and_removed(folder: Path) -> None:
@@ -73,7 +90,7 @@ def test_after_wrong_bytes_the_next_mirror_is_asked(folder: Path) -> None:
     with serve(WRONG) as bad, serve(GOOD) as good:
         notes = fetch(folder, bad.url, good.url)
     check_complete(folder)
-    assert "served a file with a wrong checksum" in notes[0]
+    assert "served a file with a wrong checksum" in notes.lines[0]
 
 
 def test_an_error_page_is_not_a_file(folder: Path) -> None:
@@ -91,7 +108,7 @@ def test_files_that_came_are_kept_for_the_next_call(folder: Path) -> None:
         assert visible(folder) == {"one.gz"}
         mirror.files = GOOD
         notes = fetch(folder, mirror.url)
-        assert notes == ["one.gz is there already, verified"]
+        assert notes.lines == ["one.gz is there already, verified"]
     check_complete(folder)
 
 
@@ -111,6 +128,15 @@ def test_a_small_zip_that_unzips_without_end_is_refused(folder: Path) -> None:
     assert visible(folder) == set()
 
 
+def test_two_fetches_do_not_write_the_same_part(folder: Path) -> None:
+    with (
+        exclusive(folder / "fetch", timeout_s=0),
+        serve(GOOD) as mirror,
+        pytest.raises(UserError, match="another `phalanx data fetch` is writing to"),
+    ):
+        fetch(folder, mirror.url)
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file")
     with pytest.raises(UserError, match=r"root/mnist cannot be written: Not a directory"):
@@ -126,5 +152,5 @@ def test_only_web_addresses_are_mirrors(folder: Path) -> None:
 def test_all_of_mnist(mnist_folder: Path, folder: Path) -> None:
     files = {file.gz_name: (mnist_folder / file.gz_name).read_bytes() for file in MNIST_FILES}
     with serve(files) as mirror:
-        fetch_mnist(folder, print, mirrors=[mirror.url])
+        fetch_mnist(folder, Notes(), mirrors=[mirror.url])
     assert all(is_verified(folder, file) for file in MNIST_FILES)

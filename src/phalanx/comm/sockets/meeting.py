@@ -30,7 +30,7 @@ class Address:
     """The same for all processes of one running system, whatever their containers are called."""
     name: str
     word: str
-    """That callers must know."""
+    """Secret word that callers must know."""
 
 
 class Listener:

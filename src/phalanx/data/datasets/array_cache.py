@@ -17,6 +17,9 @@ from phalanx.records.files import write_atomically
 
 Bytes = NDArray[np.uint8]
 
+LOCK_TIMEOUT_S = 60.0
+"""Time to wait for a process that makes the arrays; then this one makes them for itself."""
+
 
 class Arrays(NamedTuple):
     """Images (n, 28, 28), or (n, 3, 32, 32) of colours; labels (n,) from 0 to 9."""
@@ -36,13 +39,16 @@ def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
     arrays = read(path)
     if arrays is not None:
         return arrays
-    with exclusive(path):
-        arrays = read(path)  # the process before us may have made them
-        if arrays is None:
-            arrays = make()
-            with suppress(OSError):
-                _store(path, arrays)
-    return arrays
+    try:
+        with exclusive(path, timeout_s=LOCK_TIMEOUT_S):
+            arrays = read(path)  # the process before us may have made them
+            if arrays is None:
+                arrays = make()
+                with suppress(OSError):
+                    _store(path, arrays)
+            return arrays
+    except TimeoutError:
+        return make()
 
 
 def read(path: Path) -> Arrays | None:

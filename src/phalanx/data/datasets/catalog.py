@@ -56,7 +56,7 @@ class DatasetChoice:
 
     name: Name
     folder: Path | None
-    """Where its files are; None for embedded data."""
+    """Folder of its files; None for embedded data."""
 
     reason: str
     """One sentence for the user: the data that was taken, and why."""

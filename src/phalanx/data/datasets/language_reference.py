@@ -94,7 +94,7 @@ def _joined(topics: list[str]) -> str:
 
 
 ALPHABET = "\n" + "".join(map(chr, range(0x20, 0x7F)))
-"""What has a token of its own: the end of a line and the printable characters of ASCII."""
+"""Characters with a token of their own: the end of a line and the printable characters of ASCII."""
 
 UNKNOWN = len(ALPHABET)
 """The token of every other character."""

@@ -26,7 +26,7 @@ LARGER = (
 """Remedy for images that Pillow takes for bombs."""
 
 MAX_PIXELS = 2 * 89_478_485
-"""Of an image that Pillow opens unasked."""
+"""Most pixels of an image that Pillow opens unasked."""
 
 _IMAGE_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError),

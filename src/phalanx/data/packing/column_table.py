@@ -18,10 +18,10 @@ ARROW_ERRORS = (
     *(OSError, ValueError, KeyError, NotImplementedError, TypeError, MemoryError),
     *(IndexError, OverflowError),
 )
-"""What pyarrow's errors derive from."""
+"""Classes from which pyarrow's errors derive."""
 
 ROWS_OF_A_BLOCK = 4096
-"""Of tables in memory."""
+"""Rows of a block of a table in memory."""
 
 
 class RowGroup(NamedTuple):

@@ -52,9 +52,9 @@ class Format(NamedTuple):
     """files: a list of them, all of one kind in a folder."""
     endings: tuple[str, ...] = ()
     has_parts: bool = True
-    """Whether there are inputs and targets to choose from."""
+    """True if there are inputs and targets to choose from."""
     has_images: bool = False
-    """Whether it may hold images."""
+    """True if it may hold images."""
 
 
 FORMATS: dict[Kind, Format] = {

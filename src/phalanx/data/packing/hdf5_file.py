@@ -107,7 +107,7 @@ class Hdf5File(BlockTable):
 
 CHUNK_BYTES = 64 * 2**20
 MAX_CHUNKS = 8
-"""Of `CHUNK_BYTES`, that rows which the file stores together may take at once."""
+"""Most chunks of `CHUNK_BYTES` that rows which the file stores together take at once."""
 
 
 def _step(items: Sequence[Any]) -> int:

@@ -29,7 +29,7 @@ _CHUNK_BYTES = 2**20
 BLOCK_BYTES = 512
 
 MAX_TEXT_BYTES = 2**16
-"""Of a target that is text."""
+"""Most bytes of a target that is text."""
 
 
 class Member(NamedTuple):

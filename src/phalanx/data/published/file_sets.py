@@ -131,8 +131,8 @@ class FileSet:
     files: tuple[PublishedFile, ...]
 
     layouts: tuple[str, ...]
-    """Where they are, below a root: the root may be their folder, or that which other tools were
-    given."""
+    """Folders of the files below a root: the root may be their folder, or that which other tools
+    were given."""
 
     how_to_get: str
     """Ends a sentence about what is missing."""

@@ -28,9 +28,9 @@ class Packed:
 
     folder: Path | str
     readers: int = field(default=2, kw_only=True)
-    """How many read ahead on each rank; 0: the rank itself reads when it needs a batch."""
+    """Number that read ahead on each rank; 0: the rank itself reads when it needs a batch."""
     reader_kind: ReaderKind = field(default="threads", kw_only=True)
-    """What reads ahead."""
+    """Kind of readers."""
     prefetch: int = field(default=4, kw_only=True)
     """Micro-batches that may be ready before they are needed, on each rank."""
     cache_mb: float = field(default=0.0, kw_only=True)
@@ -46,13 +46,13 @@ class Packed:
     augment: bool = field(default=False, kw_only=True)
     """Shift and mirror training images at random, by (seed, epoch, sample)."""
     damaged: Literal["stop", "skip"] = field(default="stop", kw_only=True)
-    """What to do with a corrupt sample: stop the run, or leave it out and count it."""
+    """Policy for a corrupt sample: stop the run, or leave it out and count it."""
     train_samples: int | None = field(default=None, kw_only=True)
     """Number of training samples, the first ones; None: all."""
     validation_samples: int | None = field(default=None, kw_only=True)
     """Number of validation samples, the first ones; None: all."""
     dtype: str = field(default="float32", kw_only=True)
-    """Of prepared inputs and of targets that are quantities."""
+    """Type of prepared inputs and of targets that are quantities."""
 
     def __post_init__(self) -> None:
         least = {"readers": 0, "prefetch": 1, "shuffle_shards": 1, "train_samples": 1}

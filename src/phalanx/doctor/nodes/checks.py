@@ -27,7 +27,7 @@ from phalanx.jobs.detect import Launched, how_to_start
 from phalanx.jobs.installation import find_mpi
 
 JOIN_S = 60.0
-"""For all ranks of a launcher to arrive."""
+"""Seconds for all ranks of a launcher to arrive."""
 _MOST_PAIRS = 6
 
 

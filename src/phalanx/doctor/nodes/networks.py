@@ -12,7 +12,7 @@ from phalanx.doctor.examine import Finding, warning
 _MAX_PEERS = 8
 
 Networks = Mapping[str, Mapping[str, str]]
-"""By host and interface: "10.0.0.7/24"."""
+"""Networks by host and interface: "10.0.0.7/24"."""
 
 
 @dataclass(frozen=True, kw_only=True)

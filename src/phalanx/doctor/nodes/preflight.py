@@ -22,7 +22,7 @@ from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.networks import network_variables
 
 _LOST_S = 6.0
-"""For ranks to meet where nodes do not answer each other in any network."""
+"""Seconds for ranks to meet if nodes do not answer each other in any network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Preflight:
     own: Mapping[str, Any]
     """Facts of this machine."""
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
-    """By host; none where a node could not be asked."""
+    """Facts by host; none of a node that could not be asked."""
     pairs: Sequence[PairSpeed] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """Keep MPI to the networks that lead to all nodes."""

@@ -21,7 +21,7 @@ class Codec(ABC):
     """Values that are encoded together: vectors are sharded at multiples of it."""
 
     has_residual = False
-    """Whether the encoding error is kept and added next time."""
+    """True if the encoding error is kept and added next time."""
 
     @abstractmethod
     def num_bytes(self, count: int) -> int:

@@ -19,7 +19,7 @@ class AsyncRounds(ABC):
     """
 
     overlap: bool
-    """Whether a round goes on while others begin."""
+    """True if a round goes on while others begin."""
 
     @abstractmethod
     def begin_all_to_all(
@@ -82,9 +82,9 @@ class Compressor(ABC):
 
     name: str
     has_state = False
-    """Whether the state of a step changes later ones."""
+    """True if the state of a step changes later ones."""
     takes_slices = False
-    """Whether a part of a bucket can be compressed by itself, whatever the parameters' shapes."""
+    """True if a part of a bucket can be compressed by itself, whatever the parameters' shapes."""
 
     @property
     def state_name(self) -> str:

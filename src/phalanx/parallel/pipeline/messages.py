@@ -21,7 +21,7 @@ class Handover(NamedTuple):
     tensor: Tensor | None
     """Detached; None: there is no gradient."""
     requires_grad: bool = False
-    """Whether a gradient comes back."""
+    """True if a gradient comes back."""
     random_state: Tensor | None = None
     """State of PyTorch's generator, (n,) uint8; None: it was not drawn from in the micro-batch."""
 

@@ -71,7 +71,7 @@ class Stage:
     """Layers of a stage, whose parameters' gradients grow by those of each micro-batch."""
 
     splits_backward = False
-    """Whether gradients of weights are computed apart where the schedule has it so."""
+    """True if gradients of weights are computed apart where the schedule has it so."""
 
     def __init__(self, layers: nn.Module) -> None:
         self.layers = layers
