@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,6 +100,18 @@ def test_a_run_that_was_stopped_after_losses_was_stopped(tmp_path: Path) -> None
     note(tmp_path, RankEnd(1, 3, 1.0))
     outcome = judged(tmp_path, 3, JobExit(75), survive=True)
     assert (outcome.status, outcome.rank) == ("failed", 1), "the others were ended for that"
+
+
+def test_a_run_that_was_stopped_before_its_loop_has_no_checkpoint_to_go_on_from(
+    tmp_path: Path,
+) -> None:
+    for rank in range(2):
+        note(tmp_path, RankEnd(rank, -signal.SIGUSR1, 1.0))
+    stopped = judged(tmp_path, 2, JobExit(128 + signal.SIGUSR1))
+    assert stopped == Outcome(status="interrupted", error="stopped as asked, before the first step")
+    note(tmp_path, RankEnd(0, EXIT_STOPPED, 1.0))
+    saved = judged(tmp_path, 2, JobExit(EXIT_STOPPED))
+    assert (saved.error or "").endswith("the same command goes on from its checkpoint")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ PEER_DISCONNECTED = 14
 LOSSES = (-signal.SIGKILL, -signal.SIGHUP, -signal.SIGPIPE, *ASKED_TO_END, PEER_DISCONNECTED)
 """Exit codes of ranks that ended by no failure of their program."""
 STOPPED = "stopped as asked: the same command goes on from its checkpoint"
+STOPPED_EARLY = "stopped as asked, before the first step"
 SHOWN_LINES = 20
 """Lines shown of the log of the rank that failed first."""
 
@@ -168,7 +169,9 @@ class _Judge:
     def verdict(self) -> Verdict:
         if self._has_stopped():
             steps = [step for each in self.records if (step := each.stopped_at) is not None]
-            text = stopped_text(min(steps)) if steps else STOPPED
+            codes = (self.ending.exit_code, *self.ends.values())
+            text = STOPPED if EXIT_STOPPED in codes else STOPPED_EARLY
+            text = stopped_text(min(steps)) if steps else text
             return Verdict(Outcome(status="interrupted", error=text), RunStoppedError(text))
         if not self.unfinished:
             return Verdict(Outcome(status="completed"))
