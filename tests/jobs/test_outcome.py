@@ -1,8 +1,8 @@
 """How a run ended, judged by its records and by what its launcher said."""
 
 import errno
-import socket
 import signal
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
