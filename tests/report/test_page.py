@@ -87,7 +87,8 @@ def test_speed_up_is_that_of_the_records(shown: Chrome, full: Path) -> None:
     rows = drawn(shown, "speed-up-2")
     assert len(rows) == 8
     for row in rows:
-        name = cnn_run(str(row["strategy"]), int(str(row["ranks"])), int(str(row["threads"])))
+        strategy, workers = str(row["strategy"]), int(str(row["workers"]))
+        name = cnn_run(strategy, workers, workers if strategy == "sequential" else 1)
         expected = alone_s / statistics.median(epoch_times(full, name))
         assert row["speed_up"] == pytest.approx(expected, rel=1e-12)
         assert row["epoch_s"] == pytest.approx(alone_s / expected, rel=1e-12)
@@ -95,7 +96,8 @@ def test_speed_up_is_that_of_the_records(shown: Chrome, full: Path) -> None:
 
 
 def test_median_over_all_seeds(shown: Chrome, full: Path) -> None:
-    row = next(r for r in drawn(shown, "epoch-time-1") if (r["strategy"], r["ranks"]) == ("mpi", 2))
+    rows = drawn(shown, "epoch-time-1")
+    row = next(row for row in rows if row["configuration"] == "mpi, 2 ranks")
     times = [epoch_times(full, f"mlp-mpi-r2-b128-s{seed}") for seed in range(3)]
     assert row["epoch_s"] == pytest.approx(
         statistics.median(t for seed in times for t in seed), rel=1e-12
@@ -106,7 +108,7 @@ def test_median_over_all_seeds(shown: Chrome, full: Path) -> None:
 def test_validation_curves_are_those_of_the_records(shown: Chrome, full: Path) -> None:
     name = "rnn-mpi-r4-b128-s0"
     events = [list(read_events(rank_file(full / name, rank))) for rank in range(4)]
-    shown_rows = [r for r in drawn(shown, "loss-3") if (r["strategy"], r["ranks"]) == ("mpi", 4)]
+    shown_rows = [r for r in drawn(shown, "loss-3") if r["configuration"] == "mpi, 4 ranks"]
     assert [row["epoch"] for row in shown_rows] == [1, 2, 3, 4, 5]
     trained_s = 0.0
     for number, row in enumerate(shown_rows):
@@ -128,7 +130,7 @@ def test_validation_curves_are_those_of_the_records(shown: Chrome, full: Path) -
 def test_parts_of_a_step_are_those_of_the_records(shown: Chrome, full: Path) -> None:
     files = [rank_file(full / "cnn-gloo-r4-b128-s0", rank) for rank in range(4)]
     steps = [e for f in files for e in read_events(f) if isinstance(e, StepEvent) and e.epoch > 0]
-    rows = [r for r in drawn(shown, "step-2") if (r["strategy"], r["ranks"]) == ("gloo", 4)]
+    rows = [r for r in drawn(shown, "step-2") if r["configuration"] == "gloo, 4 ranks"]
     assert [row["part"] for row in rows] == [
         "data",
         "forward",

@@ -239,7 +239,7 @@ def test_a_run_with_one_epoch_ten_times_as_long_is_named() -> None:
     epochs = tuple(
         replace(run.epochs[0], epoch=n, epoch_s=s) for n, s in enumerate((0.84, 3.42, 0.33))
     )
-    view = view_of([known(run, epochs=epochs)])
+    view = view_of([known(run, epochs=epochs, timed_ranks=[])])
     assert conditions(view.data) == [
         (run.name, "Epochs of 3.42, 0.330 s, 10.4\N{MULTIPLICATION SIGN} apart.")
     ]

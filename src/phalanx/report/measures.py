@@ -131,8 +131,8 @@ class RunMeasure:
 
     @property
     def _is_told(self) -> bool:
-        """Whether communication is timed as such: bitwise runs exchange after the passes, and the
-        network from scratch times its messages wherever they are."""
+        """Communication is timed as such: bitwise runs exchange after the passes, and the network
+        from scratch times its messages wherever they are."""
         options = self.setting.options if self.setting else {}
         if self.setting is None or options.get("bitwise") or self.setting.model == SCRATCH_MODEL:
             return True
