@@ -1,13 +1,13 @@
 """Models that are divided among the ranks of a program end with the parameters of one process."""
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from phalanx.run.strategy import cuts_itself
+from phalanx.run.strategy import choose_strategy
 from tests.conftest import Ranks, long
 from tests.run.programs.divided import IN_THE_LOOP, REFUSED, trained
 
@@ -52,15 +52,16 @@ def test_parameters_losses_and_scores_are_those_of_one_process(
 
 
 @pytest.mark.parametrize(
-    ("name", "mesh", "is_cut"),
-    [("mesh", "pp=2,dp=2", True), ("mesh", "pp=1,dp=4", False), ("pipeline", None, True),
-     ("mesh", None, False), ("mpi", None, False)],
-)  # fmt: skip
-def test_a_pipeline_alone_cuts_its_micro_batches(name: str, mesh: str | None, is_cut: bool) -> None:
+    ("name", "mesh", "stages"),
+    [("mesh", "pp=2,dp=2", 2), ("mesh", "pp=1,dp=4", 1), ("pipeline", None, 4), ("mpi", None, 1)],
+)
+def test_a_pipeline_alone_cuts_its_micro_batches(name: str, mesh: str | None, stages: int) -> None:
     """A mesh that names one stage lost its micro_batches=."""
-    options = {} if mesh is None else {"mesh": mesh}
-    assert cuts_itself(name, options, 4) is is_cut
-    assert not cuts_itself(name, options, 1)
+    choose = partial(choose_strategy, name, {} if mesh is None else {"mesh": mesh})
+    further = {"num_optimizers": 1, "clips": False, "is_on_gpu": False, "is_bitwise": False}
+    assert choose(num_ranks=4, **further).mesh.pp == stages
+    if mesh is None:
+        assert choose(num_ranks=1, **further).mesh.pp == 1
 
 
 @pytest.mark.mpi
