@@ -39,7 +39,7 @@ def check_arguments(
     hints = get_type_hints(function)
     for name, value in given.items():
         if name not in without and (
-            words := _misfit(value, hints[name], is_positive=name != "seed")
+            words := misfit(value, hints[name], is_positive=name != "seed")
         ):
             raise UserError(f"{name}={shown(value)} {words}")
 
@@ -52,7 +52,7 @@ def check_fields(options: Any) -> None:
     hints = get_type_hints(type(options))
     for each in fields(options):
         value, is_positive = getattr(options, each.name), "rules" not in each.metadata
-        if words := _misfit(value, hints[each.name], is_positive=is_positive):
+        if words := misfit(value, hints[each.name], is_positive=is_positive):
             raise UserError(f"{type(options).__name__}({each.name}={shown(value)}): it {words}")
 
 
@@ -62,8 +62,8 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def _misfit(value: object, hint: Any, *, is_positive: bool) -> str:
-    """Return what is wrong with a value; empty: nothing."""
+def misfit(value: object, hint: Any, *, is_positive: bool = False) -> str:
+    """Return what is wrong with a value of a type; empty: nothing. is_positive: numbers are."""
     kinds = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if any(_fits(value, kind, is_positive=is_positive) for kind in kinds):
         return ""
@@ -72,7 +72,7 @@ def _misfit(value: object, hint: Any, *, is_positive: bool) -> str:
         choices = [*["None"] * (NoneType in kinds), *get_args(kind)]
         if len(choices) == 2:
             return f"is neither {choices[0]} nor {choices[1]}"
-        return f"is none of {', '.join(choices)}"
+        return f"is none of {', '.join(map(str, choices))}"
     if get_args(kind)[1:] not in ((), (Any,)) and get_origin(kind) is collections.abc.Mapping:
         return "is no mapping of names to numbers and texts"
     kind = get_origin(kind) or kind
@@ -94,7 +94,7 @@ def _fits(value: object, kind: Any, *, is_positive: bool) -> bool:
         return isinstance(value, os.PathLike)
     origin = get_origin(kind) or kind
     if origin is Literal:
-        return isinstance(value, str) and value in get_args(kind)
+        return type(value) in (str, int) and value in get_args(kind)
     if origin is collections.abc.Callable:
         return callable(value)
     if origin is collections.abc.Sequence and isinstance(value, str):

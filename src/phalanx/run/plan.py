@@ -257,7 +257,7 @@ class RunPlan:
     ) -> ProgramRecords:
         """Return this rank's records, begun. Keywords: as `phalanx.start` has them."""
         batches, described = self.batches, options.description
-        records = ProgramRecords.begin(
+        records = ProgramRecords(
             strategy,
             run_dir,
             self._setting(strategy, loop),

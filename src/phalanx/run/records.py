@@ -55,14 +55,31 @@ class ProgramRecords:
     def __init__(
         self,
         strategy: Strategy,
-        folder: Path | None,
+        run_dir: Path | str | None,
+        setting: Setting,
         *,
         options: LoopOptions,
         num_samples: int | None,
         asked: Records,
     ) -> None:
-        """folder: None writes nothing. num_samples: of an epoch. asked: for what is recorded."""
-        self.folder, self._strategy, self._asked = folder, strategy, asked
+        """Make the folder on rank 0, and open this rank's file. Collective.
+
+        run_dir: None: that of `PHALANX_RUN_DIR`, if it is set. Where it is taken, a resumed run
+            gets one of its own beside it. setting: where the program has no description.
+            num_samples: of an epoch. asked: for what is recorded.
+        Raises: UserError on rank 0 when it holds another run's records or cannot be written.
+        """
+        self._strategy, self._asked = strategy, asked
+        folder = _shared_folder(strategy, run_dir, asked, resumes=options.resumes)
+        gathered: GatheredRecords | None = None
+        if folder is not None:
+            if strategy.rank == 0 and self._keeps_run:
+                _begin_run(folder, setting, asked, strategy)
+            strategy.group.barrier()
+            gathered = GatheredRecords.begin(strategy.group, folder)
+            folder = local_folder(folder) or folder
+            dump_into(folder)
+        self.folder = folder
         self._options, self._num_samples = options, num_samples
         self.is_ended = self.has_failed = False
         """True if nothing follows in them, and if the program has failed."""
@@ -80,6 +97,7 @@ class ProgramRecords:
             targets_per_sample=1 if described is None else described.targets_per_sample,
             counts_correct=asked.counts_correct,
         )
+        self.recorder.gathered = gathered
         self._tracing: Tracing | None = None
         if asked.trace:
             if folder is None:
@@ -95,61 +113,6 @@ class ProgramRecords:
     def _rank(self) -> int:
         """Number of this rank now: 0 does what one rank does for all."""
         return self._strategy.rank
-
-    @classmethod
-    def begin(
-        cls,
-        strategy: Strategy,
-        run_dir: Path | str | None,
-        setting: Setting,
-        *,
-        options: LoopOptions,
-        num_samples: int | None,
-        asked: Records,
-    ) -> ProgramRecords:
-        """Make the folder on rank 0, and open this rank's file. Collective.
-
-        run_dir: None: that of `PHALANX_RUN_DIR`, if it is set. Where it is taken, a resumed run
-            gets one of its own beside it. setting: where the program has no description.
-        Raises: UserError on rank 0 when it holds another run's records or cannot be written.
-        """
-        gathered: GatheredRecords | None = None
-        is_new = run_dir is not None and not options.resumes and not is_restart()
-        named = os.environ.get(RUN_DIR) if run_dir is None else run_dir
-        folder = None if named is None else Path(named)
-        described, is_begun = asked.description, False
-        if described is not None:
-            setting, is_begun = described.setting, described.is_begun
-        if folder is not None and described is not None:
-            folder = folder if is_begun else Path(strategy.group.share(str(folder)))
-        elif folder is not None and not is_new:  # one more run of a program, or more of a run
-            folder = Path(strategy.group.share(str(unused_folder(folder))))
-        if folder is not None:
-            if strategy.rank == 0 and not is_begun:
-                run = Run(
-                    study="program" if described is None else described.kind,
-                    run=folder.name,
-                    config=msgspec.to_builtins(setting if described is None else described.config),
-                    setting=setting,
-                    **opening_fields(job_command(os.environ), strategy.group.library),
-                )
-                try:
-                    begin_record(folder, run)
-                except UserError as error:
-                    raise UserError(str(error).replace("--run-dir ", "run_dir=")) from error
-            strategy.group.barrier()
-            gathered = GatheredRecords.begin(strategy.group, folder)
-            folder = local_folder(folder) or folder
-            dump_into(folder)
-        records = cls(
-            strategy,
-            folder,
-            options=options,
-            num_samples=num_samples,
-            asked=asked,
-        )
-        records.recorder.gathered = gathered
-        return records
 
     def log(self, position: Position, metrics: Mapping[str, float | Tensor]) -> None:
         """Record metrics of the program after the last step, on rank 0.
@@ -321,6 +284,36 @@ class ProgramRecords:
         line, self._line = self._line, None
         if line is not None:
             line.__exit__()
+
+
+def _shared_folder(
+    strategy: Strategy, run_dir: Path | str | None, asked: Records, *, resumes: bool
+) -> Path | None:
+    """Return the folder of the records as rank 0 names it; None: none are written. Collective."""
+    named = os.environ.get(RUN_DIR) if run_dir is None else run_dir
+    if named is None:
+        return None
+    folder, described = Path(named), asked.description
+    if described is not None:
+        return folder if described.is_begun else Path(strategy.group.share(str(folder)))
+    if run_dir is not None and not resumes and not is_restart():
+        return folder  # else it is one more run of a program, or more of a run
+    return Path(strategy.group.share(str(unused_folder(folder))))
+
+
+def _begin_run(folder: Path, setting: Setting, asked: Records, strategy: Strategy) -> None:
+    described = asked.description
+    run = Run(
+        study="program" if described is None else described.kind,
+        run=folder.name,
+        config=msgspec.to_builtins(setting if described is None else described.config),
+        setting=setting if described is None else described.setting,
+        **opening_fields(job_command(os.environ), strategy.group.library),
+    )
+    try:
+        begin_record(folder, run)
+    except UserError as error:
+        raise UserError(str(error).replace("--run-dir ", "run_dir=")) from error
 
 
 def _number(name: str, value: float | Tensor) -> float:

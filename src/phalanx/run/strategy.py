@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args
 
 import torch.distributed as dist
 
@@ -30,6 +30,7 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.as_arguments import as_arguments
+from phalanx.run.check_values import misfit, shown
 from phalanx.run.own_strategy import OwnStrategy, check_own, make_own, name_of
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.strategy_options import (
@@ -157,7 +158,8 @@ def _take_known(name: StrategyName, options: Mapping[str, object]) -> StrategyOp
         raise UserError(f"strategy_options: {unknown[0]!r} is none of {', '.join(known)}")
     plain: dict[str, Any] = {k: v for k, v in options.items() if k not in (PLAN, STAGES)}
     for option, value in plain.items():
-        _check_type(option, value, kinds[option])
+        if words := misfit(value, kinds[option]):
+            raise UserError(f"{option}={shown(value)} {words}")
     if name == "zero":
         plain.setdefault("zero_stage", 1)
     return StrategyOptions(strategy=name, **plain)
@@ -318,14 +320,3 @@ def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int)
         wrong = f"{num_optimizers} optimizers: PyTorch's DDP, which sums on GPUs, takes one"
     if wrong:
         raise UserError(f'{wrong}: leave it out, or take device="cpu"')
-
-
-def _check_type(name: str, value: object, kind: Any) -> None:
-    """Raise UserError for a value that is none of its option's."""
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise UserError(f"{name}={value!r} is none of {', '.join(map(str, get_args(kind)))}")
-    elif isinstance(value, bool) != (kind is bool) or not isinstance(
-        value, (int, float) if kind is float else kind
-    ):
-        raise UserError(f"{name}={value!r} is no value of this option: it takes {kind}")
