@@ -180,6 +180,12 @@ class TrainConfig(
                 "is added after the last backward pass; leave --overlap out"
             )
 
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks, of a complete config."""
+        assert self.ranks is not None, "complete() comes first"
+        return self.ranks
+
     def mesh_of(self, ranks: int) -> Mesh:
         """Return the mesh of `ranks` ranks; all along the data axis for what has no mesh.
 

@@ -22,8 +22,7 @@ def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
     """
     if steps < 1:
         raise UserError(f"--steps must be at least 1, not {steps}")
-    assert config.ranks is not None, "complete() comes first"
-    wanted = steps * config.global_batch_size(config.ranks)
+    wanted = steps * config.global_batch_size(config.num_ranks)
     available = config.train_samples or _num_available(config)
     return replace(
         config,

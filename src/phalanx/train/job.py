@@ -51,7 +51,6 @@ def run_job(
     Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
             KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.
     """
-    assert config.ranks is not None, "complete() comes first"
     mpi, obstacle = _mpi_for(config)
     begin_run(folder, config, study=study, command=command, mpi=mpi)
     with closed_on_error(folder, Run):
@@ -62,7 +61,7 @@ def run_job(
             launch_program(
                 folder,
                 [*program, str(folder.absolute())],
-                ranks=config.ranks + config.spares,
+                ranks=config.num_ranks + config.spares,
                 threads=config.threads,
                 mpi=mpi,
                 show=lambda events: line.show(progress, events),

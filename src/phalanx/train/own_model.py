@@ -44,8 +44,7 @@ def examine(config: TrainConfig, shape: DataShape) -> tuple[str, ...]:
 
 def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tuple[str, ...]:
     """Check that the model can be divided along the axes of the mesh, and return its stages."""
-    assert config.ranks is not None, "complete() comes first"
-    mesh, table = config.mesh_of(config.ranks), None
+    mesh, table = config.mesh_of(config.num_ranks), None
     try:
         if mesh.tp > 1:
             from phalanx.parallel.tensor import check_sizes, plan_of  # imports DTensor: seconds

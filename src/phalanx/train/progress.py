@@ -41,14 +41,13 @@ class TrainingProgress:
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        assert config.ranks is not None, "complete() comes first"
         self._config = config
-        self._global_batch_size = config.global_batch_size(config.ranks)
+        self._global_batch_size = config.global_batch_size(config.num_ranks)
         self._started: StartedEvent | None = None
         self._accuracy: float | None = None
         self._steps: list[StepEvent] = []  # of the current epoch
         self._epochs: set[int] = set()  # summed up
-        self._ranks = _RankChanges(config.ranks, config.spares)
+        self._ranks = _RankChanges(config.num_ranks, config.spares)
 
     def take(self, events: Iterable[Event]) -> list[str]:
         """Count `events`; return the lines of epochs that ended, of notices and skipped steps."""

@@ -31,7 +31,6 @@ def recipe_of(config: TrainConfig) -> dict[str, Value]:
 
     config: complete. `epochs` counts only where the learning rate depends on it.
     """
-    assert config.ranks is not None, "complete() comes first"
     fingerprint = ""
     if config.data is not None:
         from phalanx.data.sources.pack_description import describe  # imports NumPy
@@ -43,7 +42,7 @@ def recipe_of(config: TrainConfig) -> dict[str, Value]:
     recipe = {name: _plain(getattr(config, name)) for name in names}
     if config.lr_schedule == "constant":
         del recipe["epochs"]
-    number = config.bitwise_micro_batches(config.ranks)
+    number = config.bitwise_micro_batches(config.num_ranks)
     cut: dict[str, Value] = {} if number is None else {"bitwise": True, "micro_batches": number}
     sizes = vars(completed(config.model, config.model_options))
     return {
@@ -51,7 +50,7 @@ def recipe_of(config: TrainConfig) -> dict[str, Value]:
         "model": model_label(config.model),
         **{name: value for name, value in sizes.items() if value is not None},
         "dataset": "" if fingerprint else config.data_name,  # else known by its content
-        "global_batch_size": config.global_batch_size(config.ranks),
+        "global_batch_size": config.global_batch_size(config.num_ranks),
         **recipe,
         "data": fingerprint,
         "loss": loss,

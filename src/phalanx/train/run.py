@@ -76,8 +76,9 @@ def complete(
     if isinstance(choice, DatasetChoice):
         config = replace(config, dataset=choice.name)
     validate(config, choice.shape, _examine(config, choice.shape))
-    if config.bitwise and config.ranks is not None:
-        config = replace(config, micro_batches=config.bitwise_micro_batches(config.ranks))
+    if config.bitwise:
+        number = config.bitwise_micro_batches(config.num_ranks)
+        config = replace(config, micro_batches=number)
     _check_writable("--stage", config.stage)
     if config.resume and config.run_dir:  # a job that is queued again has no checkpoint yet
         config = replace(config, run_dir=unused_folder(config.run_dir))
@@ -209,14 +210,13 @@ def _default_ranks(config: TrainConfig) -> int:
 
 def setting_of(config: TrainConfig) -> Setting:
     """Return everything that decides the run's numbers; `config` is complete."""
-    assert config.ranks is not None, "complete() comes first"
-    global_batch_size = config.global_batch_size(config.ranks)
+    global_batch_size = config.global_batch_size(config.num_ranks)
     return Setting(
         model=model_label(config.model),
         dataset=config.data_name,
         strategy=config.strategy,
-        ranks=config.ranks,
-        threads=config.threads or _threads_here(config.ranks),
+        ranks=config.num_ranks,
+        threads=config.threads or _threads_here(config.num_ranks),
         global_batch_size=global_batch_size,
         epochs=config.epochs,
         learning_rate=config.learning_rate(global_batch_size),
@@ -225,7 +225,7 @@ def setting_of(config: TrainConfig) -> Setting:
         optimizer=config.optimizer,
         seed=config.seed,
         dtype=config.dtype,
-        mesh=config.axes(config.ranks),
+        mesh=config.axes(config.num_ranks),
         nodes=num_nodes(config),
         options=_options(config),
     )
@@ -283,9 +283,8 @@ def begin_run(
 
 def num_nodes(config: TrainConfig) -> int:
     """Return on how many nodes the ranks of a complete `config` are started."""
-    assert config.ranks is not None, "complete() comes first"
     nodes = allocation(os.environ)
-    placed = nodes.placed(config.ranks) if nodes.nodes and has_launcher(config) else []
+    placed = nodes.placed(config.num_ranks) if nodes.nodes and has_launcher(config) else []
     return max(1, sum(map(bool, placed)))
 
 
@@ -293,9 +292,8 @@ def where(config: TrainConfig) -> list[str]:
     """Return the line that says which nodes the ranks run on and who named them, none for this
     machine, and one where they are too many for it. `config` is complete."""
     nodes = allocation(os.environ) if has_launcher(config) else THIS_MACHINE
-    assert config.ranks is not None, "complete() comes first"
-    crowding = None if nodes.has_others else describe_crowding(config.ranks, usable_cores())
-    return [line for line in (nodes.nodes and nodes.describe(config.ranks), crowding) if line]
+    crowding = None if nodes.has_others else describe_crowding(config.num_ranks, usable_cores())
+    return [line for line in (nodes.nodes and nodes.describe(config.num_ranks), crowding) if line]
 
 
 def title(config: TrainConfig) -> str:

@@ -91,11 +91,10 @@ class Training:
 
         config: complete. run_dir: of the records. is_begun: as of `RunDescription`.
         """
-        assert config.ranks is not None, "complete"
         if config.threads is not None:
             torch.set_num_threads(config.threads)
             os.environ.setdefault(VARIABLES[0], str(config.threads))
-        resident_before, batch_size = resident_bytes(), config.global_batch_size(config.ranks)
+        resident_before, batch_size = resident_bytes(), config.global_batch_size(config.num_ranks)
         model = build_model(
             config.model,
             seed=config.seed,
@@ -120,7 +119,7 @@ class Training:
             data.train,
             batch_size=batch_size,
             epochs=config.epochs,
-            micro_batches=config.num_micro_batches(config.ranks),
+            micro_batches=config.num_micro_batches(config.num_ranks),
             bitwise=config.bitwise,
             strategy=config.strategy,
             strategy_options=_strategy_options(config),
@@ -208,12 +207,11 @@ def _checkpoints(config: TrainConfig) -> Checkpoints:
 
 def _delay_s(config: TrainConfig, rank: int) -> float:
     """Return by how much each micro-batch of a rank is made slower."""
-    assert config.ranks is not None, "complete"
     slow_rank, step_s = parse_slow_rank(config.slow_rank or "0:0")
-    number = config.num_micro_batches(config.ranks)
-    pieces = 1.0
-    if number is not None and config.pipeline_layout(config.ranks) is None:  # which cuts itself
-        pieces = number / config.data_parts(config.ranks)
+    ranks, pieces = config.num_ranks, 1.0
+    number = config.num_micro_batches(ranks)
+    if number is not None and config.pipeline_layout(ranks) is None:  # which cuts itself
+        pieces = number / config.data_parts(ranks)
     return step_s / pieces if rank == slow_rank else 0.0
 
 

@@ -32,22 +32,21 @@ def validate(config: TrainConfig, shape: DataShape, stages: Sequence[str] = ()) 
 
     Raises: UserError with the numbers that do not fit.
     """
-    assert config.ranks is not None, "complete() comes first"
     check_data(config.model, shape)
     check_data_use(config, shape)
-    config.global_batch_size(config.ranks)
+    config.global_batch_size(config.num_ranks)
     if config.slow_rank is not None:
-        check_slow_rank(config, config.slow_rank, config.ranks)
+        check_slow_rank(config, config.slow_rank, config.num_ranks)
     check_warm_up(config)
     check_full_gradients(config)
-    mesh = config.mesh_of(config.ranks)
+    mesh = config.mesh_of(config.num_ranks)
     if mesh.shard > 1 and config.zero_stage == 1:
         raise UserError(
             f"--zero-stage 1 keeps whole parameters, and shard={mesh.shard} cuts them: take "
             f"--zero-stage 2 or 3, or --strategy zero --zero-stage 1 --ranks {mesh.size}"
         )
     check_tensor(config, mesh, shape)
-    layout = config.pipeline_layout(config.ranks)
+    layout = config.pipeline_layout(config.num_ranks)
     if layout is not None:
         check_pipeline(config, layout, mesh, stages)
 
@@ -140,8 +139,10 @@ def check_pipeline(
             f"stages, but {model_label(config.model)} has {len(layers)} layers to cut between "
             f"({', '.join(layers)}): use fewer ranks or stages{more}"
         )
-    assert config.ranks is not None, "complete() comes first"
-    batch, needed = config.global_batch_size(config.ranks), mesh.data_size * layout.micro_batches
+    batch, needed = (
+        config.global_batch_size(config.num_ranks),
+        mesh.data_size * layout.micro_batches,
+    )
     if batch < needed:
         raise UserError(
             f"a global batch of {batch} is less than {mesh.data_size} data ranks × "
