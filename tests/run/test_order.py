@@ -22,7 +22,7 @@ import phalanx
 from phalanx.data.samples import TensorSamples
 from phalanx.run.batch import MicroBatch
 from phalanx.run.data_loader import order_of
-from phalanx.run.feed import IndexedFeed
+from phalanx.run.feed import FeedPlace, IndexedFeed
 from phalanx.run.order import DrawnOrder
 
 NUMBERS = torch.arange(23.0)
@@ -103,8 +103,8 @@ def of_ranks(
     for rank in range(num_ranks):
         order = order_of(make(), 23, 5, seed=1, steps=None, drawn={})
         samples = TensorSamples([NUMBERS], is_single=True)
-        place = {"micro_batches": 3, "seed": 1, "rank": rank, "num_ranks": num_ranks}
-        feed = IndexedFeed(samples, order, **place)
+        place = FeedPlace(batch_size=5, micro_batches=3, seed=1, rank=rank, num_ranks=num_ranks)
+        feed = IndexedFeed(samples, order, place)
         for batch in feed.micro_batches(epoch, step=0, **{"seen": 0, "max_steps": 99, **given}):
             steps.setdefault(batch.step, []).append(batch)
     for batches in steps.values():
