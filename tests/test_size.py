@@ -12,7 +12,7 @@ MODULES = {
     ".".join(("phalanx", *path.relative_to(SOURCE).with_suffix("").parts)): path
     for path in sorted(SOURCE.rglob("*.py"))
 }
-MOST_LINES = 83_300
+MOST_LINES = 79_700
 """Of Python. It only falls; 55,000 is where it goes."""
 LONGEST_FILE = 600
 """An idea is whole in a file of this length; what is longer holds two."""
