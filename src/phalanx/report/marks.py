@@ -65,6 +65,8 @@ class Axis:
         )
 
     def _scale(self, values: Sequence[float]) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not values:  # no run has recorded it
+            return {}, {}
         if self.scale == "counts":
             whole = sorted({int(value) for value in values})
             is_log = whole[0] > 0 and whole[-1] / whole[0] > LOG_FROM_RATIO / 4
