@@ -26,7 +26,7 @@ from tensor import Tensor, parts_of
 
 import phalanx
 from phalanx.data.datasets.catalog import resolve
-from phalanx.data.datasets.images import read_images, rows_of
+from phalanx.data.datasets.images import read_images
 from records import EpochSums, RunRecords
 
 SCHEMES = ("alone", "library", "ring", "server", "tensor")
@@ -161,6 +161,11 @@ def read_rows(options: argparse.Namespace) -> tuple[Array, Array]:
         rows_of(arrays.train_images[train], arrays.train_labels[train]),
         rows_of(arrays.validation_images[validation], arrays.validation_labels[validation]),
     )
+
+
+def rows_of(images: Array, labels: Array) -> Array:
+    """(n, pixels + 1) from images (n, …) and their labels (n,), which come last."""
+    return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)
 
 
 def batches(num_samples: int, batch_size: int) -> Iterator[slice]:

@@ -17,7 +17,7 @@ from phalanx.records.owner import has_died, is_alive, this_process
 from phalanx.records.schema import Outcome, Owner
 from phalanx.report.collectives.rows import read_collectives
 from phalanx.report.folder import read_folder
-from phalanx.report.io.rows import read_bench as read_loading
+from phalanx.report.io.rows import read_io_rows
 from phalanx.report.measurement import DIED
 from tests.report.collectives.made_bench import make_bench
 from tests.report.io.made_io import make_io
@@ -70,7 +70,7 @@ def test_records_of_a_run_whose_owner_is_gone_are_those_of_an_interrupted_one(
     write_record(run, msgspec.structs.replace(read_run(run), owner=gone))
     write_record(bench, msgspec.structs.replace(read_bench(bench), owner=gone))
     write_record(loading, msgspec.structs.replace(read_io(loading), owner=gone))
-    runs = [*read_collectives(bench).runs, *read_loading(loading).runs]
+    runs = [*read_collectives(bench).runs, *read_io_rows(loading).runs]
     found = {(row["status"], row["error"]) for row in runs}
     found |= {(measure.status, measure.error) for measure in read_folder(run).runs}
     assert found == {("interrupted", DIED)}
