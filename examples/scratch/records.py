@@ -145,10 +145,10 @@ class RunRecords:
             correct=sums.correct,
             targets=sums.samples,
         )
-        own = [*mine.values(), sums.loss_sum, found.samples, found.loss_sum, found.correct]
+        own = [*mine, sums.loss_sum, found.samples, found.loss_sum, found.correct]
         rows = self.world.gather(np.array(own))
         if rows is not None:
-            ranks = [totals.RankTotals.from_values(row) for row in rows[:, :-4].tolist()]
+            ranks = [totals.RankTotals(*row) for row in rows[:, :-4].tolist()]
             loss_sum, number, found_sum, correct = rows[:, -4:].sum(0).tolist()
             samples = round(sum(rank.targets for rank in ranks))
             summary = totals.summarize(

@@ -33,7 +33,7 @@ def check_all_reduce(world: World, method: str, layout: list[int], dtype: str) -
     parts = parts_of(world.rank, layout, dtype)
     parameters = [torch.from_numpy(np.zeros_like(part)) for part in parts]
     reducer = make_reducer(world, parameters, method=method)
-    expected_name = method if method != "auto" else "library" if world.size == 1 else "shared"
+    expected_name = method if method != "auto" else "shared"
     assert reducer.name == expected_name
     expected = in_rank_order(world, sum(layout), dtype)
     first = None

@@ -47,7 +47,7 @@ def test_everything_is_drawn_and_fits(chrome: Chrome, page: Path, width: int, sc
 def test_marks_carry_the_values_of_the_records(chrome: Chrome, page: Path) -> None:
     browser.show(chrome, page, width=1280, scheme="light")
     rows = json.loads(run(chrome, "JSON.stringify(phalanx.views['time-1'].data('rows'))"))
-    found = {row["bytes"]: row["median_us"] for row in rows if row["key"] == "window"}
+    found = {row["bytes"]: row["median_us"] for row in rows if row["path"] == "phalanx window"}
     assert list(found.values()) == pytest.approx([s * 1e6 for s in MEDIANS["window"]])
     points = "document.querySelectorAll(\"#time-1 [aria-roledescription='point']\").length"
     assert run(chrome, points) == len(rows)
