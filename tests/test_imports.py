@@ -112,3 +112,16 @@ def test_jobs_import_nothing_else() -> None:
     for path in MODULES:
         if room_of(path) == "jobs":
             assert imported_rooms(path) <= {"jobs", "records", "errors"}
+
+
+def test_a_training_is_a_program() -> None:
+    """What `phalanx train` trains by is what a program could write: `start`, its values and errors;
+    names of options and the size of a process before it are all else."""
+    imported = imported_names(SOURCE / "train" / "session.py")
+    modules = {name.rpartition(".")[0] for name in imported if name.startswith("phalanx.")}
+    program = {"batch", "options", "program", "start", "stop"}
+    known = {f"phalanx.run.{name}" for name in (*program, "memory", "strategy_options")}
+    assert {name for name in modules if name.startswith("phalanx.run.")} <= known
+    other = {"phalanx.parallel.mesh", "phalanx.jobs.detect", "phalanx.models.build"}
+    other |= {"phalanx.records.events", "phalanx.torch_backend.threads"}
+    assert {name for name in modules - known if ".train." not in name} <= other
