@@ -3,17 +3,17 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from phalanx.data.file_lock import exclusive, try_lock
-from phalanx.records.regular_file import open_lock
+from phalanx.data.file_lock import exclusive
 
 HOLD = """
 import sys, time, pathlib
 from phalanx.data.file_lock import exclusive
-with exclusive(pathlib.Path(sys.argv[1])):
+with exclusive(pathlib.Path(sys.argv[1]), timeout_s=10):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -25,17 +25,22 @@ def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with open_lock(path.with_name(".thing.lock")) as file:
-            assert not try_lock(file)
+        began = time.monotonic()
+        with (
+            pytest.raises(TimeoutError, match="held by another process"),
+            exclusive(path, timeout_s=0.2),
+        ):
+            pytest.fail("held twice")
+        assert 0.2 <= time.monotonic() - began < 5
         holder.kill()
-        with exclusive(path):
+        with exclusive(path, timeout_s=10):
             pass
 
 
 def test_without_a_folder_the_work_goes_on(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where the folder should be")
     done = []
-    with exclusive(tmp_path / "file" / "thing"):
+    with exclusive(tmp_path / "file" / "thing", timeout_s=0):
         done.append(True)
     assert done
 
@@ -47,6 +52,6 @@ def test_a_link_or_a_fifo_in_place_of_a_lock_is_left_alone(tmp_path: Path) -> No
     (tmp_path / ".thing.lock").symlink_to(victim)
     os.mkfifo(tmp_path / ".other.lock")
     for name in ("thing", "other"):
-        with exclusive(tmp_path / name):
+        with exclusive(tmp_path / name, timeout_s=1):
             pass
     assert victim.read_text() == "mine"

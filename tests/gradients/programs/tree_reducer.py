@@ -134,8 +134,12 @@ def check_late_hooks() -> None:
     world = World.create(timeout_s=30, communicator=MPI.COMM_SELF)
     parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     reducer = OverlappedTreeReducer(parameters, parameters, NUM_LEAVES, world)
+
+    def enlarge(parameter: torch.Tensor) -> None:
+        parameter.grad.mul_(5)
+
     for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(lambda one: one.grad.mul_(5))
+        parameter.register_post_accumulate_grad_hook(enlarge)
     reducer.begin([range(NUM_LEAVES)], [3])
     with reducer.last_pass(3):
         sum((2 * parameter).sum() for parameter in parameters).backward()
