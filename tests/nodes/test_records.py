@@ -53,8 +53,11 @@ def test_records_and_spans_of_a_training_come_home(nodes: Nodes) -> None:
         epochs = [event for event in events if event["event"] == "epoch"]
         for epoch in epochs:
             half = epoch["communicated_bytes"] // 2
-            assert epoch["network_sent_bytes"] == epoch["network_received_bytes"] == half
-            assert epoch["sent_bytes"] - epoch["network_sent_bytes"] == 2 * half  # on the node
+            most_beside = 256  # the ranks compare how they weigh losses, and sum those of an epoch
+            for direction in ("sent", "received"):
+                assert 0 <= epoch[f"network_{direction}_bytes"] - half <= most_beside
+            on_node = epoch["sent_bytes"] - epoch["network_sent_bytes"]
+            assert 0 <= on_node - 2 * half <= most_beside
             assert epoch["formula_bytes"] == 0
         steps = [event for event in events if event["event"] == "step"]
         assert len(epochs) == 2
