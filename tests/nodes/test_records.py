@@ -58,7 +58,7 @@ def test_records_and_spans_of_a_training_come_home(nodes: Nodes) -> None:
                 assert 0 <= epoch[f"network_{direction}_bytes"] - half <= most_beside
             on_node = epoch["sent_bytes"] - epoch["network_sent_bytes"]
             assert 0 <= on_node - 2 * half <= most_beside
-            assert epoch["formula_bytes"] == 0
+            assert epoch["formula_bytes"] <= most_beside
         steps = [event for event in events if event["event"] == "step"]
         assert len(epochs) == 2
         assert all(step["network_s"] > 0 and step["node_s"] > 0 for step in steps)
