@@ -16,12 +16,13 @@ FLUSH_TIMEOUT_S = 2.0
 
 
 def local_folder(folder: Path) -> Path | None:
-    """Return the folder of this node whose files are sent to `folder`; None where none is."""
+    """Return the folder of this node whose files are sent to `folder`, or that is `folder`; None
+    where none is."""
     text = os.environ.get(RELAYED)
     if text is None:
         return None
     there, here = json.loads(text)
-    return Path(here) if str(folder.absolute()) == there else None
+    return Path(here) if str(folder.absolute()) in (there, here) else None
 
 
 def flush() -> None:
