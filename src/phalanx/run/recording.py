@@ -14,9 +14,9 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from phalanx.comm.traffic import TrafficCounter
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.places import Admission
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
@@ -43,9 +43,6 @@ from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import resident_bytes
 from phalanx.run.step_record import step_record
 from phalanx.run.watching import ProgramWatch
-
-FEW_BYTES = 256
-"""Bytes of a step that the MPI library may move without a measured place: a sum of losses."""
 
 
 @dataclass
@@ -176,7 +173,7 @@ class RunRecorder:
         self.counts = EpochCounts(right=CorrectCounter() if self._counts_correct else None)
         self._bytes_before, traffic = strategy.communicated_bytes, strategy.group.traffic
         self._traffic_before = None if traffic is None else traffic.snapshot()
-        self._link_times = link_times(traffic)
+        self._link_times = link_times(strategy.group)
         self._staleness_before = strategy.staleness()
         self._epoch_began, self._used_before = time.perf_counter(), ProcessorTime.now()
 
@@ -383,11 +380,10 @@ class RunRecorder:
 
     def _times_since_last_step(self) -> tuple[float | None, float | None]:
         """Return the seconds of exchanges on the node and between nodes since it was last called;
-        None where they were not measured: the MPI library does not say when it sends where. The
-        sum of a step's losses is left out."""
-        traffic, before = self._strategy.group.traffic, self._link_times
-        self._link_times = now = link_times(traffic)
-        if before is None or now is None or now[2] > before[2] + FEW_BYTES:
+        None where they were not measured: the MPI library does not say when it sends where."""
+        before = self._link_times
+        self._link_times = now = link_times(self._strategy.group)
+        if before is None or now is None or now[2] > before[2]:
             return None, None
         return now[0] - before[0], now[1] - before[1]
 
@@ -400,9 +396,10 @@ class RunRecorder:
         return time.perf_counter() - self.began_at
 
 
-def link_times(traffic: TrafficCounter | None) -> tuple[float, float, int] | None:
-    """Return the seconds of exchanges on the node and between nodes so far, and the bytes of
-    those whose time was not measured."""
+def link_times(group: RunGroup) -> tuple[float, float, int] | None:
+    """Return the seconds of exchanges on the node and between nodes so far, and the bytes of those
+    whose time was not measured, without sums of a few numbers, such as a step's loss."""
+    traffic = group.traffic
     if traffic is None:
         return None
-    return traffic.node_s, traffic.network_s, traffic.formula_bytes
+    return traffic.node_s, traffic.network_s, traffic.formula_bytes - group.formula_bytes_of_sums
