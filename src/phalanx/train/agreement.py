@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -40,6 +41,8 @@ class TrainingData:
     shape: DataShape
     num_train: int
     num_validation: int
+    folder: Path | None = None
+    """The pack as this node has it, where it is one."""
 
 
 class Agreement:
@@ -148,6 +151,7 @@ class Agreement:
         return TrainingData(
             train=packed,
             validation=packed,
+            folder=described.folder,
             shape=described.shape,
             num_train=min(config.train_samples or described.num_train, described.num_train),
             num_validation=min(

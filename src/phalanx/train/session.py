@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,7 @@ class Training:
             torch.set_num_threads(config.threads)
             os.environ.setdefault(VARIABLES[0], str(config.threads))
         resident_before, batch_size = resident_bytes(), config.global_batch_size(config.num_ranks)
+        on_node = config if data.folder is None else replace(config, data=data.folder)
         model = build_model(
             config.model,
             seed=config.seed,
@@ -128,7 +129,7 @@ class Training:
             bad_gradients=config.bad_gradients,
             checkpoint_dir=config.checkpoint_dir,
             resume=config.resume,
-            checkpoints=_checkpoints(config),
+            checkpoints=_checkpoints(on_node),
             run_dir=run_dir,
             records=Records(
                 trace=config.trace, counts_correct=loss.counts_correct, description=description
@@ -146,7 +147,7 @@ class Training:
                 config,
                 global_batch_size=batch_size,
                 num_train=data.num_train,
-                start=_schedule_start(config, run),
+                start=_schedule_start(on_node, run),
             ),
             delay_s=_delay_s(config, run.rank),
         )
