@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from phalanx.comm import kernels
 from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Traffic
 from phalanx.gradients.norms import are_finite
@@ -101,7 +102,7 @@ class GradReducer(ABC):
 
     def is_finite(self) -> bool:
         """Return whether all sums are finite, in one reading where that is not known already."""
-        return are_finite(self.sums())
+        return are_finite(self.sums(), kernels.compiled())
 
     @abstractmethod
     def expected_traffic(self) -> Traffic | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from phalanx.comm import kernels
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
     NonFiniteGradients,
@@ -151,6 +152,7 @@ class Strategy:
         self.group, self.options = group, options or StepOptions()
         self.rank, self.size = self.data_rank, self.data_size = group.rank, group.size
         self.coordinates = {"dp": group.rank}
+        self._kernels = kernels.compiled()
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
@@ -277,7 +279,8 @@ class Strategy:
     def gradients_are_finite(self) -> bool:
         """Return whether all gradients that the optimizer is about to apply are finite, on all
         ranks. Collective where ranks hold different ones."""
-        finite = are_finite([each for each in self._held_gradients() if each is not None])
+        held = [each for each in self._held_gradients() if each is not None]
+        finite = are_finite(held, self._kernels)
         return finite if self._held_numbers is None else not self.group.sum([not finite])[0]
 
     def gradient_square(self) -> float:
