@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -232,9 +231,12 @@ class ProgramRun:
                 "the stages of a pipeline compute forward pass, loss and backward pass in one "
                 "call: run.step(batch, loss) in place of run.model and run.backward"
             )
-        with self._failing(batch):
+        try:
             self._gradients.add(batch, loss, weight, optimizer)
-        self._end_micro_batch(batch)
+            self._end_micro_batch(batch)
+        except BaseException as error:
+            self._fail(batch, error)
+            raise
 
     def step(
         self, batch: MicroBatch, loss: LossOf, *, weight: float | WeightOf | None = None
@@ -275,10 +277,13 @@ class ProgramRun:
                 f"run.step: weight={weight!r}, and a pipeline cuts the micro-batch into others: "
                 "give a function of the targets that returns the weight of these"
             )
-        with self._failing(batch):
+        try:
             outputs = self._gradients.compute(batch, loss, weight)
-        self._records.recorder.note_outputs(batch, outputs)
-        self._end_micro_batch(batch)
+            self._records.recorder.note_outputs(batch, outputs)
+            self._end_micro_batch(batch)
+        except BaseException as error:
+            self._fail(batch, error)
+            raise
         return outputs
 
     def _current(self, call: str) -> MicroBatch:
@@ -286,32 +291,24 @@ class ProgramRun:
             raise UserError(f"{call} is for the micro-batches of the run's loop, once for each")
         return self._loop.current
 
-    @contextmanager
-    def _failing(self, batch: MicroBatch) -> Iterator[None]:
-        """Note what goes wrong within, which ends the loop."""
-        try:
-            yield
-        except PeerDepartedError as error:
-            self._departure.fail()  # the error says why
+    def _fail(self, batch: MicroBatch, error: BaseException) -> None:
+        """Note what ends the loop. Raises: UserError for a peer that has left it."""
+        self._departure.fail()  # the error says why
+        if isinstance(error, PeerDepartedError):
             raise UserError(f"step {batch.step}: {error}, and others did not: {MEND}") from error
-        except BaseException:
-            self._departure.fail()  # the error says why
-            raise
 
     def _end_micro_batch(self, batch: MicroBatch) -> None:
         """Make the step, where that was the last micro-batch of one."""
         loop = self._loop
-        with self._failing(batch):
-            if not (batch.ends_step and self._gradients.is_computed):
-                return
-            if self._strategy.missing:
-                loop.extend_step()
-                return
-            result = self._gradients.apply(batch)
+        if not (batch.ends_step and self._gradients.is_computed):
+            return
+        if self._strategy.missing:
+            loop.extend_step()
+            return
+        result = self._gradients.apply(batch)
         self._gradients.step_schedulers()
         self._records.recorder.count_step(batch, result)
-        counted = self._gradients.num_samples if self._strategy.counts_samples else 0
-        loop.end_step(result, counted)
+        loop.end_step(result, self._gradients.num_samples if self._strategy.counts_samples else 0)
         self._records.show(loop.position)
         self._checkpoints.check(loop.position.step)
 
