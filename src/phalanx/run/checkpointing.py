@@ -269,9 +269,10 @@ class ProgramCheckpoints:
 
         num_steps: that were made.
         """
+        if num_steps != self._checks_at:
+            return
         group = self.state.strategy.group
-        is_sent = self._writer is not None or group.num_spares > 0
-        if num_steps == self._checks_at and is_sent and group.rank == 0:
+        if group.rank == 0 and (self._writer is not None or group.num_spares > 0):
             self.state.check()
 
     def close(self) -> None:

@@ -221,24 +221,31 @@ class TrainingLoop:
             gradients.begin(batch)
             yield batch
             gradients.check(batch)
-            is_in_step, read_s = not batch.ends_step, -clock()
-            ends_epoch = not is_in_step and batch.agree_on_end()  # which may read ahead
-            read_s += clock()
-            if not is_in_step and not ends_epoch:
-                step, stops = self.position.step, self._stops()
-                if stops or step == due or self._saves_by_time:
-                    self._save_within()
-                else:
-                    self._copy()
-                if step == due:
-                    due = step + (self.options.checkpoint_steps or 0)
-                if stops and self.places is not None:
-                    self.places.end("stopped")
-                if stops:
-                    raise Stopped(step)
-                if self.places is not None:
-                    self.places.end_step()
-            asked_at = clock() - read_s
+            is_in_step, asked_at = not batch.ends_step, clock()
+            if is_in_step or batch.agree_on_end():  # which may read ahead
+                continue
+            if self.stop is not None or self.places is not None:
+                read_s = clock() - asked_at
+                due = self._end_step_within(due)
+                asked_at = clock() - read_s
+
+    def _end_step_within(self, due: int | None) -> int | None:
+        """Save, stop or take in spares after a step within an epoch, where that is due. Collective.
+
+        due: as of `_next_save`, which is returned anew. Raises: Stopped.
+        """
+        step, stops = self.position.step, self._stops()
+        if stops or step == due or self._saves_by_time:
+            self._save_within()
+        else:
+            self._copy()
+        if stops and self.places is not None:
+            self.places.end("stopped")
+        if stops:
+            raise Stopped(step)
+        if self.places is not None:
+            self.places.end_step()
+        return step + (self.options.checkpoint_steps or 0) if step == due else due
 
     def _fed(self) -> Iterator[MicroBatch]:
         """Yield what the feed has for this rank. It changes when others are lost: this rank gets

@@ -137,8 +137,7 @@ class ProgramRecords:
 
     def show(self, position: Position) -> None:
         """Draw the live line, at most twice a second."""
-        now = time.perf_counter()
-        if self._line is None or now < self._shown_at + LIVE_INTERVAL_S:
+        if self._line is None or (now := time.perf_counter()) < self._shown_at + LIVE_INTERVAL_S:
             return
         self._shown_at = now
         counts, seconds = self.recorder.counts, self.recorder.epoch_s()
