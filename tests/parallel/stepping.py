@@ -63,7 +63,8 @@ def make_step(strategy: Strategy, batch: Batch, loss: LossFunction = CROSS_ENTRO
 
 def _compute(strategy: Strategy, batch: Batch, loss: LossFunction) -> StepResult:
     accumulate = strategy.options.accumulate
-    weight, loss_sum, logits = strategy.loss_weight(batch), 0.0, list[Tensor | None]()
+    weight = strategy.loss_weight(batch.global_targets)
+    loss_sum, logits = 0.0, list[Tensor | None]()
     if not strategy.sums_gradients:
         weight = 1 / max(1, batch.num_samples)
     pieces = split_micro_batches(batch, accumulate)

@@ -15,7 +15,7 @@ from phalanx.gradients.reducer import ReduceTimes
 from phalanx.parallel.costs import data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.run_group import RunGroup
-from phalanx.parallel.step import Batch, StepOptions, backward
+from phalanx.parallel.step import StepOptions, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import ExpectedCosts
 
@@ -45,9 +45,9 @@ class TorchReplicas(Strategy):
         self.module = self._ddp = DistributedDataParallel(model)
         self._ddp.register_forward_pre_hook(self._note_call)
 
-    def loss_weight(self, batch: Batch) -> float:
+    def loss_weight(self, global_targets: int) -> float:
         """Return the weight that undoes DDP's division of the sum by the number of ranks."""
-        return self.size / batch.global_targets
+        return self.size / global_targets
 
     def no_sync(self) -> AbstractContextManager[None]:
         return self._ddp.no_sync()

@@ -212,6 +212,8 @@ class Strategy:
         why_skipped = "" if is_updated else self.reject_gradients(batch, result.loss_sum)
         exchange_s = self.exchange(batch, computed_at, is_updated=is_updated)
         self.communicated_bytes += self._reduced_bytes
+        if is_updated and not exchange_s and self.grad_norm is None:
+            return result
         communication_s = result.communication_s + exchange_s
         return result._replace(
             communication_s=communication_s, why_skipped=why_skipped, grad_norm=self.grad_norm
@@ -243,9 +245,10 @@ class Strategy:
     def end_micro_batch(self) -> None:
         """End one after its backward passes, unless it is the rank's last of a step."""
 
-    def loss_weight(self, batch: Batch) -> float:
-        """Return the factor of a rank's loss sum before its backward pass."""
-        return 1 / batch.global_targets
+    def loss_weight(self, global_targets: int) -> float:
+        """Return the factor of a rank's loss sum before its backward pass. global_targets: as of
+        `Batch`."""
+        return 1 / global_targets
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Accumulate locally: within it, forward and backward add to this rank's own gradients

@@ -31,6 +31,7 @@ from phalanx.run.schedulers import FollowedRate
 from phalanx.run.step_passes import StepPasses
 
 NOTHING = torch.empty(0)
+BEGINNING = StepResult(0.0, None, 0.0, 0.0, 0.0)
 
 
 class StepGradients:
@@ -68,11 +69,11 @@ class StepGradients:
         self._parameters = {name: trained_by(optimizer) for name, optimizer in optimizers.items()}
         self._optimizers = optimizers
         self._rate = FollowedRate(strategy, next(iter(optimizers.values())))
-        self._due = set(optimizers)
+        self._all = self._due = frozenset(optimizers)
         """Optimizers that the step trains."""
         self._until_backward = ExitStack()
         self._is_first_step = True
-        self._missing: set[str] = set()
+        self._missing = frozenset[str]()
         self._batch_weight: float | None = None
         self._accumulated: nn.Parameter | None = None  # one with a gradient of this step
         self._is_applying = False
@@ -90,7 +91,7 @@ class StepGradients:
         """Clear the gradients. batch: the first micro-batch."""
         self._strategy.clear_gradients()
         self._global_samples = batch.global_samples
-        self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
+        self._result = BEGINNING
         self._weight, self.num_samples, self._accumulated = 0.0, 0, None
         self._bad_sample = ""
         self.passes.clear()
@@ -99,8 +100,8 @@ class StepGradients:
 
     def begin(self, batch: MicroBatch) -> None:
         """Begin a micro-batch, before its forward pass."""
-        self._due = set(self._parameters) if batch.optimizer is None else {batch.optimizer}
-        self._missing, self._batch_weight = set(self._due), None
+        self._due = self._all if batch.optimizer is None else frozenset({batch.optimizer})
+        self._missing, self._batch_weight = self._due, None
         self.is_collective = self._batch_norm is not None
         if not batch.ends_step:
             self._until_backward.enter_context(self._strategy.no_sync())
@@ -147,8 +148,8 @@ class StepGradients:
         factor = own
         if self._strategy.sums_gradients:
             global_weight = 1 if weight is not None else self._global_samples
-            factor *= self._strategy.loss_weight(describe(batch, global_weight))
-        inputs = None if names == set(self._parameters) else self._parameters[next(iter(names))]
+            factor *= self._strategy.loss_weight(global_weight)
+        inputs = None if names == self._all else self._parameters[next(iter(names))]
         value = loss.item()
         meets = self.is_collective or self._strategy.meets_in_passes
         if not own and not math.isfinite(value) and not meets:
@@ -220,7 +221,7 @@ class StepGradients:
         )
         if not math.isfinite(result.loss_sum):
             self._bad_sample = find_bad_sample(batch, self._strategy.rank)
-        self._missing.clear()
+        self._missing = frozenset()
         self._until_backward.close()
         self._weight = float(batch.num_samples) if weight is None else loss.weights
         self.num_samples = batch.num_samples
@@ -315,8 +316,10 @@ class StepGradients:
             if any(self._optimizers[name] is scheduler.optimizer for name in self._due):
                 scheduler.step()
 
-    def _names_for(self, optimizer: str | None, batch: MicroBatch) -> set[str]:
+    def _names_for(self, optimizer: str | None, batch: MicroBatch) -> frozenset[str]:
         """Return the optimizers whose gradients a loss is for."""
+        if optimizer is None and self._missing == self._due:
+            return self._due
         given = ", ".join(map(repr, self._parameters))
         if optimizer is not None and optimizer not in self._parameters:
             raise UserError(
@@ -325,7 +328,7 @@ class StepGradients:
                 else f"run.backward: optimizer={optimizer!r}, and phalanx.start was given one "
                 "optimizer without a name: leave it out, or give a mapping of names to optimizers"
             )
-        names = set(self._due) if optimizer is None else {optimizer}
+        names = self._due if optimizer is None else frozenset({optimizer})
         if not names <= self._due:
             raise UserError(
                 f"run.backward: optimizer={optimizer!r}, and step {batch.step} trains "
