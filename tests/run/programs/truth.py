@@ -21,7 +21,7 @@ from phalanx.data.packed.index import Field
 from phalanx.data.packed.writer import PackWriter
 
 SAMPLES, BATCH = 53, 16  # the last global batch has 5 samples
-STEPS = 50
+EPOCHS, STEPS = 4, 14  # it ends within the last epoch
 
 
 def classification() -> tuple[Tensor, Tensor]:
@@ -39,7 +39,7 @@ def dropout() -> nn.Module:
         data,
         batch_size=BATCH,
         micro_batches=6,
-        epochs=13,
+        epochs=EPOCHS,
         steps=STEPS,
         clip_norm=0.5,
         seed=7,
@@ -50,7 +50,7 @@ def dropout() -> nn.Module:
         seen += batch.num_samples
         if batch.ends_epoch:
             scores.append(run.evaluate(error_and_size, data))
-            assert run.reduce(seen) == min(SAMPLES * (batch.epoch + 1), 12 * SAMPLES + 2 * BATCH)
+            assert run.reduce(seen) == min(SAMPLES * (batch.epoch + 1), 3 * SAMPLES + 2 * BATCH)
     assert all(score["size"] == scores[0]["size"] for score in scores)
     model.register_buffer("scores", torch.tensor([score["error"] for score in scores]))
     return model
@@ -102,8 +102,8 @@ def weights() -> nn.Module:
             {"params": model.unused.parameters(), "weight_decay": 0.0},
         ]
     )
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
-    run = phalanx.start(model, optimizer, Sentences(), batch_size=BATCH, epochs=13, steps=STEPS)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+    run = phalanx.start(model, optimizer, Sentences(), batch_size=BATCH, epochs=EPOCHS, steps=STEPS)
     losses = []
     for batch in run:
         logits = run.model(batch.inputs)
@@ -123,14 +123,14 @@ def shared() -> nn.Module:
     """One copy of parameters and state a node, where there are ranks; the rate of a scheduler."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
     data = classification()
     run = phalanx.start(
         model,
         optimizer,
         data,
         batch_size=BATCH,
-        epochs=13,
+        epochs=EPOCHS,
         steps=STEPS,
         strategy="shared",
     )
@@ -153,7 +153,7 @@ def forces() -> nn.Module:
     model = nn.Sequential(nn.Linear(25, 32), nn.SiLU(), nn.Linear(32, 1))
     optimizer = Adam(model.parameters(), lr=1e-3)
     run = phalanx.start(
-        model, optimizer, (positions, energies), batch_size=BATCH, epochs=13, steps=STEPS
+        model, optimizer, (positions, energies), batch_size=BATCH, epochs=EPOCHS, steps=STEPS
     )
     for batch in run:
         places = batch.inputs.clone().requires_grad_(True)
@@ -186,7 +186,7 @@ def adversaries(overlap: Literal["on", "off"] = "off") -> nn.Module:
         data,
         batch_size=BATCH,
         micro_batches=7,
-        epochs=13,
+        epochs=EPOCHS,
         steps=STEPS,
         clip_norm=0.3,
         strategy_options={"overlap": overlap},
@@ -212,7 +212,7 @@ def alternating() -> nn.Module:
         optimizers,
         data,
         batch_size=BATCH,
-        epochs=13,
+        epochs=EPOCHS,
         steps=STEPS,
         clip_norm=0.3,
         scheduler=torch.optim.lr_scheduler.StepLR(optimizers["generator"], 5, 0.5),
@@ -246,7 +246,7 @@ def with_strategy(
             classification(),
             batch_size=BATCH,
             micro_batches=5,
-            epochs=13,
+            epochs=EPOCHS,
             steps=STEPS,
             strategy=strategy,
             **given,
@@ -273,7 +273,7 @@ class Spectrum(nn.Module):
 
 
 def spectrum() -> nn.Module:
-    return train_on(classification(), epochs=13, model=Spectrum())
+    return train_on(classification(), epochs=EPOCHS, model=Spectrum())
 
 
 def batch_norm() -> nn.Module:
@@ -283,7 +283,7 @@ def batch_norm() -> nn.Module:
         nn.Linear(6, 16), nn.BatchNorm1d(16, momentum=None), nn.Tanh(), nn.Linear(16, 3)
     )
     data = torch.randn(72, 6), torch.randint(3, (72,))
-    return train_on(data, epochs=13, batch_size=36, micro_batches=12, model=model)
+    return train_on(data, epochs=EPOCHS, batch_size=36, micro_batches=12, model=model)
 
 
 def synchronized() -> nn.Module:
@@ -291,7 +291,7 @@ def synchronized() -> nn.Module:
     layers = [nn.Linear(6, 16), nn.BatchNorm1d(16, eps=0.1), nn.Tanh(), nn.Linear(16, 3)]
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(*layers))
     data = torch.randn(50, 6), torch.randint(3, (50,))
-    return train_on(data, epochs=13, micro_batches=None, model=model)
+    return train_on(data, epochs=EPOCHS, micro_batches=None, model=model)
 
 
 class Towers(nn.Module):
@@ -320,7 +320,7 @@ def contrastive(**options: Any) -> Callable[[], nn.Module]:
             "heads": SGD(model.heads.parameters(), lr=0.1, momentum=0.9),
         }
         run = phalanx.start(
-            model, optimizers, data, batch_size=BATCH, epochs=13, steps=STEPS, clip_norm=0.3,
+            model, optimizers, data, batch_size=BATCH, epochs=EPOCHS, steps=STEPS, clip_norm=0.3,
             **options,
         )  # fmt: skip
         for batch in run:
@@ -348,7 +348,7 @@ class Stream:
 
 
 def stream() -> nn.Module:
-    return train_on(Stream(), epochs=13)
+    return train_on(Stream(), epochs=EPOCHS)
 
 
 def on_policy() -> nn.Module:
@@ -408,7 +408,7 @@ def packed() -> nn.Module:
             with PackWriter(Path(folder, split), fields=fields) as writer:
                 writer.add_rows(rows)
         run = phalanx.start(
-            model, optimizer, folder, batch_size=BATCH, epochs=13, steps=STEPS,
+            model, optimizer, folder, batch_size=BATCH, epochs=EPOCHS, steps=STEPS,
             loading={"num_workers": 1},
         )  # fmt: skip
         for batch in run:
