@@ -1,6 +1,6 @@
 """Every strategy on every number of ranks gives the parameters of one process.
 
-Twelve steps, and fifty in the long tests, with a global batch that three and four ranks cannot
+Five steps, and fifty in the long tests, with a global batch that three and four ranks cannot
 share evenly, and a last batch with fewer samples than four ranks. One job of ranks runs all cases,
 one after the other.
 """
@@ -31,7 +31,7 @@ OPTIMIZERS: dict[str, Options] = {
     "plain": {"optimizer": "sgd", "momentum": 0.0, "lr": 0.05},
 }
 MODELS = ("mlp", "cnn", "rnn")
-FEW_STEPS, STEPS = 12, 50
+FEW_STEPS, STEPS = 5, 50
 COUNTS = pytest.mark.parametrize(
     ("count", "steps"), [(3, FEW_STEPS), *(long(count, STEPS) for count in (1, 2, 3, 4))]
 )
