@@ -44,7 +44,7 @@ def process_ids() -> list[int]:
     """Return the ids of all visible processes; empty without /proc."""
     if not _PROCESSES.is_dir():
         return []
-    return [int(folder.name) for folder in _PROCESSES.iterdir() if folder.name.isdecimal()]
+    return [int(name) for name in os.listdir(_PROCESSES) if name.isdecimal()]
 
 
 def is_daemon(pid: int) -> bool:
@@ -119,9 +119,11 @@ def _is_tracker(pid: int) -> bool:
 
 def _environment_of(pid: int) -> bytes:
     """Return the initial environment; empty for other users' processes, zombies and ended ones."""
-    with contextlib.suppress(OSError):
-        return (_PROCESSES / str(pid) / "environ").read_bytes()
-    return b""
+    try:  # by pathlib a scan of all processes takes twice as long
+        with open(f"{_PROCESSES}/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123
+            return file.readall()
+    except OSError:
+        return b""
 
 
 SHARED_MEMORY = Path("/dev/shm")
