@@ -247,12 +247,17 @@ def main() -> None:
     for name in (*LIBRARIES, *sys.argv[2:-1]):
         importlib.import_module(name)
     leave_out_destructors()
-    keep_modules()
+    end = keep_modules()
     gc.freeze()
     asked = Server(sys.argv[1]).serve()
     if asked is not None:
         take_over(*asked)
-        run(asked[0], before)
+        try:
+            run(asked[0], before)
+        except SystemExit as error:
+            end.note(error.code)
+            raise
+        end.note(0)
 
 
 if __name__ == "__main__":
