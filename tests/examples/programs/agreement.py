@@ -1,4 +1,4 @@
-"""Each rank: train for twenty steps by every scheme, in groups of several sizes one after the
+"""Each rank: train for six steps by every scheme, in groups of several sizes one after the
 other, and compare with one process: parameters, losses, hits, and bytes with the formulas.
 
 Words: sizes of the groups.
@@ -8,6 +8,7 @@ import itertools
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,7 @@ from phalanx.comm.world import World
 from train import NUM_PIXELS, Samples, Training, batches, check, make_scheme, parse
 
 BATCH = 21
-SAMPLES = 19 * BATCH + 3  # the last batch has fewer samples than eight ranks
+SAMPLES = 5 * BATCH + 3  # the last batch has fewer samples than eight ranks
 LAYERS = ("", "9", "11 9", "10 13 9")
 BASE = f"--dtype float64 --batch-size {BATCH} --lr 0.05"
 NO_RECORDS = SimpleNamespace(step=lambda *_: None)
@@ -59,11 +60,17 @@ def run(options: Namespace, group: Group | None) -> tuple[np.ndarray, np.ndarray
     return training.scheme.full_parameters(), np.array(counted), before
 
 
+@cache
+def truth_of(hidden: tuple[int, ...], activation: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parameters and sums of one process, which are those of every scheme."""
+    words = ("--scheme", "alone", "--activation", activation, "--hidden", *map(str, hidden))
+    return run(parse([*BASE.split(), *words]), None)[:2]
+
+
 def compare(words: str, group: Group) -> None:
     options = parse([*BASE.split(), *words.split()])
     check(options, group.size)
-    alone = Namespace(**{**vars(options), "scheme": "alone"})
-    truth, counts, _ = run(alone, None)
+    truth, counts = truth_of(tuple(options.hidden), options.activation)
     found, mine, moved = run(options, group)
     name = f"{words} on {group.rank} of {group.size}"
     assert np.abs(found - truth).max() < 1e-9, name
