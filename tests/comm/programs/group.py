@@ -7,6 +7,7 @@ The truth is made by every rank for itself, from the values that each rank must 
 import itertools
 import sys
 import traceback
+from functools import cache
 
 import numpy as np
 from host_memory import HostMemory
@@ -37,17 +38,25 @@ MOVED = [*DTYPES.values(), opaque("float8_e4m3fn", 1), opaque("record", 12)]
 
 def values(seed: list[int], count: int, dtype: DType) -> Buffer:
     """Elements that every rank can make again."""
+    copy = empty(count, dtype)
+    copy.bytes()[:] = made(tuple(seed), count, dtype).bytes()
+    return copy
+
+
+@cache
+def made(seed: tuple[int, ...], count: int, dtype: DType) -> Buffer:
+    """Elements at random, which takes longer than most collectives: made once for all."""
     random = np.random.default_rng(seed)
     if dtype.kind == "float":
         wide = Buffer.of(random.standard_normal(count).astype(np.float32))
         if dtype is FLOAT32:
             return wide
-        made = empty(count, dtype)
+        other = empty(count, dtype)
         if dtype.is_half:
-            array_kernels.narrow(wide, made)
+            array_kernels.narrow(wide, other)
         else:
-            made.array()[:] = wide.array()
-        return made
+            other.array()[:] = wide.array()
+        return other
     if dtype.kind == "complex":
         pair = random.standard_normal((2, count))
         return Buffer.of((pair[0] + 1j * pair[1]).astype(dtype.numpy))
