@@ -15,7 +15,8 @@ from torch.optim import SGD, AdamW
 
 import phalanx
 
-SAMPLES, BATCH, STEPS = 53, 16, 25  # the last global batch has 5 samples
+# The last global batch of an epoch has 5 samples; the last epoch is left before it.
+SAMPLES, BATCH, STEPS = 53, 16, 7
 
 
 class Block(nn.Module):
@@ -74,9 +75,9 @@ def language(**options: Any) -> dict[str, Tensor]:
         (texts[:, :-1], texts[:, 1:]),
         batch_size=BATCH,
         micro_batches=5,
-        epochs=9,
+        epochs=2,
         clip_norm=0.5,
-        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5),
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
         **{"steps": STEPS, **options},
     )
     losses, scores = [], []
@@ -104,7 +105,7 @@ def layers(**options: Any) -> dict[str, Tensor]:
     model[2].requires_grad_(False)
     data = torch.randn(SAMPLES, 6), torch.randint(3, (SAMPLES,))
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    run = phalanx.start(model, optimizer, data, batch_size=BATCH, epochs=9, steps=STEPS, **options)
+    run = phalanx.start(model, optimizer, data, batch_size=BATCH, epochs=2, steps=STEPS, **options)
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
     return run.state_dict()
@@ -150,8 +151,8 @@ def stages(**options: Any) -> dict[str, Tensor]:
         optimizer,
         data,
         batch_size=BATCH,
-        epochs=9,
-        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5),
+        epochs=2,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
         **{"steps": STEPS, **options},
     )
     is_weighed = options.get("strategy") != "server" and not options.get("bitwise")
@@ -382,7 +383,7 @@ if __name__ == "__main__":
     elif names[0] == "resumed":  # within an epoch, under each from the one before
         torch.manual_seed(1)
         for number, name in enumerate(names[1:], 1):
-            last = {} if number == len(names) - 1 else {"steps": 6 * number}
+            last = {} if number == len(names) - 1 else {"steps": 2 * number - 1}
             place = {"checkpoint_dir": folder / "checkpoints", "resume": True}
             result = trained(name, **place, **last)
             del result["losses"], result["scores"]
