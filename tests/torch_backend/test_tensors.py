@@ -99,14 +99,25 @@ def test_operations_have_their_namesake(name: str) -> None:
     assert get_reduction(torch.int32, number) == (ReduceOp[name], False, False)
 
 
+def scaled_by(factor: float) -> dist.ReduceOp:
+    return dist._make_nccl_premul_sum(factor)
+
+
 def test_operations_that_the_engine_does_not_have() -> None:
     average = get_reduction(torch.float32, hash(dist.ReduceOp(dist.ReduceOp.AVG)))
     assert average == (ReduceOp.SUM, True, False)
-    scaled = dist._make_nccl_premul_sum(0.5)
+    scaled = scaled_by(0.5)
     assert get_reduction(torch.float32, hash(scaled)) == (ReduceOp.SUM, False, True)
     assert premul_factor(scaled) == 0.5
-    with pytest.raises(TypeError, match="bool has no reduction SUM"):
-        get_reduction(torch.bool, hash(dist.ReduceOp(dist.ReduceOp.SUM)))
+
+
+def test_a_sum_of_bool_is_a_logical_or() -> None:
+    """It was refused. NCCL gives the logical or; Gloo adds bytes and leaves 2 or 3 in a bool."""
+    total = get_reduction(torch.bool, hash(dist.ReduceOp(dist.ReduceOp.SUM)))
+    assert total == (ReduceOp.BOR, False, False)
+    for op, name in ((dist.ReduceOp(dist.ReduceOp.AVG), "AVG"), (scaled_by(0.5), "PREMUL_SUM")):
+        with pytest.raises(TypeError, match=f"bool has no reduction {name}; take SUM"):
+            get_reduction(torch.bool, hash(op))
 
 
 class Diary:

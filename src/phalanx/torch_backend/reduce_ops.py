@@ -42,9 +42,14 @@ def _op_name(number: int) -> str:
 def get_reduction(dtype: torch.dtype, number: int) -> Reduction:
     """Return the reduction of tensors of `dtype` for the operation with hash `number`.
 
+    A sum of bool is "or", as with NCCL; Gloo sums bytes, of which every one but 0 is true.
+
     Raises: TypeError when elements of `dtype` have no such reduction.
     """
-    reduction = _REDUCTIONS[_op_name(number)]
+    name = _op_name(number)
+    if dtype is torch.bool and name in ("AVG", "PREMUL_SUM"):
+        raise TypeError(f"bool has no reduction {name}; take SUM, which is a logical or")
+    reduction = _REDUCTIONS["BOR" if (dtype, name) == (torch.bool, "SUM") else name]
     check_operation(dtype_of(dtype), reduction.op)
     return reduction
 

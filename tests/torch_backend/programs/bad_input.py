@@ -28,7 +28,8 @@ def check_local_mistakes(rank: int) -> None:
     ones, group = torch.ones(4), dist.group.WORLD
     here = f"rank {rank} of group 0, "
     sum_of = dist.all_reduce
-    refused(TypeError, here + "all_reduce: bool has no.*SUM", lambda: sum_of(ones > 0))
+    mean = dist.ReduceOp.AVG
+    refused(TypeError, here + "all_reduce: bool has no.*AVG", lambda: sum_of(ones > 0, mean))
     complex_ones = torch.ones(4, dtype=torch.complex64)
     largest = dist.ReduceOp.MAX
     refused(ValueError, "does not support", lambda: sum_of(complex_ones, largest))

@@ -101,7 +101,7 @@ def check_reductions(case: Case) -> None:
     pairs = itertools.chain(
         itertools.product(FLOATS, [*ARITHMETIC, Op.AVG]),
         itertools.product(INTS, [*ARITHMETIC, Op.AVG, *BITWISE]),
-        itertools.product([torch.bool], [Op.PRODUCT, Op.MIN, Op.MAX, *BITWISE]),
+        itertools.product([torch.bool], [Op.SUM, Op.PRODUCT, Op.MIN, Op.MAX, *BITWISE]),
         itertools.product([torch.complex64, torch.complex128], [Op.SUM, Op.AVG]),
     )
     for number, (dtype, op) in enumerate(pairs):
