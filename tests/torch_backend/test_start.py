@@ -160,7 +160,7 @@ def test_threads_that_mpi_does_not_allow(
 @pytest.mark.mpi
 def test_a_rank_that_never_comes_is_named(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     output = ranks.mpi(2, programs("start.py"), "alone", may_fail=True)
-    error = "DistBackendError: Timed out waiting: rank 0 waited 2 s in set-up of group world"
+    error = "DistBackendError: mpi: Timed out waiting: rank 0 waited 2 s in set-up of group world"
     assert error in output
     assert "set-up of group world for rank 1" in output
     assert "rank 1 ends" not in output or output.index(error) < output.index("rank 1 ends")

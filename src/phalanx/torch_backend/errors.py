@@ -12,8 +12,8 @@ ENGINE_ERRORS = (WaitTimeoutError, MismatchError, PeerFailedError)
 def to_torch_error(error: BaseException) -> BaseException:
     """Return an engine error as `DistBackendError`, a RuntimeError; any other error unchanged.
 
-    Timeouts begin with gloo's words, by which programs recognize them.
+    Timeouts have gloo's words, also in the middle of the text, by which programs know them.
     """
     if isinstance(error, WaitTimeoutError):
-        return DistBackendError(f"Timed out waiting: {error}")
+        return DistBackendError(f"mpi: Timed out waiting: {error}")
     return DistBackendError(str(error)) if isinstance(error, ENGINE_ERRORS) else error

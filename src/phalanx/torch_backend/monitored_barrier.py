@@ -37,7 +37,7 @@ def monitored_barrier(
         if engine.rank != 0:
             text = (
                 f"Rank {engine.rank} successfully reached monitoredBarrier, but received "
-                "errors while waiting for others"
+                "errors while waiting for send/recv from rank 0"
             )
         elif not missing:
             text = f"Rank 0 timed out in monitoredBarrier after {limit}"
