@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,9 +22,26 @@ ANSWER_S = 9.0
 LOGIN_S = 60.0
 """The same by ssh, which gives up a node that cannot be reached after `CONNECT_S` by itself: what
 takes longer is a login."""
-_MAX_NODES_AT_ONCE = 64
+MAX_NODES_AT_ONCE = 64
+"""Nodes of a wave: one that has answered makes room for the next."""
+_STARTS_PER_S = 4
+"""Logins or steps that this machine, or the batch system's controller, begins in a second however
+busy it is: others of the wave wait for them."""
 
 T = TypeVar("T")
+
+
+def patience(limit_s: float, num_nodes: int) -> float:
+    """Return the seconds to wait for the answer of each of so many nodes that are asked at once.
+
+    limit_s: for one that is asked alone.
+    """
+    return limit_s + min(num_nodes, MAX_NODES_AT_ONCE) // _STARTS_PER_S
+
+
+def num_waves(num_nodes: int) -> int:
+    """Return in how many waves so many nodes are asked."""
+    return math.ceil(num_nodes / MAX_NODES_AT_ONCE)
 
 
 def end_elsewhere(
@@ -33,7 +52,7 @@ def end_elsewhere(
     token: of the job, in the environment of its processes.
     Returns: the nodes that did not answer, or could not end them, each with the reason.
     """
-    reasons = _on_each(nodes, lambda name: _end_on(name, token, environ))
+    reasons = _on_each(nodes, lambda name, at_once: _end_on(name, token, environ, at_once))
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
@@ -50,20 +69,21 @@ def kill_elsewhere(
     token: as of `end_elsewhere`. hostname: as the node has it, whatever name it is reached by.
     """
 
-    def kill_on(name: str) -> bool:
-        done = _run_on(name, [token, hostname, str(pid)], environ)
+    def kill_on(name: str, at_once: int) -> bool:
+        done = _run_on(name, [token, hostname, str(pid)], environ, at_once)
         return not isinstance(done, str) and "killed" in done.stdout
 
     return any(_on_each(nodes, kill_on).values())
 
 
-def _on_each(nodes: Allocation, act: Callable[[str], T]) -> dict[str, T]:
-    """Return what `act` makes of the name of each node but this one, of all at once."""
+def _on_each(nodes: Allocation, act: Callable[[str, int], T]) -> dict[str, T]:
+    """Return what `act` makes of the name of each node but this one, and of how many these are,
+    wave by wave."""
     names = [node.name for node in nodes.nodes if not is_this_machine(node.name)]
     if not names:
         return {}
-    with ThreadPoolExecutor(min(len(names), _MAX_NODES_AT_ONCE)) as threads:
-        return dict(zip(names, threads.map(act, names), strict=True))
+    with ThreadPoolExecutor(min(len(names), MAX_NODES_AT_ONCE)) as threads:
+        return dict(zip(names, threads.map(act, names, repeat(len(names))), strict=True))
 
 
 def reach(name: str, words: Iterable[str], environ: Mapping[str, str]) -> list[str]:
@@ -77,9 +97,9 @@ def reach(name: str, words: Iterable[str], environ: Mapping[str, str]) -> list[s
     return [*shlex.split(agent), name.strip("[]"), shlex.join(words)]
 
 
-def _end_on(name: str, token: str, environ: Mapping[str, str]) -> str | None:
+def _end_on(name: str, token: str, environ: Mapping[str, str], at_once: int) -> str | None:
     """Return why a node may still run processes of the job; None if it does not."""
-    done = _run_on(name, [token], environ)
+    done = _run_on(name, [token], environ, at_once)
     if isinstance(done, str):
         return done
     left = done.stdout.split()
@@ -94,20 +114,27 @@ def run_on_each(
     program: which needs the standard library alone.
     Returns: by node how it ended, or why it could not be run.
     """
-    return _on_each(nodes, lambda name: _run_on(name, words, os.environ, program, timeout_s))
+
+    def run_on(name: str, at_once: int) -> subprocess.CompletedProcess[str] | str:
+        return _run_on(name, words, os.environ, at_once, program, timeout_s)
+
+    return _on_each(nodes, run_on)
 
 
 def _run_on(
     name: str,
     words: Sequence[str],
     environ: Mapping[str, str],
+    at_once: int,
     program: str = leftovers.__file__,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str] | str:
-    """Run a file of Python on a node; return why it could not be, if so."""
+    """Run a file of Python on one of the nodes that are asked at once; return why it could not be,
+    if so."""
     command = reach(name, [sys.executable, "-I", "-S", "-", *words], environ)
     source = Path(program).read_text()
     timeout_s = timeout_s or (ANSWER_S if command[0] == "srun" else LOGIN_S)
+    timeout_s = patience(timeout_s, at_once)
     try:
         done = subprocess.run(
             command,

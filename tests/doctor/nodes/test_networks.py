@@ -1,6 +1,6 @@
 """Networks that lead nowhere: which MPI is kept from, and by what."""
 
-from phalanx.doctor.nodes.networks import addresses_to_try, judge_networks
+from phalanx.doctor.nodes.networks import addresses_to_try, hosts_after, judge_networks
 from phalanx.jobs.networks import network_variables
 
 HOSTS = ("n0", "n1", "n2")
@@ -65,3 +65,12 @@ def test_each_mpi_is_told_in_its_own_words() -> None:
     assert network_variables("mpich", dict.fromkeys(networks), {}) == {}
     chosen = {"OMPI_MCA_btl_tcp_if_exclude": "docker0,lo"}
     assert network_variables("openmpi", networks, chosen) == {}
+
+
+def test_of_a_thousand_nodes_each_is_tried_by_a_few() -> None:
+    """Each node resolved the names of all others, within 2 s: those of good ones had no address."""
+    hosts = [f"n{number}" for number in range(1000)]
+    tried = [other for place in range(1000) for other in hosts_after(hosts, place)]
+    assert {tried.count(host) for host in hosts[::97]} == {8}
+    assert len(tried) == 8000
+    assert hosts_after(["n0", "n1", "n2"], 1) == ["n2", "n0"]

@@ -1,5 +1,6 @@
 """Nodes that cannot be asked, and this machine, which can."""
 
+import resource
 import socket
 import subprocess
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 
 from phalanx.doctor.nodes.interview import words_in
 from phalanx.doctor.nodes.reach import (
+    SlowLogins,
     ask_nodes,
     describe_failure,
     is_this_machine,
+    open_files,
     remote_command,
 )
 
@@ -109,3 +112,30 @@ def test_words_are_only_written_where_they_can_be(tmp_path: Path) -> None:
             assert Path(file).read_text() == word
             assert Path(file).parent == tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(("num_nodes", "answer_s"), [(3, 9), (1000, 25)])
+def test_of_a_thousand_slow_logins_a_few_are_named(
+    num_nodes: int, answer_s: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = SlowLogins(num_nodes)
+    for number in range(num_nodes):
+        slow.tell(f"n{number}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"phalanx: n0: no answer within {answer_s} s, waiting up to ")
+    assert len(lines) == min(num_nodes, 9)
+    assert lines[-1].startswith("phalanx: more than 8 nodes are slow") == (num_nodes > 8)
+
+
+def test_sessions_get_the_open_files_that_they_need() -> None:
+    """Beyond some 300 nodes a limit of 1,024 files ended the preflight with a traceback."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        with open_files(1000):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(1512, before[1])
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 512
+        with open_files(before[1]):  # more than there are
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -23,6 +23,7 @@ from phalanx.doctor.nodes.survey import FAILED, Survey
 from phalanx.jobs.allocation import HOSTS
 from phalanx.jobs.command import mpi_job
 from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.elsewhere import CONNECT_S, num_waves
 from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.job import Job
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started, read_log
@@ -48,8 +49,10 @@ class Meeting:
         patience_s: float = SURVEY_S,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """question: as `survey` takes it. variables: for the launcher and the ranks."""
-        self._hosts, self._mpi, self._patience_s = hosts, mpi, patience_s
+        """question: as `survey` takes it. patience_s: for a launcher to start a rank on each of one
+        wave of nodes. variables: for the launcher and the ranks."""
+        self._hosts, self._mpi = hosts, mpi
+        self._patience_s = patience_s + CONNECT_S * (num_waves(len(hosts)) - 1)
         self._found: Survey | Finding | None = None
         environ = {**os.environ, HOSTS: ",".join(f"{host}:1" for host in hosts)}
         program = [*SURVEY_PROGRAM, json.dumps(question)]
@@ -62,7 +65,7 @@ class Meeting:
             self._job = self._start()
             stack.callback(lambda: self._job.end())
             self._stack = stack.pop_all()
-        self._until_s = time.monotonic() + patience_s
+        self._until_s = time.monotonic() + self._patience_s
 
     def _start(self) -> Job:
         return Job.start([self._command], self._folder / LAUNCHER_LOG)

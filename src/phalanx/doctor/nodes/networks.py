@@ -38,9 +38,14 @@ def addresses_to_try(networks: Networks) -> dict[str, list[str]]:
             continue
         around = [host for host in hosts if host in found]
         for place, host in enumerate(around):
-            others = [*around[place + 1 :], *around[:place]][:_MAX_PEERS]
-            tried[host] += [found[other][1] for other in others]
+            tried[host] += [found[other][1] for other in hosts_after(around, place)]
     return tried
+
+
+def hosts_after(hosts: Sequence[str], place: int) -> list[str]:
+    """Return the hosts that the one at a place tries: some after it, in a circle, so that as many
+    try each host."""
+    return [*hosts[place + 1 :], *hosts[:place]][:_MAX_PEERS]
 
 
 def judge_networks(networks: Networks, unreachable: Mapping[str, Sequence[str]]) -> JudgedNetworks:

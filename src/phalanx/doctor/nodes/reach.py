@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import secrets
 import shlex
 import socket
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -22,12 +23,21 @@ from phalanx.doctor.examine import Finding, problem
 from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.facts import ANSWER
 from phalanx.doctor.nodes.interview import Ask, NodeFacts, ask_more, words_in
-from phalanx.doctor.nodes.networks import addresses_to_try
+from phalanx.doctor.nodes.networks import addresses_to_try, hosts_after
 from phalanx.doctor.nodes.plan import PACKAGES, SAME, how_to_install
-from phalanx.jobs.elsewhere import ANSWER_S, CONNECT_S, LOGIN_S
+from phalanx.jobs.elsewhere import (
+    ANSWER_S,
+    CONNECT_S,
+    LOGIN_S,
+    MAX_NODES_AT_ONCE,
+    patience,
+)
 
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
-_MAX_THREADS = 128
+_FILES = 4
+"""Files that are open for a session: two pipes, its errors, and one while it is started."""
+_MAX_SLOW = 8
+"""Slow nodes that are named."""
 _PORTS = range(40_000, 60_000)
 """Ports where ranks listen, and hardly anything else: a kernel answers that nobody does."""
 _NOT_STARTED = (126, 127)  # exit codes of a shell whose command is no program
@@ -54,11 +64,31 @@ class NodeFailedError(Exception):
         self.finding = finding
 
 
+class SlowLogins:
+    """Times that nodes get which are asked at once, and lines on those that take long."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self.answer_s, self.login_s = patience(ANSWER_S, num_nodes), patience(LOGIN_S, num_nodes)
+        self._count, self._lock = 0, threading.Lock()
+
+    def tell(self, host: str) -> None:
+        """Print that the login of a node is slow; of many, that there are more."""
+        with self._lock:
+            self._count += 1
+            count = self._count
+        text = f"{host}: no answer within {self.answer_s:g} s, waiting up to {self.login_s:g} s"
+        if count > _MAX_SLOW:
+            text = f"more than {_MAX_SLOW} nodes are slow: waiting as long for each"
+        if count <= _MAX_SLOW + 1:
+            print(f"phalanx: {text} for its login", file=sys.stderr, flush=True)
+
+
 class SshSession:
     """The node's Python, started over ssh; it ends with the `with` block, or when we die."""
 
-    def __init__(self, host: str) -> None:
-        self._host, self._timed_out, self._is_in = host, False, False
+    def __init__(self, host: str, slow: SlowLogins) -> None:
+        """slow: those of all nodes that are asked at once."""
+        self._host, self._slow, self._timed_out, self._is_in = host, slow, False, False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
         source = Path(facts.__file__).read_bytes()
         try:
@@ -71,12 +101,16 @@ class SshSession:
         except FileNotFoundError:
             mend = "install OpenSSH's client here"
             raise NodeFailedError(problem(host, "there is no ssh here", mend)) from None
+        except OSError as error:  # too many processes or open files
+            mend = "raise the limits here: ulimit -n, ulimit -u"
+            raise NodeFailedError(problem(host, f"ssh: {error.strerror}", mend)) from None
         self._write(source)
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Ask, and wait for the answer. Raises: NodeFailedError."""
-        timers = [threading.Timer(ANSWER_S if self._is_in else LOGIN_S, self._give_up)]
-        timers += [] if self._is_in else [threading.Timer(ANSWER_S, self._tell)]
+        answer_s, login_s = self._slow.answer_s, self._slow.login_s
+        timers = [threading.Timer(answer_s if self._is_in else login_s, self._give_up)]
+        timers += [] if self._is_in else [threading.Timer(answer_s, self._slow.tell, [self._host])]
         for timer in timers:
             timer.start()
         try:
@@ -100,6 +134,7 @@ class SshSession:
                 said,
                 sys.executable,
                 install=_how_to_install(self._host),
+                waited_s=answer_s if self._is_in else login_s,
             )
         )
 
@@ -108,10 +143,6 @@ class SshSession:
         with contextlib.suppress(BrokenPipeError):  # its exit code says why
             self._process.stdin.write(data)
             self._process.stdin.flush()
-
-    def _tell(self) -> None:
-        text = f"{self._host}: no answer within {ANSWER_S:g} s, waiting up to {LOGIN_S:g} s"
-        print(f"phalanx: {text} for its login", file=sys.stderr, flush=True)
 
     def _give_up(self) -> None:
         self._timed_out = True
@@ -151,16 +182,22 @@ def _how_to_install(host: str) -> str:
 
 
 def describe_failure(
-    host: str, code: int | None, said: str, python: str, *, install: str = SAME
+    host: str,
+    code: int | None,
+    said: str,
+    python: str,
+    *,
+    install: str = SAME,
+    waited_s: float = LOGIN_S,
 ) -> Finding:
     """Return host, reason and mend.
 
-    code: of ssh, None after `LOGIN_S`; said: on stderr; install: mend for a host without `python`.
+    code: of ssh, None after `waited_s`; said: on stderr; install: mend for a host without `python`.
     """
     lines = [words for line in said.splitlines() if (words := line.strip(" @\r\t"))]
     last = lines[-1] if lines else "no word"
     if code is None:
-        return problem(host, f"no answer within {LOGIN_S:g} s", f"ssh {host} {python} --version")
+        return problem(host, f"no answer within {waited_s:g} s", f"ssh {host} {python} --version")
     if code in _NOT_STARTED:
         return problem(host, f"has no {python}", install)
     if code != _SSH_FAILED:
@@ -187,22 +224,41 @@ def is_this_machine(name: str) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def open_files(number: int) -> Iterator[None]:
+    """Let this process open so many files more in the block, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        most = soft + number if hard == resource.RLIM_INFINITY else min(soft + number, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def ask_nodes(
     hosts: Sequence[str], question: Mapping[str, Any]
 ) -> tuple[dict[str, NodeFacts], list[Finding]]:
-    """Ask all hosts at once; return the answers of those that gave any, and why others did not.
+    """Ask all hosts, wave by wave; return the answers of those that gave any, and why others did
+    not.
 
-    question: as `facts.answer` takes it. Words are written to the folders, for a moment, only when
-    all hosts have answered.
+    question: as `facts.answer` takes it; each host resolves the names of some others. Words are
+    written to the folders, for a moment, only when all hosts have answered.
     """
-    with ThreadPoolExecutor(min(len(hosts), _MAX_THREADS)) as pool, contextlib.ExitStack() as stack:
+    slow, names = SlowLogins(len(hosts)), question["names"]
+    with (
+        open_files(_FILES * len(hosts)),
+        ThreadPoolExecutor(min(len(hosts), MAX_NODES_AT_ONCE)) as pool,
+        contextlib.ExitStack() as stack,
+    ):
 
         def begin(host: str) -> tuple[Ask, dict[str, Any]] | Finding:
             try:
                 ask: Ask = facts.answer
                 if not is_this_machine(host):
-                    ask = stack.enter_context(SshSession(host)).ask
-                others = [name for name in question["names"] if name != host]
+                    ask = stack.enter_context(SshSession(host, slow)).ask
+                others = hosts_after(names, names.index(host)) if host in names else names
                 return ask, ask({**question, "names": others})
             except NodeFailedError as error:
                 return error.finding
