@@ -76,7 +76,7 @@ def test_every_flipped_bit_is_refused(tmp_path: Path) -> None:
         ({"global_batch_size": 0}, "global_batch_size"),
         ({"seed": -1}, "seed"),
         ({"schema": 99}, "newer Phalanx: update"),
-        ({"schema": 2}, r"older Phalanx \(manifest schema 2, this one reads 4\)"),
+        ({"schema": 2}, r"older Phalanx \(manifest schema 2, this one reads 5\)"),
     ],
 )
 def test_numbers_out_of_range_are_refused(
@@ -97,7 +97,7 @@ def test_numbers_out_of_range_are_refused(
         (b"", "is damaged"),
         (b"\xff\xfe", "is damaged"),
         (b"[" * 100_000, "is damaged"),
-        (b'{"schema": 4, "phalanx": "0"}', "is damaged"),
+        (b'{"schema": 5, "phalanx": "0"}', "is damaged"),
         (b"{}", "older Phalanx"),
     ],
 )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.checkpoints.contents import CheckpointFile, TensorFile
+from phalanx.checkpoints.contents import CheckpointFile, TensorFile, write_files
 from phalanx.checkpoints.folder import replacing
 from phalanx.checkpoints.manifest import (
     MODEL_FILE,
@@ -22,35 +22,36 @@ from phalanx.checkpoints.manifest import (
     verify,
     write_manifest,
 )
-from phalanx.checkpoints.tensor_file import read_tensors
-from phalanx.errors import UserError
+from phalanx.checkpoints.parts import WrittenByOthers, named_checkpoint
+from phalanx.checkpoints.tensor_file import read_tensors, stored_files
 
 
 def model_files(model: nn.Module, optimizer: Optimizer) -> list[CheckpointFile]:
     """Return the files of a model and its optimizer that one rank holds in full."""
     return [
-        TensorFile.of(MODEL_FILE, model_tensors(model)),
-        TensorFile.of(OPTIMIZER_FILE, optimizer_tensors(model, optimizer)),
+        *TensorFile.all_of(MODEL_FILE, model_tensors(model)),
+        *TensorFile.all_of(OPTIMIZER_FILE, optimizer_tensors(model, optimizer)),
     ]
 
 
-def write_checkpoint(folder: Path, manifest: Manifest, files: Iterable[CheckpointFile]) -> Path:
+def write_checkpoint(
+    folder: Path,
+    manifest: Manifest,
+    files: Iterable[CheckpointFile],
+    others: WrittenByOthers | None = None,
+) -> Path:
     """Publish `files`, written in their order, with the manifest. Returns: the checkpoint.
 
-    manifest: without its `files`, which are filled in here.
+    manifest: without its `files`, which are filled in here. others: ranks that write files, too,
+    into the hidden folder, which `begin` has made.
     Raises: UserError when it cannot be written; what was there before is untouched.
     """
     target = folder / folder_name(*manifest.position)
-    try:
-        with replacing(target) as new:
-            for file in files:
-                file.write(new)
-            write_manifest(new, manifest)
-    except OSError as error:
-        raise UserError(
-            f"checkpoint {target} could not be written: {error.strerror or error}; earlier "
-            "checkpoints are as they were: mend that (a full disk: free some space), then resume"
-        ) from error
+    with named_checkpoint(target), replacing(target, is_begun=others is not None) as new:
+        stored = write_files(files, new)
+        if others is not None:
+            stored |= others.stored(new)
+        write_manifest(new, manifest, stored)
     return target
 
 
@@ -63,8 +64,8 @@ def load_checkpoint(
     Raises: UserError when a file is damaged.
     """
     manifest = verify(checkpoint, rank=rank)
-    tensors = read_tensors(checkpoint / MODEL_FILE)
-    fill(model, optimizer, tensors, read_tensors(checkpoint / OPTIMIZER_FILE))
+    tensors = read_tensors(*stored_files(checkpoint, MODEL_FILE))
+    fill(model, optimizer, tensors, read_tensors(*stored_files(checkpoint, OPTIMIZER_FILE)))
     return manifest
 
 

@@ -4,14 +4,22 @@ arrive from other ranks, until `SnapshotMemory` has copied them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from phalanx.checkpoints.tensor_file import Spec, in_file_order, write_stream
+from phalanx.checkpoints.manifest import StoredFile
+from phalanx.checkpoints.tensor_file import (
+    Spec,
+    file_names,
+    in_file_order,
+    in_windows,
+    write_stream,
+)
 
 
 @dataclass(frozen=True)
@@ -30,9 +38,19 @@ class TensorFile:
         specs = {key: Spec.of(tensor) for key, tensor in tensors.items()}
         return cls(name, specs, [tensors[key] for key in in_file_order(specs)])
 
-    def write(self, folder: Path) -> None:
+    @classmethod
+    def all_of(cls, name: str, tensors: Mapping[str, Tensor]) -> list[TensorFile]:
+        """Return the files of tensors that are all here, as many as their size asks for."""
+        specs = {key: Spec.of(tensor) for key, tensor in tensors.items()}
+        windows = in_windows(specs, in_file_order(specs))
+        return [
+            cls.of(own, {key: tensors[key] for key in window})
+            for own, window in zip(file_names(name, len(windows)), windows, strict=True)
+        ]
+
+    def write(self, folder: Path) -> StoredFile:
         """Write the file into the folder of a new checkpoint. Raises: OSError."""
-        write_stream(folder / self.name, self.specs, self.tensors, self.metadata)
+        return write_stream(folder / self.name, self.specs, self.tensors, self.metadata)
 
 
 @dataclass(frozen=True)
@@ -42,12 +60,34 @@ class TextFile:
     name: str
     text: str
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path) -> StoredFile:
         """Write the file into the folder of a new checkpoint. Raises: OSError."""
-        (folder / self.name).write_text(self.text)
+        content = self.text.encode()
+        (folder / self.name).write_bytes(content)
+        return StoredFile(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
-CheckpointFile = TensorFile | TextFile
+@dataclass(frozen=True)
+class SentParts:
+    """This rank's parts of a file that another rank writes, in its place among the files."""
+
+    send: Callable[[], object]
+    """Sends them. Collective."""
+
+
+CheckpointFile = TensorFile | TextFile | SentParts
+
+
+def write_files(files: Iterable[CheckpointFile], folder: Path) -> dict[str, StoredFile]:
+    """Write files into the folder of a new checkpoint, in their order, and send the parts that
+    other ranks write. Raises: OSError."""
+    stored = {}
+    for file in files:
+        if isinstance(file, SentParts):
+            file.send()
+        else:
+            stored[file.name] = file.write(folder)
+    return stored
 
 
 class SnapshotMemory:
@@ -57,8 +97,15 @@ class SnapshotMemory:
         self._memory: dict[tuple[str, str], Tensor] = {}
 
     def copy(self, files: Iterable[CheckpointFile]) -> list[CheckpointFile]:
-        """Return the same files with tensors of this memory, which the next call overwrites."""
-        return [each if isinstance(each, TextFile) else self._copy(each) for each in files]
+        """Return the same files with tensors of this memory, which the next call overwrites; parts
+        of those that other ranks write are sent."""
+        copies: list[CheckpointFile] = []
+        for each in files:
+            if isinstance(each, SentParts):
+                each.send()
+            else:
+                copies.append(each if isinstance(each, TextFile) else self._copy(each))
+        return copies
 
     def _copy(self, file: TensorFile) -> TensorFile:
         names = in_file_order(file.specs)

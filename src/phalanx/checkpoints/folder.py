@@ -56,16 +56,27 @@ def readable_folders(folder: Path) -> list[Path]:
     return visible + [p for p, name in _hidden(folder, _ASIDE) if name not in names]
 
 
+def begin(target: Path) -> Path:
+    """Make the empty hidden folder that is to become `target`. Raises: OSError."""
+    new = hidden_new(target)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    return new
+
+
+def hidden_new(target: Path) -> Path:
+    """Return the hidden folder that is to become `target`."""
+    return _hidden_path(target, _NEW)
+
+
 @contextlib.contextmanager
-def replacing(target: Path) -> Iterator[Path]:
+def replacing(target: Path, *, is_begun: bool = False) -> Iterator[Path]:
     """Give an empty hidden folder to fill, and publish it as `target` at the end of the block.
 
     Nothing is left of it when the block fails, a request to end included; `target` is as it was
-    before then. Raises: OSError.
+    before then. is_begun: `begin` has made it. Raises: OSError.
     """
-    new = _hidden_path(target, _NEW)
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
+    new = hidden_new(target) if is_begun else begin(target)
     try:
         yield new
         publish(new, target)

@@ -1,39 +1,35 @@
-"""Gathering of all ranks' tensors on rank 0, one after the other, over the ranks' own messages.
+"""Gathering of all ranks' tensors on those that write them, over the ranks' own messages.
 
-So one rank alone writes a checkpoint, and no folder needs to be seen by more nodes than its own.
-Rank 0 needs memory for the largest tensor beside what it holds.
+Full tensors are assembled window by window, such as all tensors of a file, on one rank or on many
+at once. Rank 0 decides which rank sends what, so that no other needs to know the parts of all. A
+rank that assembles needs memory for its window, the others for a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeVar
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from phalanx.checkpoints.tensor_file import Spec, in_file_order, raw
+from phalanx.checkpoints.tensor_file import Spec, in_windows, raw
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 
+MESSAGE_BYTES = 64 << 20
+"""Bytes of a message, and of the memory of one on its way."""
+_MAX_NAMED = 8
+
 T = TypeVar("T")
-
-
-class Box(NamedTuple):
-    """A box of a tensor, and the rank that sends it."""
-
-    rank: int
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def slices(self) -> tuple[slice, ...]:
-        return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True))
-
-    @property
-    def num_elements(self) -> int:
-        return int(np.prod(self.sizes, dtype=np.int64))
+Bytes = NDArray[np.uint8]
+Split = Callable[[Mapping[str, Spec]], Sequence[Sequence[str]]]
+"""Returns the tensors of each window."""
 
 
 class LocalBox(NamedTuple):
@@ -46,97 +42,307 @@ class LocalBox(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class GatherPlan(NamedTuple):
-    """Sender of each box of each tensor; the same on every rank."""
+class RankBoxes(NamedTuple):
+    """A rank's shards, as rank 0 is told of them."""
+
+    specs: bytes
+    """JSON: type and shape of each full tensor, by name."""
+    starts: NDArray[np.int64]
+    """Number of each shard's first element within the tensor, (tensors,)."""
+    counts: NDArray[np.int64]
+    """Elements of each shard, (tensors,)."""
+
+    @classmethod
+    def of(cls, local: Mapping[str, LocalBox]) -> RankBoxes:
+        specs = {name: (box.code, box.shape) for name, box in local.items()}
+        starts = [
+            sum(o * int(np.prod(box.shape[dim + 1 :])) for dim, o in enumerate(box.offsets))
+            for box in local.values()
+        ]
+        counts = [int(np.prod(box.sizes)) for box in local.values()]
+        return cls(
+            msgspec.json.encode(specs), np.array(starts, np.int64), np.array(counts, np.int64)
+        )
+
+
+class Senders(NamedTuple):
+    """Ranks that send the shards, of equal ones the first."""
 
     specs: dict[str, Spec]
-    """Specs of full tensors, in the order of the file."""
-    boxes: dict[str, list[Box]]
+    are_sent: list[bytes]
+    """Of each rank, whether it sends each of its shards; packed bits."""
+    num_bytes: NDArray[np.int64]
+    """Bytes that each rank sends for each window, (ranks, windows)."""
 
 
-def gather_objects(group: Group | None, value: T) -> list[T]:
-    """Return every rank's `value`. Collective; group: None for a single rank.
+class GatherPlan(NamedTuple):
+    """What a rank sends of which tensors, and how much comes from others."""
 
-    Costs two broadcasts per rank: for descriptions of tensors, not their bytes.
-    """
+    specs: Mapping[str, Spec]
+    """Specs of full tensors."""
+    windows: Sequence[Sequence[str]]
+    """Names of the tensors of each window, the same on every rank."""
+    sent: Mapping[str, LocalBox]
+    """Shards that this rank sends."""
+    num_bytes: NDArray[np.int64]
+    """As of `Senders`."""
+
+
+def gather_objects(group: Group | None, value: T) -> Iterable[T]:
+    """Return every rank's `value` on rank 0, received as it is asked for; elsewhere send it, and
+    return nothing. Collective; pickled, for descriptions of tensors."""
     if group is None:
         return [value]
-    return [group.share(value, root=rank) for rank in range(group.size)]
+    if group.rank == 0:
+        return chain([value], (_receive_object(group, peer) for peer in range(1, group.size)))
+    text = np.frombuffer(pickle.dumps(value), np.uint8).copy()
+    for array in (np.array([len(text)]), text):
+        group.send(Buffer.of(array), dest=0).wait()
+    return []
 
 
-def make_gather_plan(group: Group | None, local: Mapping[str, LocalBox]) -> GatherPlan:
-    """Decide the sender of each box of each tensor; of equal boxes the first rank's. Collective.
+def _receive_object(group: Group, source: int) -> Any:
+    length = np.zeros(1, np.int64)
+    group.receive(Buffer.of(length), source=source).wait()
+    text = np.empty(length[0], np.uint8)
+    group.receive(Buffer.of(text), source=source).wait()
+    return pickle.loads(text.tobytes())
 
-    Raises: RuntimeError when the boxes do not make up the tensors.
+
+def make_gather_plan(
+    group: Group | None, local: Mapping[str, LocalBox], split: Split
+) -> GatherPlan:
+    """Decide on rank 0 which rank sends each shard. Collective: p - 1 messages to rank 0, and a
+    broadcast.
+
+    Raises: RuntimeError, on every rank, when the shards do not make up the tensors.
     """
-    return _merge(gather_objects(group, dict(local)))
+    rows = gather_objects(group, RankBoxes.of(local))
+    found: Senders | str = ""
+    if group is None or group.rank == 0:
+        try:
+            found = choose_senders(rows, split)
+        except RuntimeError as error:
+            found = str(error)
+    found = found if group is None else group.share(found)
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    bits = np.frombuffer(found.are_sent[0 if group is None else group.rank], np.uint8)
+    are_sent = np.unpackbits(bits, count=len(local)).astype(bool)
+    sent = {
+        name: box for (name, box), is_sent in zip(local.items(), are_sent, strict=True) if is_sent
+    }
+    return GatherPlan(found.specs, split(found.specs), sent, found.num_bytes)
 
 
-def _merge(rows: list[dict[str, LocalBox]]) -> GatherPlan:
+def choose_senders(rows: Iterable[RankBoxes], split: Split) -> Senders:
+    """Choose the rank that sends each shard. rows: of the ranks, in their order. Pure.
+
+    Cost: some 40 bytes of memory a shard.
+    Raises: RuntimeError when the shards do not make up the tensors.
+    """
     specs: dict[str, Spec] = {}
-    by_offsets: dict[str, dict[tuple[int, ...], Box]] = {}
+    numbers: dict[str, int] = {}
+    known: dict[bytes, NDArray[np.int64]] = {}  # most ranks have the same tensors
+    tensor_of, starts, counts = [], [], []
     for rank, row in enumerate(rows):
-        for name, local in row.items():
-            spec = Spec(local.code, local.shape)
-            if specs.setdefault(name, spec) != spec:
-                raise RuntimeError(f"{name} is {specs[name]} on one rank, and {spec} on {rank}")
-            if 0 not in local.sizes:
-                box = Box(rank, local.offsets, local.sizes)
-                by_offsets.setdefault(name, {}).setdefault(local.offsets, box)
-    plan = GatherPlan({n: specs[n] for n in in_file_order(specs)}, {})
-    for name, spec in plan.specs.items():
-        boxes = list(by_offsets.get(name, {}).values())
-        if sum(box.num_elements for box in boxes) != spec.num_elements:
-            sent = ", ".join(f"{list(box.sizes)} of rank {box.rank}" for box in boxes) or "none"
-            raise RuntimeError(
-                f"the parts of {name} that {len(rows)} ranks sent ({sent}) do not make up "
-                f"{list(spec.shape)}"
-            )
-        plan.boxes[name] = boxes
-    return plan
+        if row.specs not in known:
+            table = msgspec.json.decode(row.specs, type=dict[str, tuple[str, tuple[int, ...]]])
+            for name, spec in table.items():
+                numbers.setdefault(name, len(numbers))
+                if specs.setdefault(name, Spec(*spec)) != Spec(*spec):
+                    text = f"{name} is {specs[name]} on one rank, and {Spec(*spec)} on {rank}"
+                    raise RuntimeError(text)
+            known[row.specs] = np.array([numbers[name] for name in table], np.int64)
+        tensor_of.append(known[row.specs])
+        starts.append(row.starts)
+        counts.append(row.counts)
+    ranks = np.repeat(np.arange(len(counts)), [len(one) for one in counts])
+    tensor, start, count = map(np.concatenate, (tensor_of, starts, counts))
+    elements = np.array([spec.num_elements for spec in specs.values()], np.int64)
+    first_element = np.cumsum(elements) - elements
+    held = np.flatnonzero(count)
+    _, first = np.unique((first_element[tensor] + start)[held], return_index=True)
+    chosen = held[np.sort(first)]
+    sums = np.zeros(len(specs), np.int64)
+    np.add.at(sums, tensor[chosen], count[chosen])
+    if (wrong := np.flatnonzero(sums != elements)).size:
+        name = list(specs)[wrong[0]]
+        of_it = chosen[tensor[chosen] == wrong[0]]
+        sent = [f"{count[one]} of rank {ranks[one]}" for one in of_it[:_MAX_NAMED]]
+        sent += [f"{len(of_it) - _MAX_NAMED} more"] if len(of_it) > _MAX_NAMED else []
+        raise RuntimeError(
+            f"the elements of {name} that {len(counts)} ranks hold ({', '.join(sent) or 'none'}) "
+            f"do not make up {list(specs[name].shape)}"
+        )
+    windows = split(specs)
+    window_of = {name: number for number, names in enumerate(windows) for name in names}
+    window = np.array([window_of[name] for name in specs], np.int64)
+    words = np.array([1 + 2 * len(spec.shape) for spec in specs.values()], np.int64)
+    itemsize = np.array([spec.dtype.itemsize for spec in specs.values()], np.int64)
+    num_bytes = np.zeros((len(counts), len(windows)), np.int64)
+    of_shards = (8 * words[tensor] + itemsize[tensor] * count)[chosen]
+    np.add.at(num_bytes, (ranks[chosen], window[tensor[chosen]]), of_shards)
+    is_sent = np.zeros(len(count), bool)
+    is_sent[chosen] = True
+    ends = np.cumsum([len(one) for one in counts])[:-1]
+    bits = [np.packbits(own).tobytes() for own in np.split(is_sent, ends)]
+    return Senders(specs, bits, num_bytes)
 
 
-def full_tensors(
-    group: Group | None, plan: GatherPlan, local: Mapping[str, Tensor]
-) -> Iterator[Tensor]:
-    """Yield on rank 0 the full tensors in the plan's order; elsewhere send, and yield nothing.
-    Collective.
+def assemble(
+    group: Group | None,
+    plan: GatherPlan,
+    window_of: Mapping[int, int],
+    local: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Return the full tensors of the window that this rank assembles, if any, and send its shards
+    of the windows of others. Collective.
 
-    held: what this rank has of them, by name; contiguous.
+    window_of: by rank, those that assemble one. local: this rank's shards, contiguous.
+    Cost: a message for each rank that holds something of a window, of `MESSAGE_BYTES` at most.
     """
-    rank = 0 if group is None else group.rank
-    for name, spec in plan.specs.items():
-        full = None
-        for box in plan.boxes[name]:
-            if rank == 0 and box.sizes == spec.shape:
-                full = _obtain(group, box, spec, local.get(name))
-            elif rank == 0:
-                full = _empty(spec.shape, spec.dtype) if full is None else full
-                full[box.slices] = _obtain(group, box, spec, local.get(name))
-            elif box.rank == rank:
-                assert group is not None
-                group.send(_buffer(local[name]), dest=0).wait()
-        if rank == 0:
-            yield _empty(spec.shape, spec.dtype) if full is None else full
+    rank, size = (0, 1) if group is None else (group.rank, group.size)
+    full: dict[str, Tensor] = {}
+    if rank in window_of:
+        full = {n: _begin(plan, n, local.get(n)) for n in plan.windows[window_of[rank]]}
+    for distance in range(1, size):
+        dest, source = (rank + distance) % size, (rank - distance) % size
+        outgoing: Iterator[Bytes] = iter(())
+        if dest in window_of and (total := int(plan.num_bytes[rank, window_of[dest]])):
+            outgoing = packed(_shards(plan, window_of[dest], local), total)
+        incoming = int(plan.num_bytes[source, window_of[rank]]) if rank in window_of else 0
+        assert group is not None
+        messages = _transfer(group, outgoing, dest, incoming, source)
+        if incoming:
+            _unpack(Stream(messages), incoming, full)
+        for _ in messages:
+            pass
+    return full
 
 
-def _obtain(group: Group | None, box: Box, spec: Spec, own: Tensor | None) -> Tensor:
-    if box.rank == 0:
-        assert own is not None
+def _begin(plan: GatherPlan, name: str, own: Tensor | None) -> Tensor:
+    """Return a full tensor with this rank's shard of it: that itself, where it is all."""
+    spec, box = plan.specs[name], plan.sent.get(name)
+    if box is not None and own is not None and box.sizes == spec.shape:
         return own
-    assert group is not None
-    received = _empty(box.sizes, spec.dtype)
-    group.receive(_buffer(received), source=box.rank).wait()
-    return received
+    full = _empty(spec.shape, spec.dtype)
+    if box is not None and own is not None:
+        full[_slices(box.offsets, box.sizes)] = own.cpu()
+    return full
 
 
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _shards(plan: GatherPlan, window: int, local: Mapping[str, Tensor]) -> Iterator[Bytes]:
+    """Yield the place and the values of each shard of a window that this rank sends."""
+    for number, name in enumerate(plan.windows[window]):
+        if name in plan.sent:
+            box = plan.sent[name]
+            yield np.array([number, *box.offsets, *box.sizes], np.int64).view(np.uint8)
+            yield _bytes(local[name])
+
+
+def _unpack(stream: Stream, num_bytes: int, full: dict[str, Tensor]) -> None:
+    """Put the shards of a stream, as of `_shards`, into full tensors."""
+    names = list(full)
+    while stream.num_read < num_bytes:
+        number = np.empty(1, np.int64)
+        stream.fill(number.view(np.uint8))
+        tensor = full[names[number[0]]]
+        place = np.empty(2 * tensor.dim(), np.int64)
+        stream.fill(place.view(np.uint8))
+        offsets, sizes = place[: tensor.dim()].tolist(), place[tensor.dim() :].tolist()
+        target = tensor[_slices(offsets, sizes)]
+        values = target if target.is_contiguous() else _empty(sizes, tensor.dtype)
+        stream.fill(raw(values).numpy())
+        if values is not target:
+            target.copy_(values)
+
+
+def _slices(offsets: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
+
+
+def packed(arrays: Iterable[Bytes], num_bytes: int) -> Iterator[Bytes]:
+    """Yield arrays of `num_bytes` together as messages, each in the memory of the one before."""
+    memory, filled = np.empty(min(num_bytes, MESSAGE_BYTES), np.uint8), 0
+    for array in arrays:
+        start = 0
+        while start < len(array):
+            size = min(len(array) - start, len(memory) - filled)
+            memory[filled : filled + size] = array[start : start + size]
+            start, filled = start + size, filled + size
+            if filled == len(memory):
+                yield memory
+                filled = 0
+    if filled:
+        yield memory[:filled]
+
+
+def _transfer(
+    group: Group, outgoing: Iterable[Bytes], dest: int, num_bytes: int, source: int
+) -> Iterator[Bytes]:
+    """Send messages to one rank while those come that another sends, of `num_bytes` together, and
+    yield these."""
+    incoming = [
+        min(MESSAGE_BYTES, num_bytes - start) for start in range(0, num_bytes, MESSAGE_BYTES)
+    ]
+    for sent, size in zip_longest(outgoing, incoming):
+        received = np.empty(size or 0, np.uint8)
+        requests = []
+        if size:
+            requests.append(group.receive(Buffer.of(received), source=source))
+        if sent is not None:
+            requests.append(group.send(Buffer.of(sent), dest=dest))
+        for request in requests:
+            request.wait()
+        if size:
+            yield received
+
+
+class Stream:
+    """Bytes that arrive as messages."""
+
+    def __init__(self, messages: Iterator[Bytes]) -> None:
+        self._messages, self._rest, self.num_read = messages, np.empty(0, np.uint8), 0
+
+    def fill(self, memory: Bytes) -> None:
+        """Fill `memory` with what comes next."""
+        start = 0
+        while start < len(memory):
+            if not len(self._rest):
+                self._rest = next(self._messages)
+            size = min(len(memory) - start, len(self._rest))
+            memory[start : start + size], self._rest = self._rest[:size], self._rest[size:]
+            start += size
+        self.num_read += start
+
+
+def send_tensors(group: Group, specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
+    """Send tensors to rank 0, which receives them by `receive_tensors`."""
+    total = sum(spec.num_bytes for spec in specs.values())
+    arrays = (_bytes(tensors[name]) for name in specs)
+    for _ in _transfer(group, packed(arrays, total), 0, 0, 0):
+        pass
+
+
+def receive_tensors(group: Group, specs: Mapping[str, Spec], source: int) -> Iterator[Tensor]:
+    """Yield tensors of another rank as they arrive."""
+    total = sum(spec.num_bytes for spec in specs.values())
+    stream = Stream(_transfer(group, (), 0, total, source))
+    for spec in specs.values():
+        tensor = _empty(spec.shape, spec.dtype)
+        stream.fill(raw(tensor).numpy())
+        yield tensor
+
+
+def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="cpu")  # whatever the default is
 
 
-def _buffer(tensor: Tensor) -> Buffer:
+def _bytes(tensor: Tensor) -> Bytes:
     """Return the memory of a contiguous tensor, or of a copy in the host's memory."""
-    return Buffer.of(raw(tensor.cpu()).numpy())
+    found: Bytes = raw(tensor.cpu()).numpy()
+    return found
 
 
 def gathered_by_name(
@@ -148,7 +354,7 @@ def gathered_by_name(
         name: LocalBox(Spec.of(one).code, tuple(one.shape), (0,) * one.dim(), tuple(one.shape))
         for name, one in own.items()
     }
-    plan = make_gather_plan(group, boxes)
-    plan = GatherPlan({name: plan.specs[name] for name in sorted(plan.specs)}, plan.boxes)
+    plan = make_gather_plan(group, boxes, lambda specs: in_windows(specs, sorted(specs)))
     held = {name: tensor.detach().contiguous() for name, tensor in own.items()}
-    return zip(plan.specs, full_tensors(group, plan, held), strict=False)
+    for window in range(len(plan.windows)):
+        yield from assemble(group, plan, {0: window}, held).items()

@@ -99,9 +99,9 @@ def _is_here(checkpoint: Path, manifest: Manifest) -> bool:
         return False
 
 
-def check_written_folder(folder: Path, group: RunGroup) -> str:
+def check_written_folder(folder: Path, group: RunGroup) -> tuple[str, bool]:
     """Return a line for the user where nodes do not share the folder of a run's checkpoints, which
-    rank 0 alone writes; else an empty one. Collective.
+    rank 0 alone writes then, else an empty one; and whether all ranks share it. Collective.
 
     Raises: UserError, on every rank, where a node has newer checkpoints there than rank 0 sees: a
             run that has moved to other nodes would begin anew beside them.
@@ -110,7 +110,7 @@ def check_written_folder(folder: Path, group: RunGroup) -> str:
     seen_by = gather_text(group, f"{host},{json.dumps(newest_position(folder))}")
     hosts, newest = zip(*(text.split(",", 1) for text in seen_by), strict=True)
     if len(set(hosts)) == 1:
-        return ""
+        return "", group.size == 1 or not ranks_without(group, folder)
     positions = [tuple(json.loads(text)) for text in newest]
     rank = positions.index(max(positions))
     if positions[rank] > positions[0]:
@@ -122,11 +122,12 @@ def check_written_folder(folder: Path, group: RunGroup) -> str:
         )
     others = ranks_without(group, folder)
     if not others:
-        return ""
-    return (
+        return "", True
+    line = (
         f"checkpoints: rank 0 writes all of each into {folder} on {hosts[0]}, a folder that "
         f"{by_host(others)} does not share"
     )
+    return line, False
 
 
 def load(checkpoint: Path, strategy: Strategy) -> tuple[Manifest, list[str]]:

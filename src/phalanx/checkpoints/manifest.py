@@ -7,7 +7,9 @@ as safetensors and a `manifest.json`. The folder appears under its name only whe
 from __future__ import annotations
 
 import hashlib
+import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +26,8 @@ PROGRAM_FILE = "program.json"
 """Only in checkpoints of programs: all that is no tensor of the model or of optimizers."""
 TRAINER = "trainer"
 """The program's own option by which `phalanx train` is known."""
-MANIFEST_SCHEMA = 4
-"""Version, since 4 with options of the program; older ones are refused."""
+MANIFEST_SCHEMA = 5
+"""Version, since 5 with tensors in several files where they are large; older ones are refused."""
 
 _KEPT = "kept-"
 
@@ -89,10 +91,16 @@ def is_rank_state_file(name: str) -> bool:
     return name.startswith(_KEPT)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of the files in `folder`, with its own digest."""
-    files = {path.name: _stored(path) for path in sorted(folder.iterdir())}
-    complete = msgspec.structs.replace(manifest, files=files)
+def write_manifest(
+    folder: Path, manifest: Manifest, stored: Mapping[str, StoredFile] | None = None
+) -> None:
+    """Write the manifest of the files in `folder`, with its own digest.
+
+    stored: sizes and hashes of the files, by name; None: they are read.
+    """
+    if stored is None:
+        stored = {path.name: _stored(path) for path in folder.iterdir()}
+    complete = msgspec.structs.replace(manifest, files=dict(sorted(stored.items())))
     signed = msgspec.structs.replace(complete, sha256=_digest(complete))
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(signed), indent=2))
 
@@ -121,9 +129,17 @@ def read_manifest(checkpoint: Path) -> Manifest:
             "it does not have its own SHA-256"
         )
     for name in (MODEL_FILE, OPTIMIZER_FILE):
-        if name not in manifest.files:
+        if name not in manifest.files and not _has_all(manifest, name):
             raise UserError(f"checkpoint {checkpoint}: {MANIFEST} does not name {name}")
     return manifest
+
+
+def _has_all(manifest: Manifest, name: str) -> bool:
+    """Return whether the tensors of `name` are in several files, and none of these is missing."""
+    stem, _, ending = name.rpartition(".")
+    pattern = re.compile(rf"{stem}-\d{{5}}-of-(\d{{5}})\.{ending}")
+    found = [match for each in manifest.files if (match := pattern.fullmatch(each))]
+    return bool(found) and all(int(match[1]) == len(found) for match in found)
 
 
 def verify(checkpoint: Path, *, rank: int | None = None) -> Manifest:

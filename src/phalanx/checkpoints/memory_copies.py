@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.checkpoints.contents import CheckpointFile, TextFile
+from phalanx.checkpoints.contents import CheckpointFile, SentParts, TextFile, write_files
 from phalanx.checkpoints.folder import LOCK, FolderLock, readable_folders, replacing, sweep
 from phalanx.checkpoints.manifest import MANIFEST, Manifest, read_manifest
 from phalanx.checkpoints.writer import StateWriter, gather_files
@@ -111,8 +111,9 @@ class MemoryCopies(StateWriter):
         also = None if self.also is None else partial(self.also, step)
         is_writer = self.strategy.rank == 0 or self._can_write()
         with self.strategy.group.uncounted():
-            files = gather_files(self.strategy, self.shapes, also, is_writer=is_writer)
+            files, _ = gather_files(self.strategy, self.shapes, also, is_writer=is_writer)
             if not is_writer:
+                write_files(files, self.folder)  # which are parts of those of rank 0
                 return
             self._take()
             self._num_bytes = sum(map(_bytes_of, files))
@@ -203,7 +204,7 @@ def _make(folder: Path) -> None:
 def _bytes_of(file: CheckpointFile) -> int:
     if isinstance(file, TextFile):
         return len(file.text)
-    return sum(spec.num_bytes for spec in file.specs.values())
+    return 0 if isinstance(file, SentParts) else sum(spec.num_bytes for spec in file.specs.values())
 
 
 class FoundCopy(NamedTuple):

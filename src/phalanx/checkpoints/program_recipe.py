@@ -20,7 +20,7 @@ from phalanx.checkpoints.find import FoundCheckpoint
 from phalanx.checkpoints.manifest import MODEL_FILE, TRAINER, Manifest, Value
 from phalanx.checkpoints.nested import NestedEncoder
 from phalanx.checkpoints.program import NOT_SAVED
-from phalanx.checkpoints.tensor_file import Spec, read_specs
+from phalanx.checkpoints.tensor_file import Spec, read_specs, stored_files
 from phalanx.errors import UserError
 
 WITHIN_EPOCH = {
@@ -135,7 +135,7 @@ def check_model(checkpoint: Path, there: str, here: str, tensors: Mapping[str, T
     there, here: names of the models' classes.
     """
     specs = {name: Spec.of(tensor) for name, tensor in tensors.items()}
-    if differing := differing_tensors(read_specs(checkpoint / MODEL_FILE), specs):
+    if differing := differing_tensors(read_specs(*stored_files(checkpoint, MODEL_FILE)), specs):
         classes = f" ({there} there, {here} here)" if there != here else ""
         raise UserError(f"checkpoint {checkpoint} is of another model{classes}: {differing}")
 

@@ -1,24 +1,25 @@
 """State that each rank keeps for itself between steps, in a checkpoint: one file per rank.
 
 A compressor keeps a residual, which fits one rank, one number of ranks and one set of buckets. A
-run with others begins without it, and reports that. Rank 0 writes all files, from what the other
-ranks send.
+run with others begins without it, and reports that. Each rank writes its file where all share the
+folder; else rank 0 writes all of them, from what the others send.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import Tensor
 
 from phalanx.checkpoints.contents import TensorFile
-from phalanx.checkpoints.gathering import Box, GatherPlan, full_tensors, gather_objects
+from phalanx.checkpoints.gathering import gather_objects, receive_tensors, send_tensors
 from phalanx.checkpoints.manifest import Manifest, is_rank_state_file, rank_state_file
 from phalanx.checkpoints.tensor_file import Spec, in_file_order
-from phalanx.comm.group import Group
 from phalanx.gradients.reducer import RankLocalState
 from phalanx.parallel.strategy import Strategy
 
@@ -29,40 +30,39 @@ class _StateSpec(NamedTuple):
     words: str
     plan: list[list[int]]
     specs: dict[str, Spec]
+    """Specs of the tensors, in the order of the file."""
 
-    def as_plan(self, rank: int) -> GatherPlan:
-        specs = {name: self.specs[name] for name in in_file_order(self.specs)}
-        boxes = {
-            name: [Box(rank, (0,) * len(spec.shape), spec.shape)] if spec.num_elements else []
-            for name, spec in specs.items()
-        }
-        return GatherPlan(specs, boxes)
+    def file(self, rank: int, tensors: Iterable[Tensor]) -> TensorFile:
+        """Return the file of a rank. tensors: in the order of the file."""
+        words = {"words": self.words, "plan": json.dumps(self.plan)}
+        return TensorFile(rank_state_file(rank), self.specs, tensors, words)
 
 
-def gather_rank_state(strategy: Strategy) -> list[TensorFile]:
-    """Return on rank 0 the files of all ranks, to be written or copied in their order; elsewhere,
-    and where nothing is kept, none. The others have sent theirs when they return. Collective.
+def gather_rank_state(strategy: Strategy, *, is_shared: bool) -> list[TensorFile]:
+    """Return this rank's file where all ranks share the folder; else on rank 0 the files of all
+    ranks, to be written or copied in their order, and elsewhere none, as soon as it is sent.
+    Where nothing is kept, there are none. Collective.
     """
     state = strategy.rank_local_state()
     if state is None:
         return []
-    group = strategy.group.checkpoint_group()
-    own = _StateSpec(
-        state.name, state.plan, {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
-    )
-    rows = gather_objects(group, own)
-    tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
-    if strategy.rank == 0:
-        return [_file(rank, row, group, tensors) for rank, row in enumerate(rows)]
-    for _ in full_tensors(group, own.as_plan(strategy.rank), tensors):
-        pass
-    return []
-
-
-def _file(rank: int, row: _StateSpec, group: Group | None, own: dict[str, Any]) -> TensorFile:
-    plan = row.as_plan(rank)
-    words = {"words": row.words, "plan": json.dumps(row.plan)}
-    return TensorFile(rank_state_file(rank), plan.specs, full_tensors(group, plan, own), words)
+    group, rank = strategy.group.checkpoint_group(), strategy.rank
+    specs = {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
+    specs = {name: specs[name] for name in in_file_order(specs)}
+    own = _StateSpec(state.name, state.plan, specs)
+    file = own.file(rank, [state.tensors[name] for name in specs])
+    if is_shared or group is None:
+        return [file]
+    rows = list(gather_objects(group, own))
+    if rank:
+        tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
+        send_tensors(group, specs, tensors)
+        return []
+    return [file] + [
+        row.file(peer, receive_tensors(group, row.specs, peer))
+        for peer, row in enumerate(rows)
+        if peer
+    ]
 
 
 def load_rank_state(checkpoint: Path, manifest: Manifest, strategy: Strategy) -> str:

@@ -1,14 +1,15 @@
-"""Checkpoints of a model that no rank holds in full: written by rank 0 from the parts of all.
+"""Checkpoints of a model that no rank holds in full: its files are assembled from the parts of all.
 
 The files are those of any other checkpoint, full tensors by the parameter's name, so that one that
-four ranks wrote can go on under any strategy and on any number of ranks. The parts come to rank 0
-as messages, tensor by tensor: the folder need not be shared by the nodes. Each rank reads for
-itself the parts that it holds, from a folder that it must see.
+four ranks wrote can go on under any strategy and on any number of ranks. Where all ranks share the
+folder, each of many writes some of the files; else rank 0 writes all. The parts come to it as
+messages. Each rank reads for itself the parts that it holds, from a folder that it must see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,36 +19,77 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from phalanx.checkpoints.checkpoint import model_tensors, stored_name
-from phalanx.checkpoints.contents import CheckpointFile, TensorFile
-from phalanx.checkpoints.gathering import GatherPlan, LocalBox, full_tensors, make_gather_plan
+from phalanx.checkpoints.contents import CheckpointFile, SentParts, TensorFile
+from phalanx.checkpoints.gathering import GatherPlan, LocalBox, assemble, make_gather_plan
 from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, verify
-from phalanx.checkpoints.tensor_file import Spec, read_specs
+from phalanx.checkpoints.tensor_file import (
+    Spec,
+    file_names,
+    in_file_order,
+    in_windows,
+    read_specs,
+    stored_files,
+)
+from phalanx.comm.group import Group
 from phalanx.parallel.local_shards import local_shard, place_like
 from phalanx.parallel.strategy import Strategy
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def gather_sharded(strategy: Strategy, shapes: Shapes) -> list[CheckpointFile]:
-    """Return on rank 0 the files of model and optimizer, to be written or copied in their order,
-    while the others send; elsewhere none. Collective.
+def gather_sharded(
+    strategy: Strategy, shapes: Shapes, *, is_shared: bool
+) -> tuple[list[CheckpointFile], set[int]]:
+    """Return the files of model and optimizer that this rank writes or copies, and its parts of
+    those of others, in the order in which all ranks come to them; and the ranks that write any.
+    Collective, and so is what is done with them.
 
-    shapes: of the full model's tensors, to which the parts are held.
+    shapes: of the full model's tensors, to which the parts are held. is_shared: all ranks share the
+    folder.
     """
     parts_of = {MODEL_FILE: model_parts(strategy), OPTIMIZER_FILE: optimizer_parts(strategy)}
     group = strategy.group.checkpoint_group()
-    plans = {name: make_gather_plan(group, _local_boxes(parts)) for name, parts in parts_of.items()}
-    streams = {
-        name: full_tensors(group, plans[name], {key: _plain(part) for key, part in parts.items()})
-        for name, parts in parts_of.items()
-    }
-    if strategy.rank > 0:
-        for stream in streams.values():
-            for _ in stream:
-                pass
-        return []
-    _check_shapes(plans, shapes)
-    return [TensorFile(name, plans[name].specs, stream) for name, stream in streams.items()]
+    size, files, writers = strategy.size, list[CheckpointFile](), {0}
+    for name, parts in parts_of.items():
+        plan = make_gather_plan(group, _local_boxes(parts), _in_files)
+        if name == MODEL_FILE:
+            _check_shapes(plan, shapes)
+        local = {key: _plain(part) for key, part in parts.items()}
+        names = file_names(name, len(plan.windows))
+        ranks = writers_of(len(names), size if is_shared else 1, size)
+        writers |= set(ranks)
+        for first in range(0, len(names), len(ranks)):
+            window_of = dict(zip(ranks, range(first, len(names)), strict=False))
+            if (window := window_of.get(strategy.rank)) is None:
+                files.append(SentParts(partial(assemble, group, plan, window_of, local)))
+                continue
+            specs = {key: plan.specs[key] for key in plan.windows[window]}
+            tensors = _tensors(group, plan, window_of, local)
+            files.append(TensorFile(names[window], specs, tensors))
+    return files, writers
+
+
+def writers_of(num_files: int, most: int, size: int) -> list[int]:
+    """Return the ranks that write files, of `size` ranks `most` at most: far from each other, so
+    that they are on different nodes. Rank 0 is the first. Pure."""
+    number = min(num_files, most)
+    return [place * size // number for place in range(number)]
+
+
+def _in_files(specs: Mapping[str, Spec]) -> list[list[str]]:
+    return in_windows(specs, in_file_order(specs))
+
+
+def _tensors(
+    group: Group | None,
+    plan: GatherPlan,
+    window_of: Mapping[int, int],
+    local: Mapping[str, Tensor],
+) -> Iterator[Tensor]:
+    """Yield the tensors of this rank's window, which are assembled when the first is asked for."""
+    full = assemble(group, plan, window_of, local)
+    for name in list(full):
+        yield full.pop(name)
 
 
 def load_sharded(checkpoint: Path, strategy: Strategy) -> Manifest:
@@ -58,9 +100,9 @@ def load_sharded(checkpoint: Path, strategy: Strategy) -> Manifest:
     Raises: UserError when a file is damaged.
     """
     manifest = verify(checkpoint)
-    _read(checkpoint / MODEL_FILE, model_parts(strategy))
-    state = _empty_state(read_specs(checkpoint / OPTIMIZER_FILE), strategy)
-    _read(checkpoint / OPTIMIZER_FILE, state)
+    _read(stored_files(checkpoint, MODEL_FILE), model_parts(strategy))
+    files = stored_files(checkpoint, OPTIMIZER_FILE)
+    _read(files, _empty_state(read_specs(*files), strategy))
     return manifest
 
 
@@ -102,9 +144,9 @@ def _plain(part: Tensor) -> Tensor:
     return local_shard(part).contiguous()
 
 
-def _check_shapes(plans: Mapping[str, GatherPlan], shapes: Shapes) -> None:
+def _check_shapes(plan: GatherPlan, shapes: Shapes) -> None:
     """Raise RuntimeError before anything is written that is not the model."""
-    found = {name: spec.shape for name, spec in plans[MODEL_FILE].specs.items()}
+    found = {name: spec.shape for name, spec in plan.specs.items()}
     wrong = [n for n in {**found, **shapes} if found.get(n) != shapes.get(n)]
     if wrong:
         raise RuntimeError(
@@ -113,18 +155,23 @@ def _check_shapes(plans: Mapping[str, GatherPlan], shapes: Shapes) -> None:
         )
 
 
-def _read(file: Path, into: Mapping[str, Tensor]) -> None:
+def _read(files: Sequence[Path], into: Mapping[str, Tensor]) -> None:
     """Fill this rank's parts from their places in the full tensors."""
-    with safe_open(file, framework="pt") as tensors:
-        for name, tensor in into.items():
-            sizes, offsets = _box(tensor)
-            if 0 in sizes:
-                continue
-            place = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
-            values = tensors.get_slice(name)[place] if place else tensors.get_tensor(name)
-            if tensor.is_complex():
-                values = torch.view_as_complex(values)
-            local_shard(tensor).copy_(values)
+    missing = dict(into)
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            for name in missing.keys() & set(tensors.keys()):
+                tensor = missing.pop(name)
+                sizes, offsets = _box(tensor)
+                if 0 in sizes:
+                    continue
+                place = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
+                values = tensors.get_slice(name)[place] if place else tensors.get_tensor(name)
+                if tensor.is_complex():
+                    values = torch.view_as_complex(values)
+                local_shard(tensor).copy_(values)
+    if missing:
+        raise RuntimeError(f"{files[0].parent} holds no {', '.join(missing)}")
 
 
 def _empty_state(specs: Mapping[str, Spec], strategy: Strategy) -> dict[str, Tensor]:

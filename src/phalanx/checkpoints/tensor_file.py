@@ -8,6 +8,7 @@ is stored as its real view, (…, 2), and named in the header's metadata.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from phalanx.checkpoints.manifest import StoredFile
 from phalanx.errors import UserError
+
+FILE_BYTES = 1 << 30
+"""Most bytes of the tensors of a file, but one tensor may have more: what one rank writes, and has
+room for, while others write the next."""
 
 CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -65,13 +71,45 @@ def in_file_order(specs: Mapping[str, Spec]) -> list[str]:
     return sorted(specs, key=lambda name: (-specs[name].dtype.itemsize, name))
 
 
+def in_windows(specs: Mapping[str, Spec], names: Iterable[str]) -> list[list[str]]:
+    """Divide tensors, in this order, into windows of `FILE_BYTES` at most, or of one tensor."""
+    windows: list[list[str]] = [[]]
+    num_bytes = 0
+    for name in names:
+        if windows[-1] and num_bytes + specs[name].num_bytes > FILE_BYTES:
+            windows.append([])
+            num_bytes = 0
+        windows[-1].append(name)
+        num_bytes += specs[name].num_bytes
+    return windows
+
+
+def file_names(name: str, number: int) -> list[str]:
+    """Return the names of the files that hold the tensors of `name`, as transformers has them."""
+    if number == 1:
+        return [name]
+    stem, _, ending = name.rpartition(".")
+    return [f"{stem}-{each:05d}-of-{number:05d}.{ending}" for each in range(1, number + 1)]
+
+
+def stored_files(folder: Path, name: str) -> list[Path]:
+    """Return the files of a checkpoint that hold the tensors of `name`, in their order."""
+    stem, _, ending = name.rpartition(".")
+    return (
+        [folder / name] if (folder / name).exists() else sorted(folder.glob(f"{stem}-*.{ending}"))
+    )
+
+
 def write_stream(
     path: Path,
     specs: Mapping[str, Spec],
     tensors: Iterable[Tensor],
     metadata: Mapping[str, str] | None = None,
-) -> None:
-    """tensors: of `specs`, in the order of `in_file_order`; each is asked for when it is due."""
+) -> StoredFile:
+    """Write a file, and return its size and hash, of what was meant to be written.
+
+    tensors: of `specs`, in the order of `in_file_order`; each is asked for when it is due.
+    """
     words = dict(metadata or {})
     if complex_names := sorted(name for name, spec in specs.items() if spec.code in _REAL):
         words[_COMPLEX] = json.dumps(complex_names)
@@ -86,33 +124,42 @@ def write_stream(
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
+    digest = hashlib.sha256(head)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(head)
         for tensor in tensors:
             plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-            file.write(raw(plain).numpy().data)
+            values = raw(plain).numpy().data
+            digest.update(values)
+            file.write(values)
+    return StoredFile(sha256=digest.hexdigest(), bytes=len(head) + end)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return all tensors of a file."""
-    tensors: dict[str, Tensor] = load_file(path)
-    with safe_open(path, framework="pt") as file:
-        names = _complex_names(file)
-    return {n: torch.view_as_complex(t) if n in names else t for n, t in tensors.items()}
+def read_tensors(*paths: Path) -> dict[str, Tensor]:
+    """Return all tensors of files."""
+    tensors: dict[str, Tensor] = {}
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            names = _complex_names(file)
+        for name, tensor in load_file(path).items():
+            tensors[name] = torch.view_as_complex(tensor) if name in names else tensor
+    return tensors
 
 
-def read_specs(path: Path) -> dict[str, Spec]:
-    """Return the types and shapes of a file's tensors. Cost: its header is read."""
+def read_specs(*paths: Path) -> dict[str, Spec]:
+    """Return the types and shapes of the tensors of files. Cost: their headers are read."""
     specs = {}
-    with safe_open(path, framework="pt") as file:
-        names = _complex_names(file)
-        keys: Iterable[str] = file.keys()
-        for name in keys:
-            part = file.get_slice(name)
-            code, shape = part.get_dtype(), tuple(part.get_shape())
-            if name in names:
-                code, shape = {real: c for c, real in _REAL.items()}[code], shape[:-1]
-            specs[name] = Spec(code, shape)
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            names = _complex_names(file)
+            keys: Iterable[str] = file.keys()
+            for name in keys:
+                part = file.get_slice(name)
+                code, shape = part.get_dtype(), tuple(part.get_shape())
+                if name in names:
+                    code, shape = {real: c for c, real in _REAL.items()}[code], shape[:-1]
+                specs[name] = Spec(code, shape)
     return specs
 
 

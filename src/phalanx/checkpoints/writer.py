@@ -13,10 +13,17 @@ from pathlib import Path
 import msgspec
 
 from phalanx.checkpoints.checkpoint import model_files, write_checkpoint
-from phalanx.checkpoints.contents import CheckpointFile, SnapshotMemory
-from phalanx.checkpoints.folder import FolderLock, lock
+from phalanx.checkpoints.contents import CheckpointFile, SnapshotMemory, write_files
+from phalanx.checkpoints.folder import FolderLock, begin, lock
 from phalanx.checkpoints.load import check_written_folder
-from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.manifest import Manifest, folder_name
+from phalanx.checkpoints.parts import (
+    Gathered,
+    Notes,
+    WrittenByOthers,
+    named_checkpoint,
+    write_part,
+)
 from phalanx.checkpoints.rank_state import gather_rank_state
 from phalanx.checkpoints.retention import Retention
 from phalanx.comm.shared_folder import named_host
@@ -35,23 +42,30 @@ def gather_files(
     also: Callable[[], Sequence[CheckpointFile]] | None,
     *,
     is_writer: bool,
-) -> list[CheckpointFile]:
-    """Return the files of a checkpoint on a rank that writes or copies them, in their order: rank
-    0, and any other that holds the full state. Collective.
+    is_shared: bool = False,
+) -> tuple[list[CheckpointFile], set[int]]:
+    """Return the files of a checkpoint that this rank writes or copies, and its parts of those of
+    others, in their order; and the ranks that write any. Collective, and so is what is done with
+    them.
 
-    shapes: of the full model's tensors. also: returns further files.
+    shapes: of the full model's tensors. also: returns further files. is_writer: for rank 0, and any
+    other that holds and copies the full state. is_shared: all ranks share the folder, and each may
+    write files of its own.
     """
     files: list[CheckpointFile] = []
+    writers = {0}
     if strategy.is_sharded:
         # It imports DTensor, which takes seconds.
         from phalanx.checkpoints.sharded import gather_sharded
 
-        files += gather_sharded(strategy, shapes)
+        files, writers = gather_sharded(strategy, shapes, is_shared=is_shared)
     else:
-        of_ranks = gather_rank_state(strategy)
-        if is_writer:
-            files += [*model_files(strategy.model, strategy.optimizer), *of_ranks]
-    return [*files, *(also() if also is not None and is_writer else ())]
+        of_ranks = gather_rank_state(strategy, is_shared=is_shared)
+        if is_shared and of_ranks:
+            writers = set(range(strategy.size))
+        files += model_files(strategy.model, strategy.optimizer) if is_writer else []
+        files += of_ranks
+    return [*files, *(also() if also is not None and is_writer else ())], writers
 
 
 @dataclass(kw_only=True)
@@ -74,7 +88,7 @@ class StateWriter:
     _lock: FolderLock | None = None
     _memory: SnapshotMemory = field(default_factory=SnapshotMemory)
     _thread: ThreadPoolExecutor = field(default_factory=checkpoint_thread)
-    _writing: Future[SavedEvent] | None = None
+    _writing: Future[SavedEvent | None] | None = None
 
     def __post_init__(self) -> None:
         self._retention = Retention(self.folder, self.keep)
@@ -89,17 +103,19 @@ class StateWriter:
         files: Sequence[CheckpointFile],
         position: tuple[int, int],
         saved_at: float,
+        others: WrittenByOthers | None = None,
     ) -> SavedEvent:
         """Write a checkpoint and remove those that are no longer kept; on any thread.
 
-        position: epochs done, and samples seen of the next. saved_at: seconds since 1970.
+        position: epochs done, and samples seen of the next. saved_at: seconds since 1970. others:
+        ranks that write files of it into the hidden folder, which is there.
         """
         began = time.perf_counter()
         epochs_done, seen = position
         manifest = msgspec.structs.replace(
             self.manifest, epochs_done=epochs_done, samples_seen=seen, saved_at=saved_at
         )
-        path = write_checkpoint(self.folder, manifest, files)
+        path = write_checkpoint(self.folder, manifest, files, others)
         event = SavedEvent(
             at_s=began - self.began_at,
             epoch=epochs_done if seen else epochs_done - 1,
@@ -111,7 +127,7 @@ class StateWriter:
         self._retention.remove_older(path)
         return event
 
-    def _written(self) -> SavedEvent:
+    def _written(self) -> SavedEvent | None:
         """Wait for the checkpoint that the thread writes. Raises: what writing it has raised."""
         writing, self._writing = self._writing, None
         assert writing is not None, "it was begun"
@@ -128,7 +144,7 @@ class StateWriter:
 class CheckpointWriter(StateWriter):
     """One rank's part in writing checkpoints; collective.
 
-    With `in_background` rank 0 copies what a checkpoint holds, or gathers it, while training is
+    With `in_background` ranks that write copy what they write, or gather it, while training is
     held, and a thread writes the copy. The next checkpoint waits until the last one is written.
     Where ranks may be lost there is no thread: its copy would be lost with rank 0, after the others
     have gone on.
@@ -137,6 +153,8 @@ class CheckpointWriter(StateWriter):
     also: Callable[[], Sequence[CheckpointFile]] | None = None
     """Returns further files of rank 0."""
     in_background: bool = False
+    _is_shared: bool = False
+    """True if all ranks share the folder."""
     _held: tuple[float, float] = (0.0, 0.0)
     """Time at which training went on after the last checkpoint, and seconds it was held for."""
 
@@ -154,7 +172,8 @@ class CheckpointWriter(StateWriter):
         if self.strategy.rank == 0:
             self._lock = lock(self.folder)
         try:
-            return check_written_folder(self.folder, self.strategy.group)
+            notice, self._is_shared = check_written_folder(self.folder, self.strategy.group)
+            return notice
         except BaseException:
             self._unlock()
             raise
@@ -178,7 +197,7 @@ class CheckpointWriter(StateWriter):
         return True
 
     def save(self, position: tuple[int, int]) -> None:
-        """Write a checkpoint, or have it written. Ranks that rank 0 does not need wait for it, so
+        """Write a checkpoint, or have it written. Ranks that write none of it wait for it, so
         that the wait is no part of a step, and nobody goes on without it should rank 0 be lost.
 
         position: epochs done, and samples seen of the next, by all ranks together.
@@ -192,22 +211,45 @@ class CheckpointWriter(StateWriter):
             self.writer.flush()  # a run that goes on from here has records of all before
         self._take()
         with named_host(detect(os.environ)), self.strategy.group.uncounted():
-            is_writer = self.strategy.rank == 0
-            files = gather_files(self.strategy, self.shapes, self.also, is_writer=is_writer)
-            if not is_writer:
-                return
-            if self._lock is None and self.strategy.group.lost:  # that of another rank 0
-                self._lock = lock(self.folder)
-            work = partial(self._write, saved_at=time.time())
-            if self.in_background:
-                files = self._memory.copy(files)
-                self._writing = self._thread.submit(work, files, position)
-            else:
-                written = msgspec.structs.replace(work(files, position), written_s=None)
+            written = self._write_or_submit(position)
         now = time.perf_counter()
         self._held = now - self.began_at, now - began
-        if not self.in_background:
+        if written is not None:
             self._record(written)
+
+    def _write_or_submit(self, position: tuple[int, int]) -> SavedEvent | None:
+        """Write this rank's files of a checkpoint, or have its thread write them; return the event
+        of one that is written, on rank 0."""
+        strategy, group = self.strategy, self.strategy.group
+        is_first, target = strategy.rank == 0, self.folder / folder_name(*position)
+        files, writers = gather_files(
+            strategy, self.shapes, self.also, is_writer=is_first, is_shared=self._is_shared
+        )
+        if is_first and self._lock is None and group.lost:  # that of another rank 0
+            self._lock = lock(self.folder)
+        others: WrittenByOthers | None = None
+        if writers != {0}:
+            if is_first:
+                with named_checkpoint(target):
+                    begin(target)
+            group.barrier()  # the folder is there
+            others = Notes(writers) if self.in_background else Gathered(group.checkpoint_group())
+        elif not is_first:
+            write_files(files, target)  # which are parts of those of rank 0
+            return None
+        work: Callable[[Sequence[CheckpointFile]], SavedEvent | None] = partial(
+            self._write, position=position, saved_at=time.time(), others=others
+        )
+        if not is_first:
+            assert others is not None
+            work = partial(write_part, target=target, rank=strategy.rank, others=others)
+        if not self.in_background:
+            written = work(files)
+            return None if written is None else msgspec.structs.replace(written, written_s=None)
+        files = self._memory.copy(files)
+        if strategy.rank in writers:
+            self._writing = self._thread.submit(work, files)
+        return None
 
     def _take(self) -> None:
         """Record the last checkpoint, once it is written."""
@@ -216,8 +258,8 @@ class CheckpointWriter(StateWriter):
                 written = self._written()
             self._record(written)
 
-    def _record(self, event: SavedEvent) -> None:
-        if self.writer is not None:
+    def _record(self, event: SavedEvent | None) -> None:
+        if self.writer is not None and event is not None:
             at_s, save_s = self._held
             self.writer.add(msgspec.structs.replace(event, at_s=at_s, save_s=save_s))
             self.writer.flush()

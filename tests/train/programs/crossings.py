@@ -1,15 +1,16 @@
 """Each rank: checkpoints of every layout of these ranks, and each layout goes on from the one that
 another has written.
 
-Words: a folder, then `cross`, or `die` (rank 1 is killed while its parts are written), or `again`.
-In the latter two every rank has a folder of its own, which no other sees.
+Words: a folder, then `cross`, or `die` (rank 1 is killed while it sends its parts), or `again`.
+In the latter two every rank has a folder of its own, which no other sees. With `-files` the
+tensors are in many files, which all ranks write into a folder that they share, `cross-files` by
+threads; then rank 1 is killed while it writes one.
 """
 
 import itertools
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "parallel" / "programs"))
 
 import torch
 from on_mesh import ADAM, Case, compare
-from safetensors.torch import load_file
 from tests.parallel.stepping import CROSS_ENTROPY, make_step
 
-from phalanx.checkpoints import gathering, sharded
-from phalanx.checkpoints.checkpoint import load_checkpoint, model_tensors, write_checkpoint
-from phalanx.checkpoints.gathering import full_tensors
+from phalanx.checkpoints import contents, gathering, sharded, tensor_file
+from phalanx.checkpoints.checkpoint import load_checkpoint, model_tensors
 from phalanx.checkpoints.manifest import Manifest
 from phalanx.checkpoints.sharded import load_sharded
-from phalanx.checkpoints.writer import gather_files
+from phalanx.checkpoints.tensor_file import read_tensors, stored_files
+from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.options import DataShape, ModelOptions
@@ -85,10 +85,16 @@ def save(folder: Path, strategy: Strategy, case: Case, epoch: int = 1) -> Path:
         global_batch_size=11,
         epochs_done=epoch,
     )
-    shapes = {n: tuple(tensor.shape) for n, tensor in model_tensors(case.build(3)).items()}
-    files = gather_files(strategy, shapes, None, is_writer=strategy.rank == 0)
-    if strategy.rank == 0:
-        write_checkpoint(folder, manifest, files)
+    writer = CheckpointWriter(
+        folder=folder,
+        strategy=strategy,
+        manifest=manifest,
+        shapes={n: tuple(tensor.shape) for n, tensor in model_tensors(case.build(3)).items()},
+        in_background=sys.argv[2] == "cross-files",
+    )
+    writer.begin()
+    writer.save((epoch, 0))
+    writer.close()
     strategy.group.barrier()
     return folder / f"epoch-{epoch:04d}"
 
@@ -103,7 +109,8 @@ def load(checkpoint: Path, strategy: Strategy) -> None:
 def same_files(found: Path, expected: Path, tolerance: float) -> None:
     """The same tensors by the same names, of the same types."""
     for name in ("model", "optimizer"):
-        mine, theirs = (load_file(path / f"{name}.safetensors") for path in (found, expected))
+        files = (stored_files(path, f"{name}.safetensors") for path in (found, expected))
+        mine, theirs = (read_tensors(*each) for each in files)
         assert mine.keys() == theirs.keys(), f"{found}: {sorted(mine)}, not {sorted(theirs)}"
         for key, tensor in theirs.items():
             assert mine[key].dtype == tensor.dtype and mine[key].shape == tensor.shape, key
@@ -146,22 +153,21 @@ def cross(folder: Path, case: Case, rule: OptimizerConfig, layouts: list[str], r
     compare(found, truth, f"sequential from {before}")
 
 
-def telling(*arguments: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a file, as rank 0 writes them."""
-    for tensor in full_tensors(*arguments):
-        print("a tensor is on its way to the file", flush=True)
-        yield tensor
+def telling(*arguments: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a file, as rank 0 asks for them."""
+    print("a tensor is on its way to the file", flush=True)
+    return gathering.assemble(*arguments)
 
 
-def die_at_the_second_part() -> None:
-    buffer, calls = gathering._buffer, itertools.count()
+def die_at_the_second_call(module: Any, name: str) -> None:
+    function, calls = getattr(module, name), itertools.count()
 
-    def dying(tensor: torch.Tensor) -> Any:
+    def dying(*arguments: Any) -> Any:
         if next(calls):
             os.kill(os.getpid(), signal.SIGKILL)
-        return buffer(tensor)
+        return function(*arguments)
 
-    gathering._buffer = dying
+    setattr(module, name, dying)
 
 
 def main(folder: Path, what: str) -> None:
@@ -169,21 +175,27 @@ def main(folder: Path, what: str) -> None:
     world = World.create(timeout_s=30)
     rank, size = world.rank, world.size
     world.close()
-    if what == "cross":
+    if what.endswith("-files"):
+        tensor_file.FILE_BYTES = 3000
+    if what.startswith("cross"):
         cross(folder / "gpt", GPT, ADAM, LAYOUTS, rank)
         cross(folder / "mlp", MLP, PLAIN, ["shard=2,tp=2"], rank)
     else:
-        (folder / str(rank)).mkdir(exist_ok=True)
-        os.chdir(folder / str(rank))
-        folder = Path("saved")
+        if not what.endswith("-files"):
+            (folder / str(rank)).mkdir(exist_ok=True)
+            os.chdir(folder / str(rank))
+            folder = Path()
+        folder /= "saved"
         strategy = make("shard=2", MLP)
         strategy.prepare(MLP.build(3), ADAM)
         train(strategy, MLP, 0)
-        if what == "die":
+        if what.startswith("die"):
             save(folder, strategy, MLP)
-            sharded.full_tensors = telling
-            if rank == 1:
-                die_at_the_second_part()
+            sharded.assemble = telling
+            if rank == 1 and what.endswith("-files"):
+                die_at_the_second_call(contents, "write_stream")
+            elif rank == 1:
+                die_at_the_second_call(gathering, "_bytes")
         save(folder, strategy, MLP, 2)
         strategy.close()
     print(f"\nrank {rank} of {size} is done", flush=True)
