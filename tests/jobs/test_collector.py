@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.jobs import collector as collector_module
 from phalanx.jobs import rank_log
-from phalanx.jobs.collector import Collector, Files
-from phalanx.jobs.frames import MAX_DATA, Frame, frames_of
+from phalanx.jobs.collector import SATURATED, Collector, Files
+from phalanx.jobs.frames import FRAME_BYTES, MAX_DATA, Decoder, Frame, Packer, frames_of
 from phalanx.jobs.rank_end import read_ends
-from phalanx.jobs.relay import ORDER, Order
+from phalanx.jobs.relay import ORDER, Order, pause_s
 
 PROGRAM = """
 import os, sys, pathlib
@@ -140,6 +141,7 @@ def test_a_file_with_a_gap_ends_before_it(tmp_path: Path) -> None:
     frames = [Frame(0, "a.log", 0, at, text[at : at + MAX_DATA], False) for at in (0, 255, 765)]
     for frame in frames:
         files.take(frame)
+    files.flush()
     assert (tmp_path / "a.log").read_bytes() == text[: 2 * MAX_DATA]
 
 
@@ -156,6 +158,63 @@ def test_a_replaced_file_holds_the_last_version(tmp_path: Path) -> None:
 def test_no_name_leaves_the_folder(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    Files(folder).take(Frame(0, name, 0, 0, b"text", True))
+    files = Files(folder)
+    files.take(Frame(0, name, 0, 0, b"text", True))
+    files.flush()
     assert not list(folder.iterdir())
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_packed_pieces_come_home_as_they_were(tmp_path: Path) -> None:
+    files, packer = Files(tmp_path, are_packed=True), Packer()
+    lines = [f'{{"type": "step", "step": {n}, "at_s": {n / 7}}}\n'.encode() for n in range(600)]
+    num_frames = 0
+    for start in range(0, 600, 60):
+        piece, offset = b"".join(lines[start : start + 60]), packer.num_bytes
+        for frame in _frames("rank-3.jsonl", 0, offset, packer.pack(piece)):
+            files.take(frame)
+            num_frames += 1
+        files.flush()
+        assert (tmp_path / "rank-3.jsonl").read_bytes() == b"".join(lines[: start + 60])
+    assert num_frames * FRAME_BYTES < sum(map(len, lines)), "less than the records themselves"
+
+
+def test_a_packed_piece_that_is_missing_ends_its_file(tmp_path: Path) -> None:
+    files, packer = Files(tmp_path, are_packed=True), Packer()
+    for number in range(4):
+        offset = packer.num_bytes
+        frames = _frames("a.log", 0, offset, packer.pack(f"line {number}\n".encode()))
+        for frame in frames if number != 2 else []:
+            files.take(frame)
+    files.flush()
+    assert (tmp_path / "a.log").read_text() == "line 0\nline 1\n"
+
+
+def _frames(name: str, version: int, offset: int, data: bytes) -> list[Frame]:
+    found = Decoder(b"key").feed(b"".join(frames_of(b"key", 3, name, version, offset, data)))
+    return [item for item in found if isinstance(item, Frame)]
+
+
+@pytest.mark.parametrize(
+    ("rank", "num_ranks", "seconds"),
+    [(1, 2, 0.25), (1, 64, 0.25), (0, 1024, 0.25), (7, 1024, 1.25), (7, 16_384, 5.0)],
+)
+def test_of_many_ranks_each_sends_larger_pieces(rank: int, num_ranks: int, seconds: float) -> None:
+    assert pause_s(rank, num_ranks) == seconds
+
+
+def test_records_that_come_faster_than_they_are_taken_are_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(collector_module, "SATURATED_S", -1.0)
+    collector, packer = Collector(tmp_path), Packer()
+    for number in range(500):
+        offset, key = packer.num_bytes, collector.key.encode()
+        piece = packer.pack(f"line {number} {os.urandom(500).hex()}\n".encode())
+        text = b"".join(frames_of(key, 3, "rank-3.jsonl", 0, offset, piece))
+        while text:
+            text = text[os.write(collector.output, text) :]
+    collector.wait()
+    numbers = [line.split()[1] for line in (tmp_path / "rank-3.jsonl").read_text().splitlines()]
+    assert numbers == [str(number) for number in range(500)]
+    assert capfd.readouterr().err.splitlines() == [SATURATED]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
+import select
 import socket
+import sys
 import threading
+import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from phalanx.jobs.frames import Decoder, Frame
+from phalanx.jobs.frames import Decoder, Frame, unpacker
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.relay import ORDER, Order
 from phalanx.records.files import write_atomically
@@ -18,49 +23,80 @@ from phalanx.records.regular_file import is_component
 
 DRAIN_TIMEOUT_S = 5.0
 """Time for what the launcher has written, once it has ended."""
-_READ_BYTES = 1 << 16
+SATURATED_S = 10.0
+SATURATED = (
+    "phalanx: the ranks write records faster than they come home through the launcher: they arrive "
+    "late, and none is lost; a folder that all nodes share spares them the way (--run-dir)"
+)
+_READ_BYTES = 1 << 20
+_MAX_WAITING_BYTES = 16 << 20
 _GROWS = (".jsonl", ".log")
 
 
 class Files:
     """Files of a folder, put together from chunks."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, are_packed: bool = False) -> None:
+        """are_packed: chunks are of a `Packer`."""
+        self._folder, self._are_packed = folder, are_packed
         self._versions: dict[tuple[int, str], int] = {}
         self._contents: dict[tuple[int, str], bytearray] = {}  # of files that are written whole
         self._sizes: dict[tuple[int, str], int] = {}
+        self._unpackers: dict[tuple[int, str], zlib._Decompress] = {}
+        self._waiting: dict[str, tuple[str, bytearray]] = {}
+        self.num_waiting = 0
+        """Bytes for files that grow, which `flush` writes."""
 
     def take(self, frame: Frame) -> None:
-        """Write a chunk; one that does not continue its file is left out, as a killed rank's last
+        """Take a chunk; one that does not continue its file is left out, as a killed rank's last
         line is. Raises: OSError when the folder cannot be written."""
-        if not is_component(frame.name):
-            return
         file = frame.rank, frame.name
+        if file not in self._sizes and not is_component(frame.name):
+            return
+        grows = frame.name.endswith(_GROWS) and not frame.name.startswith("spans-")
         if frame.offset == 0:
             self._versions[file], self._sizes[file] = frame.version, 0
             self._contents[file] = bytearray()
+            self._unpackers[file] = unpacker()
+            if grows:
+                self._waiting[frame.name] = "wb", bytearray()
         if (frame.version, frame.offset) != (self._versions.get(file), self._sizes.get(file)):
             return
         self._sizes[file] += len(frame.data)
-        path = self._folder / frame.name
-        if frame.name.endswith(_GROWS) and not frame.name.startswith("spans-"):
-            with path.open("wb" if frame.offset == 0 else "ab") as output:
-                output.write(frame.data)
+        data = self._unpackers[file].decompress(frame.data) if self._are_packed else frame.data
+        if grows:
+            self._waiting.setdefault(frame.name, ("ab", bytearray()))[1].extend(data)
+            self.num_waiting += len(data)
             return
-        self._contents[file] += frame.data
+        self._contents[file] += data
         if frame.is_last:
+            self.flush()  # what came before is there before
+            path = self._folder / frame.name
             write_atomically(path, bytes(self._contents[file]), synced=False)
+
+    def flush(self) -> None:
+        """Write what files that grow have got. Raises: OSError, having written what it could."""
+        waiting, self._waiting, self.num_waiting = self._waiting, {}, 0
+        with contextlib.ExitStack() as stack:
+            for name, (mode, data) in waiting.items():
+                stack.callback(_write, self._folder / name, mode, data)
+
+
+def _write(path: Path, mode: str, data: bytearray) -> None:
+    with path.open(mode) as output:
+        output.write(data)
 
 
 class Collector:
     """Reads the output of a launcher in a thread of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._files, self.key = Files(folder), secrets.token_hex(16)
+        self._files, self.key = Files(folder, are_packed=True), secrets.token_hex(16)
         self._log = folder / LAUNCHER_LOG
         self._source, self.output = os.pipe()
         """`output`: descriptor for the launcher's output; close it once the launcher has it."""
+        with contextlib.suppress(OSError):  # more than the system lets a user have
+            fcntl.fcntl(self._source, fcntl.F_SETPIPE_SZ, _READ_BYTES)
         self._thread = threading.Thread(target=self._read, name="collector", daemon=True)
         self._thread.start()
 
@@ -76,7 +112,7 @@ class Collector:
             os.close(output)
 
     def _read(self) -> None:
-        decoder = Decoder(self.key.encode())
+        decoder, idle_at, has_told = Decoder(self.key.encode()), time.monotonic(), False
         with self._log.open("ab", buffering=0) as log:
             while data := os.read(self._source, _READ_BYTES):
                 for item in decoder.feed(data):
@@ -86,7 +122,17 @@ class Collector:
                             self._files.take(item)
                         else:
                             log.write(item)
+                now, is_idle = time.monotonic(), not select.select([self._source], [], [], 0)[0]
+                if is_idle or self._files.num_waiting > _MAX_WAITING_BYTES:
+                    with contextlib.suppress(OSError):
+                        self._files.flush()
+                idle_at = now if is_idle else idle_at
+                if now > idle_at + SATURATED_S and not has_told:
+                    has_told = True
+                    print(SATURATED, file=sys.stderr, flush=True)
             log.write(decoder.close())
+            with contextlib.suppress(OSError):
+                self._files.flush()
         os.close(self._source)
 
 

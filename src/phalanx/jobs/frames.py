@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -49,13 +50,44 @@ def encode(frame: Frame, key: bytes) -> bytes:
 
 
 def frames_of(
-    key: bytes, rank: int, name: str, version: int, offset: int, data: bytes
+    key: bytes,
+    rank: int,
+    name: str,
+    version: int,
+    offset: int,
+    data: bytes,
+    *,
+    is_last: bool = True,
 ) -> Iterator[bytes]:
-    """Yield the lines that carry `data`, which ends the file for now; one line for no data."""
+    """Yield the lines that carry `data`; one line for no data. is_last: it ends the file, for
+    now."""
     for start in range(0, max(1, len(data)), MAX_DATA):
         chunk = data[start : start + MAX_DATA]
-        is_last = start + MAX_DATA >= len(data)
-        yield encode(Frame(rank, name, version, offset + start, chunk, is_last), key)
+        ends = is_last and start + MAX_DATA >= len(data)
+        yield encode(Frame(rank, name, version, offset + start, chunk, ends), key)
+
+
+_WINDOW_BITS = 12  # 4 KB: lines of records resemble each other, and a thousand ranks have some
+
+
+class Packer:
+    """Compresses a file as it grows; each piece can be read as soon as it arrives."""
+
+    def __init__(self) -> None:
+        self._packer = zlib.compressobj(wbits=_WINDOW_BITS, memLevel=6)
+        self.num_bytes = 0
+        """Bytes that the pieces so far have together."""
+
+    def pack(self, data: bytes) -> bytes:
+        """Return the next piece of the file, compressed."""
+        packed = self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+        self.num_bytes += len(packed)
+        return packed
+
+
+def unpacker() -> zlib._Decompress:
+    """Return the counterpart of a `Packer`."""
+    return zlib.decompressobj(wbits=_WINDOW_BITS)
 
 
 class Decoder:
@@ -66,20 +98,20 @@ class Decoder:
 
     def feed(self, new: bytes) -> list[Frame | bytes]:
         """Return what is complete: frames, and ordinary output as it came."""
-        self._waiting += new
+        text, at = self._waiting + new, 0
         found: list[Frame | bytes] = []
-        while self._waiting:
-            start = _find_mark(self._waiting)
-            if start:
-                found.append(self._waiting[:start])
-                self._waiting = self._waiting[start:]
-            elif len(self._waiting) < FRAME_BYTES and _MARK.startswith(self._waiting[: len(_MARK)]):
+        while at < len(text):
+            start = _find_mark(text, at)
+            if start > at:
+                found.append(text[at:start])
+                at = start
+            elif len(text) - at < FRAME_BYTES and _MARK.startswith(text[at : at + len(_MARK)]):
                 break
             else:
-                frame = _decode(self._waiting[:FRAME_BYTES], self._key)
-                size = FRAME_BYTES if frame else 1
-                found.append(frame or self._waiting[:1])
-                self._waiting = self._waiting[size:]
+                frame = _decode(text[at : at + FRAME_BYTES], self._key)
+                found.append(frame or text[at : at + 1])
+                at += FRAME_BYTES if frame else 1
+        self._waiting = text[at:]
         return found
 
     def close(self) -> bytes:
@@ -88,12 +120,12 @@ class Decoder:
         return left
 
 
-def _find_mark(text: bytes) -> int:
-    """Return where the first mark may begin, else the length of `text`."""
-    start = text.find(_MARK)
+def _find_mark(text: bytes, at: int) -> int:
+    """Return where the first mark from `at` on may begin, else the length of `text`."""
+    start = text.find(_MARK, at)
     if start >= 0:
         return start
-    for size in range(min(len(_MARK) - 1, len(text)), 0, -1):
+    for size in range(min(len(_MARK) - 1, len(text) - at), 0, -1):
         if text.endswith(_MARK[:size]):
             return len(text) - size
     return len(text)

@@ -88,7 +88,7 @@ def _run(order: Order | None, folder: Path, words: list[str]) -> int:
     if order is None:
         return _watch(folder, words, rank, None)
     with nullcontext(folder) if order.is_here else job_folder() as here:
-        sender = Sender(order, rank, here)
+        sender = Sender(order, rank, here, launched.world_size if launched else 1)
         if sender.is_away:
             there, local = order.folder, str(here)
             words = [local if word == there else word for word in words]

@@ -21,13 +21,16 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from phalanx.jobs.detect import detect
-from phalanx.jobs.frames import frames_of
+from phalanx.jobs.frames import Packer, frames_of
 from phalanx.jobs.mpi_variables import skip_unneeded_networks
 from phalanx.jobs.relayed import ACKNOWLEDGED, CONTROL
 
 ORDER = "PHALANX_RELAY"
 ERROR = "error.json"
 _SCAN_EVERY_S = 0.25
+_MAX_PAUSE_S = 5.0
+_READ_BYTES = 1 << 20
+"""Bytes of a file that are in memory at once."""
 _WRITE_BYTES = 4096
 """Size of one write: atomic in a pipe."""
 
@@ -74,21 +77,29 @@ class _Sent(NamedTuple):
     inode: int
     version: int
     num_bytes: int
+    packer: Packer
+
+
+def pause_s(rank: int, num_ranks: int) -> float:
+    """Return the seconds between two pieces that a rank sends: the more ranks there are, the larger
+    pieces, but of rank 0, whose records are shown. Pure."""
+    return min(_SCAN_EVERY_S * (1 + num_ranks // 256 if rank else 1), _MAX_PAUSE_S)
 
 
 class Sender:
     """Sends what a rank writes to where its records belong."""
 
-    def __init__(self, order: Order, rank: int, folder: Path) -> None:
+    def __init__(self, order: Order, rank: int, folder: Path, num_ranks: int = 1) -> None:
         """folder: of this node, in place of that of the order, or that one itself."""
         self._order, self._rank, self._folder = order, rank, folder
+        self._pause_s = pause_s(rank, num_ranks)
         self.is_away = folder != Path(order.folder)
         self._sent: dict[str, _Sent] = {}
         if self.is_away:
             for name, text in order.files.items():
                 path = folder / name
                 path.write_text(text)
-                self._sent[name] = _Sent(path.stat().st_ino, 0, path.stat().st_size)
+                self._sent[name] = _Sent(path.stat().st_ino, 0, path.stat().st_size, Packer())
 
     def send_while_running(self, process: subprocess.Popen[bytes]) -> None:
         """Send what is new in the folder until the process has ended; also at once, whenever it
@@ -110,16 +121,19 @@ class Sender:
     def _send_until_end(
         self, process: subprocess.Popen[bytes], wake: int, control: socket.socket
     ) -> None:
-        scanned_at = time.monotonic()
+        scanned_at, pause = time.monotonic(), self._pause_s
         while process.poll() is None:
             sources: list[int | socket.socket] = [wake, control]
-            ready, _, _ = select.select(sources, [], [], _SCAN_EVERY_S)
+            ready, _, _ = select.select(sources, [], [], pause)
             if wake in ready:
                 os.read(wake, 4096)
             asking = control.accept()[0] if control in ready else None
-            if asking is not None or time.monotonic() >= scanned_at + _SCAN_EVERY_S:
+            if asking is not None or time.monotonic() >= scanned_at + pause:
+                began = time.monotonic()
                 self.send_new()
                 scanned_at = time.monotonic()
+                # Where all ranks together have more than the launcher takes: in larger pieces.
+                pause = min(max(self._pause_s, 2 * (scanned_at - began)), _MAX_PAUSE_S)
             if asking is not None:
                 with asking, contextlib.suppress(OSError):
                     asking.sendall(ACKNOWLEDGED)
@@ -138,22 +152,28 @@ class Sender:
             state = os.fstat(file.fileno())
             sent = self._sent.get(path.name)
             if sent is None:
-                sent = _Sent(state.st_ino, 0, 0)
+                sent = _Sent(state.st_ino, 0, 0, Packer())
             elif sent.inode != state.st_ino or state.st_size < sent.num_bytes:
-                sent = _Sent(state.st_ino, sent.version + 1, 0)
+                sent = _Sent(state.st_ino, sent.version + 1, 0, Packer())
             elif state.st_size == sent.num_bytes:
                 return
             file.seek(sent.num_bytes)
-            data = file.read()
-        self._sent[path.name] = sent._replace(num_bytes=sent.num_bytes + len(data))
-        if path.name == ERROR:  # written whole
-            data = data.replace(str(self._folder).encode(), self._order.folder.encode())
-        self._send(path.name, data, version=sent.version, offset=sent.num_bytes)
+            is_first = True
+            while (data := file.read(_READ_BYTES)) or is_first:
+                is_first = False
+                self._sent[path.name] = sent._replace(num_bytes=file.tell())
+                if path.name == ERROR:  # written whole
+                    data = data.replace(str(self._folder).encode(), self._order.folder.encode())
+                is_last = file.tell() >= state.st_size
+                self._send(path.name, data, sent, is_last=is_last)
 
-    def _send(self, name: str, data: bytes, *, version: int, offset: int) -> None:
-        """Send a chunk of a file."""
-        key = self._order.key.encode()
-        lines = b"".join(frames_of(key, self._rank, name, version, offset, data))
+    def _send(self, name: str, data: bytes, sent: _Sent, *, is_last: bool) -> None:
+        """Send a piece of a file. is_last: of what the file has now."""
+        key, offset = self._order.key.encode(), sent.packer.num_bytes
+        packed = sent.packer.pack(data)
+        lines = b"".join(
+            frames_of(key, self._rank, name, sent.version, offset, packed, is_last=is_last)
+        )
         for start in range(0, len(lines), _WRITE_BYTES):
             _write(lines[start : start + _WRITE_BYTES])
 

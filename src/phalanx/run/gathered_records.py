@@ -95,6 +95,8 @@ class GatheredRecords:
                 chunk, content = content[:size], content[size:]
                 with contextlib.suppress(OSError):  # a full disk ends no training
                     self._files.take(Frame(0, name, 0, offset, chunk, True))
+        with contextlib.suppress(OSError):
+            self._files.flush()
 
     def _new(self, path: Path) -> bytes:
         """Return what a file of this rank has got since the last call."""
