@@ -27,6 +27,7 @@ from phalanx.checkpoints.gathering import (
 from phalanx.checkpoints.sharded import writers_of
 from phalanx.checkpoints.tensor_file import FILE_BYTES, Spec, in_file_order, in_windows
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.group import Group
 
 
 class OnDevice(Tensor):
@@ -83,6 +84,8 @@ class OneOfThem:
     def receive(self, buffer: Buffer, source: int) -> Awaited:
         self._ranks.received[self.rank] += 1
         return Awaited(buffer, self._ranks.letters[source, self.rank])
+
+    gather_objects, _receive_object = Group.gather_objects, Group._receive_object
 
     def share(self, value: Any) -> Any:
         if self.rank == 0:

@@ -7,10 +7,9 @@ rank that assembles needs memory for its window, the others for a message.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
-from typing import Any, NamedTuple, TypeVar
+from itertools import zip_longest
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -89,24 +88,8 @@ class GatherPlan(NamedTuple):
 
 
 def gather_objects(group: Group | None, value: T) -> Iterable[T]:
-    """Return every rank's `value` on rank 0, received as it is asked for; elsewhere send it, and
-    return nothing. Collective; pickled, for descriptions of tensors."""
-    if group is None:
-        return [value]
-    if group.rank == 0:
-        return chain([value], (_receive_object(group, peer) for peer in range(1, group.size)))
-    text = np.frombuffer(pickle.dumps(value), np.uint8).copy()
-    for array in (np.array([len(text)]), text):
-        group.send(Buffer.of(array), dest=0).wait()
-    return []
-
-
-def _receive_object(group: Group, source: int) -> Any:
-    length = np.zeros(1, np.int64)
-    group.receive(Buffer.of(length), source=source).wait()
-    text = np.empty(length[0], np.uint8)
-    group.receive(Buffer.of(text), source=source).wait()
-    return pickle.loads(text.tobytes())
+    """Return every rank's `value` on rank 0, as `Group.gather_objects`."""
+    return [value] if group is None else group.gather_objects(value)
 
 
 def make_gather_plan(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -277,6 +278,23 @@ class Group:
             memory[:] = np.frombuffer(text, np.uint8)
         self.broadcast(Buffer.of(memory), root=root)
         return pickle.loads(memory.tobytes())
+
+    def gather_objects(self, value: T) -> Iterable[T]:
+        """Return the pickled objects of all ranks on rank 0, each received when it is asked for;
+        elsewhere send `value`, and return nothing. Collective; two messages of each rank."""
+        if self.rank == 0:
+            return chain([value], map(self._receive_object, range(1, self.size)))
+        text = np.frombuffer(pickle.dumps(value), np.uint8).copy()
+        for array in (np.array([len(text)]), text):
+            self.send(Buffer.of(array), dest=0).wait()
+        return []
+
+    def _receive_object(self, source: int) -> Any:
+        length = np.zeros(1, np.int64)
+        self.receive(Buffer.of(length), source=source).wait()
+        text = np.empty(length[0], np.uint8)
+        self.receive(Buffer.of(text), source=source).wait()
+        return pickle.loads(text.tobytes())
 
     @contextmanager
     def on_device(self, memory: DeviceOps) -> Iterator[None]:

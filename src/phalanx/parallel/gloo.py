@@ -69,6 +69,11 @@ class GlooGroup(RunGroup):
     def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
         dist.broadcast(torch.from_numpy(values), root)
 
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        rows: list[bytes] | None = [b""] * self.size if self.rank == 0 else None
+        dist.gather_object(data, rows)
+        return rows or []
+
     def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         gathered = rows.new_empty((sum(counts), *rows.shape[1:]))
         parts = gathered.split(counts)

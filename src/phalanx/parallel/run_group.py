@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -96,6 +96,11 @@ class RunGroup:
 
     def broadcast(self, values: NDArray[np.uint8], root: int = 0) -> None:
         """Fill `values`, (n,), with those of the rank `root`, in place."""
+
+    def gather_bytes(self, data: bytes) -> Iterable[bytes]:
+        """Return every rank's bytes on rank 0, each received when it is asked for; elsewhere none.
+        They are counted as no part of the training."""
+        return [data]
 
     def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:  # noqa: ARG002
         """Return every rank's rows, one below the other, on every rank. rows: contiguous, on the

@@ -102,6 +102,10 @@ class WorldGroup(RunGroup):
         if group is not None:
             group.broadcast(Buffer.of(values), root=root)
 
+    def gather_bytes(self, data: bytes) -> Iterable[bytes]:
+        group = self.checkpoint_group()
+        return [data] if group is None else group.gather_objects(data)
+
     def gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         gathered = rows.new_empty((sum(counts), *rows.shape[1:]))
         self.world.group.all_gather(list(map(buffer_of, gathered.split(counts))), buffer_of(rows))

@@ -11,10 +11,9 @@ import json
 import secrets
 import socket
 import sys
+import zlib
 from pathlib import Path
 from typing import Self
-
-import numpy as np
 
 from phalanx.jobs import relayed
 from phalanx.jobs.collector import Files
@@ -22,20 +21,6 @@ from phalanx.jobs.frames import Frame
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.files import rank_file
 from phalanx.records.spans import spans_file
-
-
-def gather_bytes(group: RunGroup, data: bytes) -> list[bytes] | None:
-    """Return every rank's bytes on rank 0, None elsewhere. Collective."""
-    own = [float(len(data) * (rank == group.rank)) for rank in range(group.size)]
-    texts = []
-    for rank, size in enumerate(group.sum(own)):
-        is_own = rank == group.rank
-        values = np.frombuffer(data, np.uint8).copy() if is_own else np.zeros(int(size), np.uint8)
-        if size:
-            group.broadcast(values, root=rank)
-        if group.rank == 0:
-            texts.append(values.tobytes())
-    return None if group.rank else texts
 
 
 class GatheredRecords:
@@ -88,15 +73,19 @@ class GatheredRecords:
                     parts.append((path.name, self._sent[path] - len(new), len(new)))
                     data += new
         own = json.dumps(parts).encode() + b"\n" + data
-        gathered = group.together(lambda: gather_bytes(group, own)) or []
-        for text in gathered if group.rank == 0 else ():
-            head, _, content = text.partition(b"\n")
-            for name, offset, size in json.loads(head):
-                chunk, content = content[:size], content[size:]
+        group.together(lambda: self._gather(zlib.compress(own, 1)))
+
+    def _gather(self, own: bytes) -> None:
+        """Write on rank 0 what each rank sends, one after the other. Made again after a loss, it
+        leaves out what is there."""
+        with self._group.uncounted():
+            for text in self._group.gather_bytes(own):
+                head, _, content = zlib.decompress(text).partition(b"\n")
                 with contextlib.suppress(OSError):  # a full disk ends no training
-                    self._files.take(Frame(0, name, 0, offset, chunk, True))
-        with contextlib.suppress(OSError):
-            self._files.flush()
+                    for name, offset, size in json.loads(head):
+                        chunk, content = content[:size], content[size:]
+                        self._files.take(Frame(0, name, 0, offset, chunk, True))
+                    self._files.flush()
 
     def _new(self, path: Path) -> bytes:
         """Return what a file of this rank has got since the last call."""
