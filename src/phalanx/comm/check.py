@@ -10,8 +10,9 @@ import numpy as np
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Call
-from phalanx.comm.collectives.pairwise import all_gather
+from phalanx.comm.collectives import bruck, pairwise
 from phalanx.comm.errors import MismatchError
+from phalanx.comm.select import FEW_RANKS
 from phalanx.comm.transport import Transport
 
 Counts = Sequence[int | None]
@@ -29,12 +30,13 @@ class CallSignature(NamedTuple):
 def compare_calls(transport: Transport, call: Call, name_of: Callable[[int], str]) -> None:
     """Tell the others what this rank calls, and hear what they call. Collective.
 
-    Cost:   2 rounds of p-1 short messages.
+    Cost:   2 all-gathers of a short text a rank.
     Raises: MismatchError on every rank when they do not fit.
     """
     own = json.dumps([call.agreed, str(call), call.sent, call.expected]).encode()
     lengths = np.zeros(transport.size, np.int64)
     lengths[transport.rank] = len(own)
+    all_gather = bruck.all_gather if transport.size > FEW_RANKS else pairwise.all_gather
     cells = [Buffer.of(lengths[rank : rank + 1]) for rank in range(transport.size)]
     all_gather(transport, cells, cells[transport.rank])
     texts = [np.zeros(length, np.uint8) for length in lengths]

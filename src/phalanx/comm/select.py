@@ -14,7 +14,7 @@ VARIABLE = "PHALANX_ALL_REDUCE"
 SHARED = ("auto", "shared")  # requests that shared memory meets, where there is some
 
 Algorithm = Literal[
-    "shared", "short", "direct", "naive", "ring", "tree", "halving", "lanes", "library"
+    "shared", "short", "bruck", "direct", "naive", "ring", "tree", "halving", "lanes", "library"
 ]
 Route = Literal["device", "single", Algorithm]
 """Execution of a collective: of device memory, of a single rank, or by an algorithm."""
@@ -24,6 +24,10 @@ Route = Literal["device", "single", Algorithm]
 # 2 and 4 ranks in µs: 16 KiB each 24 against 32 and 139 against 312, 64 KiB 38 against 39 and 188
 # against 333, 256 KiB 99 against 143 and 1609 against 562. To be measured again between machines.
 SHORT_BYTES = 128 * 1024
+
+# Up to so many ranks each sends to every other one at once. Of more, few bytes go by few peers, and
+# long vectors to a root by a tree: a peer is a connection and a file, 1,024 of them a usual limit.
+FEW_RANKS = 16
 
 # From so many ranks up, p-1 messages at the same time of each rank cost more than the rounds of
 # halving. Not measured: a guess from the cost formulas, with 0.5 µs to post a message.
@@ -99,10 +103,28 @@ def choose_route(topology: Topology, collective: Collective, *, is_native: bool 
         ).algorithm
     if topology.shares_memory:
         return "shared"
+    if topology.size > FEW_RANKS and _is_short(collective, topology.size):
+        return "bruck"
+    if topology.size > FEW_RANKS and collective.kind == "reduce":
+        return "tree"
     # By `direct` each local rank would send the same bytes to every rank of another node, or the
     # parts of the sums of a node.
     is_cut = collective.kind in ("reduce_scatter", "all_gather")
     return "lanes" if is_cut and topology.has_lanes else "direct"
+
+
+def _is_short(collective: Collective, size: int) -> bool:
+    """Return whether a collective of many ranks is of few bytes; the same on every rank, also where
+    ranks know some of the counts only: there it is so by the part (`collectives/cells.py`)."""
+    match collective.kind:
+        case "all_gather":
+            return sum(output.num_bytes for output in collective.outputs) <= SHORT_BYTES
+        case "reduce_scatter":
+            return size * max(part.num_bytes for part in collective.inputs) <= SHORT_BYTES
+        case "reduce":
+            return size * collective.outputs[0].num_bytes <= SHORT_BYTES
+        case _:
+            return True
 
 
 def choose_all_reduce(
@@ -128,7 +150,11 @@ def choose_all_reduce(
             "shared", "the ranks share memory: each reduces its share, in place where all can see"
         )
     if num_bytes * topology.size <= SHORT_BYTES:
-        return AlgorithmChoice("short", f"no more than {SHORT_BYTES} bytes of all ranks: one round")
+        few = f"no more than {SHORT_BYTES} bytes of all ranks"
+        if topology.size <= FEW_RANKS:
+            return AlgorithmChoice("short", f"{few}: one round")
+        num_rounds = (topology.size - 1).bit_length()
+        return AlgorithmChoice("bruck", f"{few}: {num_rounds} rounds, a message each")
     if topology.num_nodes > 1 and topology.smallest_node > 1:
         return AlgorithmChoice("lanes", "every rank of a node carries a slice to the other nodes")
     if topology.size >= MANY_RANKS:

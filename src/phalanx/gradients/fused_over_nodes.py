@@ -114,7 +114,7 @@ class LaneOptimizerStep(FusedOptimizerStep):
     def traffic_formula(self) -> str:
         """k: ranks on a node, m: nodes."""
         whole = f"{self.dtype.itemsize}Ψ"
-        between = "(m−1)" if self._algorithm == "short" else "2(m−1)/m"
+        between = "(m−1)" if self._algorithm in ("short", "bruck") else "2(m−1)/m"
         on_node = f"2(k−1)/k · {whole} + " if self._local_size > 1 else ""
         return f"{on_node}{between} · {whole}/k"
 

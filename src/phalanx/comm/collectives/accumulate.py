@@ -25,8 +25,16 @@ def accumulator_of(transport: Transport, buffer: Buffer, op: ReduceOp) -> Buffer
     if dtype == buffer.dtype:
         return buffer
     wide = transport.scratch(buffer.count, dtype)
-    widen(buffer, wide)
+    load_term(buffer, wide)
     return wide
+
+
+def load_term(buffer: Buffer, total: Buffer) -> None:
+    """total becomes the values of `buffer`, in its own type; the two may be the same memory."""
+    if total.dtype != buffer.dtype:
+        widen(buffer, total)
+    else:
+        copy(buffer, total)
 
 
 def store_result(total: Buffer, result: Buffer, op: ReduceOp, divisor: float) -> None:

@@ -34,6 +34,9 @@ def expected_traffic_if_known(
             return all_reduce_traffic(count, itemsize, rank, size)
         case "short":
             return all_gather_traffic([count * itemsize] * size, rank)
+        case "bruck":  # the bytes of `short` in few messages
+            moved = all_gather_traffic([count * itemsize] * size, rank)
+            return moved._replace(messages=(size - 1).bit_length() if moved.messages else 0)
         case "lanes":
             return None
         case _:

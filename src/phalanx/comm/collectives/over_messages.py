@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import (
+    bruck,
     dissemination,
     lanes,
     naive,
@@ -43,18 +44,22 @@ def run(
     nodes: the number of each rank's node; run_on_node: executes a collective of the ranks of this
     node in memory that they share; None where those of some node do not share any.
     """
-    if collective.kind == "barrier":
+    kind, _, outputs, op, divisor, root, *_ = collective
+    if kind == "barrier":
         dissemination.barrier(transport)
-    elif collective.kind == "broadcast":
-        assert collective.root is not None, "checked"
-        tree.broadcast(transport, collective.outputs[0], root=collective.root)
+    elif kind == "broadcast":
+        assert root is not None, "checked"
+        tree.broadcast(transport, outputs[0], root=root, nodes=nodes)
     elif route == "lanes":
         lanes.run(transport, collective, nodes=nodes, run_on_node=run_on_node)
-    elif collective.kind != "all_reduce":
+    elif route == "bruck":
+        bruck.run(transport, collective)
+    elif route == "tree" and kind == "reduce":
+        assert op is not None and root is not None, "checked"
+        tree.reduce(transport, outputs[0], op, divisor, root=root, nodes=nodes)
+    elif kind != "all_reduce":
         pairwise.run(transport, collective)
+    elif route == "direct" and len(set(nodes)) > 1:
+        lanes.run(transport, collective, nodes=range(transport.size))
     else:
-        buffer, op, divisor = collective.outputs[0], collective.reduction, collective.divisor
-        if route == "direct" and len(set(nodes)) > 1:
-            lanes.run(transport, collective, nodes=range(transport.size))
-        else:
-            _ALL_REDUCES[route](transport, buffer, op, divisor)
+        _ALL_REDUCES[route](transport, outputs[0], collective.reduction, divisor)

@@ -103,17 +103,20 @@ def reduce(
 ) -> None:
     """Reduce `buffer` over all ranks, into that of `root`; elsewhere it keeps its values.
 
-    Cost: p-1 messages of n elements into one rank: latency + (p-1) · bytes/bandwidth.
+    Cost: p-1 messages of n elements into one rank: latency + (p-1) · bytes/bandwidth, and
+          min((p-1)·n, SEGMENT_BYTES) bytes of memory there.
     """
-    for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // buffer.dtype.itemsize)):
+    peers, itemsize = transport.size - 1, buffer.dtype.itemsize
+    largest = min(buffer.count, max(1, SEGMENT_BYTES // itemsize // max(1, peers)))
+    arriving = []
+    if transport.rank == root:
+        arriving = [transport.scratch(largest, buffer.dtype) for _ in range(peers)]
+    for segment in chunks(buffer.count, max(1, largest)):
         part = buffer.part(segment.start, segment.stop)
         if transport.rank != root:
             transport.exchange([(part, root)], [])
             continue
-        terms = [
-            part if rank == root else transport.scratch(part.count, part.dtype)
-            for rank in range(transport.size)
-        ]
+        terms = _terms(transport, part, arriving)
         transport.exchange([], _with_peers(transport, terms))
         transport.reduce_terms(terms, part, op, divisor)
 

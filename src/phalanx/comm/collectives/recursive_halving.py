@@ -8,7 +8,7 @@ vector to the odd one before, and gets the result after.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from phalanx.comm.buffer import Buffer
@@ -81,6 +81,60 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
     _halve_and_double(transport, workers, total, buffer, op, divisor)
     if is_paired:
         transport.exchange([(buffer, rank - 1)], [])
+
+
+def num_rounds_of(size: int) -> int:
+    """Return the rounds of `reduce_in_rounds`."""
+    power = len(workers_of(size))
+    return 2 * (power.bit_length() - 1 + (size > power))
+
+
+def reduce_in_rounds(
+    transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float
+) -> Iterator[None]:
+    """Reduce `buffer` as `all_reduce`; yields while the messages of each round travel, which go
+    without segments. On every rank as often, so that rounds of several vectors can overlap."""
+    rank, workers = transport.rank, workers_of(transport.size)
+    is_paired = rank > 0 and rank - 1 not in workers
+    total = accumulator_of(transport, buffer, op)
+    if rank not in workers:
+        sending = transport.start([(total, rank + 1)], [])
+        yield
+        sending.finish()
+        receiving = transport.start([], [(buffer, rank + 1)])
+        yield from [None] * (num_rounds_of(transport.size) - 1)
+        receiving.finish()
+        return
+    position, place = workers.index(rank), transport.scratch(total.count, total.dtype)
+    if is_paired:
+        receiving = transport.start([], [(place, rank - 1)])
+        yield
+        receiving.finish()
+        reduce_terms([place, total], total, op)
+    elif len(workers) < transport.size:
+        yield
+    totals, results = shares_of(total, len(workers)), shares_of(buffer, len(workers))
+    steps = halving_steps(position, len(workers))
+    for step in steps:
+        given, own = _together(totals, step.given), _together(totals, step.kept)
+        term, partner = place.part(0, own.count), workers[step.partner]
+        exchange = transport.start([(given, partner)], [(term, partner)])
+        yield
+        exchange.finish()
+        reduce_terms([own, term] if position < step.partner else [term, own], own, op)
+    store_result(totals[position], results[position], op, divisor)
+    for step in reversed(steps):
+        own, given = _together(results, step.kept), _together(results, step.given)
+        partner = workers[step.partner]
+        exchange = transport.start([(own, partner)], [(given, partner)])
+        yield
+        exchange.finish()
+    if is_paired:
+        sending = transport.start([(buffer, rank - 1)], [])
+        yield
+        sending.finish()
+    elif len(workers) < transport.size:
+        yield
 
 
 def _halve_and_double(
