@@ -28,6 +28,8 @@ SHORT_BYTES = 128 * 1024
 # Up to so many ranks each sends to every other one at once. Of more, few bytes go by few peers, and
 # long vectors to a root by a tree: a peer is a connection and a file, 1,024 of them a usual limit.
 FEW_RANKS = 16
+# Up to so many nodes a rank sends to all of its lane at once; more halve short vectors.
+FEW_NODES = 8
 
 # From so many ranks up, p-1 messages at the same time of each rank cost more than the rounds of
 # halving. Not measured: a guess from the cost formulas, with 0.5 µs to post a message.
@@ -103,14 +105,16 @@ def choose_route(topology: Topology, collective: Collective, *, is_native: bool 
         ).algorithm
     if topology.shares_memory:
         return "shared"
+    # By `direct` each local rank would send the same bytes to every rank of another node, or the
+    # parts of the sums of a node.
+    is_cut = collective.kind in ("reduce_scatter", "all_gather") and topology.has_lanes
+    if is_cut and topology.num_nodes <= FEW_NODES:
+        return "lanes"
     if topology.size > FEW_RANKS and _is_short(collective, topology.size):
         return "bruck"
     if topology.size > FEW_RANKS and collective.kind == "reduce":
         return "tree"
-    # By `direct` each local rank would send the same bytes to every rank of another node, or the
-    # parts of the sums of a node.
-    is_cut = collective.kind in ("reduce_scatter", "all_gather")
-    return "lanes" if is_cut and topology.has_lanes else "direct"
+    return "lanes" if is_cut else "direct"
 
 
 def _is_short(collective: Collective, size: int) -> bool:

@@ -21,6 +21,7 @@ from phalanx.comm.collectives import pairwise, recursive_halving
 from phalanx.comm.collectives.accumulate import accumulator_dtype
 from phalanx.comm.collectives.stages import DEPTH, places_for, run_in_stages
 from phalanx.comm.dtypes import DType, ReduceOp
+from phalanx.comm.select import FEW_NODES
 from phalanx.comm.transport import SubTransport, Transport
 
 RunOnNode = Callable[[Collective], None]
@@ -31,10 +32,10 @@ CHUNK_BYTES = 256 * 1024  # that a rank sends to its peers on other nodes, at le
 # which bounds the memory.
 MAX_CHUNKS = DEPTH + 1
 LARGEST_BYTES = 4 * 2**20
-# A lane of more nodes halves its vector where each would have a share of fewer bytes, and always
-# from MANY_NODES on, where it would else have as many peers: 1 MB of 1,000 nodes of 16 ranks were
-# 1,998 messages of 65 bytes. Not measured between so many nodes: some 5 µs to post a message.
-FEW_NODES, SMALL_SHARE_BYTES, MANY_NODES = 8, 4096, 64
+# A lane of more than FEW_NODES halves its vector where each would have a share of fewer bytes, and
+# always from MANY_NODES on, where it would else have as many peers: 1 MB of 1,000 nodes of 16 ranks
+# were 1,998 messages of 65 bytes. Not measured there: a message takes some 5 µs to post.
+SMALL_SHARE_BYTES, MANY_NODES = 4096, 64
 
 
 class Lanes:
