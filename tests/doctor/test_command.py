@@ -23,7 +23,9 @@ def test_json_and_exit_code_agree():
     findings = json.loads(ran.stdout)
     names = [finding["name"] for finding in findings]
     assert names[:5] == ["Python", "PyTorch", "GPU", "MPI", "ranks"]
-    assert {"cores", "shared memory", "leftovers", "data", "report", "disk"} <= set(names)
+    assert {"cores", "shared memory", "open files", "leftovers", "data", "report", "disk"} <= set(
+        names
+    )
     has_problem = any(finding["status"] == "problem" for finding in findings)
     assert ran.returncode == (1 if has_problem else 0)
     assert ran.stderr == ""

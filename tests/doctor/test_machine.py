@@ -9,6 +9,7 @@ from phalanx.doctor.machine import (
     check_disk,
     judge_cores,
     judge_disk,
+    judge_files,
     judge_leftovers,
     judge_shared_memory,
 )
@@ -64,3 +65,12 @@ def test_disk(free_mib, status):
 def test_the_folder_of_runs_need_not_exist(tmp_path):
     (found,) = check_disk(tmp_path / "new" / "runs")
     assert "free for" in found.detail
+
+
+def test_open_files_are_compared_with_the_ranks():
+    assert judge_files(2, 1024, 1024).status == "ok"
+    assert judge_files(2, 1024, 65_536).detail.startswith("65536 may be open (1024 until")
+    many = judge_files(1024, 1024, 1024)
+    assert many.status == "warning"
+    assert many.mend is not None and many.mend.startswith("ulimit -n 1152")
+    assert judge_files(16_384, 128, 128).status == "problem"

@@ -42,6 +42,7 @@ from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.workers import refuse_worker
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect, how_to_start
+from phalanx.jobs.open_files import check_file_limit, raise_file_limit
 from phalanx.jobs.rank_end import note_joined
 from phalanx.jobs.survival import COLLECTIVES, check_components
 
@@ -168,9 +169,11 @@ class World:
 
         communicator: mpi4py's, of the ranks to join; None: all.
         link, check, raises: as `World`; LauncherMismatchError when MPI sees other ranks than the
-        launcher started, each of which would work alone; UserError in a rank's worker.
+        launcher started, each of which would work alone; UserError in a rank's worker, and where
+        this rank may not open as many files as its connections need.
         """
         refuse_worker()
+        raise_file_limit()
         for name, value in MPI_VARIABLES.items():
             os.environ.setdefault(name, value)
         library = mpi()
@@ -182,6 +185,7 @@ class World:
         if not is_stand_in():
             check_thread_level(library)
             _check_launched(library)
+            _check_files(library)
             atexit.register(abort_after_failure, library)  # before MPI's end
         communicator = communicator or library.COMM_WORLD
         return cls(communicator, timeout_s=timeout_s, link=link, check=check)
@@ -395,6 +399,12 @@ def _check_launched(mpi: Any) -> None:
             f"({library}) sees rank {mpi.COMM_WORLD.Get_rank()} of {size}: "
             f"{how_to_start(launched, library)}"
         )
+
+
+def _check_files(mpi: Any) -> None:
+    launched, size = detect(os.environ), mpi.COMM_WORLD.Get_size()
+    local_size = launched.local_world_size if launched else None
+    check_file_limit(size, size - (local_size or 1))
 
 
 def _library_of(mpi: Any) -> str:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from phalanx.data.datasets.catalog import resolve
 from phalanx.doctor.examine import Check, Finding, ok
-from phalanx.doctor.machine import check_cores, check_disk, check_leftovers, check_shared_memory
+from phalanx.doctor.machine import (
+    check_cores,
+    check_disk,
+    check_files,
+    check_leftovers,
+    check_shared_memory,
+)
 from phalanx.doctor.mpi import PROBE_TIMEOUT_S, check_mpi
 from phalanx.doctor.nodes.checks import check_nodes
 from phalanx.doctor.nodes.meeting import SURVEY_S
@@ -43,6 +49,7 @@ def _checks(ranks: int, runs: Path, data_root: Path | None, mpi: list[Check]) ->
         *mpi,
         Check(name="cores", run=lambda: check_cores(ranks)),
         Check(name="shared memory", run=lambda: check_shared_memory(ranks)),
+        Check(name="open files", run=lambda: check_files(ranks)),
         Check(name="leftovers", run=check_leftovers),
         Check(name="data", run=lambda: check_data(data_root)),
         Check(name="report", run=check_report),

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from phalanx.doctor.examine import Finding, ok, problem, warning
 from phalanx.jobs.cores import affinity_cores, usable_cores
+from phalanx.jobs.detect import detect
 from phalanx.jobs.leftovers import SHARED_MEMORY, abandoned_segments
 from phalanx.jobs.node_copies import abandoned_folders
+from phalanx.jobs.open_files import SPARE_FILES, file_limit, files_needed
 
 MIB = 1 << 20
 # Open MPI takes 16 MiB a rank, gradients and their copies the rest. Docker grants 64 MiB.
@@ -57,6 +59,24 @@ def judge_shared_memory(ranks: int, total_bytes: int, free_bytes: int) -> Findin
         mend = f"remove what fills it: ls -l {SHARED_MEMORY}"
     judge = problem if free_bytes < ranks * _SEGMENT_BYTES else warning
     return judge("shared memory", detail, mend)
+
+
+def check_files(ranks: int) -> list[Finding]:
+    launched = detect(os.environ)
+    ranks = max(ranks, launched.world_size if launched else 1)
+    return [judge_files(ranks, file_limit(), file_limit(hard=True))]
+
+
+def judge_files(ranks: int, soft: int, hard: int) -> Finding:
+    """Judge the open files of a rank, which raises its limit from `soft` to `hard`."""
+    detail = f"{hard} may be open" + (f" ({soft} until a rank starts)" if soft < hard else "")
+    # Those of a rank before it connects to any, with PyTorch and MPI: some 50.
+    few, all_peers = SPARE_FILES + files_needed(ranks, ranks), 2 * SPARE_FILES + ranks
+    if hard >= all_peers:
+        return ok("open files", f"{detail}, {all_peers} are enough for {_count(ranks, 'rank')}")
+    detail += f", {_count(ranks, 'rank')} on nodes of their own need up to {all_peers}"
+    judge = problem if hard < few else warning
+    return judge("open files", detail, f"ulimit -n {all_peers}, as root or in limits.conf")
 
 
 def check_leftovers() -> list[Finding]:

@@ -7,10 +7,8 @@ node can access; from then on it is reduced in place, without copies.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
-import resource
 import sys
 import warnings
 import weakref
@@ -22,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.settings import Settings
 from phalanx.comm.shm import ShmGroup
+from phalanx.jobs.open_files import file_limit, open_files
 
 SMALLEST_BYTES = 16 * 1024  # a copy of a smaller one takes less time than the lookup
 SHARED_MEMORY_FOLDER = "/dev/shm"  # PyTorch makes shared memory here
-DESCRIPTORS_FOLDER = "/proc/self/fd"
 MEGABYTE = 2**20
 MOST_BUCKETS = 128  # limit per model: each takes one of about a thousand file descriptors
 
@@ -119,14 +117,8 @@ def _has_descriptors() -> bool:
 
     Each bucket keeps one of them, and the program opens files and connections of its own.
     """
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        used = len(os.listdir(DESCRIPTORS_FOLDER))
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            return True  # not Linux
-        used = most
-    if most == resource.RLIM_INFINITY or 2 * used < most:
+    used, most = open_files(), file_limit()
+    if used is None or 2 * used < most:
         return True
     warnings.warn(
         f"{'all' if used >= most else 'half'} of the {most} file descriptors of this process are "
