@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.comm.collectives.tree import children_of, parent_of
 from phalanx.comm.mpi import mpi
 from phalanx.comm.wait import WaitPolicy, WaitTimeoutError, wait_until
 
@@ -22,26 +24,33 @@ class ClosingBarrier:
 
     Not the library's: where a member closes a group in which others still sum, MPICH 4.3 takes the
     barrier's messages for those of the all-reduce, and that returns wrong sums.
+    Along a tree of rank 0, as each peer is a connection.
     """
 
     def __init__(self, communicator: Any) -> None:
-        """Send this rank's word to rank 0, which answers when it has heard all."""
-        self._communicator, self._is_answered = communicator, communicator.Get_rank() > 0
-        peers = [0] if self._is_answered else range(1, communicator.Get_size())
-        self._requests = [communicator.Irecv(bytearray(), peer, CLOSING_TAG) for peer in peers]
-        if self._is_answered:
-            self._requests.append(communicator.Isend(b"", 0, CLOSING_TAG))
+        """Begin; this rank has closed."""
+        self._rounds = self._begin_rounds(communicator)
+        self._requests = next(self._rounds)
 
     def is_over(self) -> bool:
         """Return whether all members have closed; polled until then."""
-        if not all(request.Test() for request in self._requests):
-            return False
-        if self._is_answered:
-            return True
-        self._is_answered = True
-        peers = range(1, self._communicator.Get_size())
-        self._requests = [self._communicator.Isend(b"", peer, CLOSING_TAG) for peer in peers]
-        return self.is_over()
+        while all(request.Test() for request in self._requests):
+            following = next(self._rounds, None)
+            if following is None:
+                return True
+            self._requests = following
+        return False
+
+    @staticmethod
+    def _begin_rounds(communicator: Any) -> Iterator[list[Any]]:
+        """Begin the messages of each round when those of the one before have arrived."""
+        rank, size = communicator.Get_rank(), communicator.Get_size()
+        parent, children = parent_of(rank), children_of(rank, size)
+        yield [communicator.Irecv(bytearray(), child, CLOSING_TAG) for child in children]
+        if parent is not None:
+            sending = communicator.Isend(b"", parent, CLOSING_TAG)
+            yield [sending, communicator.Irecv(bytearray(), parent, CLOSING_TAG)]
+        yield [communicator.Isend(b"", child, CLOSING_TAG) for child in children]
 
 
 class OpenCommunicators:

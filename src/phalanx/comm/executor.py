@@ -14,6 +14,8 @@ from phalanx.comm.collectives import library, over_messages
 from phalanx.comm.collectives.single_rank import SingleRank
 from phalanx.comm.connections import Connections
 from phalanx.comm.device_transport import DeviceOps, DeviceTransport
+from phalanx.comm.errors import WaitTimeoutError
+from phalanx.comm.progress import answering
 from phalanx.comm.select import Route, Topology, choose_route
 from phalanx.comm.shm import ShmGroup
 
@@ -56,7 +58,7 @@ class CollectiveExecutor:
                 collective,
                 route,
                 nodes=self.topology.nodes,
-                run_on_node=partial(self._run_in_memory, shm, timeout_s) if shm else None,
+                run_on_node=partial(self._run_on_node, shm, timeout_s) if shm else None,
             )
             if self._device is not None:
                 self._device.finish()
@@ -71,6 +73,18 @@ class CollectiveExecutor:
             yield
         finally:
             self._device, self.topology = None, on_host
+
+    def _run_on_node(
+        self, ranks: ShmGroup, timeout_s: float | None, collective: Collective
+    ) -> None:
+        """Execute a part of a collective of several nodes; those on other nodes may ask meanwhile,
+        and a timeout names all ranks that are missing."""
+        detector = self._peers.detector
+        with answering(detector.answer):
+            try:
+                self._run_in_memory(ranks, timeout_s, collective)
+            except WaitTimeoutError as error:
+                raise WaitTimeoutError(detector.missing_ranks()) from error
 
     def _run_in_memory(
         self, ranks: ShmGroup | SingleRank, timeout_s: float | None, collective: Collective

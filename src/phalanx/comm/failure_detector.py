@@ -1,7 +1,7 @@
 """Failure detection while a rank waits: it reads notices, and finds out which ranks are missing.
 
 Every group has a communicator for notices. A waiting rank polls it about once a millisecond, so a
-short wait costs nothing, and answers when a peer asks whether it is waiting.
+short wait costs nothing, and answers when a peer asks who is waiting (`roll_call.py`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from phalanx.comm.faults import dead_ranks, fault_in, left_error, raise_if_left
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
 from phalanx.comm.rank_labels import RankLabels
+from phalanx.comm.roll_call import RollCall, decode, ring_peers
+from phalanx.comm.select import FEW_RANKS
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import CoreContention, WaitPolicy, WaitTimeoutError, wait_until
+from phalanx.jobs.open_files import shortage
 
 POLL_INTERVAL_S, LIVENESS_INTERVAL_S = 1e-3, 20e-3
 NOTICE_TAG = 0
 GRACE_S = 2.0  # for the answers of the peers
+MOST_NAMED = 16  # of the missing ranks
 
 Poll = Callable[[], bool]
 
 # What a notice begins with; what follows is text.
-_ASKS, _WAITS, _FAILED = b"?", b"w", b"f"
+_ASKS, _FAILED = b"?", b"f"
 
 _num_waits: dict[int, int] = {}  # by thread, so far
 _waiting_threads: set[int] = set()
@@ -72,7 +76,7 @@ class FailureDetector:
         self.timeout_s = timeout_s
         self.failed: dict[int, str] = {}
         """World ranks that have failed, with the reason."""
-        self._waiting: dict[int, str] = {}
+        self._roll_calls: dict[str, RollCall] = {}
         self._notices_read_at = 0.0
         self._sent: list[Any] = []
         self._is_open = True
@@ -94,7 +98,7 @@ class FailureDetector:
     ) -> None:
         """Return as soon as `ready()` is true.
 
-        whom: names the awaited ranks; None: ask the peers which of them wait. peers: ranks without
+        whom: names the awaited ranks; None: find out which of them wait. peers: ranks without
         any of which it will never be true.
         Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError, also when the
                 group is closed meanwhile.
@@ -110,7 +114,7 @@ class FailureDetector:
                     on_timeout=lambda: (
                         f"rank {self.labels.short(self.rank)} waited {timeout_s:g} s in "
                         f"{self.activity} of group {self._group} for "
-                        f"{(whom or self._missing_ranks)()}"
+                        f"{(whom or self.missing_ranks)()}{shortage()}"
                     ),
                     nap=nap,
                     contention=self._contention,
@@ -135,10 +139,14 @@ class FailureDetector:
             _waiting_threads.discard(thread)
 
     def report_failure(self, reason: str) -> None:
-        """Report to all peers that this rank has failed."""
-        for peer in range(len(self._members)):
-            if peer != self.rank:
-                self._send_notice(peer, _FAILED, reason)
+        """Report to all peers that this rank has failed: of many ranks to few, that pass it on."""
+        self._report_failure(self.rank, reason)
+
+    def _report_failure(self, rank: int, reason: str) -> None:
+        size = len(self._members)
+        peers = range(size) if size <= FEW_RANKS else ring_peers(self.rank, size)
+        to = [peer for peer in peers if peer != self.rank]
+        self._send_notices(to, _FAILED, f"{rank}\0{reason}")
 
     def world_rank(self, rank: int) -> int:
         return self._members[rank]
@@ -234,10 +242,9 @@ class FailureDetector:
 
     def read_notices(self) -> None:
         """Raises: PeerFailedError when a member, or a member of the parent, has failed."""
-        self._receive_all()
+        self.answer()
         self._raise_failure(self.failed)
         if self._parent is not None:
-            self._parent._receive_all()
             mine = {r: text for r, text in self._parent.failed.items() if r in self._members}
             self._raise_failure(mine)
 
@@ -245,16 +252,24 @@ class FailureDetector:
         for rank, reason in failed.items():
             raise PeerFailedError(f"rank {self.labels.of_world_rank(rank)} failed: {reason}")
 
-    def _receive_all(self) -> None:
+    def answer(self, activity: str | None = None) -> None:
+        """Read the notices that have arrived, and answer those who ask.
+
+        activity: what this rank waits in; None: the last one of this group.
+        """
+        activity = activity or self.activity
         if self._parent is not None:
-            self._parent._receive_all()
+            self._parent.answer(f"{activity} of group {self._group}")
         # A matched probe: two waiting threads may poll at the same time, and a plain probe would
         # show both the same notice, for which the second would then wait forever.
         status = mpi().Status()
         while self._is_open and (message := self._probe(status)):
             memory = bytearray(status.Get_count())
             message.Recv(memory)
-            self._handle_notice(status.Get_source(), bytes(memory))
+            self._handle_notice(status.Get_source(), bytes(memory), activity)
+        for roll_call in self._roll_calls.values():
+            if self._is_open:
+                self._pass_on(roll_call, roll_call.take_news())
 
     def _probe(self, status: Any) -> Any:
         """Return a notice that has arrived, else None. Raises: PeerFailedError when MPI says that a
@@ -277,22 +292,44 @@ class FailureDetector:
             for peer in dead_ranks(self._notices):
                 raise self._death_of(peer) from error
 
-    def _handle_notice(self, source: int, notice: bytes) -> None:
+    def _handle_notice(self, source: int, notice: bytes, activity: str) -> None:
         kind = notice[:1]
         group, _, text = notice[1:].decode(errors="replace").partition("\0")
         if group != self._group:
             return  # a straggler of a closed group, whose communicator had the number of ours
         if kind == _FAILED:
-            self.failed[self._members[source]] = text
+            failed, _, reason = text.partition("\0")
+            is_first = not self.failed
+            self.failed[self._members[int(failed)]] = reason
+            if is_first and len(self._members) > FEW_RANKS:
+                self._report_failure(int(failed), reason)
             return
-        self._waiting[source] = text
-        if kind == _ASKS:
-            self._send_notice(source, _WAITS, self.activity)
+        asked, heard = decode(text)
+        roll_call = self._roll_call(asked)
+        if roll_call.hear(heard, activity, source):
+            self._pass_on(roll_call, [source])
 
-    def _send_notice(self, peer: int, kind: bytes, text: str) -> None:
-        notice = kind + f"{self._group}\0{text}".encode()
-        self._sent = self._unsent()
-        self._sent.append((self._notices.Isend(notice, peer, self._tag), notice))
+    def _roll_call(self, asked: str) -> RollCall:
+        """Return the one of that name, which this rank begins to hear of. Of a call before the
+        present one nobody asks any more."""
+        if asked not in self._roll_calls:
+            present = self._roll_calls.get(self.activity)
+            self._roll_calls = {} if present is None else {self.activity: present}
+            self._roll_calls[asked] = RollCall(self.rank, len(self._members), asked)
+        return self._roll_calls[asked]
+
+    def _pass_on(self, roll_call: RollCall, peers: Sequence[int]) -> None:
+        if peers and self._survivors:
+            dead = dead_ranks(self._notices)
+            peers = [peer for peer in peers if peer not in dead]
+        self._send_notices(peers, _ASKS, roll_call.encode() if peers else "")
+
+    def _send_notices(self, peers: Sequence[int], kind: bytes, text: str) -> None:
+        if peers:
+            notice = kind + f"{self._group}\0{text}".encode()
+            self._sent = self._unsent()
+            for peer in peers:
+                self._sent.append((self._notices.Isend(notice, peer, self._tag), notice))
 
     def _unsent(self) -> list[Any]:
         """Return the notices that MPI still reads; it has done with those to dead ranks."""
@@ -308,31 +345,39 @@ class FailureDetector:
                 unsent.append((request, kept))
         return unsent
 
-    def _missing_ranks(self) -> str:
+    def missing_ranks(self) -> str:
         """Describe the ranks that are not waiting in the same collective. A waiting rank answers,
-        whatever it waits for; one that stays silent computes, or has ended."""
+        whatever it waits for; one that stays silent computes, or has ended.
+
+        Raises: PeerFailedError.
+        """
         dead = dead_ranks(self._notices) if self._survivors else []
         others = [r for r in range(len(self._members)) if r != self.rank and r not in dead]
-        self._waiting = {r: text for r, text in self._waiting.items() if text == self.activity}
-        for peer in others:
-            self._send_notice(peer, _ASKS, self.activity)
+        roll_call = self._roll_call(self.activity)
+        roll_call.begin()
+        ask_at_s = time.monotonic() + GRACE_S / 2
+        has_asked = False
 
         def heard_all() -> bool:
-            self._receive_all()
-            return all(peer in self._waiting for peer in others)
+            nonlocal has_asked
+            self.answer()
+            missing = roll_call.missing(others)
+            if not has_asked and time.monotonic() > ask_at_s and roll_call.is_first():
+                has_asked = True
+                self._pass_on(roll_call, missing)
+            return not missing
 
         with contextlib.suppress(WaitTimeoutError):
             wait_until(heard_all, self.policy, timeout_s=GRACE_S, on_timeout=lambda: "")
         self._raise_failure(self.failed)
-        return self._describe_missing(others)
-
-    def _describe_missing(self, others: list[int]) -> str:
-        missing = [rank for rank in others if rank not in self._waiting]
-        if missing:
-            return "rank " + ", ".join(self.labels.full(rank) for rank in missing)
-        elsewhere = [rank for rank in others if self._waiting[rank] != self.activity]
-        if elsewhere:
-            return "rank " + ", ".join(
-                f"{self.labels.full(rank)}, which is in {self._waiting[rank]}" for rank in elsewhere
+        if missing := roll_call.missing(others):
+            return self._named([self.labels.full(rank) for rank in missing])
+        if elsewhere := roll_call.elsewhere(others):
+            return self._named(
+                [f"{self.labels.full(rank)}, which is in {elsewhere[rank]}" for rank in elsewhere]
             )
         return "the network: every rank is waiting"
+
+    def _named(self, names: Sequence[str]) -> str:
+        more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+        return f"rank {', '.join(names[:MOST_NAMED])}{more}"

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from phalanx.comm.faults import is_fault_tolerant, move_messages
 
 _INTERVAL_S = 1e-3
+_answers: list[Callable[[], None]] = []
+"""Functions that answer peers who ask what this process waits in."""
 
 
 def poke_mpi() -> None:
@@ -25,6 +27,18 @@ def poke_mpi() -> None:
             move_messages()
             return
         library.COMM_WORLD.Iprobe()  # MPICH moves nothing else on for COMM_SELF
+        for answer in _answers[:]:
+            answer()
+
+
+@contextmanager
+def answering(answer: Callable[[], None]) -> Iterator[None]:
+    """Have `answer` called now and then in waits elsewhere, in the body."""
+    _answers.append(answer)
+    try:
+        yield
+    finally:
+        _answers.remove(answer)
 
 
 @contextmanager
