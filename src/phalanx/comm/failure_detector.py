@@ -313,9 +313,11 @@ class FailureDetector:
         """Return the one of that name, which this rank begins to hear of. Of a call before the
         present one nobody asks any more."""
         if asked not in self._roll_calls:
-            present = self._roll_calls.get(self.activity)
-            self._roll_calls = {} if present is None else {self.activity: present}
-            self._roll_calls[asked] = RollCall(self.rank, len(self._members), asked)
+            calls = {asked: RollCall(self.rank, len(self._members), asked)}
+            if (present := self._roll_calls.get(self.activity)) is not None:
+                calls[self.activity] = present
+            self._roll_calls = calls  # another thread may read them
+            return calls[asked]
         return self._roll_calls[asked]
 
     def _pass_on(self, roll_call: RollCall, peers: Sequence[int]) -> None:
