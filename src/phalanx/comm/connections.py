@@ -20,6 +20,7 @@ from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.message_request import MessageRequest
 from phalanx.comm.messages import MessageTransport
+from phalanx.comm.progress import call_in_waits, call_no_more
 from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.set_up import SetupCommunicator, await_call, duplicate
 from phalanx.comm.shm import ShmGroup
@@ -128,6 +129,7 @@ class Connections:
         # Of a collective by lanes a rank waits in memory for one that waits for a message, which
         # may be one that this rank has yet to send.
         shm.keep_messages_moving()
+        call_in_waits(self.detector.answer_in_memory)
         return shm
 
     def subset(
@@ -229,6 +231,7 @@ class Connections:
     def close(self, *, is_broken: bool) -> None:
         """Free communicators and memory; waits for the peers up to a second."""
         self.shm = self.intra_node = None
+        call_no_more(self.detector.answer_in_memory)
         self.detector.close()
         self._in_flight.close(
             PeerFailedError(f"group {self.name} was closed before the message had come")

@@ -15,7 +15,6 @@ from phalanx.comm.collectives.single_rank import SingleRank
 from phalanx.comm.connections import Connections
 from phalanx.comm.device_transport import DeviceOps, DeviceTransport
 from phalanx.comm.errors import WaitTimeoutError
-from phalanx.comm.progress import answering
 from phalanx.comm.select import Route, Topology, choose_route
 from phalanx.comm.shm import ShmGroup
 
@@ -80,11 +79,13 @@ class CollectiveExecutor:
         """Execute a part of a collective of several nodes; those on other nodes may ask meanwhile,
         and a timeout names all ranks that are missing."""
         detector = self._peers.detector
-        with answering(detector.answer):
-            try:
-                self._run_in_memory(ranks, timeout_s, collective)
-            except WaitTimeoutError as error:
-                raise WaitTimeoutError(detector.missing_ranks()) from error
+        detector.is_in_memory = True
+        try:
+            self._run_in_memory(ranks, timeout_s, collective)
+        except WaitTimeoutError as error:
+            raise WaitTimeoutError(detector.missing_ranks()) from error
+        finally:
+            detector.is_in_memory = False
 
     def _run_in_memory(
         self, ranks: ShmGroup | SingleRank, timeout_s: float | None, collective: Collective

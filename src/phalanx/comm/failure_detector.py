@@ -84,6 +84,8 @@ class FailureDetector:
         """Doorbells of this node, where all members are on it and share memory."""
         self.is_dead: Callable[[int], bool] = lambda _: False
         """Returns whether the process of a rank on this node is dead."""
+        self.is_in_memory = False
+        """True while this rank executes a part of a collective in the memory of its node."""
         self._liveness_checked_at = 0.0
         self._contention = CoreContention()
         self._threads: list[int] = []  # ids of the waiting threads
@@ -270,6 +272,14 @@ class FailureDetector:
         for roll_call in self._roll_calls.values():
             if self._is_open:
                 self._pass_on(roll_call, roll_call.take_news())
+
+    def answer_in_memory(self) -> None:
+        """Answer at intervals while this rank waits in the memory of its node, which calls this
+        every millisecond or so."""
+        now = time.monotonic()
+        if self.is_in_memory and now - self._notices_read_at > LIVENESS_INTERVAL_S:
+            self._notices_read_at = now
+            self.answer()
 
     def _probe(self, status: Any) -> Any:
         """Return a notice that has arrived, else None. Raises: PeerFailedError when MPI says that a

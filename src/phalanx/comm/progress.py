@@ -31,14 +31,14 @@ def poke_mpi() -> None:
             answer()
 
 
-@contextmanager
-def answering(answer: Callable[[], None]) -> Iterator[None]:
-    """Have `answer` called now and then in waits elsewhere, in the body."""
+def call_in_waits(answer: Callable[[], None]) -> None:
+    """Call `answer` every millisecond or so in waits elsewhere, from now on."""
     _answers.append(answer)
-    try:
-        yield
-    finally:
-        _answers.remove(answer)
+
+
+def call_no_more(answer: Callable[[], None]) -> None:
+    """Forget `answer`; no error if it was not called."""
+    _answers[:] = [other for other in _answers if other != answer]
 
 
 @contextmanager

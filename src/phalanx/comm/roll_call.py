@@ -1,4 +1,4 @@
-"""Who waits: each rank passes on to few peers what it has heard of all, until all know it. Pure.
+"""Roll call of the ranks that wait: each passes on to few peers which it has heard of. Pure.
 
 The first rank that has waited too long begins a roll call, named after what it waits in. Each rank
 that hears of it while it waits, in whatever, adds itself, and passes on what is new to it. So a
@@ -24,7 +24,7 @@ def ring_peers(rank: int, size: int) -> list[int]:
 
 
 class RollCall:
-    """What one rank has heard of a roll call."""
+    """Roll call as far as one rank has heard of it."""
 
     def __init__(self, rank: int, size: int, asked: str) -> None:
         """asked: what the ranks that ask wait in."""

@@ -16,7 +16,7 @@ from phalanx.comm.errors import MismatchError
 from phalanx.comm.transport import Transport
 
 ALL_CELLS_BYTES = 256 * 1024
-"""Of a cell a rank, where nobody knows how long the parts are: more ranks have smaller cells."""
+"""Memory for a cell per rank, where nobody knows how long the parts are."""
 HEADER_BYTES = 8
 
 

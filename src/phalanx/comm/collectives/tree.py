@@ -8,6 +8,7 @@ a rank waits for the next one, others have the last.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.accumulate import (
@@ -19,6 +20,7 @@ from phalanx.comm.collectives.accumulate import (
 from phalanx.comm.collectives.segments import receive_segments, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
+from phalanx.comm.select import FEW_NODES
 from phalanx.comm.transport import PendingExchange, Transport
 
 NUM_PLACES = 4  # segments of sums that a rank sends up while it adds up the next
@@ -39,15 +41,16 @@ def children_of(position: int, size: int) -> list[int]:
     return children
 
 
+@lru_cache(maxsize=64)
 def place_in_tree(
-    nodes: Sequence[int], root: int, rank: int, num_segments: int
+    nodes: tuple[int, ...], root: int, rank: int, num_segments: int
 ) -> tuple[int | None, list[int]]:
     """Return the parent and the children of `rank`, the child with the largest subtree first.
 
     A vector crosses the network once for each node, between the first ranks of the nodes, or
-    `root`; from these it goes on within the node. Of many segments the nodes are a chain, in which
-    each sends the vector once, and else a binomial tree, in which the node of `root` does so
-    ⌈log₂ m⌉ times.
+    `root`; from these it goes on within the node. More than FEW_NODES are a chain where there are
+    many segments: each sends the vector once. Else they are a binomial tree, in which the node of
+    `root` does so ⌈log₂ m⌉ times.
 
     nodes: the number of each rank's node.
     """
@@ -67,7 +70,8 @@ def place_in_tree(
     above = parent_of(position)
     if above is not None:
         return local[(above + start) % len(local)], below[::-1]
-    if num_nodes - 1 + num_segments < num_segments * (num_nodes - 1).bit_length():
+    num_steps = num_nodes - 1 + num_segments
+    if num_nodes > FEW_NODES and num_steps < num_segments * (num_nodes - 1).bit_length():
         heads = [place + 1] if place + 1 < num_nodes else []
         above = place - 1 if place else None
     else:
@@ -128,12 +132,13 @@ def broadcast(
     buffer: (n,), the same n and dtype on every rank. nodes: the number of each rank's node; empty:
             all are on one.
     Cost:   ⌈log₂ p⌉ rounds of n elements, of which segments overlap: ⌈log₂ p⌉ · latency + the
-            time to send ⌈log₂ p⌉ · n elements, which the root has to do; of s segments on m nodes
-            where m - 1 + s < s·⌈log₂ m⌉: m - 1 rounds, and the root sends n to other nodes.
+            time to send ⌈log₂ p⌉ · n elements, which the root has to do; of s segments on m nodes,
+            more than FEW_NODES, where m - 1 + s < s·⌈log₂ m⌉: m - 1 rounds, and the root sends n to
+            other nodes.
     Source: Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521.
     """
     segments = segments_of(buffer)
-    nodes = nodes or [0] * transport.size
+    nodes = tuple(nodes) or (0,) * transport.size
     parent, children = place_in_tree(nodes, root, transport.rank, len(segments))
     receives: list[PendingExchange] = []
     if parent is not None:
@@ -165,7 +170,7 @@ def reduce(
     """
     dtype = accumulator_dtype(buffer.dtype, op)
     own = totals = segments_of(buffer, itemsize=dtype.itemsize)
-    nodes = nodes or [0] * transport.size
+    nodes = tuple(nodes) or (0,) * transport.size
     parent, children = place_in_tree(nodes, root, transport.rank, len(own))
     if dtype != buffer.dtype or (children and parent is not None):
         longest = max((segment.count for segment in own), default=0)
