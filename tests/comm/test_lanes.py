@@ -19,3 +19,12 @@ def test_lanes_through_memory(ranks: Ranks, programs: Callable[[str], Path], nod
     words = nodes.split()
     output = ranks.mpi(len(words), programs("nodes.py"), *words)
     assert len(re.findall(rf"rank \d of {len(words)} is done", output)) == len(words)
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(compiled() is None, reason="no C kernels were built")
+def test_ranks_that_wait_in_memory_are_not_missing(
+    ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    output = ranks.mpi(4, programs("late_lanes.py"))
+    assert len(re.findall(r"rank \d of 4 is done", output)) == 4
