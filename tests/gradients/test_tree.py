@@ -9,14 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phalanx.comm import kernels
-from phalanx.comm.dtypes import DTYPES
+from phalanx.comm.dtypes import DTYPES, dtype_of
 from phalanx.comm.layout import share_of
 from phalanx.gradients.summation_tree import SummationTree, plan_exchange
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.gradients.tree_vector import evaluate
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.exact_sum import sum_of, sum_over_ranks
-from phalanx.torch_backend.tensors import dtype_of
 
 AT_ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Of a machine with other work."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from phalanx.comm.device_transport import DeviceOps
-from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.dtypes import ReduceOp, dtype_of
 from phalanx.torch_backend.gpu_staging import (
     DirectDeviceStaging,
     PinnedHostStaging,
@@ -21,7 +21,7 @@ from phalanx.torch_backend.gpu_staging import (
     is_staged,
 )
 from phalanx.torch_backend.reduce_ops import get_reduction, premul_factor
-from phalanx.torch_backend.tensors import TensorStaging, buffer_of, dtype_of, is_plain
+from phalanx.torch_backend.tensors import TensorStaging, buffer_of, is_plain
 
 
 def test_dtypes() -> None:

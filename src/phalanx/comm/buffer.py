@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.comm.dtypes import DTYPES, UINT8, DType
+from phalanx.comm.dtypes import UINT8, DType, dtype_of
+
+
+def is_usable_in_place(tensor: Any) -> bool:
+    """Return whether the memory of a strided CPU tensor of PyTorch may be used without a copy."""
+    return bool(
+        tensor.is_contiguous()
+        and not tensor.is_neg()  # a view that is negated, or conjugated, only when it is read
+        and not (tensor.is_complex() and tensor.is_conj())
+    )
 
 
 class Buffer:
@@ -28,11 +37,25 @@ class Buffer:
         return f"Buffer({self.count} of {self.dtype.name} at {self.address:#x})"
 
     @classmethod
-    def of(cls, array: NDArray[Any]) -> Buffer:
-        """Wrap a C-contiguous NumPy array; raises ValueError for any other."""
-        if not array.flags.c_contiguous:
+    def of(cls, values: Any) -> Buffer:
+        """Wrap a C-contiguous NumPy array, or a tensor on the CPU; ValueError for any other."""
+        if not isinstance(values, np.ndarray):
+            if not (values.is_cpu and is_usable_in_place(values)):
+                raise ValueError("the tensor must be contiguous, on the CPU, and no lazy view")
+            return cls.of_tensor(values)
+        if not values.flags.c_contiguous:
             raise ValueError("the array must be C-contiguous")
-        return cls(array.ctypes.data, array.size, DTYPES[array.dtype.name], array)
+        return cls(values.ctypes.data, values.size, dtype_of(values.dtype), values)
+
+    @classmethod
+    def of_tensor(cls, tensor: Any) -> Buffer:
+        """Wrap the memory of a contiguous tensor, on any device. Raises TypeError when it has none,
+        as a fake tensor or a wrapper such as DTensor."""
+        address, count = tensor.data_ptr(), tensor.numel()
+        if not address and count:
+            kind = type(tensor).__name__
+            raise TypeError(f"a {kind} has no memory of its own; pass a plain tensor")
+        return cls(address, count, dtype_of(tensor.dtype), tensor)
 
     @property
     def num_bytes(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, auto
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -84,9 +85,14 @@ DTYPES: dict[str, DType] = {
 }
 
 
-def opaque(name: str, itemsize: int) -> DType:
-    """A type that can be moved but not reduced, such as float8_e4m3fn."""
-    return DType(name, _code("opaque"), itemsize, "opaque", None)
+@cache
+def dtype_of(dtype: Any) -> DType:
+    """Return the type of elements of a NumPy or PyTorch `dtype`; types that cannot be reduced,
+    such as float8, can be moved. Raises: TypeError for Python objects."""
+    if getattr(dtype, "hasobject", False):
+        raise TypeError(f"{dtype} has Python objects as elements, which cannot be moved")
+    name = str(dtype).removeprefix("torch.")
+    return DTYPES.get(name) or DType(name, _code("opaque"), dtype.itemsize, "opaque", None)
 
 
 _ARITHMETIC = {ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX}

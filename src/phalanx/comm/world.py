@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from phalanx.comm.abort import abort_after_failure, finalize
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.communicators import CLOSING_TIMEOUT_S, Heritage, OpenCommunicators, tag_limit
 from phalanx.comm.connections import Connections
 from phalanx.comm.errors import LauncherMismatchError
@@ -223,11 +222,12 @@ class World:
         """Fill `buffer` on every rank with that of `root`, in place; same size and dtype."""
         self.group.broadcast(Buffer.of(buffer), root=root)
 
-    def all_reduce(self, buffer: NDArray[Any]) -> None:
-        """Sum `buffer` over all ranks, in place, by the MPI library's own algorithm; over an
-        emulated link, which does not slow that, by `direct`; where ranks may die, by our own."""
-        algorithm: AlgorithmOption | None = "library" if self.rendezvous is None else None
-        self.group.all_reduce(Buffer.of(buffer), algorithm=algorithm)
+    def all_reduce(self, values: Any) -> None:
+        """Sum a C-contiguous NumPy array, or tensor on the CPU, over all ranks, in place.
+
+        Raises: ValueError for other arrays and tensors, TypeError for elements without a sum.
+        """
+        self.group.all_reduce(Buffer.of(values))
 
     def gather(self, values: NDArray[np.float64], *, root: int = 0) -> NDArray[np.float64] | None:
         """On `root` the (size, n) array of every rank's (n,) `values`, None elsewhere."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
 from phalanx.comm.collectives.library import is_native
-from phalanx.comm.dtypes import DType
+from phalanx.comm.dtypes import DType, dtype_of
 from phalanx.comm.group import Group
 from phalanx.comm.node_groups import lane_group, node_group
 from phalanx.comm.select import Algorithm, choose_all_reduce
@@ -30,7 +30,6 @@ from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.gradient_buckets import Bucket, GradientBuckets, visible_memory
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.records.spans import now_ns
-from phalanx.torch_backend.tensors import dtype_of
 
 DURING_BACKWARD, AFTER_BACKWARD = WaitPolicy.beside_compute(), WaitPolicy.for_network()
 """Wait policy of the thread while this rank computes, and when this rank waits for the thread."""

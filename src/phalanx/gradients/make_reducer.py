@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from phalanx.comm.dtypes import dtype_of
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import BucketedGradReducer, Method, choose_algorithm
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.flat_reducer import MessageGradReducer, SharedGradReducer
 from phalanx.gradients.reducer import GradReducer
-from phalanx.torch_backend.tensors import dtype_of
 
 
 def is_worth_hiding(world: World) -> bool:

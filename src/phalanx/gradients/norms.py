@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from phalanx.comm.dtypes import dtype_of
 from phalanx.records.divergence import NOT_FINITE
-from phalanx.torch_backend.tensors import dtype_of
 
 REMEDIES = (
     "lower the learning rate, give clip_norm=, or leave such steps out by bad_gradients='skip' "

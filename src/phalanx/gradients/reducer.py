@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.comm import kernels
+from phalanx.comm.buffer import is_usable_in_place
 from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Traffic
 from phalanx.gradients.norms import are_finite
-from phalanx.torch_backend.tensors import is_alone, is_usable_in_place
+from phalanx.torch_backend.tensors import is_alone
 
 
 class ReduceTimes(NamedTuple):

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from phalanx.comm.buffer import is_usable_in_place
+from phalanx.comm.dtypes import dtype_of
 from phalanx.comm.group import Group
 from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, by_owner, share_of
 from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
 from phalanx.gradients.summation_tree import ADD, Exchange
-from phalanx.torch_backend.tensors import buffer_of, dtype_of, is_usable_in_place
+from phalanx.torch_backend.tensors import buffer_of
 
 
 class TreeVector(ABC):

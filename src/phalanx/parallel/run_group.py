@@ -40,8 +40,6 @@ class RunGroup:
     """Number of ranks that, at the start, wait to take the places of those that die."""
     is_waiting: bool = False
     """True if this rank is a spare that waits."""
-    formula_bytes_of_sums: int = 0
-    """Part of the traffic's `formula_bytes` that `sum` has sent."""
     spans: SpanRecorder | None = None
     """Recorder of traced events."""
 

@@ -14,9 +14,9 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.places import Admission
-from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
@@ -173,7 +173,7 @@ class RunRecorder:
         self.counts = EpochCounts(right=CorrectCounter() if self._counts_correct else None)
         self._bytes_before, traffic = strategy.communicated_bytes, strategy.group.traffic
         self._traffic_before = None if traffic is None else traffic.snapshot()
-        self._link_times = link_times(strategy.group)
+        self._link_times = link_times(traffic)
         self._staleness_before = strategy.staleness()
         self._epoch_began, self._used_before = time.perf_counter(), ProcessorTime.now()
 
@@ -382,7 +382,7 @@ class RunRecorder:
         """Return the seconds of exchanges on the node and between nodes since it was last called;
         None where they were not measured: the MPI library does not say when it sends where."""
         before = self._link_times
-        self._link_times = now = link_times(self._strategy.group)
+        self._link_times = now = link_times(self._strategy.group.traffic)
         if before is None or now is None or now[2] > before[2]:
             return None, None
         return now[0] - before[0], now[1] - before[1]
@@ -396,10 +396,9 @@ class RunRecorder:
         return time.perf_counter() - self.began_at
 
 
-def link_times(group: RunGroup) -> tuple[float, float, int] | None:
+def link_times(traffic: TrafficCounter | None) -> tuple[float, float, int] | None:
     """Return the seconds of exchanges on the node and between nodes so far, and the bytes of those
-    whose time was not measured, without sums of a few numbers, such as a step's loss."""
-    traffic = group.traffic
+    whose time was not measured."""
     if traffic is None:
         return None
-    return traffic.node_s, traffic.network_s, traffic.formula_bytes - group.formula_bytes_of_sums
+    return traffic.node_s, traffic.network_s, traffic.formula_bytes

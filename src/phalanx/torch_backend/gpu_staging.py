@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phalanx.comm.buffer import is_usable_in_place
 from phalanx.comm.device_transport import DeviceOps
 from phalanx.torch_backend.device_memory import DeviceMemory, can_reduce
-from phalanx.torch_backend.tensors import TensorStaging, is_usable_in_place
+from phalanx.torch_backend.tensors import TensorStaging
 
 
 def device_types() -> list[str]:

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from phalanx.comm.dtypes import ReduceOp, check_operation
-from phalanx.torch_backend.tensors import dtype_of
+from phalanx.comm.dtypes import ReduceOp, check_operation, dtype_of
 
 
 class Reduction(NamedTuple):

@@ -9,24 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phalanx.comm.buffer import Buffer
-from phalanx.comm.dtypes import DTYPES, DType, opaque
-
-
-@cache
-def dtype_of(dtype: torch.dtype) -> DType:
-    """Return the engine's dtype; types that it cannot reduce, such as float8, can be moved."""
-    name = str(dtype).removeprefix("torch.")
-    return DTYPES.get(name) or opaque(name, dtype.itemsize)
-
-
-def is_usable_in_place(tensor: Tensor) -> bool:
-    """Return whether the engine may use the memory of a strided CPU tensor without a copy."""
-    return (
-        tensor.is_contiguous()
-        and not tensor.is_neg()  # a view that is negated, or conjugated, only when it is read
-        and not (tensor.is_complex() and tensor.is_conj())
-    )
+from phalanx.comm.buffer import Buffer, is_usable_in_place
 
 
 def is_alone(tensor: Tensor) -> bool:
@@ -55,13 +38,7 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.layout is torch.strided and is_usable_in_place(tensor)
 
 
-def buffer_of(tensor: Tensor) -> Buffer:
-    """Return the memory of a contiguous tensor. Raises TypeError when it has none, as a fake tensor
-    or a wrapper such as DTensor."""
-    address, count = tensor.data_ptr(), tensor.numel()
-    if not address and count:
-        raise TypeError(f"a {type(tensor).__name__} has no memory of its own; pass a plain tensor")
-    return Buffer(address, count, dtype_of(tensor.dtype), tensor)
+buffer_of = Buffer.of_tensor
 
 
 class TensorStaging:
