@@ -17,12 +17,13 @@ DTypeName = Literal[
 ]
 OpName = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
 OnMessages = Literal["naive", "direct", "ring", "tree", "halving"]
-PathName = Literal["window", "phalanx", "torch", "mpi", "gloo", "nccl", OnMessages]
+Peer = Literal["mpi", "deepspeed", "oneccl", "gloo", "nccl"]
+PathName = Literal["window", "phalanx", "world", "torch", Peer, OnMessages]
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 PATHS: tuple[PathName, ...] = get_args(PathName)
 LOOP_ON_SHARED_CORES = 10
-DEFAULT_PATHS: tuple[PathName, ...] = ("window", "phalanx", "torch", "mpi", "gloo", "nccl")
+DEFAULT_PATHS = tuple(path for path in PATHS if path not in get_args(OnMessages))
 
 
 MOST_BUSY = 1000
@@ -50,9 +51,10 @@ class CollectivesConfig(RecordedOptions):
 
     paths: tuple[str, ...] | None = None
     """Paths to compare: window (Phalanx, buffers in shared memory), phalanx (Phalanx, private
-    buffers), torch (torch.distributed on backend mpi), mpi (the MPI library itself), gloo, nccl,
-    and naive, direct, ring, tree, halving (Phalanx on messages; all-reduce only). Default: the
-    first six."""
+    buffers), world (phalanx.World.all_reduce of a tensor), torch (torch.distributed on backend
+    mpi), mpi (the MPI library itself), deepspeed (its all-reduce in shared memory), oneccl, gloo,
+    nccl, and naive, direct, ring, tree, halving (Phalanx on messages; all-reduce only). Default:
+    all but the last five; those that are not installed are left out."""
 
     repeats: int | None = None
     """Calls of each path at each size. Default: as many as --seconds allows, 10 to 400."""

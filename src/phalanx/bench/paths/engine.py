@@ -11,6 +11,7 @@ from phalanx.bench.plan import Case
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.group import Group
+from phalanx.comm.world import World
 
 
 def prepare_engine(
@@ -35,6 +36,18 @@ def prepare_engine(
     buffer = buffer_of(memory.input, params)
     call = partial(group.all_reduce, buffer, params.op, algorithm=algorithm)
     return PreparedCase(memory=memory, call=call)
+
+
+def prepare_world(
+    world: World, params: BenchParams, case: Case, private: CaseBuffers
+) -> PreparedCase:
+    """Prepare `World.all_reduce` of a tensor, which has a program call it as it is."""
+    from phalanx.bench.paths.torch_groups import tensor_of
+
+    if case.collective != "all_reduce" or params.op.name != "SUM":
+        raise NotImplementedError("World has an all-reduce that sums, and no other reduction")
+    tensor = tensor_of(private.input, params)
+    return PreparedCase(memory=private, call=lambda: world.all_reduce(tensor))
 
 
 def engine_call(group: Group, case: Case, memory: CaseBuffers, params: BenchParams) -> Call:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import get_args
 
 from phalanx.bench.config import CollectivesConfig, OnMessages, PathName
-from phalanx.bench.paths.engine import prepare_engine
+from phalanx.bench.paths.engine import prepare_engine, prepare_world
 from phalanx.bench.paths.library import prepare_library, vendor_of
+from phalanx.bench.paths.oneccl import oneccl_path
 from phalanx.bench.paths.path import BenchParams, BenchPath, unavailable
 from phalanx.comm.world import World
 
@@ -38,6 +39,15 @@ def open_paths(
             label = vendor_of(world.library)
             prepare = partial(prepare_library, communicator, label, params)
             return BenchPath(name=name, label=label, prepare=prepare)
+        if name == "deepspeed":
+            from phalanx.bench.paths.deepspeed import deepspeed_path
+
+            return deepspeed_path(world, params)
+        if name == "oneccl":
+            return oneccl_path(world, params)
+        if name == "world":
+            prepare = partial(prepare_world, world, params)
+            return BenchPath(name=name, label="phalanx World", prepare=prepare)
         group, engine = world.group, partial(prepare_engine, world.group, params)
         if name == "window":
             if group.shm is None:

@@ -54,7 +54,7 @@ def torch_path(
 def _prepare(
     group: Any, params: BenchParams, device: torch.device, case: Case, private: CaseBuffers
 ) -> PreparedCase:
-    host_in, host_out = _tensor(private.input, params), _tensor(private.output, params)
+    host_in, host_out = tensor_of(private.input, params), tensor_of(private.output, params)
     op = getattr(dist.ReduceOp, params.op.name)
     if device.type == "cpu":
         return PreparedCase(memory=private, call=_call(group, op, case, host_in, host_out))
@@ -108,6 +108,7 @@ def _finished(call: Call) -> Call:
     return call_and_wait
 
 
-def _tensor(array: Array, params: BenchParams) -> torch.Tensor:
+def tensor_of(array: Array, params: BenchParams) -> torch.Tensor:
+    """Return a tensor of the measured dtype on the memory of `array`."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if params.dtype.name == "bfloat16" else tensor

@@ -1,0 +1,86 @@
+"""DeepSpeed's all-reduce in shared memory, for the CPUs of one node: an operator of PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from phalanx.bench.paths.path import BenchParams, BenchPath, CaseBuffers, PreparedCase, unavailable
+from phalanx.bench.paths.torch_groups import tensor_of
+from phalanx.bench.plan import Case
+from phalanx.comm.world import World
+
+COMPILING_S = 900.0
+"""Timeout of the ranks that wait for the one that compiles, which takes a minute on a free core."""
+SHARED_BYTES = 70 * 2**20
+"""Space in /dev/shm that each rank takes."""
+LEVELS = {"float32": 0, "float16": 2, "bfloat16": 2}
+"""Level of vector instructions that the sum of each type needs."""
+
+
+def deepspeed_path(world: World, params: BenchParams) -> BenchPath:
+    """Return the path, of an operator that rank 0 has compiled for all. Collective."""
+    reasons, module = _all(world, obstacle(world, params)), None
+    if not any(reasons):
+        # As the name of its memory, and for nothing else:
+        os.environ |= {"MASTER_ADDR": "phalanx", "MASTER_PORT": str(world.share(os.getpid()))}
+        os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(params.ranks)}
+        for loads in (world.rank == 0, world.rank > 0):
+            if loads and not any(reasons):
+                module, reasons = _load()
+            world.group.barrier(name="compilation for DeepSpeed", timeout_s=COMPILING_S)
+            reasons = _all(world, "".join(reasons))
+    if any(reasons):
+        return unavailable("deepspeed", "DeepSpeed", next(filter(None, reasons)))
+    assert module is not None, "there is no reason why not"
+    module.initialize(params.ranks, params.rank)
+    world.barrier("the start of DeepSpeed")
+    name = f"deepspeed_allreduce_buffer_{os.getuid()}_phalanx_{os.environ['MASTER_PORT']}"
+    Path(f"/dev/shm/{name}_{params.rank}").unlink(missing_ok=True)  # all have mapped it
+    level = module.vector_kernel_level()
+    prepare = partial(_prepare, params, level)
+    return BenchPath(name="deepspeed", label="DeepSpeed", prepare=prepare)
+
+
+def _all(world: World, reason: str) -> list[str]:
+    """Return the reason of each rank. Collective."""
+    return [world.share(reason, root=rank) for rank in range(world.size)]
+
+
+def _load() -> tuple[Any, list[str]]:
+    """Return the operator's module, compiled unless that was done before; or why there is none."""
+    try:
+        operators = importlib.import_module("deepspeed.ops.op_builder")
+        return operators.ShareMemCommBuilder().load(verbose=False), []
+    except Exception as error:  # noqa: BLE001  # the other paths continue
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        return None, [f"it does not load: {text[0]}"]
+
+
+def _prepare(params: BenchParams, level: int, case: Case, private: CaseBuffers) -> PreparedCase:
+    if case.collective != "all_reduce" or params.op.name != "SUM":
+        raise NotImplementedError("its only collective is the all-reduce that sums")
+    if level < LEVELS[params.dtype.name]:
+        raise NotImplementedError("its sums of half types need AVX-512")
+    tensor, reduce = tensor_of(private.input, params), torch.ops.deepspeed.inference_all_reduce_
+    return PreparedCase(memory=private, call=lambda: reduce(tensor))
+
+
+def obstacle(world: World, params: BenchParams) -> str:
+    """Return why this rank cannot use it, as far as known without trying; empty if it can."""
+    if find_spec("deepspeed") is None:
+        return "it is not installed: DS_ACCELERATOR=cpu pip install deepspeed"
+    if params.dtype.name not in LEVELS:
+        return f"it does not sum {params.dtype.name}"
+    if params.ranks == 1 or not world.on_one_node:
+        return "it needs several ranks on one node"
+    memory = os.statvfs("/dev/shm")
+    if memory.f_bavail * memory.f_frsize < SHARED_BYTES * params.ranks:
+        return f"/dev/shm lacks the {SHARED_BYTES >> 20} MB a rank that it takes"
+    return ""
