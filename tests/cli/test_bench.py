@@ -50,7 +50,7 @@ def test_all_reduce_on_two_ranks(forked_phalanx: Phalanx, tmp_path: Path) -> Non
     for rank in range(2):
         calls = [e for e in read_events(rank_file(folder, rank)) if isinstance(e, CallsEvent)]
         measured = {call.path for call in calls}
-        assert {"phalanx", "mpi", "gloo"} <= measured
+        assert {"phalanx", "world", "mpi", "gloo"} <= measured
         assert {call.bytes for call in calls} == {4, 65_536}
         assert sum(call.wrong for call in calls) == 0
         for path in measured:
@@ -58,6 +58,8 @@ def test_all_reduce_on_two_ranks(forked_phalanx: Phalanx, tmp_path: Path) -> Non
             mine = [c for c in calls if c.bytes == 4 and c.path == path]
             assert sum(len(call.times_s) for call in mine) == 4
             assert sorted(call.round for call in mine) == [0, 1, 2, 3]
+    for peer in ("DeepSpeed", "oneCCL"):
+        assert peer.lower() in measured or f"{peer}: Not measured: all-reduce: it is" in done.stdout
     assert "busbw" in done.stdout
     assert "beside 1 busy process" in done.stdout
     assert "beside 1 busy process" in (folder / "report.html").read_text()
