@@ -82,3 +82,11 @@ def test_no_rank_sends_the_texts_of_all_to_all(size: int) -> None:
     all_texts = sum(len(text(rank)) for rank in range(size))
     assert max(sent) < all_texts
     assert sum(sent) < all_texts * size / 20
+
+
+def test_many_ranks_gather_along_the_tree_where_none_may_die(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(set_up, "is_fault_tolerant", lambda: False)
+    found, _ = run(20, lambda ranks, rank: ranks.allgather(rank))
+    assert found == [list(range(20))] * 20

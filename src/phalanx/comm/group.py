@@ -67,8 +67,8 @@ class Group:
     `receive`. Ranks are numbered within the group; `members[rank]` is the rank in the world.
 
     Reductions are made in a fixed order: the same bits on every rank and in every run. It is that
-    of the ranks within a node; `lanes` and `halving`, which serve several nodes and many ranks,
-    have one of their own. Half types are summed in float32 and rounded once.
+    of the ranks within a node; `lanes`, `halving` and `tree`, which serve several nodes and many
+    ranks, have one of their own. Half types are summed in float32 and rounded once.
 
     Every wait ends after `timeout_s` (of the call, else of the group) with a `WaitTimeoutError`:
     "rank 0 waited 300 s in all_reduce number 17 of group world for rank 2". A call that another
