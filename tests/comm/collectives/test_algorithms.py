@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import (
+    bruck,
     dissemination,
     lanes,
     naive,
@@ -50,6 +51,7 @@ ALL_REDUCES = {
     "direct": pairwise.all_reduce,
     "lone ranks": lone_ranks,
     "short": pairwise.all_to_all_reduce,
+    "bruck": bruck.all_reduce,
     "naive": naive.all_reduce,
     "ring": ring.all_reduce,
     "tree": tree.all_reduce,
@@ -106,7 +108,7 @@ def test_half_types_are_rounded_once(name: str, size: int) -> None:
         assert (array == np.float16(exact)).all()
 
 
-@pytest.mark.parametrize("name", ["direct", "lone ranks", "short", "naive"])
+@pytest.mark.parametrize("name", ["direct", "lone ranks", "short", "bruck", "naive"])
 @settings(deadline=None, max_examples=20)
 @given(size=SIZES, count=COUNTS)
 def test_direct_sums_in_the_order_of_the_ranks(name: str, size: int, count: int) -> None:
