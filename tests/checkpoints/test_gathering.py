@@ -188,7 +188,7 @@ def test_what_does_not_make_up_a_tensor_is_refused_on_every_rank() -> None:
 
     found, _ = together(3, act)
     held = "2 of rank 0, 2 of rank 1, 2 of rank 2"
-    text = f"the elements of weight that 3 ranks hold ({held}) do not make up [4, 2]"
+    text = f"the elements of weight that ranks hold ({held}) do not make up [4, 2]"
     assert found == [text] * 3
 
 
@@ -196,6 +196,20 @@ def test_tensors_of_another_type_on_some_ranks_are_refused() -> None:
     rows = [RankBoxes.of({"a": LocalBox(code, (2,), (0,), (2,))}) for code in ("F32", "F16")]
     with pytest.raises(RuntimeError, match=r"a is .*F32.* on one rank, and .*F16.* on 1"):
         choose_senders(rows, windows_of)
+
+
+def test_ranks_after_one_that_differs_are_told_as_well() -> None:
+    """Rank 0 stops at the first that differs, and the others' descriptions must not be left."""
+
+    def act(group: Any) -> str:
+        code = "F16" if group.rank == 1 else "F32"
+        with pytest.raises(RuntimeError) as raised:
+            make_gather_plan(group, {"a": LocalBox(code, (2,), (0,), (2,))}, windows_of)
+        return str(raised.value)
+
+    found, ranks = together(4, act)
+    assert len(set(found)) == 1
+    assert ranks.received[0] == 6, "two messages of each"
 
 
 def test_tensors_come_by_name_whoever_holds_them() -> None:

@@ -100,13 +100,14 @@ def make_gather_plan(
 
     Raises: RuntimeError, on every rank, when the shards do not make up the tensors.
     """
-    rows = gather_objects(group, RankBoxes.of(local))
+    rows = iter(gather_objects(group, RankBoxes.of(local)))
     found: Senders | str = ""
     if group is None or group.rank == 0:
         try:
             found = choose_senders(rows, split)
         except RuntimeError as error:
             found = str(error)
+            list(rows)  # the others wait until theirs are taken
     found = found if group is None else group.share(found)
     if isinstance(found, str):
         raise RuntimeError(found)
@@ -121,56 +122,62 @@ def make_gather_plan(
 def choose_senders(rows: Iterable[RankBoxes], split: Split) -> Senders:
     """Choose the rank that sends each shard. rows: of the ranks, in their order. Pure.
 
-    Cost: some 40 bytes of memory a shard.
+    Cost: some 100 bytes of memory a shard.
     Raises: RuntimeError when the shards do not make up the tensors.
     """
-    specs: dict[str, Spec] = {}
-    numbers: dict[str, int] = {}
+    specs, tensor_of, starts, counts = dict[str, Spec](), [], [], []
     known: dict[bytes, NDArray[np.int64]] = {}  # most ranks have the same tensors
-    tensor_of, starts, counts = [], [], []
     for rank, row in enumerate(rows):
         if row.specs not in known:
-            table = msgspec.json.decode(row.specs, type=dict[str, tuple[str, tuple[int, ...]]])
-            for name, spec in table.items():
-                numbers.setdefault(name, len(numbers))
-                if specs.setdefault(name, Spec(*spec)) != Spec(*spec):
-                    text = f"{name} is {specs[name]} on one rank, and {Spec(*spec)} on {rank}"
-                    raise RuntimeError(text)
-            known[row.specs] = np.array([numbers[name] for name in table], np.int64)
+            known[row.specs] = _numbers(row.specs, specs, rank)
         tensor_of.append(known[row.specs])
         starts.append(row.starts)
         counts.append(row.counts)
-    ranks = np.repeat(np.arange(len(counts)), [len(one) for one in counts])
+    lengths = [len(one) for one in counts]
+    ranks = np.repeat(np.arange(len(counts)), lengths)
     tensor, start, count = map(np.concatenate, (tensor_of, starts, counts))
     elements = np.array([spec.num_elements for spec in specs.values()], np.int64)
     first_element = np.cumsum(elements) - elements
     held = np.flatnonzero(count)
     _, first = np.unique((first_element[tensor] + start)[held], return_index=True)
-    chosen = held[np.sort(first)]
+    is_sent = np.zeros(len(count), bool)
+    is_sent[held[first]] = True
+    bits = [np.packbits(own).tobytes() for own in np.split(is_sent, np.cumsum(lengths)[:-1])]
+    ranks, tensor, count = ranks[is_sent], tensor[is_sent], count[is_sent]
     sums = np.zeros(len(specs), np.int64)
-    np.add.at(sums, tensor[chosen], count[chosen])
-    if (wrong := np.flatnonzero(sums != elements)).size:
-        name = list(specs)[wrong[0]]
-        of_it = chosen[tensor[chosen] == wrong[0]]
-        sent = [f"{count[one]} of rank {ranks[one]}" for one in of_it[:_MAX_NAMED]]
-        sent += [f"{len(of_it) - _MAX_NAMED} more"] if len(of_it) > _MAX_NAMED else []
-        raise RuntimeError(
-            f"the elements of {name} that {len(counts)} ranks hold ({', '.join(sent) or 'none'}) "
-            f"do not make up {list(specs[name].shape)}"
-        )
+    np.add.at(sums, tensor, count)
+    for number in np.flatnonzero(sums != elements):
+        of_it = tensor == number
+        raise RuntimeError(_incomplete(*list(specs.items())[number], ranks[of_it], count[of_it]))
     windows = split(specs)
     window_of = {name: number for number, names in enumerate(windows) for name in names}
     window = np.array([window_of[name] for name in specs], np.int64)
     words = np.array([1 + 2 * len(spec.shape) for spec in specs.values()], np.int64)
     itemsize = np.array([spec.dtype.itemsize for spec in specs.values()], np.int64)
-    num_bytes = np.zeros((len(counts), len(windows)), np.int64)
-    of_shards = (8 * words[tensor] + itemsize[tensor] * count)[chosen]
-    np.add.at(num_bytes, (ranks[chosen], window[tensor[chosen]]), of_shards)
-    is_sent = np.zeros(len(count), bool)
-    is_sent[chosen] = True
-    ends = np.cumsum([len(one) for one in counts])[:-1]
-    bits = [np.packbits(own).tobytes() for own in np.split(is_sent, ends)]
+    num_bytes = np.zeros((len(lengths), len(windows)), np.int64)
+    np.add.at(num_bytes, (ranks, window[tensor]), 8 * words[tensor] + itemsize[tensor] * count)
     return Senders(specs, bits, num_bytes)
+
+
+def _numbers(text: bytes, specs: dict[str, Spec], rank: int) -> NDArray[np.int64]:
+    """Return the numbers of a rank's tensors in `specs`, to which those that it lacks are added.
+
+    text: as of `RankBoxes`. Raises: RuntimeError where a tensor is another one there.
+    """
+    table = msgspec.json.decode(text, type=dict[str, tuple[str, tuple[int, ...]]])
+    for name, spec in table.items():
+        if specs.setdefault(name, Spec(*spec)) != Spec(*spec):
+            raise RuntimeError(f"{name} is {specs[name]} on one rank, and {Spec(*spec)} on {rank}")
+    numbers = {name: number for number, name in enumerate(specs)}
+    return np.array([numbers[name] for name in table], np.int64)
+
+
+def _incomplete(name: str, spec: Spec, ranks: Sequence[int], counts: Sequence[int]) -> str:
+    """Return in words who sends how many elements of a tensor that these do not make up."""
+    sent = [f"{n} of rank {rank}" for rank, n in zip(ranks, counts, strict=True)]
+    more = [f"{len(sent) - _MAX_NAMED} more"] if len(sent) > _MAX_NAMED else []
+    listed = ", ".join([*sent[:_MAX_NAMED], *more]) or "none"
+    return f"the elements of {name} that ranks hold ({listed}) do not make up {list(spec.shape)}"
 
 
 def assemble(
