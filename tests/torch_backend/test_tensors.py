@@ -6,6 +6,7 @@ There is no GPU here: their ways are gone by CPU tensors, with streams that only
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -30,6 +31,10 @@ def test_dtypes() -> None:
     moved = dtype_of(torch.float8_e4m3fn)
     assert (moved.kind, moved.itemsize) == ("opaque", 1)
     assert dtype_of(torch.float8_e5m2) != moved
+    assert dtype_of(torch.int64) is dtype_of(np.dtype("int64"))
+    assert dtype_of(np.dtype(">f4")).kind == "opaque", "of another byte order: moved, not summed"
+    with pytest.raises(TypeError, match="object has Python objects as elements"):
+        dtype_of(np.dtype(object))
 
 
 def test_plain_tensors_are_used_where_they_lie() -> None:

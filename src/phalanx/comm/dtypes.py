@@ -85,6 +85,11 @@ DTYPES: dict[str, DType] = {
 }
 
 
+def opaque(name: str, itemsize: int) -> DType:
+    """A type that can be moved but not reduced, such as float8_e4m3fn."""
+    return DType(name, _code("opaque"), itemsize, "opaque", None)
+
+
 @cache
 def dtype_of(dtype: Any) -> DType:
     """Return the type of elements of a NumPy or PyTorch `dtype`; types that cannot be reduced,
@@ -92,7 +97,7 @@ def dtype_of(dtype: Any) -> DType:
     if getattr(dtype, "hasobject", False):
         raise TypeError(f"{dtype} has Python objects as elements, which cannot be moved")
     name = str(dtype).removeprefix("torch.")
-    return DTYPES.get(name) or DType(name, _code("opaque"), dtype.itemsize, "opaque", None)
+    return DTYPES.get(name) or opaque(name, dtype.itemsize)
 
 
 _ARITHMETIC = {ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX}

@@ -3,8 +3,10 @@
 from typing import get_args
 
 import numpy as np
+import pytest
 import torch
 
+from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm
 from phalanx.comm.collectives.library import BLOCKING_BYTES
 from phalanx.comm.world import World
@@ -65,9 +67,18 @@ def check_the_rest(world: World) -> None:
     else:
         assert rows is None
     assert world.share({"from": world.rank}) == {"from": 0}
-    much = np.full(BLOCKING_BYTES, world.rank + 1.0)  # by the library's blocking call
-    world.all_reduce(much)
+    much = np.full(BLOCKING_BYTES, world.rank + 1.0)
+    world.group.all_reduce(Buffer.of(much), algorithm="library")  # by its blocking call
     assert (much == sum(range(world.size + 1))).all()
+    array, tensor = np.full(5, world.rank + 1), torch.full((2, 3), world.rank + 1.0)
+    world.all_reduce(array)
+    world.all_reduce(tensor)
+    assert (array == sum(range(world.size + 1))).all()
+    assert bool((tensor == sum(range(world.size + 1))).all())
+    lazy = torch.ones(2, dtype=torch.cfloat).conj()
+    for unfit in (np.ones((4, 4))[:, 1], torch.ones(4, 4).t(), lazy):
+        with pytest.raises(ValueError, match="contiguous"):
+            world.all_reduce(unfit)
 
 
 def main() -> None:
