@@ -13,17 +13,17 @@ from phalanx.jobs.detect import detect
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import train
 
-SMALL = {"train_samples": 150, "validation_samples": 61, "batch_size": 32, "epochs": 2}
+SMALL = {"train_samples": 70, "validation_samples": 21, "batch_size": 32, "epochs": 2}
 CASES: Mapping[str, Mapping[str, Any]] = {
     "mlp": {"model": "mlp", "width": 16, "clip_norm": 0.5, "label_smoothing": 0.1},
-    "cnn": {"model": "cnn", "optimizer": "lars", "lr_schedule": "cosine", "train_samples": 70},
-    "rnn": {"model": "rnn", "optimizer": "lamb", "train_samples": 70, "warmup_epochs": 0.5},
+    "cnn": {"model": "cnn", "optimizer": "lars", "lr_schedule": "cosine", "train_samples": 38},
+    "rnn": {"model": "rnn", "optimizer": "lamb", "train_samples": 38, "warmup_epochs": 0.5},
     "gpt": {
         "model": "gpt", "dataset": "text", "width": 16, "layers": 1, "heads": 2, "batch_size": 12,
         "train_samples": 40, "validation_samples": 9, "bad_gradients": "skip",
         "autocast": "bf16",
     },
-    "resnet": {"model": "resnet", "width": 4, "train_samples": 70, "epochs": 1},
+    "resnet": {"model": "resnet", "width": 4, "train_samples": 38, "epochs": 1},
     "skipped": {
         "model": "mlp", "width": 16, "lr": 1e38, "bad_gradients": "skip", "optimizer": "sgd",
         "epochs": 1,

@@ -15,7 +15,7 @@ from truth import images, keep_trained, texts
 from phalanx.train.config import TrainConfig
 
 OWN = Path(__file__).parents[2] / "models" / "programs" / "own.py"
-BATCH, SAMPLES = 7, 71  # the last of eleven batches has one sample
+BATCH, SAMPLES = 7, 29  # the last of five batches has one sample
 PLAIN: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.05}
 MODELS: dict[str, dict[str, Any]] = {
     "tower": {"model": "tower", "loss": "margins", **PLAIN},
