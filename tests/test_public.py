@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 import phalanx
 
 PROGRAM = """
@@ -30,6 +32,16 @@ def test_names_are_loaded_when_they_are_asked_for() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "module phalanx has no attribute 'Wolrd'\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [("phalanx.cli.train", {"torch", "mpi4py", "numpy"}), ("phalanx.train.rank", {"rich"})],
+)
+def test_a_run_starts_without_what_it_may_never_use(module: str, heavy: set[str]) -> None:
+    program = f"import sys, {module}; print(*{heavy!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("\n", 0), done.stderr
 
 
 def test_what_is_public_is_documented() -> None:

@@ -9,15 +9,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Console
 from torch import Tensor
 
 from phalanx.checkpoints.checkpoint import parameters_sha256
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.incomplete import add_incomplete, report_incomplete
-from phalanx.jobs.live_line import LiveLine, bar
 from phalanx.jobs.orphan import JOB_VARIABLE
 from phalanx.jobs.record import (
     begin_record,
@@ -43,6 +42,9 @@ from phalanx.run.options import Records
 from phalanx.run.recording import RunRecorder
 from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
+
+if TYPE_CHECKING:
+    from phalanx.jobs.live_line import LiveLine
 
 LIVE_INTERVAL_S = 0.5
 
@@ -106,6 +108,10 @@ class ProgramRecords:
         self._line: LiveLine | None = None
         self._shown_at = time.perf_counter()
         if strategy.rank == 0 and sys.stderr.isatty():
+            from rich.console import Console  # takes long, and most ranks have no terminal
+
+            from phalanx.jobs.live_line import LiveLine
+
             self._line = LiveLine(Console(highlight=False, stderr=True)).__enter__()
             atexit.register(self._line.__exit__)
 
@@ -139,6 +145,8 @@ class ProgramRecords:
         """Draw the live line, at most twice a second."""
         if self._line is None or (now := time.perf_counter()) < self._shown_at + LIVE_INTERVAL_S:
             return
+        from phalanx.jobs.live_line import bar
+
         self._shown_at = now
         counts, seconds = self.recorder.counts, self.recorder.epoch_s()
         start = self._options.start

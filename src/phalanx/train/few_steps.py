@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
-from phalanx.data.datasets.inventory import inventory
-from phalanx.data.packed.index_file import read_index
 from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
 
@@ -34,6 +32,9 @@ def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
 
 
 def _num_available(config: TrainConfig) -> int:
+    from phalanx.data.datasets.inventory import inventory  # these import NumPy
+    from phalanx.data.packed.index_file import read_index
+
     if config.data is not None:
         return read_index(config.data / "train").num_samples
     name = resolve(config.dataset, config.data_root).name
