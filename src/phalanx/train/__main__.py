@@ -8,9 +8,7 @@ from phalanx.jobs.streams import lose_what_the_disk_refuses, prepare_streams
 
 lose_what_the_disk_refuses()
 prepare_streams()
-gc.disable()  # what is imported stays: to look for garbage in it takes a tenth of the start
+gc.disable()  # until the loop, see session.py: what is imported stays, to look through it is slow
 from phalanx.train.rank import run_started_by_phalanx  # noqa: E402  # loads PyTorch
 
-gc.freeze()
-gc.enable()
 run_started_by_phalanx(Path(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from dataclasses import dataclass, fields, replace
@@ -55,6 +56,8 @@ def train(
             print("\n".join([*agreement.lines, *_first_lines(complete, launched)]), flush=True)
         run_dir = folder or folder_of(complete)
         training = Training.begin(complete, data, run_dir, is_begun=folder is not None)
+        gc.freeze()  # modules that PyTorch imports with its first optimizer, too
+        gc.enable()
         try:
             training.train_epochs()
         except Stopped:
