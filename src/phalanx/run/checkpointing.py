@@ -269,10 +269,8 @@ class ProgramCheckpoints:
 
         num_steps: that were made.
         """
-        if num_steps != self._checks_at:
-            return
-        group = self.state.strategy.group
-        if group.rank == 0 and (self._writer is not None or group.num_spares > 0):
+        is_due = num_steps == self._checks_at and self.state.strategy.group.rank == 0
+        if is_due and (self._writer is not None or self.state.strategy.group.num_spares):
             self.state.check()
 
     def close(self) -> None:

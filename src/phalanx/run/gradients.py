@@ -268,9 +268,10 @@ class StepGradients:
         can_repeat = 0 < len(self.passes) == self._num_added and not self.is_collective
         self._strategy.find_own_nonfinite = self.passes.find_nonfinite if can_repeat else None
         self._is_applying = True
+        shard = Batch(NOTHING, NOTHING, batch.num_samples, global_weight, batch.step)
         try:
             result = self._strategy.apply_gradients(
-                describe(batch, global_weight), result, scale=scale, own_weight=self._weight
+                shard, result, scale=scale, own_weight=self._weight
             )
         except NonFiniteGradientsError as error:
             if sample := self._first_bad_sample():
@@ -368,8 +369,3 @@ class StepGradients:
             self.num_samples += batch.num_samples
         self._batch_weight = weight
         return own
-
-
-def describe(batch: MicroBatch, global_weight: int) -> Batch:
-    """Return what strategies know of a micro-batch whose samples they do not see."""
-    return Batch(NOTHING, NOTHING, batch.num_samples, global_weight, batch.step)

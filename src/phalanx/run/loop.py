@@ -225,9 +225,9 @@ class TrainingLoop:
             if is_in_step or batch.agree_on_end():  # which may read ahead
                 continue
             if self.stop is not None or self.places is not None:
-                read_s = clock() - asked_at
+                read_at = clock()
                 due = self._end_step_within(due)
-                asked_at = clock() - read_s
+                asked_at += clock() - read_at
 
     def _end_step_within(self, due: int | None) -> int | None:
         """Save, stop or take in spares after a step within an epoch, where that is due. Collective.
