@@ -102,7 +102,7 @@ class CallContext:
         )
         if is_profiling():
             name = "recvAnySource" if "any rank" in text else text.partition(" ")[0]
-            work.on_end = begin_event(name, [tensor])
+            work.call_at_end(begin_event(name, [tensor]))
         self._coalesce(work)
         return work
 

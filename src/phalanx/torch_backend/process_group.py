@@ -21,6 +21,7 @@ from phalanx.torch_backend.call_context import CallContext
 from phalanx.torch_backend.ddp import DDPBuckets
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.monitored_barrier import monitored_barrier
+from phalanx.torch_backend.profiling import is_profiling, make_calls_in_event
 from phalanx.torch_backend.reduce_ops import get_reduction
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.sparse import check_sparse, sum_sparse
@@ -116,9 +117,9 @@ class ProcessGroupMPI(ProcessGroup):
         return True
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        name, kind = "all_reduce_coalesced", AllreduceOptions
         calls = [([tensor],) for tensor in tensors]
-        kind = AllreduceOptions
-        return self._run_all("all_reduce_coalesced", kind, self.allreduce, calls, opts, tensors)
+        return self._run_all(name, kind, self.allreduce, calls, opts, tensors, tensors)
 
     def reduce(
         self, tensors: Tensors, opts: Any = None, op: Any = None, *timeout: Any, root: Any = None
@@ -155,7 +156,7 @@ class ProcessGroupMPI(ProcessGroup):
     ) -> Work:
         name, kind = "reduce_scatter_coalesced", c10d.ReduceScatterOptions
         calls = zip(outputs, inputs, strict=True)
-        return self._run_all(name, kind, self.reduce_scatter_single, calls, opts, outputs)
+        return self._run_all(name, kind, self.reduce_scatter_single, calls, opts, inputs, outputs)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -194,14 +195,14 @@ class ProcessGroupMPI(ProcessGroup):
         by_input = zip(*output_lists, strict=True)
         calls = [([list(o)], [i]) for o, i in zip(by_input, inputs, strict=True)]
         results = [tensor for outputs in output_lists for tensor in outputs]
-        return self._run_all(name, kind, self.allgather, calls, opts, results)
+        return self._run_all(name, kind, self.allgather, calls, opts, inputs, results)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
         name, kind = "all_gather_single_coalesced", c10d.AllgatherOptions
         calls = zip(outputs, inputs, strict=True)
-        return self._run_all(name, kind, self.all_gather_single, calls, opts, outputs)
+        return self._run_all(name, kind, self.all_gather_single, calls, opts, inputs, outputs)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -306,11 +307,18 @@ class ProcessGroupMPI(ProcessGroup):
         method: Callable[..., Work],
         calls: Iterable[Sequence[Any]],
         opts: Any,
+        inputs: list[Tensor],
         results: list[Tensor],
     ) -> Work:
-        """Call `method` with each of `calls` and the same options; return one work for all."""
+        """Call `method` with each of `calls` and the same options; return one work for all.
+
+        inputs: for a profiler, as `results` those of all calls."""
         opts = make_options(kind, opts)
-        works = [method(*arguments, opts) for arguments in calls]
+
+        def make_calls() -> list[Work]:
+            return [method(*arguments, opts) for arguments in calls]
+
+        works = make_calls_in_event(name, inputs, make_calls) if is_profiling() else make_calls()
         return (
             CoalescedWork(works, results, self._context.label(name))
             if opts.asyncOp

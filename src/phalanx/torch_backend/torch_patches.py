@@ -252,12 +252,20 @@ def future_wait(original: Any, future: Any) -> Any:
     return original(future)
 
 
+def init_function_event(original: Any, event: Any, /, *args: Any, **kwargs: Any) -> None:
+    """All versions: a profiler's event is asynchronous if it ends on another thread, or where C++
+    says so, as for the collectives and messages of PyTorch's own backends."""
+    original(event, *args, **kwargs)
+    event.is_async = event.is_async or event.name.startswith("mpi:")
+
+
 PATCHES = (
     Patch(monitored_barrier, (f"{C10D}:monitored_barrier", "torch.distributed:monitored_barrier")),
     Patch(set_pg_timeout, (f"{C10D}:_set_pg_timeout",)),
     Patch(split_group, (f"{C10D}:split_group", "torch.distributed:split_group")),
     Patch(ddp_init, ("torch.nn.parallel:DistributedDataParallel.__init__",)),
     Patch(future_wait, ("torch._C:Future.wait",)),
+    Patch(init_function_event, ("torch.autograd.profiler_util:FunctionEvent.__init__",)),
 )
 
 

@@ -74,8 +74,7 @@ class PendingWork(Work):
         self._guard = threading.Lock()
         self._promise: Future[Any] | None = None
         self._future: Future[Any] | None = None
-        self.on_end: Callable[[], None] | None = None
-        """Ends the event of a profiler."""
+        self._at_end: Callable[[], None] | None = None
 
     def is_completed(self) -> bool:
         return self._is_done
@@ -119,12 +118,20 @@ class PendingWork(Work):
                     self._complete(self._promise)
             return self._future
 
+    def call_at_end(self, call: Callable[[], None]) -> None:
+        """Call `call`, which ends the event of a profiler, before those that wait return."""
+        with self._guard:
+            if not self._is_done:
+                self._at_end = call
+                return
+        call()
+
     def finish(self) -> None:
         with self._guard:
             self._is_done = True
-            promise = self._promise
-        if self.on_end is not None:
-            self.on_end()
+            promise, at_end = self._promise, self._at_end
+        if at_end is not None:
+            at_end()
         self._done.release()
         if promise is not None:
             self._complete(promise)
