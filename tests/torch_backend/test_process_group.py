@@ -34,6 +34,26 @@ def test_groups_come_and_go(new_ranks: Ranks, programs: Programs, count: int) ->
     assert done(new_ranks.mpi(count, programs("lifecycle.py")), count)
 
 
+def test_torchcomms_leaves_groups_of_backend_mpi_alone(
+    new_ranks: Ranks, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 2.13 PyTorch asks torchcomms for every backend where it is installed and switched on,
+    and that knows none called mpi. Later versions ask whether it has been built with one."""
+    room = tmp_path / "torchcomms"
+    room.mkdir()
+    (room / "__init__.py").write_text(
+        "def is_backend_built(name):\n    return False\n"
+        "def new_comm(backend, *_, **__):\n    raise RuntimeError(f'{backend}: no library')\n"
+    )
+    (room / "_comms.py").write_text(
+        "class _BackendWrapper: pass\ndef _is_backend_registered(name):\n    return False\n"
+    )
+    (room / "hooks.py").write_text("class FlightRecorderHook: pass\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TORCH_DISTRIBUTED_USE_TORCHCOMMS", "1")
+    assert done(new_ranks.mpi(3, programs("torchcomms_on.py")), 3)
+
+
 def test_asynchronous_calls_return_at_once(ranks: Ranks, programs: Programs) -> None:
     assert done(ranks.mpi(2, programs("asynchronous.py")), 2)
 

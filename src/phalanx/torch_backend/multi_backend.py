@@ -14,6 +14,8 @@ from phalanx.torch_backend.process_group import ProcessGroupMPI
 class MultiBackendProcessGroup(ProcessGroupMPI):
     """Backend mpi for some device types, process groups of other backends for the rest."""
 
+    supports_splitting = False
+
     def __init__(self, *args: Any, other_backends: Mapping[str, Any]) -> None:
         super().__init__(*args)
         self._other_backends = dict(other_backends)

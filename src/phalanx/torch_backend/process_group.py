@@ -358,7 +358,8 @@ class ProcessGroupMPI(ProcessGroup):
     def get_group_store(self) -> dist.Store | None:
         return self._store
 
-    supports_splitting = supports_coalescing = supports_time_estimate = False
+    supports_splitting = True  # by `dist.split_group`, of which torch_patches.py has ours
+    supports_coalescing = supports_time_estimate = False
 
     @property
     def _device_types(self) -> list[torch.device]:

@@ -51,8 +51,7 @@ def _register(torch: Any, *, is_rank: bool) -> None:
     from torch.distributed.rendezvous import register_rendezvous_handler
 
     torch_patches.GROUP_HELPER.original()  # raises before anything has been changed
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if version >= (2, 14):
+    if torch_patches.version() >= (2, 14):
         c10d.Backend.register_backend("mpi", _create, extended_api=True, devices=["cpu", "cuda"])
     register_rendezvous_handler("mpi", _rendezvous)
     if is_rank:

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 C10D = "torch.distributed.distributed_c10d"
 _CPP_LOG_ERRORS = 2
+_WHILE_MADE = {"_MPI_AVAILABLE": True, "_TORCHCOMM_AVAILABLE": False}
+"""Flags of `distributed_c10d` while a group of backend mpi is being made."""
 
 
 class Patch(NamedTuple):
@@ -61,6 +63,14 @@ def _resolve(place: str) -> tuple[Any, str]:
 
 def _c10d() -> Any:
     return sys.modules[C10D]
+
+
+def version() -> tuple[int, int]:
+    """Return the version of PyTorch, such as (2, 13)."""
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _mpi_class() -> type[Any]:
@@ -109,7 +119,7 @@ def names_mpi(backend: object) -> bool:
 
 def new_process_group_helper(helper: Any, /, *args: Any, **kwargs: Any) -> Any:
     """All versions: makes groups only if PyTorch was built with MPI, and passes neither name nor
-    timeout nor store of the group on."""
+    timeout nor store of the group on. 2.13: asks torchcomms for them where that is switched on."""
     backend = kwargs["backend"] if "backend" in kwargs else args[3]
     if not names_mpi(backend):
         group_creation = sys.modules.get("phalanx.torch_backend.group_creation")
@@ -121,12 +131,13 @@ def new_process_group_helper(helper: Any, /, *args: Any, **kwargs: Any) -> Any:
             return helper(*args, **kwargs)
     from phalanx.torch_backend.group_creation import make_group
 
-    c10d = _c10d()
-    before, c10d._MPI_AVAILABLE = c10d._MPI_AVAILABLE, True
+    flags = vars(_c10d())
+    before = {name: flags.get(name) for name in _WHILE_MADE}
+    flags.update(_WHILE_MADE)
     try:
         return make_group(helper, *args, **kwargs)
     finally:
-        c10d._MPI_AVAILABLE = before
+        flags.update(before)
 
 
 GROUP_HELPER = Patch(new_process_group_helper, (f"{C10D}:_new_process_group_helper",))
@@ -163,6 +174,8 @@ def patch_for_groups() -> None:
     """Apply the patches that only programs with groups of backend mpi need."""
     for patch in PATCHES:
         patch.apply()
+    if hasattr(_c10d(), "_use_torchcomms_enabled"):
+        TORCHCOMMS.apply()
     exclude_from_dynamo("phalanx.torch_backend")
 
 
@@ -200,24 +213,42 @@ def _split(
     parent: Any,
     split_ranks: Sequence[Sequence[int]],
     timeout: timedelta | None = None,
-    pg_options: Any = None,  # noqa: ARG001
+    pg_options: Any = None,  # noqa: ARG001  backend mpi has none beside the timeout
     group_desc: str | None = None,
-    backend: Any = None,  # noqa: ARG001
+    backend: str | None = None,
 ) -> Any:
-    """Return the new group that holds this rank of `parent`; None: it is in none."""
+    """Return the new group that holds this rank of `parent`; if none does, as PyTorch does then.
+
+    Raises: ValueError for a group that is empty or has a rank twice, and for another backend.
+    """
     import torch.distributed as dist
 
+    wrong = [list(ranks) for ranks in split_ranks if len(set(ranks)) < max(1, len(ranks))]
+    if wrong:
+        raise ValueError(f"split_group: {wrong[0]} is empty or has a rank twice")
+    # PyTorch lets members make a group by themselves, but not for the name "mpi".
+    backends = [f"{device.type}:mpi" for device in parent._device_types]
+    asked = backends if backend in (None, "mpi") else str(backend).lower().split(",")
+    if not set(asked) <= set(backends):
+        raise ValueError(f"split_group: backend {backend}, but the parent has {','.join(backends)}")
+    order: dict[str, Any] = {"sort_ranks": False} if version() >= (2, 14) else {}
     for ranks in split_ranks:
         if parent.rank() in ranks:
             return dist.new_group(
-                [dist.get_global_rank(parent, rank) for rank in sorted(ranks)],
+                [dist.get_global_rank(parent, rank) for rank in ranks],
                 timeout=timeout or parent.options._timeout,
-                # PyTorch lets members make a group by themselves, but not for the name "mpi".
-                backend=",".join(f"{device.type}:mpi" for device in parent._device_types),
+                backend=",".join(asked),
                 use_local_synchronization=True,
                 group_desc=group_desc,
+                **order,
             )
-    return None
+    return dist.GroupMember.NON_GROUP_MEMBER if order else None
+
+
+def use_torchcomms(original: Any) -> bool:
+    """2.13, where `torchcomms` is installed and switched on: takes every backend but "fake", and
+    makes the groups beside the default one by splitting that."""
+    return original() and not isinstance(_c10d()._world.default_pg, _mpi_class())
 
 
 def ddp_init(original: Any, ddp: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -267,6 +298,7 @@ PATCHES = (
     Patch(future_wait, ("torch._C:Future.wait",)),
     Patch(init_function_event, ("torch.autograd.profiler_util:FunctionEvent.__init__",)),
 )
+TORCHCOMMS = Patch(use_torchcomms, (f"{C10D}:_use_torchcomms_enabled",))
 
 
 def keep_dropped(functional: Any) -> None:

@@ -77,8 +77,31 @@ def check_made_by_members_only(rank: int, size: int) -> None:
         group = dist.new_group(members, backend="cpu:mpi", use_local_synchronization=True)
         assert total(group) == sum(1 + r for r in members)
     inner = dist.split_group(part, [[0]])
-    assert (inner is None) == (dist.get_rank(part) != 0)
-    assert inner is None or total(inner) == 1 + rank
+    outside = inner in (None, dist.GroupMember.NON_GROUP_MEMBER)  # the former up to 2.13
+    assert outside == (dist.get_rank(part) != 0)
+    assert outside or total(inner) == 1 + rank
+
+
+def check_splits(rank: int, size: int) -> None:
+    """What PyTorch asks of a backend that splits: pipelines of 2.15 look at the flag, and from 2.14
+    the order of the ranks counts. Another backend was taken and not heeded."""
+    assert dist.group.WORLD.supports_splitting
+    backwards = list(range(size))[::-1]
+    turned = dist.split_group(split_ranks=[backwards], backend="cpu:mpi")
+    keeps_order = torch.__version__ >= "2.14"
+    assert dist.get_rank(turned) == (size - 1 - rank if keeps_order else rank)
+    wrong = [
+        ({}, [[0], []], "empty"),
+        ({}, [[0, 0]], "twice"),
+        ({"backend": "gloo"}, [[0]], "gloo"),
+    ]
+    for more, ranks, text in wrong:
+        try:
+            dist.split_group(split_ranks=ranks, **more)
+        except ValueError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"{ranks} {more} was taken")
 
 
 def check_hooks() -> None:
@@ -118,6 +141,7 @@ def main() -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
         check_surface()
         check_gloo_beside(rank, size)  # from 2.15 it would not join after the next line
+        check_splits(rank, size)
         check_made_by_members_only(rank, size)
         check_subgroups(rank, size)
         if size > 2:
