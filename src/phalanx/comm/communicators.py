@@ -9,6 +9,7 @@ from typing import Any
 
 from phalanx.comm.collectives.tree import children_of, parent_of
 from phalanx.comm.mpi import mpi
+from phalanx.comm.select import FEW_RANKS
 from phalanx.comm.wait import WaitPolicy, WaitTimeoutError, wait_until
 
 CLOSING_TIMEOUT_S = 1.0
@@ -24,7 +25,7 @@ class ClosingBarrier:
 
     Not the library's: where a member closes a group in which others still sum, MPICH 4.3 takes the
     barrier's messages for those of the all-reduce, and that returns wrong sums.
-    Along a tree of rank 0, as each peer is a connection.
+    Of many along a tree of rank 0, as each peer is a connection.
     """
 
     def __init__(self, communicator: Any) -> None:
@@ -46,6 +47,8 @@ class ClosingBarrier:
         """Begin the messages of each round when those of the one before have arrived."""
         rank, size = communicator.Get_rank(), communicator.Get_size()
         parent, children = parent_of(rank), children_of(rank, size)
+        if size <= FEW_RANKS:  # nobody between, who may poll late
+            parent, children = (0, []) if rank else (None, list(range(1, size)))
         yield [communicator.Irecv(bytearray(), child, CLOSING_TAG) for child in children]
         if parent is not None:
             sending = communicator.Isend(b"", parent, CLOSING_TAG)
