@@ -69,13 +69,13 @@ class Senders(NamedTuple):
 
     specs: dict[str, Spec]
     are_sent: list[bytes]
-    """Of each rank, whether it sends each of its shards; packed bits."""
+    """Packed bits of each rank: whether it sends each of its shards."""
     num_bytes: NDArray[np.int64]
     """Bytes that each rank sends for each window, (ranks, windows)."""
 
 
 class GatherPlan(NamedTuple):
-    """What a rank sends of which tensors, and how much comes from others."""
+    """Shards that a rank sends, and how much comes from others."""
 
     specs: Mapping[str, Spec]
     """Specs of full tensors."""
@@ -84,7 +84,7 @@ class GatherPlan(NamedTuple):
     sent: Mapping[str, LocalBox]
     """Shards that this rank sends."""
     num_bytes: NDArray[np.int64]
-    """As of `Senders`."""
+    """Bytes that each rank sends for each window, (ranks, windows)."""
 
 
 def gather_objects(group: Group | None, value: T) -> Iterable[T]:
