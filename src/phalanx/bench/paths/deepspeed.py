@@ -11,7 +11,14 @@ from typing import Any
 
 import torch
 
-from phalanx.bench.paths.path import BenchParams, BenchPath, CaseBuffers, PreparedCase, unavailable
+from phalanx.bench.paths.path import (
+    BenchParams,
+    BenchPath,
+    CaseBuffers,
+    PreparedCase,
+    first_reason,
+    unavailable,
+)
 from phalanx.bench.paths.torch_groups import tensor_of
 from phalanx.bench.plan import Case
 from phalanx.comm.world import World
@@ -26,41 +33,35 @@ LEVELS = {"float32": 0, "float16": 2, "bfloat16": 2}
 
 def deepspeed_path(world: World, params: BenchParams) -> BenchPath:
     """Return the path, of an operator that rank 0 has compiled for all. Collective."""
-    reasons, module = _all(world, obstacle(world, params)), None
-    if not any(reasons):
+    reason, module = first_reason(world, obstacle(world, params)), None
+    if not reason:
         # As the name of its memory, and for nothing else:
         os.environ |= {"MASTER_ADDR": "phalanx", "MASTER_PORT": str(world.share(os.getpid()))}
         os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(params.ranks)}
         for loads in (world.rank == 0, world.rank > 0):
-            if loads and not any(reasons):
-                module, reasons = _load()
+            if loads and not reason:
+                module, reason = _load()
             world.group.barrier(name="compilation for DeepSpeed", timeout_s=COMPILING_S)
-            reasons = _all(world, "".join(reasons))
-    if any(reasons):
-        return unavailable("deepspeed", "DeepSpeed", next(filter(None, reasons)))
+            reason = first_reason(world, reason)
+    if reason:
+        return unavailable("deepspeed", "DeepSpeed", reason)
     assert module is not None, "there is no reason why not"
     module.initialize(params.ranks, params.rank)
     world.barrier("the start of DeepSpeed")
     name = f"deepspeed_allreduce_buffer_{os.getuid()}_phalanx_{os.environ['MASTER_PORT']}"
     Path(f"/dev/shm/{name}_{params.rank}").unlink(missing_ok=True)  # all have mapped it
-    level = module.vector_kernel_level()
-    prepare = partial(_prepare, params, level)
+    prepare = partial(_prepare, params, module.vector_kernel_level())
     return BenchPath(name="deepspeed", label="DeepSpeed", prepare=prepare)
 
 
-def _all(world: World, reason: str) -> list[str]:
-    """Return the reason of each rank. Collective."""
-    return [world.share(reason, root=rank) for rank in range(world.size)]
-
-
-def _load() -> tuple[Any, list[str]]:
+def _load() -> tuple[Any, str]:
     """Return the operator's module, compiled unless that was done before; or why there is none."""
     try:
         operators = importlib.import_module("deepspeed.ops.op_builder")
-        return operators.ShareMemCommBuilder().load(verbose=False), []
+        return operators.ShareMemCommBuilder().load(verbose=False), ""
     except Exception as error:  # noqa: BLE001  # the other paths continue
         text = str(error).strip().splitlines() or [type(error).__name__]
-        return None, [f"it does not load: {text[0]}"]
+        return None, f"it does not load: {text[0]}"
 
 
 def _prepare(params: BenchParams, level: int, case: Case, private: CaseBuffers) -> PreparedCase:

@@ -10,7 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from phalanx.bench.paths.path import BenchParams, BenchPath, CaseBuffers, PreparedCase, unavailable
+from phalanx.bench.paths.path import (
+    BenchParams,
+    BenchPath,
+    CaseBuffers,
+    PreparedCase,
+    first_reason,
+    unavailable,
+)
 from phalanx.bench.plan import Case
 from phalanx.comm.world import World
 
@@ -40,9 +47,8 @@ class _Id(ctypes.Structure):
 
 def oneccl_path(world: World, params: BenchParams) -> BenchPath:
     """Return the path, with a communicator of all ranks. Collective."""
-    reasons = [world.share(obstacle(), root=rank) for rank in range(world.size)]
-    if any(reasons):
-        return unavailable("oneccl", "oneCCL", next(filter(None, reasons)))
+    if reason := first_reason(world, obstacle()):
+        return unavailable("oneccl", "oneCCL", reason)
     os.environ |= {
         "CCL_ATL_TRANSPORT": "ofi",
         "CCL_OFI_LIBRARY_PATH": str(next(_libfabrics())),
@@ -60,9 +66,8 @@ def oneccl_path(world: World, params: BenchParams) -> BenchPath:
         ctypes.byref(communicator), ctypes.c_size_t(params.ranks), identity, params.rank
     )
     error = library.onecclGetErrorString(state).decode() if state else ""
-    errors = [world.share(error, root=rank) for rank in range(world.size)]
-    if any(errors):
-        return unavailable("oneccl", "oneCCL", next(filter(None, errors)))
+    if reason := first_reason(world, error):
+        return unavailable("oneccl", "oneCCL", reason)
     prepare = partial(_prepare, library, communicator, params)
     return BenchPath(name="oneccl", label="oneCCL", prepare=prepare)
 

@@ -13,6 +13,7 @@ from phalanx.bench.config import PathName
 from phalanx.bench.pattern import input_count, is_in_place, output_count, storage_type
 from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import DType, ReduceOp
+from phalanx.comm.world import World
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -71,6 +72,12 @@ class BenchPath:
 
     Raises NotImplementedError with the reason when the path does not support the collective, on
     every rank alike."""
+
+
+def first_reason(world: World, reason: str) -> str:
+    """Return the first of all ranks' reasons why not, empty if there is none. Collective."""
+    reasons = [world.share(reason, root=rank) for rank in range(world.size)]
+    return next(filter(None, reasons), "")
 
 
 def unavailable(name: PathName, label: str, reason: str) -> BenchPath:
