@@ -35,7 +35,7 @@ def deepspeed_path(world: World, params: BenchParams) -> BenchPath:
     """Return the path, of an operator that rank 0 has compiled for all. Collective."""
     reason, module = first_reason(world, obstacle(world, params)), None
     if not reason:
-        # As the name of its memory, and for nothing else:
+        # It names its memory by these, and has no other use for them.
         os.environ |= {"MASTER_ADDR": "phalanx", "MASTER_PORT": str(world.share(os.getpid()))}
         os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(params.ranks)}
         for loads in (world.rank == 0, world.rank > 0):

@@ -23,8 +23,8 @@ from phalanx.comm.world import World
 
 FOLDER = Path(sys.prefix) / "lib"
 LIBRARIES = ("libccl.so.2", "libccl.so.1", "libccl_legacy_cpu.so")
-"""In the order in which they are loaded. The first and the last are in the package `oneccl` alone;
-its second one needs SYCL, and that of `oneccl-cpu`, which takes its place, does not."""
+"""Files in the order in which they are loaded. Only the package `oneccl` has the first and the
+last; its second one needs SYCL, which that of `oneccl-cpu` does not."""
 INSTALL = "pip install --no-deps oneccl, then pip install --no-deps --force-reinstall oneccl-cpu"
 ID_BYTES = 4096
 DTYPES = {
