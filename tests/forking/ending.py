@@ -59,18 +59,19 @@ class ProcessEnd:
         known = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p)
         python.Py_AtExit(known)
         state = ctypes.addressof(ctypes.c_char.in_dll(python, "_PyRuntime"))
-        place = next(
-            n for n in range(4096) if _Word.from_address(state + 8 * n).value == known.value
-        )
-        self._functions = (_Word * 32).from_address(state + 8 * place)
-        self._number = ctypes.c_int.from_address(state + 8 * place + ctypes.sizeof(self._functions))
+        words = list((_Word * 4096).from_address(state))
+        self._is_known = known.value in words
+        place = state + ctypes.sizeof(_Word) * words.index(known.value) if self._is_known else state
+        self._functions = (_Word * 32).from_address(place)
+        self._number = ctypes.c_int.from_address(place + ctypes.sizeof(self._functions))
 
     def note(self, code: object) -> None:
-        """Note how the program has ended. Other ends than by a number, and those that lose output,
-        are left to the interpreter."""
+        """Note how the program has ended. Other ends than by a number, those that lose output, and
+        all of an interpreter with another array, are left to the interpreter."""
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-            self._code = 0 if code is None else code if isinstance(code, int) else None
+            if self._is_known and (code is None or isinstance(code, int)):
+                self._code = code or 0
 
     def __del__(self) -> None:
         if self._code is None:
