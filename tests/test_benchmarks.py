@@ -34,6 +34,7 @@ SHORT = {
         f'FOLDER = Path("{BENCHMARKS.parent / "examples/ports"}")\nROUNDS = 1\n'
         'OPTIONS = "--steps 200"',
     ),
+    "relay.py": ("16", "RUN_S = 0.3"),
     "start_on_nodes.py": ("--rounds 1 --starts launch train", ""),
     "same_numbers.py": ("--models mlp --strategies mpi --ranks 2", ""),
     "survive.py": ("--quick", 'SIZES = {"short": Size(16, 32, 5)}'),
