@@ -41,12 +41,10 @@ def test_torchcomms_leaves_groups_of_backend_mpi_alone(
     and that knows none called mpi. Later versions ask whether it has been built with one."""
     room = tmp_path / "torchcomms"
     room.mkdir()
-    (room / "__init__.py").write_text(
-        "def is_backend_built(name):\n    return False\n"
-        "def new_comm(backend, *_, **__):\n    raise RuntimeError(f'{backend}: no library')\n"
-    )
-    (room / "_comms.py").write_text(
-        "class _BackendWrapper: pass\ndef _is_backend_registered(name):\n    return False\n"
+    new = "def new_comm(backend, *_, **__):\n    raise RuntimeError(f'{backend}: no library')\n"
+    (room / "__init__.py").write_text(f"def is_backend_built(name):\n    return False\n{new}")
+    (room / "_comms.py").write_text(  # where 2.11 looks for all of it
+        f"class _BackendWrapper: pass\ndef _is_backend_registered(name):\n    return False\n{new}"
     )
     (room / "hooks.py").write_text("class FlightRecorderHook: pass\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
