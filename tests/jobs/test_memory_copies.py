@@ -290,6 +290,7 @@ def test_a_training_goes_on_from_memory_to_the_bits_of_one_process(tmp_path: Pat
     with training(folder, *words, *often, sizes=SIZES, phalanx=forked_phalanx()) as process:
         pid = process_of(folder / "rank-1.jsonl")
         wait_for(lambda: b'"step":12,' in (folder / "rank-1.jsonl").read_bytes())
+        wait_for((disk / "epoch-0001").exists)  # a thread writes it meanwhile
         os.kill(pid, signal.SIGKILL)
         said = process.communicate(timeout=90 * PATIENCE)[0]
     assert process.returncode == 0, said
@@ -348,6 +349,7 @@ def test_every_strategy_goes_on_from_memory_to_its_parameters(
         files = [tmp_path / "run" / f"rank-{rank}.jsonl" for rank in range(num_ranks)]
         pids = [process_of(file) for file in files]
         wait_for(lambda: b'"step":12,' in files[0].read_bytes())
+        wait_for((tmp_path / "run-saved" / "epoch-0001").exists)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         said = process.communicate(timeout=120 * PATIENCE)[0]
