@@ -15,34 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import tree
 from phalanx.comm.collectives.cells import Cells
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.layout import starts_of
 from phalanx.comm.transport import Transport
-
-
-def run(transport: Transport, collective: Collective) -> None:
-    """Execute `collective`: any but a barrier or a broadcast."""
-    kind, inputs, outputs, _, divisor, root, *_ = collective
-    match kind:
-        case "all_reduce":
-            all_reduce(transport, outputs[0], collective.reduction, divisor)
-        case "reduce" if root is not None:
-            reduce(transport, outputs[0], collective.reduction, divisor, root=root)
-        case "reduce_scatter":
-            reduce_scatter(transport, outputs[0], inputs, collective.reduction, divisor)
-        case "all_gather":
-            all_gather(transport, outputs, inputs[0])
-        case "all_to_all":
-            all_to_all(transport, outputs, inputs)
-        case "gather" if root is not None:
-            gather(transport, outputs, inputs[0], root=root)
-        case "scatter" if root is not None:
-            scatter(transport, outputs[0], inputs, root=root)
-        case _:
-            raise AssertionError(f"{kind} is no exchange")
 
 
 def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:

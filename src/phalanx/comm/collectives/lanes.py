@@ -17,7 +17,7 @@ from functools import partial
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
-from phalanx.comm.collectives import pairwise, recursive_halving
+from phalanx.comm.collectives import exchange, pairwise, recursive_halving
 from phalanx.comm.collectives.accumulate import accumulator_dtype
 from phalanx.comm.collectives.stages import DEPTH, places_for, run_in_stages
 from phalanx.comm.dtypes import DType, ReduceOp
@@ -53,7 +53,7 @@ class Lanes:
             transport, next(ranks for ranks in self.by_node if transport.rank in ranks)
         )
         self.local_rank, self.local_size = local.rank, local.size
-        self.run_on_node: RunOnNode = run_on_node or partial(pairwise.run, local)
+        self.run_on_node: RunOnNode = run_on_node or partial(exchange.run, pairwise, local)
         self.lane: SubTransport | None = None
         """None where this node has more ranks than lanes and this one carries nothing."""
         if local.rank < self.num_lanes:

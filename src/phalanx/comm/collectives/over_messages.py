@@ -9,6 +9,7 @@ from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import (
     bruck,
     dissemination,
+    exchange,
     lanes,
     naive,
     pairwise,
@@ -53,12 +54,12 @@ def run(
     elif route == "lanes":
         lanes.run(transport, collective, nodes=nodes, run_on_node=run_on_node)
     elif route == "bruck":
-        bruck.run(transport, collective)
+        exchange.run(bruck, transport, collective)
     elif route == "tree" and kind == "reduce":
         assert op is not None and root is not None, "checked"
         tree.reduce(transport, outputs[0], op, divisor, root=root, nodes=nodes)
     elif kind != "all_reduce":
-        pairwise.run(transport, collective)
+        exchange.run(pairwise, transport, collective)
     elif route == "direct" and len(set(nodes)) > 1:
         lanes.run(transport, collective, nodes=range(transport.size))
     else:

@@ -9,34 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collective import Collective
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.layout import chunks, share_of
 from phalanx.comm.transport import PendingExchange, Transport
 
 SEGMENT_BYTES = 64 * 2**20  # bounds the memory that a long vector needs beside itself
-
-
-def run(transport: Transport, collective: Collective) -> None:
-    """Execute `collective`: any but a barrier or a broadcast."""
-    kind, inputs, outputs, _, divisor, root, *_ = collective
-    match kind:
-        case "all_reduce":
-            all_reduce(transport, outputs[0], collective.reduction, divisor)
-        case "reduce" if root is not None:
-            reduce(transport, outputs[0], collective.reduction, divisor, root=root)
-        case "reduce_scatter":
-            reduce_scatter(transport, outputs[0], inputs, collective.reduction, divisor)
-        case "all_gather":
-            all_gather(transport, outputs, inputs[0])
-        case "all_to_all":
-            all_to_all(transport, outputs, inputs)
-        case "gather" if root is not None:
-            gather(transport, outputs, inputs[0], root=root)
-        case "scatter" if root is not None:
-            scatter(transport, outputs[0], inputs, root=root)
-        case _:
-            raise AssertionError(f"{kind} is no exchange")
 
 
 def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
