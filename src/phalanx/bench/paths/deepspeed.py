@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import cpp_extension
 
 from phalanx.bench.paths.path import (
     BenchParams,
@@ -40,7 +41,7 @@ def deepspeed_path(world: World, params: BenchParams) -> BenchPath:
         os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(params.ranks)}
         for loads in (world.rank == 0, world.rank > 0):
             if loads and not reason:
-                module, reason = _load()
+                module, reason = _load(compiles=world.rank == 0)
             world.group.barrier(name="compilation for DeepSpeed", timeout_s=COMPILING_S)
             reason = first_reason(world, reason)
     if reason:
@@ -54,11 +55,18 @@ def deepspeed_path(world: World, params: BenchParams) -> BenchPath:
     return BenchPath(name="deepspeed", label="DeepSpeed", prepare=prepare)
 
 
-def _load() -> tuple[Any, str]:
-    """Return the operator's module, compiled unless that was done before; or why there is none."""
+def _load(*, compiles: bool) -> tuple[Any, str]:
+    """Return the operator's module, compiled unless that was done before; or why there is none.
+
+    compiles: before others load it; PyTorch would wait without end for a lock that a killed
+    process has left.
+    """
     try:
-        operators = importlib.import_module("deepspeed.ops.op_builder")
-        return operators.ShareMemCommBuilder().load(verbose=False), ""
+        builder = importlib.import_module("deepspeed.ops.op_builder").ShareMemCommBuilder()
+        lock = Path(cpp_extension._get_build_directory(builder.name, verbose=False)) / "lock"
+        if compiles and lock.exists():
+            return None, f"another process compiles it, or was killed meanwhile: remove {lock}"
+        return builder.load(verbose=False), ""
     except Exception as error:  # noqa: BLE001  # the other paths continue
         text = str(error).strip().splitlines() or [type(error).__name__]
         return None, f"it does not load: {text[0]}"
