@@ -250,6 +250,51 @@ def shared_folder() -> Any:
     return Shared()
 
 
+DIVIDED: dict[str, dict[str, Any]] = {
+    "zero 2": {"strategy": "zero", "strategy_options": {"zero_stage": 2}},
+    "zero 3": {"strategy": "zero", "strategy_options": {"zero_stage": 3}},
+    "tensor": {
+        "strategy": "tensor",
+        "strategy_options": {"tensor_plan": {"0": "column", "2": "row"}},
+    },
+    "pipeline": {"strategy": "pipeline"},
+    "server": {"strategy": "server"},
+}
+
+
+def in_layers(device: str, **options: Any) -> dict[str, Tensor]:
+    """Return the parameters of a model of three layers, trained by whole steps."""
+    torch.manual_seed(2)
+    layers = nn.Linear(6, 42), nn.Tanh(), nn.Linear(42, 9), nn.Tanh(), nn.Linear(9, 3)
+    model = nn.Sequential(*layers).double()
+    optimizer = Adam(model.parameters(), lr=0.05)
+    run = phalanx.start(model, optimizer, DATA, device=device, batch_size=16, epochs=2, **options)
+    for batch in run:
+        run.step(batch, F.cross_entropy)
+    found = {name: value.cpu().clone() for name, value in run.state_dict().items()}
+    run.close()
+    return found
+
+
+def divided() -> str:
+    """A model that is divided among the ranks trains as in one process, or is refused in a line."""
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.size == 1:
+        return "on one rank nothing is"
+    truth, texts = in_layers("cpu", comm=MPI.COMM_SELF), []
+    for name, options in DIVIDED.items():
+        try:
+            found = in_layers(DEVICE, **options)
+        except phalanx.UserError as error:
+            texts.append(f"{name}: {error}")
+            continue
+        worst = max(float((truth[key] - found[key]).abs().max()) for key in truth)
+        assert worst <= CLOSE, (name, worst)
+        texts.append(f"{name}: {worst:.2g}")
+    return "\n    ".join(["", *texts])
+
+
 CHECKS: dict[str, Callable[[], str]] = {
     "sgd": lambda: equal(SGD),
     "adam": lambda: equal(Adam, clip_norm=0.1),
@@ -266,6 +311,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "records": records,
     "default_device": default_device,
     "gather": gather,
+    "divided": divided,
     "refused": refused,
 }
 
