@@ -49,6 +49,21 @@ def is_killed(pipes: Pipes, said: Connection) -> None:
         said.send(f"{error}; after {took} than 5 s; files mapped: {files}")
 
 
+def is_killed_while_it_is_read(pipes: Pipes, said: Connection) -> None:
+    """In the midst of long sums, for which the ranks read each other's memory."""
+    node = join(pipes, timeout_s=30)
+    vector = Buffer.of(np.ones(3_000_000, np.float32))
+    node.all_reduce(vector)
+    if pipes.Get_rank() == KILLED:
+        signal.setitimer(signal.ITIMER_REAL, 0.05 + time.time() % 0.05)  # whose signal kills
+    began = time.monotonic()
+    try:
+        while True:
+            node.all_reduce(vector)
+    except PeerFailedError as error:
+        said.send(f"{error}; after {'less' if time.monotonic() - began < 5 else 'more'} than 5 s")
+
+
 def kills_ranks_with_memory(pipes: Pipes, said: Connection) -> None:
     """The system takes a while to free it: longer than a notice."""
     node = join(pipes, timeout_s=30)
@@ -156,6 +171,12 @@ def test_a_killed_rank_is_named_and_leaves_no_memory() -> None:
     said = run_ranks(3, is_killed)
     text = "rank 1 failed: its process is gone; after less than 5 s; files mapped: []"
     assert said[0] == said[2] == text
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_rank_killed_while_it_is_read_is_named(attempt: int) -> None:
+    said = run_ranks(3, is_killed_while_it_is_read)
+    assert said[0] == said[2] == "rank 1 failed: its process is gone; after less than 5 s"
 
 
 def test_a_killed_rank_is_named_by_those_who_wait_for_a_message() -> None:

@@ -22,6 +22,14 @@ def test_every_collective(ranks: Ranks, programs: Callable[[str], Path], count: 
     assert len(re.findall(rf"rank \d of {count} is done", output)) == count
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_that_may_not_read_each_other_copy(
+    new_ranks: Ranks, programs: Callable[[str], Path], count: int
+) -> None:
+    output = new_ranks.mpi(count, programs("unread.py"))
+    assert len(re.findall(rf"rank \d of {count} is done", output)) == count
+
+
 def test_different_calls_are_found_on_every_rank(
     ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:

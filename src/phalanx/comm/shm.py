@@ -75,6 +75,7 @@ class ShmGroup:
         module.keep_memory(self._handle, memory)  # a thread may still wait in it at the end
         communicator.Barrier()
         module.all_joined(self._handle)
+        communicator.Barrier()
         self._all_reduce, self._barrier = module.all_reduce, module.barrier
 
     @classmethod
@@ -267,8 +268,10 @@ class ShmGroup:
                 return PeerDepartedError(f"{self._rank_labels(departed[:1])} {reason}")
             rank = (failed or [self.rank])[0]
             return PeerFailedError(f"{self._rank_labels([rank])} failed: {self._peer(rank).reason}")
+        gone = self._module.progress(self._handle)[2]
+        if ended_by == "NO_MEMORY":
+            return MemoryError(f"the memory of {self._rank_labels([gone])} could not be read")
         if ended_by == "PEER_DIED":
-            gone = self._module.progress(self._handle)[2]
             return PeerDiedError(f"{self._rank_labels([gone])} failed: its process is gone")
         _, awaited, _ = self._module.progress(self._handle)
         missing = self._ranks(lambda peer: peer.phase < awaited)

@@ -82,13 +82,14 @@ int select_largest(const float *values, size_t count, int32_t *positions, size_t
 
 /* Capacities of the shared memory. */
 enum {
-    PROTOCOL = 5,            /* to be raised with any change of what ranks write for each other */
+    PROTOCOL = 6,            /* to be raised with any change of what ranks write for each other */
     MAX_RANKS = 1024,
     INLINE_BYTES = 8192,     /* up to here an all-reduce is one phase */
     SHORT_BYTES = 2048,      /* up to here where every rank has a core; both measured */
     SLOT_BYTES = 1 << 21,    /* for a chunk of each rank: the largest, beside other processes */
     LARGE_BYTES = 1 << 19,   /* a chunk where ranks share cores */
     CHUNK_BYTES = 1 << 17,   /* a chunk where every rank has a core */
+    DIRECT_BYTES = 1 << 18,  /* a rank's share from which the peers' memory is read where it lies */
     NUM_SLOTS = 3,
     NUM_SEGMENTS = 256,      /* that a rank may export */
     REASON_BYTES = 448,
@@ -105,8 +106,9 @@ size_t shm_bytes(int size);
 shm_group *shm_join(void *control, int rank, int size, int spins, int yields);
 void shm_leave(shm_group *self);
 
-/* Once all have joined, before the first collective: go by the sizes that rank 0 has chosen. From now
- * on waits detect when a peer's process is dead. */
+/* Once all have joined: go by the sizes that rank 0 has chosen, and try to read the peers' memory.
+ * From now on waits detect when a peer's process is dead. The first collective comes after all have
+ * done this. */
 void shm_all_joined(shm_group *self);
 int shm_is_dead(shm_group *self, int peer);
 

@@ -46,6 +46,8 @@ shm_group *shm_join(void *control, int rank, int size, int spins, int yields)
     self->inlines = memory + rank_flags_bytes(size) + rank_infos_bytes(size);
     self->slots = self->inlines + (size_t)size * 2 * INLINE_BYTES;
     self->rank_infos[rank].pid = getpid();
+    self->all_read = -1;
+    shm_show_witness(self);
     return self;
 }
 
@@ -120,6 +122,7 @@ int shm_begin(shm_group *self, enum kind kind, int dtype, int op, double divisor
     own->fingerprint = fingerprint;
     own->count = count;
     own->segment = NO_SEGMENT;
+    own->address = 0;
     /* All have compared this call with theirs once they publish anything of the next one. */
     return DONE;
 }

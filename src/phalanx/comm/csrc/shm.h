@@ -31,7 +31,8 @@ typedef struct {
     _Atomic uint32_t report; /* bits of grad_buffer.c, or of shm_segments.c in an all-reduce */
     uint64_t offset; /* of the buffer in its segment; in private memory: whether the rank is crowded */
     double carried[NUM_CARRIED]; /* of grad_buffer.c */
-    uint64_t padding[2];
+    uint64_t address; /* of the buffer in its process, if the peers may read it; else 0 */
+    uint64_t padding[1];
 } shm_call;
 
 typedef struct {
@@ -67,6 +68,8 @@ typedef struct {
 
 typedef struct {
     int64_t pid;
+    uint64_t witness, witness_address;
+    _Atomic uint32_t reads_peers; /* has read the witnesses of all */
     char reason[REASON_BYTES];
     shm_exported_segment segments[NUM_SEGMENTS];
 } shm_rank_info;
@@ -111,6 +114,8 @@ struct shm_group {
     char *watched;                 /* [size]: whether the process of a rank is visible from here */
     shm_mapping *mappings;         /* [size][NUM_SEGMENTS] */
     int map_error;                 /* errno of the last one that failed; -1: reported */
+    uint64_t witness;              /* for peers that try to read this process */
+    int all_read;                  /* whether every rank reads every other; -1: not asked yet */
     double deadline;
     double timeout_s;
     double slow_at, crowded_until; /* see shm_wait.c */
@@ -132,6 +137,15 @@ void shm_wake(shm_group *self);
 int shm_wait_for(shm_group *self, int peer, uint64_t phase);
 int shm_wait_all(shm_group *self, uint64_t phase);
 int shm_advance(shm_group *self); /* one more phase, for all */
+
+int shm_failure(shm_group *self, int peer); /* what ends a wait for `peer`; DONE: nothing */
+
+/* shm_direct.c: whether the ranks may read each other's memory, found by trying. */
+void shm_show_witness(shm_group *self); /* before all have joined */
+void shm_try_to_read(shm_group *self);  /* after that, and before the first collective */
+int shm_all_read(shm_group *self);      /* the same on every rank */
+int shm_is_readable(shm_group *self, const char *buffer, size_t bytes);
+int shm_read_peer(shm_group *self, int peer, void *to, uint64_t from, size_t bytes);
 
 /* shm.c: every collective begins, enters (or advances) and ends. */
 int shm_begin(shm_group *self, enum kind kind, int dtype, int op, double divisor, int root,

@@ -161,6 +161,7 @@ void shm_all_joined(shm_group *self)
     self->inline_bytes = self->chunk_sizes->inline_bytes;
     for (int peer = 0; peer < self->size; peer++)
         self->watched[peer] = !has_died(self, peer);
+    shm_try_to_read(self);
 }
 
 /* Whether a rank has reported a failure; perhaps another thread of this one. */
@@ -174,7 +175,7 @@ static int has_failure(shm_group *self)
 
 /* What ends a wait for `peer`: a rank has reported a failure, or `peer` has departed or is dead. In
  * this order: a rank that has read of a failure ends too. */
-static int failure(shm_group *self, int peer)
+int shm_failure(shm_group *self, int peer)
 {
     if (has_failure(self))
         return PEER_FAILED;
@@ -189,7 +190,7 @@ static int failure(shm_group *self, int peer)
 /* Check for failures, the deadline and signals during a long wait; DONE: continue. */
 static int check_wait(shm_group *self, int peer)
 {
-    int status = failure(self, peer);
+    int status = shm_failure(self, peer);
     if (status)
         return status;
     if (now() > self->deadline)
