@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mpi
 @pytest.mark.parametrize(
     "words",
     [
-        ("network", "reductions", "movement", "algorithms"),
+        ("network", "reductions", "movement", "algorithms", "closing"),
         ("memory", "reductions", "movement"),
         ("device", "device"),
     ],

@@ -86,10 +86,18 @@ class OpenCommunicators:
         self._open.clear()
 
     def close(self, communicator: Any, policy: WaitPolicy, timeout_s: float) -> None:
-        """Free it when all members have closed it: here and now if that is soon, else later."""
+        """Free it when all members have closed it: here and now if that is soon, else later.
+
+        Nobody waits for it while an earlier one is not freed: ranks that close many in different
+        orders would wait for each.
+        """
         with self._guard:
+            has_waited = bool(self._closing)
             self._closing.append((communicator, ClosingBarrier(communicator)))
-        self.finish(policy, timeout_s)
+        if has_waited:
+            self.sweep()
+        else:
+            self.finish(policy, timeout_s)
 
     def finish(self, policy: WaitPolicy, timeout_s: float) -> None:
         """Free those that all members have closed; wait for the others up to `timeout_s`."""

@@ -6,6 +6,7 @@ The truth is made by every rank for itself, from the values that each rank must 
 
 import itertools
 import sys
+import time
 import traceback
 from functools import cache
 
@@ -252,6 +253,15 @@ def check_subgroups(group: Group) -> None:
     others.close()
 
 
+def check_groups_closed_in_other_orders(group: Group) -> None:
+    """As PyTorch 2.15 destroys them. Each once took a second, in which no peer closed the same."""
+    made = [group.subgroup(range(group.size), name=f"one of {n}", tag=n) for n in range(30)]
+    began = time.monotonic()
+    for one in made if group.rank % 2 else reversed(made):
+        one.close()
+    assert time.monotonic() - began < 15
+
+
 def check_wrong_arguments(group: Group) -> None:
     three = Buffer.of(np.zeros(3, bool))
     size = group.size
@@ -288,6 +298,7 @@ def check_device(group: Group) -> None:
 CHECKS = {
     "reductions": (check_reductions, check_reduce_scatter),
     "movement": (check_movement, check_messages, check_subgroups, check_wrong_arguments),
+    "closing": (check_groups_closed_in_other_orders,),
     "algorithms": (check_algorithms,),
     "device": (check_device,),
 }
