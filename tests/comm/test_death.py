@@ -62,6 +62,7 @@ def is_killed_while_it_is_read(pipes: Pipes, said: Connection) -> None:
             node.all_reduce(vector)
     except PeerFailedError as error:
         said.send(f"{error}; after {'less' if time.monotonic() - began < 5 else 'more'} than 5 s")
+        time.sleep(2)  # for the other one to see that this rank lives
 
 
 def kills_ranks_with_memory(pipes: Pipes, said: Connection) -> None:

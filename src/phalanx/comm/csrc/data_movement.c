@@ -1,4 +1,4 @@
-/* Reduce-scatter, all-gather, broadcast, all-to-all: through slots, chunk by chunk. */
+/* Reduce-scatter, all-gather, broadcast, all-to-all: read where they lie, or by way of slots. */
 #include "shm.h"
 
 /* Bytes of a rank's slot for each of the ranks. */
@@ -15,6 +15,14 @@ static size_t largest_of(const size_t *sizes, int n)
     return largest;
 }
 
+static size_t total_of(const size_t *sizes, int n)
+{
+    size_t total = 0;
+    for (int i = 0; i < n; i++)
+        total += sizes[i];
+    return total;
+}
+
 static uint64_t digest(const size_t *sizes, int n)
 {
     uint64_t hash = 14695981039346656037U;
@@ -29,6 +37,21 @@ static size_t in_chunk(size_t size, size_t cap, size_t k)
     return size > k * cap ? least(size - k * cap, cap) : 0;
 }
 
+/* Bytes of parts that lie in a row, with the output beside them or in this rank's own; else
+ * 0: they are not offered to be read. */
+static size_t bytes_in_a_row(shm_group *self, const char *output, void *const *parts,
+                             const size_t *counts, size_t itemsize)
+{
+    const char *first = parts[0], *end = first, *after = output + counts[self->rank] * itemsize;
+    for (int peer = 0; peer < self->size; peer++) {
+        if (parts[peer] != end)
+            return 0;
+        end += counts[peer] * itemsize;
+    }
+    int is_apart = after <= first || output >= end;
+    return is_apart || output == parts[self->rank] ? (size_t)(end - first) : 0;
+}
+
 int shm_reduce_scatter(shm_group *self, void *output, void *const *parts, const size_t *counts,
                        int dtype, int op, double divisor, double timeout_s, interrupted check)
 {
@@ -37,6 +60,17 @@ int shm_reduce_scatter(shm_group *self, void *output, void *const *parts, const 
     const void *terms[MAX_RANKS];
     TRY(shm_begin(self, REDUCE_SCATTER, dtype, op, divisor, 0, digest(counts, self->size),
                   timeout_s, check));
+    size_t bytes = bytes_in_a_row(self, output, parts, counts, itemsize);
+    size_t each = total_of(counts, self->size) / (size_t)self->size * itemsize;
+    if (shm_offer(self, parts[0], bytes, each)) {
+        TRY(shm_enter(self));
+        if (shm_all_offered(self)) {
+            TRY(shm_reduce_direct(self, output, parts[self->rank],
+                                  total_of(counts, self->rank) * itemsize, own, dtype, op, divisor));
+            TRY(shm_advance(self)); /* all have read */
+            return shm_end(self);
+        }
+    }
     for (size_t k = 0; k == 0 || k * cap < longest; k++) {
         uint64_t chunk = self->chunks++;
         TRY(shm_acquire_slot(self, chunk));
@@ -63,8 +97,19 @@ int shm_all_gather(shm_group *self, void *const *outputs, const size_t *bytes, c
     size_t longest = largest_of(bytes, self->size), own = bytes[self->rank];
     TRY(shm_begin(self, ALL_GATHER, dtype, 0, 1.0, 0, digest(bytes, self->size), timeout_s,
                   check));
+    int direct = shm_offer(self, part, own, total_of(bytes, self->size) / (size_t)self->size);
+    if (direct)
+        TRY(shm_enter(self));
     if (outputs[self->rank] != part)
         memcpy(outputs[self->rank], part, own);
+    if (direct && shm_all_offered(self)) {
+        for (int i = 1; i < self->size; i++) {
+            int peer = (self->rank + i) % self->size;
+            TRY(shm_read_peer(self, peer, outputs[peer], 0, bytes[peer]));
+        }
+        TRY(shm_advance(self)); /* all have read */
+        return shm_end(self);
+    }
     for (size_t k = 0; k == 0 || k * self->chunk_bytes < longest; k++) {
         uint64_t chunk = self->chunks++;
         TRY(shm_acquire_slot(self, chunk));
@@ -85,6 +130,15 @@ int shm_broadcast(shm_group *self, void *buffer, size_t bytes, int dtype, int ro
                   double timeout_s, interrupted check)
 {
     TRY(shm_begin(self, BROADCAST, dtype, 0, 1.0, root, bytes, timeout_s, check));
+    if (shm_offer(self, buffer, self->rank == root ? bytes : 0, bytes)) {
+        TRY(shm_enter(self));
+        if (call_of(self, root)->address) {
+            if (self->rank != root)
+                TRY(shm_read_peer(self, root, buffer, 0, bytes));
+            TRY(shm_advance(self)); /* all have read */
+            return shm_end(self);
+        }
+    }
     uint64_t first = self->phase + 1;
     for (size_t k = 0; k == 0 || k * self->chunk_bytes < bytes; k++) {
         uint64_t chunk = self->chunks++;

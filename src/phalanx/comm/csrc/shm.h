@@ -140,12 +140,17 @@ int shm_advance(shm_group *self); /* one more phase, for all */
 
 int shm_failure(shm_group *self, int peer); /* what ends a wait for `peer`; DONE: nothing */
 
-/* shm_direct.c: whether the ranks may read each other's memory, found by trying. */
+/* shm_direct.c: ranks that may read each other's memory, found by trying. */
 void shm_show_witness(shm_group *self); /* before all have joined */
 void shm_try_to_read(shm_group *self);  /* after that, and before the first collective */
-int shm_all_read(shm_group *self);      /* the same on every rank */
-int shm_is_readable(shm_group *self, const char *buffer, size_t bytes);
-int shm_read_peer(shm_group *self, int peer, void *to, uint64_t from, size_t bytes);
+/* Offer the peers to read `bytes` of `buffer`, before the first phase; whether it is asked for, the same
+ * on every rank: they may, and their shares are long enough. */
+int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes);
+int shm_all_offered(shm_group *self); /* after the first phase */
+int shm_read_peer(shm_group *self, int peer, void *to, size_t offset, size_t bytes);
+/* output[i] = the reduction of own[i] and of what the peers have offered from `offset` on. */
+int shm_reduce_direct(shm_group *self, void *output, const void *own, size_t offset, size_t count,
+                      int dtype, int op, double divisor);
 
 /* shm.c: every collective begins, enters (or advances) and ends. */
 int shm_begin(shm_group *self, enum kind kind, int dtype, int op, double divisor, int root,

@@ -1,9 +1,6 @@
 /* All-reduce and reduce: in one phase, through slots, or where the buffers lie. */
 #include "shm.h"
 
-/* Bytes of the peers' buffers that are between at a time: they stay in a core's cache. */
-enum { DIRECT_BLOCK = 1 << 19 };
-
 typedef struct {
     char *buffer;
     size_t count, itemsize;
@@ -133,48 +130,23 @@ static int reduce_in_place(shm_group *self, const reduction *r)
     return shm_end(self);
 }
 
-/* Every rank reads its share of the peers' buffers, a block at a time, and then theirs of the result. */
+/* Every rank reads its share of the peers' buffers, and then theirs of the result. */
 static int reduce_direct(shm_group *self, const reduction *r)
 {
-    const void *terms[MAX_RANKS];
     size_t begin = share_begin(self->rank, self->size, r->count, r->itemsize);
     size_t count = share_begin(self->rank + 1, self->size, r->count, r->itemsize) - begin;
-    size_t block = DIRECT_BLOCK / (size_t)(self->size - 1) / CACHE_LINE * CACHE_LINE;
-    char *between = slot_of(self, self->rank, 0), *own = r->buffer + begin * r->itemsize;
-    TRY(shm_wait_all(self, self->slot_free[0]));
-    for (size_t at = 0, n; at < count * r->itemsize; at += n) {
-        n = least(count * r->itemsize - at, block);
-        char *to = between;
-        for (int peer = 0; peer < self->size; peer++) {
-            terms[peer] = peer == self->rank ? own + at : to;
-            if (peer == self->rank)
-                continue;
-            uint64_t theirs = call_of(self, peer)->address + begin * r->itemsize + at;
-            TRY(shm_read_peer(self, peer, to, theirs, n));
-            to += block;
-        }
-        void *output = own + at;
-        reduce_terms(&output, 1, terms, self->size, n / r->itemsize, r->dtype, r->op, r->divisor);
-    }
+    char *own = r->buffer + begin * r->itemsize;
+    TRY(shm_reduce_direct(self, own, own, begin * r->itemsize, count, r->dtype, r->op, r->divisor));
     shm_publish(self);
     for (int i = 1; i < self->size; i++) {
         int peer = (self->rank + i) % self->size;
         size_t start = share_begin(peer, self->size, r->count, r->itemsize) * r->itemsize;
         size_t after = share_begin(peer + 1, self->size, r->count, r->itemsize) * r->itemsize;
         TRY(shm_wait_for(self, peer, self->phase));
-        TRY(shm_read_peer(self, peer, r->buffer + start, call_of(self, peer)->address + start,
-                          after - start));
+        TRY(shm_read_peer(self, peer, r->buffer + start, start, after - start));
     }
     TRY(shm_advance(self)); /* all have read */
     return shm_end(self);
-}
-
-static int all_readable(shm_group *self)
-{
-    for (int peer = 0; peer < self->size; peer++)
-        if (!call_of(self, peer)->address)
-            return 0;
-    return 1;
 }
 
 static int num_exported(shm_group *self)
@@ -195,10 +167,8 @@ int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int o
         return reduce_inline(self, &r);
     size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
     int segment = shm_segment_of(self, buffer, count * r.itemsize), staged = 0;
-    int is_long = root < 0 && count * r.itemsize / (size_t)self->size >= DIRECT_BYTES;
-    int direct = is_long && shm_all_read(self);
-    if (direct && shm_is_readable(self, buffer, count * r.itemsize))
-        call_of(self, self->rank)->address = (uint64_t)(uintptr_t)buffer;
+    size_t bytes = count * r.itemsize;
+    int direct = root < 0 && shm_offer(self, buffer, bytes, bytes / (size_t)self->size);
     if (segment >= 0) {
         shm_rank_info *info = &self->rank_infos[self->rank];
         uint32_t generation = atomic_load(&info->segments[segment].generation);
@@ -217,7 +187,7 @@ int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int o
         TRY(shm_map_all(self, &mapped));
     if (mapped)
         return reduce_in_place(self, &r);
-    if (direct && all_readable(self))
+    if (direct && shm_all_offered(self))
         return reduce_direct(self, &r);
     if (direct || exported) { /* not all can use all buffers where they lie */
         if (!staged)

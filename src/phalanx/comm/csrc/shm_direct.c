@@ -10,6 +10,10 @@
 #include <sys/uio.h>
 #endif
 
+/* Bytes of the peers that are between at a time: they stay in a core's cache. Of more ranks each would
+ * give too few at a time. */
+enum { BETWEEN_BYTES = 1 << 19, MOST_DIRECT = 64 };
+
 /* Bytes that were read, from `from` in the memory of process `pid`; -1 with an errno. */
 static ssize_t read_process(int64_t pid, void *to, uint64_t from, size_t bytes)
 {
@@ -48,7 +52,7 @@ void shm_try_to_read(shm_group *self)
     atomic_store(&self->rank_infos[self->rank].reads_peers, reads);
 }
 
-int shm_all_read(shm_group *self)
+static int all_read(shm_group *self)
 {
     if (self->all_read < 0) {
         self->all_read = 1;
@@ -59,7 +63,7 @@ int shm_all_read(shm_group *self)
 }
 
 /* Memory of a device may be mapped so that the system does not read it for others; nor for us. */
-int shm_is_readable(shm_group *self, const char *buffer, size_t bytes)
+static int is_readable(shm_group *self, const char *buffer, size_t bytes)
 {
     int64_t pid = self->rank_infos[self->rank].pid;
     char found;
@@ -67,8 +71,26 @@ int shm_is_readable(shm_group *self, const char *buffer, size_t bytes)
            read_process(pid, &found, (uint64_t)(uintptr_t)buffer + bytes - 1, 1) == 1;
 }
 
-int shm_read_peer(shm_group *self, int peer, void *to, uint64_t from, size_t bytes)
+int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes)
 {
+    if (share_bytes < DIRECT_BYTES || self->size > MOST_DIRECT || !all_read(self))
+        return 0;
+    if (bytes && is_readable(self, buffer, bytes))
+        call_of(self, self->rank)->address = (uint64_t)(uintptr_t)buffer;
+    return 1;
+}
+
+int shm_all_offered(shm_group *self)
+{
+    for (int peer = 0; peer < self->size; peer++)
+        if (!call_of(self, peer)->address)
+            return 0;
+    return 1;
+}
+
+int shm_read_peer(shm_group *self, int peer, void *to, size_t offset, size_t bytes)
+{
+    uint64_t from = call_of(self, peer)->address + offset;
     for (size_t done = 0; done < bytes;) {
         ssize_t n = read_process(self->rank_infos[peer].pid, (char *)to + done, from + done,
                                  bytes - done);
@@ -79,6 +101,29 @@ int shm_read_peer(shm_group *self, int peer, void *to, uint64_t from, size_t byt
         TRY(shm_failure(self, peer));
         self->dead_peer = peer;
         return errno == ESRCH ? PEER_DIED : NO_MEMORY;
+    }
+    return DONE;
+}
+
+int shm_reduce_direct(shm_group *self, void *output, const void *own, size_t offset, size_t count,
+                      int dtype, int op, double divisor)
+{
+    const void *terms[MAX_RANKS];
+    size_t itemsize = ITEMSIZE[dtype], bytes = count * itemsize;
+    size_t block = BETWEEN_BYTES / (size_t)(self->size - 1) / CACHE_LINE * CACHE_LINE;
+    TRY(shm_wait_all(self, self->slot_free[0]));
+    for (size_t at = 0, n; at < bytes; at += n) {
+        char *between = slot_of(self, self->rank, 0);
+        n = least(bytes - at, block);
+        for (int peer = 0; peer < self->size; peer++) {
+            terms[peer] = peer == self->rank ? (const char *)own + at : between;
+            if (peer == self->rank)
+                continue;
+            TRY(shm_read_peer(self, peer, between, offset + at, n));
+            between += block;
+        }
+        void *outputs[1] = {(char *)output + at};
+        reduce_terms(outputs, 1, terms, self->size, n / itemsize, dtype, op, divisor);
     }
     return DONE;
 }
