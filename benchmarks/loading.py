@@ -182,7 +182,7 @@ def against_torch(name: str, ways: Ways, loader: str) -> Iterator[Claim]:
 
 def utilisations(name: str, ways: Ways, floor: float) -> Iterator[Claim]:
     for way in own(paced(ways)):
-        what = f"{name}, {way['cache']}: {way['_format']}, utilisation"
+        what = f"{name}, {way['cache']}: {way['format_option']}, utilisation"
         ends = way["utilisation_low"], way["utilisation_high"]
         claim = at_least(what, floor, way["utilisation"], *ends)
         yield claim if claim.holds or disk_allows(ways, way) else replace(claim, holds=None)
