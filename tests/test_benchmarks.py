@@ -66,10 +66,11 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
     program = tmp_path / name
     text = (BENCHMARKS / name).read_text()
     program.write_text(text.replace(START, f"\n{constants}\n{START}"))
+    path = f"{BENCHMARKS}:{BENCHMARKS.parent}"  # some use helpers of the tests
     subprocess.run(
         [sys.executable, program, *words.split()],
         cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{BENCHMARKS}:{BENCHMARKS.parent}"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         check=True,
         timeout=600,
     )

@@ -18,7 +18,7 @@ from tests.conftest import Ranks
     ("count", "words"),
     [
         (2, ("pp=2/interleaved", "pp=2/zero-bubble")),
-        (4, ("pp=2,dp=2/1f1b",)),
+        (4, ("pp=2,dp=2/1f1b", "pp=2,tp=2/1f1b")),
         pytest.param(
             4,
             ("pp=2,shard=2/interleaved", "pp=2,tp=2/gpipe/sequence"),

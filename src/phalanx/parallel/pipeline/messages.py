@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from phalanx.parallel.pipeline.boundaries import Boundary
 from phalanx.parallel.pipeline.layout import PipelineLayout
@@ -102,6 +103,8 @@ class TensorMessages(StageMessages):
     def _send(self, handover: Handover, dest: int, channel: int, number: int) -> None:  # noqa: ARG002
         assert handover.tensor is not None, "the shape says that there is one"
         tensor = handover.tensor.contiguous()
+        if isinstance(tensor, AsyncCollectiveTensor):  # the sum of a layer by rows, still under way
+            tensor = tensor.wait()
         work = dist.isend(tensor, group=self._group, group_dst=dest, tag=channel)
         assert work is not None, "this rank is in the group"
         self._sent = [(sent, of) for sent, of in self._sent if not sent.is_completed()]

@@ -42,11 +42,12 @@ def train(word: str, truth: Truth) -> None:
     mesh = parse_mesh(text)
     name = "gpt" if truth.make is gpt else "mlp"
     sizes = ModelOptions(width=8, layers=6, heads=2) if name == "gpt" else ModelOptions(width=12)
+    micro_batches = min(4, BATCH // mesh.pp) * mesh.pp  # none without a sample
     strategy = Staged(
         World.create(timeout_s=60),
         mesh,
         MeshOptions(sequence_parallel="sequence" in options),
-        layout=layout_of(schedule, num_ranks=mesh.pp),
+        layout=layout_of(schedule, num_ranks=mesh.pp, micro_batches=micro_batches),
         global_batch_size=BATCH,
     )
     strategy.loss = CROSS_ENTROPY
