@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,8 @@ class Done:
     def is_refused_well(self) -> bool:
         """Exit code 2, and one to four lines that say why."""
         lines = [line for line in self.stderr.splitlines() if "━" not in line]  # a bar of progress
+        if len(lines) > 1 and re.match(r"\d+ ranks? on ", lines[0]):  # by --json, the plan
+            del lines[0]
         return self.code == 2 and 1 <= len(lines) <= 4 and lines[0].startswith("phalanx: ")
 
 

@@ -36,6 +36,10 @@ class RecordedOptions:
         return msgspec.convert(record, cls, dec_hook=lambda kind, text: kind(text))
 
 
+MOST = 2**53
+"""Whole numbers up to here are whole as floats, too."""
+
+
 def check_values(options: object, *names: str) -> None:
     """Check options of several values; None stands for a default.
 
@@ -52,11 +56,13 @@ def check_values(options: object, *names: str) -> None:
 
 
 def check_at_least(options: object, least: int, *names: str) -> None:
-    """Raises: UserError for a number below `least`, of options with one or several; None stands for
-    a default."""
+    """Raises: UserError for a number below `least`, or one that nothing can count to, of options
+    with one or several; None stands for a default."""
     for name, value in _numbers(options, names):
         if value < least:
             raise UserError(f"{_option(name)} must be at least {least}, not {value}")
+        if value > MOST:
+            raise UserError(f"{_option(name)} must be at most {MOST}, not {value}")
 
 
 def check_positive(options: object, *names: str) -> None:

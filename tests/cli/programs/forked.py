@@ -24,7 +24,7 @@ WOULD_START = 77
 OVERDUE = "overdue"
 
 
-def end_instead(*_: object) -> NoReturn:
+def end_instead(*_: object, **__: object) -> NoReturn:
     raise SystemExit(WOULD_START)
 
 

@@ -34,6 +34,9 @@ from phalanx.records.files import read_io, write_record
 from phalanx.records.io import Format, IoBench, IoSetting
 from phalanx.report.format import amount
 
+LONGEST_S = 10**12
+"""Seconds of a duration that can be shown."""
+
 
 def new_folder(config: IoConfig) -> Path:
     """Return the default folder of a benchmark, which is not created."""
@@ -116,8 +119,9 @@ def _print_plan(
     console.print(
         f"data in {location.root}: {what}; {amount(free_bytes(location.root))} free", markup=False
     )
+    compute_s = min(round(min_duration_s(config, formats)), LONGEST_S)
     console.print(
-        f"at least {timedelta(seconds=round(min_duration_s(config, formats)))} of compute, "
+        f"at least {timedelta(seconds=compute_s)} of compute, "
         "emulated: the loader has the processor to itself, as beside a GPU",
         markup=False,
     )
