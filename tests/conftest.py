@@ -117,6 +117,7 @@ class Ranks:
             )
             for command in commands
         ]
+        self._log.unlink(missing_ok=True)  # a job adds to what the one before has said
         with Job.start(commands, self._log) as job:
             code = job.wait(timeout_s * PATIENCE)
         output = self._log.read_text()
