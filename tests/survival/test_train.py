@@ -83,7 +83,7 @@ def losses(ranks: Sequence[Sequence[Event]]) -> list[tuple[Any, ...]]:
 
 
 def segments_left() -> set[Path]:
-    """Shared memory with a name. Copies of checkpoints are of other tests: no run here keeps any."""
+    """Shared memory with a name. Copies of checkpoints are of other tests: no run here has any."""
     return set(Path("/dev/shm").glob("phalanx*")) - set(Path("/dev/shm").glob("phalanx-copies-*"))
 
 

@@ -135,7 +135,9 @@ def strategies(
     probe.close()
     step = learning.step_options
     made: dict[str, Callable[[], Strategy]] = {
-        f"mesh {mesh}": (lambda mesh=mesh: meshed(mesh, case, step)) for mesh in meshes(ranks)
+        f"mesh {mesh}": (lambda mesh=mesh: meshed(mesh, case, step))
+        for mesh in meshes(ranks)
+        if case.model == "gpt" or mesh.pp <= 3  # the MLP has three layers
     }
     if case.model == "gpt":
         return made
