@@ -24,13 +24,15 @@ from phalanx.jobs.leftovers import mapped_files
 
 RECOVERY_S = 0.1
 """Of the moments at which ranks die after the begin of a recovery."""
-OVER = threading.Event()
-"""Nobody dies any more."""
+OVER, DYING = threading.Event(), threading.Lock()
+"""Nobody dies any more; who dies does so whole, with no record of a survivor."""
 
 
 def die_after(seconds: float, rank: int, folder: Path) -> None:
     def die() -> None:
+        DYING.acquire()
         if OVER.is_set():
+            DYING.release()
             return
         with (folder / f"killed-{rank}").open("w") as file:
             file.write(str(time.time()))
@@ -82,7 +84,8 @@ def main(how: str, seed: str, kills: str, seconds: str, folder: Path) -> None:
             failure: str | None = str(error)
         else:
             if finish(world):
-                OVER.set()
+                with DYING:
+                    OVER.set()
                 break
             failure = None
         noticed = time.time()
