@@ -1,5 +1,6 @@
 """What the ranks of a node see when one of them is killed, stuck or gives up."""
 
+import ctypes
 import mmap
 import os
 import select
@@ -63,6 +64,21 @@ def is_killed_while_it_is_read(pipes: Pipes, said: Connection) -> None:
     except PeerFailedError as error:
         said.send(f"{error}; after {'less' if time.monotonic() - began < 5 else 'more'} than 5 s")
         node.fail(str(error))  # for the other one, who may wait for this rank
+
+
+def has_memory_that_nobody_reads(pipes: Pipes, said: Connection) -> None:
+    """In the middle of a long vector with readable ends, in a part that is not the rank's own."""
+    node = join(pipes, timeout_s=30)
+    memory = mmap.mmap(-1, 4 * 2**20)
+    vector = np.frombuffer(memory, np.float32)
+    if pipes.Get_rank():
+        page = ctypes.c_void_p(vector.ctypes.data + 2**20)
+        assert ctypes.CDLL(None).mprotect(page, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    try:
+        node.all_reduce(Buffer.of(vector))
+    except (MemoryError, PeerFailedError) as error:
+        said.send(f"{type(error).__name__}: {error}")
+        node.fail(str(error))
 
 
 def kills_ranks_with_memory(pipes: Pipes, said: Connection) -> None:
@@ -179,6 +195,12 @@ def test_a_rank_killed_while_it_is_read_is_named(attempt: int) -> None:
     said = run_ranks(3, is_killed_while_it_is_read)
     for text in (said[0], said[2]):
         assert text.endswith("rank 1 failed: its process is gone; after less than 5 s")
+
+
+def test_memory_that_cannot_be_read_ends_the_call_on_all_ranks() -> None:
+    said = run_ranks(2, has_memory_that_nobody_reads)
+    assert said[0] == "MemoryError: the memory of rank 1 could not be read"
+    assert said[1] == f"PeerFailedError: rank 0 failed: {said[0].split(': ')[1]}"
 
 
 def test_a_killed_rank_is_named_by_those_who_wait_for_a_message() -> None:

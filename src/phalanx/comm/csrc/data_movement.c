@@ -37,8 +37,8 @@ static size_t in_chunk(size_t size, size_t cap, size_t k)
     return size > k * cap ? least(size - k * cap, cap) : 0;
 }
 
-/* Bytes of parts that lie in a row, with the output beside them or in this rank's own; else
- * 0: they are not offered to be read. */
+/* Bytes of parts that lie in a row, with the output beside them or in this rank's own; else 0: they
+ * are not offered to be read. */
 static size_t bytes_in_a_row(shm_group *self, const char *output, void *const *parts,
                              const size_t *counts, size_t itemsize)
 {
@@ -65,8 +65,8 @@ int shm_reduce_scatter(shm_group *self, void *output, void *const *parts, const 
     if (shm_offer(self, parts[0], bytes, each)) {
         TRY(shm_enter(self));
         if (shm_all_offered(self)) {
-            TRY(shm_reduce_direct(self, output, parts[self->rank],
-                                  total_of(counts, self->rank) * itemsize, own, dtype, op, divisor));
+            size_t before = total_of(counts, self->rank) * itemsize;
+            TRY(shm_reduce_direct(self, output, parts[self->rank], before, own, dtype, op, divisor));
             TRY(shm_advance(self)); /* all have read */
             return shm_end(self);
         }

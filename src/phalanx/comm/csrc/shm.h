@@ -143,8 +143,8 @@ int shm_failure(shm_group *self, int peer); /* what ends a wait for `peer`; DONE
 /* shm_direct.c: ranks that may read each other's memory, found by trying. */
 void shm_show_witness(shm_group *self); /* before all have joined */
 void shm_try_to_read(shm_group *self);  /* after that, and before the first collective */
-/* Offer the peers to read `bytes` of `buffer`, before the first phase; whether it is asked for, the same
- * on every rank: they may, and their shares are long enough. */
+/* Offer the peers to read `bytes` of `buffer`, before the first phase; whether all ranks do: they may
+ * read each other, and their shares are long enough. */
 int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes);
 int shm_all_offered(shm_group *self); /* after the first phase */
 int shm_read_peer(shm_group *self, int peer, void *to, size_t offset, size_t bytes);

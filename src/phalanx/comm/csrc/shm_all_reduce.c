@@ -163,11 +163,11 @@ int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int o
     reduction r = {buffer, count, ITEMSIZE[dtype], dtype, op, root, divisor};
     TRY(shm_begin(self, root < 0 ? ALL_REDUCE : REDUCE, dtype, op, divisor, root, count,
                   timeout_s, check));
-    if (count * r.itemsize <= self->inline_bytes)
+    size_t bytes = count * r.itemsize;
+    if (bytes <= self->inline_bytes)
         return reduce_inline(self, &r);
     size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
-    int segment = shm_segment_of(self, buffer, count * r.itemsize), staged = 0;
-    size_t bytes = count * r.itemsize;
+    int segment = shm_segment_of(self, buffer, bytes), staged = 0;
     int direct = root < 0 && shm_offer(self, buffer, bytes, bytes / (size_t)self->size);
     if (segment >= 0) {
         shm_rank_info *info = &self->rank_infos[self->rank];

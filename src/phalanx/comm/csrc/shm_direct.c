@@ -10,8 +10,8 @@
 #include <sys/uio.h>
 #endif
 
-/* Bytes of the peers that are between at a time: they stay in a core's cache. Of more ranks each would
- * give too few at a time. */
+/* Bytes of the peers that are between at a time: they stay in a core's cache. Of more ranks each
+ * would give too few at a time. */
 enum { BETWEEN_BYTES = 1 << 19, MOST_DIRECT = 64 };
 
 /* Bytes that were read, from `from` in the memory of process `pid`; -1 with an errno. */
@@ -98,9 +98,10 @@ int shm_read_peer(shm_group *self, int peer, void *to, size_t offset, size_t byt
             done += (size_t)n;
             continue;
         }
+        int error = errno; /* to look for the peer sets another one */
         TRY(shm_failure(self, peer));
         self->dead_peer = peer;
-        return errno == ESRCH ? PEER_DIED : NO_MEMORY;
+        return error == ESRCH ? PEER_DIED : NO_MEMORY;
     }
     return DONE;
 }
