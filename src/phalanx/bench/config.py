@@ -10,7 +10,7 @@ from phalanx.bench.sizes import DEFAULT_SIZES, parse_sizes
 from phalanx.comm.dtypes import DTYPES, ReduceOp, check_operation
 from phalanx.errors import UserError
 from phalanx.records.collectives import Collective, beside_crowd
-from phalanx.records.configuration import RecordedOptions, check_at_least, check_positive
+from phalanx.records.configuration import RecordedOptions, check_counts, check_positive
 
 DTypeName = Literal[
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8"
@@ -76,8 +76,8 @@ class CollectivesConfig(RecordedOptions):
     """Timeout of ranks that wait for each other."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "ranks", "repeats", "loop")
-        check_at_least(self, 0, "crowd")
+        check_counts(self, 1, "ranks", "repeats", "loop")
+        check_counts(self, 0, "crowd")
         if self.crowd > MOST_BUSY:
             raise UserError(f"--crowd {self.crowd}: at most {MOST_BUSY} busy processes are started")
         check_positive(self, "seconds", "timeout_s")

@@ -55,7 +55,7 @@ def check_values(options: object, *names: str) -> None:
             raise UserError(f"{_option(name)} names a value twice: {' '.join(map(str, values))}")
 
 
-def check_at_least(options: object, least: int, *names: str) -> None:
+def check_counts(options: object, least: int, *names: str) -> None:
     """Raises: UserError for a number below `least`, or one that nothing can count to, of options
     with one or several; None stands for a default."""
     for name, value in _numbers(options, names):
@@ -66,7 +66,7 @@ def check_at_least(options: object, least: int, *names: str) -> None:
 
 
 def check_positive(options: object, *names: str) -> None:
-    """Raises: UserError for a number that is not above 0 or not finite, as `check_at_least`."""
+    """Raises: UserError for a number that is not above 0 or not finite, as `check_counts`."""
     for name, value in _numbers(options, names):
         if not 0 < value < math.inf:
             raise UserError(f"{_option(name)} must be positive, not {value:g}")

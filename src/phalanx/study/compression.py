@@ -13,7 +13,7 @@ from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
 from phalanx.parallel.replica_options import Compression, Overlap
-from phalanx.records.configuration import check_at_least, check_values
+from phalanx.records.configuration import check_counts, check_values
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import COUNT, TrainingRun
 from phalanx.train.config import TrainConfig
@@ -79,7 +79,7 @@ class CompressionConfig(StudyOptions):
                 raise UserError(f"--links {link} has no bandwidth: give it as 1Gbit/s,1ms")
         if self.ranks < 2:
             raise UserError(f"--ranks must be at least 2, not {self.ranks}: one sends nothing")
-        check_at_least(self, LEAST_STEPS, "steps")
+        check_counts(self, LEAST_STEPS, "steps")
 
 
 def plan(study: CompressionConfig) -> list[TrainingRun]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
-from phalanx.records.configuration import check_at_least, check_values
+from phalanx.records.configuration import check_counts, check_values
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
@@ -102,7 +102,7 @@ class LargeBatchConfig(StudyOptions):
 
     def __post_init__(self) -> None:
         check_values(self, "batch_sizes", "remedies", "seeds")
-        check_at_least(self, 1, "batch_sizes")
+        check_counts(self, 1, "batch_sizes")
 
     @property
     def batches(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName
-from phalanx.records.configuration import check_at_least, check_values
+from phalanx.records.configuration import check_counts, check_values
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import COUNT, PlannedRun, StudyPlan, TrainingRun
 from phalanx.study.schemes import SCHEMES
@@ -90,7 +90,7 @@ class ParallelismConfig(StudyOptions):
             raise UserError(f"--schemes {unknown[0]} is none of {', '.join(SCHEMES)}")
         if not self.algorithms_s >= 0:
             raise UserError(f"--algorithms-s must not be negative, not {self.algorithms_s:g}")
-        check_at_least(self, 1, "ranks", "hidden", "workers")
+        check_counts(self, 1, "ranks", "hidden", "workers")
 
 
 def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyPlan:

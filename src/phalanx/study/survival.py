@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.errors import UserError
-from phalanx.records.configuration import check_at_least, check_positive, check_values
+from phalanx.records.configuration import check_counts, check_positive, check_values
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import StudyPlan
 from phalanx.study.survival_run import WAYS, SurvivalRun, WayName
@@ -76,9 +76,9 @@ class SurvivalConfig(StudyOptions):
 
     def __post_init__(self) -> None:
         check_values(self, "ways", "seeds")
-        check_at_least(self, 2, "ranks")
-        check_at_least(self, 0, "spares")
-        check_at_least(self, 1, "steps", "checkpoint_steps", "width", "batch_size", "micro_batches")
+        check_counts(self, 2, "ranks")
+        check_counts(self, 0, "spares")
+        check_counts(self, 1, "steps", "checkpoint_steps", "width", "batch_size", "micro_batches")
         check_positive(self, "fault_s", "patience_s", "lr", "timeout_s")
         if not self.ranks <= self.micro_batches <= self.batch_size <= self.train_samples:
             raise UserError(

@@ -11,7 +11,7 @@ from phalanx.bench.sizes import parse_size
 from phalanx.errors import UserError
 from phalanx.records.configuration import (
     RecordedOptions,
-    check_at_least,
+    check_counts,
     check_positive,
     check_values,
 )
@@ -101,8 +101,8 @@ class IoConfig(RecordedOptions):
 
     def __post_init__(self) -> None:
         check_values(self, "formats", "readers", "depth", "kinds", "cache", "ranks")
-        check_at_least(self, 0, "readers")
-        check_at_least(self, 1, "depth", "ranks", "runs", "samples", "steps", "batch_size")
+        check_counts(self, 0, "readers")
+        check_counts(self, 1, "depth", "ranks", "runs", "samples", "steps", "batch_size")
         check_positive(self, "sample_scale", "compute_scale", "stall_ms", "timeout_s")
         batch = self.batch_size or self.training_profile.batch_size
         if self.samples and self.samples < (self.steps or 1) * batch:

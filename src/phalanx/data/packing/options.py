@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.records.configuration import check_at_least
+from phalanx.records.configuration import check_counts
 
 Kind = Literal[
     "images", "idx", "npy", "csv", "jsonl", "parquet", "arrow", "hdf5", "tar", "tfrecord", "lmdb",
@@ -40,7 +40,7 @@ class OriginOptions:
     """Mark of decimals in a CSV. Default: a point."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, "classes")
+        check_counts(self, 0, "classes")
         if self.separator not in (None, r"\t") and (
             len(self.separator) != 1 or self.separator in '"\r\n'
         ):
