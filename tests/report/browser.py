@@ -57,7 +57,8 @@ def show(chrome: Chrome, page: Path, *, width: int, scheme: str, media: str = ""
     emulate(chrome, scheme=scheme, media=media)
     chrome.get(page.as_uri())
     deadline = time.monotonic() + DRAWN_WITHIN_S
-    while run(chrome, "document.documentElement.dataset.drawn") != "all":
+    # A document that has just been opened may not have its root element yet.
+    while run(chrome, "document.documentElement?.dataset.drawn") != "all":
         assert time.monotonic() < deadline, f"not drawn: {chrome.get_log('browser')}"
         time.sleep(0.05)
 

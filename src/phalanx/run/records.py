@@ -275,12 +275,14 @@ class ProgramRecords:
         gives 0.2 s after its SIGTERM. Not collective."""
         if self.folder is None or self.is_ended:
             return
+        is_judged = JOB_VARIABLE in os.environ  # by the command that started the ranks
+        judges = self._rank == 0 and self._keeps_run and not is_judged
+        # First of all, as the launcher soon kills those that end with this rank.
+        outcome = known_failure(self.folder, self._strategy.group) if judges else None
         with contextlib.suppress(Exception):
             if self.recorder.writer is not None:
                 self.recorder.writer.flush()
-            is_judged = JOB_VARIABLE in os.environ  # by the command that started the ranks
-            if self._rank == 0 and self._keeps_run and not is_judged:
-                outcome = known_failure(self.folder, self._strategy.group)
+            if judges:
                 end_record(self.folder, Run, outcome or Outcome(status="interrupted"))
 
     def leave(self) -> None:
