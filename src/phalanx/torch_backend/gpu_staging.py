@@ -38,13 +38,25 @@ def is_direct(dtype: torch.dtype, *, reduces: bool, is_gpu_aware: bool) -> bool:
     return is_gpu_aware and (can_reduce(dtype) or not reduces)
 
 
+class AcceleratorStreams:
+    """Streams of the machine's accelerator, of any vendor."""
+
+    Stream = torch.Stream
+    current_stream = staticmethod(torch.accelerator.current_stream)
+
+    @staticmethod
+    def stream(stream: Any) -> AbstractContextManager[Any]:
+        """Return what makes a stream the current one: itself."""
+        return stream  # type: ignore[no-any-return]
+
+
 class PinnedHostStaging(TensorStaging):
     """Staging through pinned host memory, for tensors of one device."""
 
     def __init__(self, device: torch.device, streams: Any = None) -> None:
-        """streams: the module with the streams and events of the device."""
+        """streams: of the device."""
         super().__init__()
-        self._streams = streams or torch.get_device_module(device)
+        self._streams = streams or AcceleratorStreams
         self._device = device
         self._ready = self._streams.current_stream(device).record_event()
         self._stream = self._streams.Stream(device)
@@ -85,10 +97,10 @@ class DirectDeviceStaging(TensorStaging):
         on_device: Callable[[DeviceOps], AbstractContextManager[None]],
         streams: Any = None,
     ) -> None:
-        """on_device: `Group.on_device`; streams: the module with the streams and events."""
+        """on_device: `Group.on_device`; streams: of the device."""
         super().__init__()
         self._device, self._on_device = device, on_device
-        self._streams = streams or torch.get_device_module(device)
+        self._streams = streams or AcceleratorStreams
         self._stream = self._streams.Stream(device)
         self._memory = DeviceMemory(device, self._streams)
 

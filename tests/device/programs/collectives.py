@@ -1,9 +1,11 @@
-"""Each rank: collectives on GPU tensors against what PyTorch computes of all ranks' values.
+"""Each rank: collectives on tensors of a device against what PyTorch computes of all ranks' values.
 
 A stream sleeps before it writes the inputs, the same or another one reads the outputs at once, and
-both are overwritten after that: a missing wait gives wrong numbers. Ranks may share a GPU.
+both are overwritten or dropped after that: a missing wait gives wrong numbers. Ranks may share a
+device, and it need not be the current one.
 
-Arguments: cuda or cpu, and how often every case is repeated.
+Arguments: cuda, cpu or the name of an emulated device; how often every case is repeated; and, as
+of mutations.py, "few" for few elements of one type.
 """
 
 import itertools
@@ -13,12 +15,14 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
+from tests.device.emulated import use
 from torch import Tensor
 
-DEVICE, REPEATS = torch.device(sys.argv[1]), int(sys.argv[2])
-IS_CUDA = DEVICE.type == "cuda"
-DTYPES = (torch.float32, torch.bfloat16, torch.int64)
-SIZES = (1, 1_000_003)
+DEVICE, REPEATS = use(sys.argv[1]), int(sys.argv[2])
+IS_ASYNC, IS_FEW = DEVICE.type != "cpu", "few" in sys.argv
+WAYS = ("synchronous", "wait", "future", "dropped")
+DTYPES = (torch.float32,) if IS_FEW else (torch.float32, torch.bfloat16, torch.int64)
+SIZES = (1, 100_003) if IS_FEW else (1, 1_000_003)
 SLEEP_CYCLES = 1_000_000  # half a millisecond
 Op = dist.ReduceOp
 # Up to PyTorch 2.12 by their older names.
@@ -90,50 +94,53 @@ def cases(size: int, rank: int) -> Iterator[tuple[str, Call, Callable[[list[Tens
 
 
 def on(stream: object) -> AbstractContextManager[object]:
-    return torch.cuda.stream(stream) if IS_CUDA else nullcontext()
+    return stream if isinstance(stream, torch.Stream) else nullcontext()
 
 
-def run(call: Call, own: Tensor, *, is_async: bool) -> Tensor:
-    """Return the result of a call between streams that are late."""
-    writer, reader = (torch.cuda.Stream(), torch.cuda.Stream()) if IS_CUDA else (None, None)
-    given = empty(own.numel(), own.to(DEVICE))
-    source = own.to(DEVICE)
-    if IS_CUDA:
-        torch.cuda.synchronize()
+def run(call: Call, own: Tensor, device: torch.device, way: str) -> Tensor | None:
+    """Return the result of a call between streams that are late; None: it is dropped."""
+    writer, reader = (torch.Stream(device), torch.Stream(device)) if IS_ASYNC else (None, None)
+    source, found = own.to(device), None
+    if IS_ASYNC:
+        torch.accelerator.synchronize(device)
     with on(writer):
-        if IS_CUDA:
+        given = empty(own.numel(), source)
+        if device.type == "cuda":
             torch.cuda._sleep(SLEEP_CYCLES)
         given.copy_(source)
-        work, result = call(given, is_async)
-        if not is_async:
+        work, result = call(given, way != "synchronous")
+        if way == "synchronous":
             found = result.clone()
             result.fill_(-2), given.fill_(-2)
-    if is_async:
-        with on(reader):
-            for each in work if isinstance(work, list) else [work]:
-                each.wait()
+    with on(reader):
+        for each in work if isinstance(work, list) else [work] * (work is not None):
+            each.get_future().wait() if way == "future" else each.wait()
+        if way in ("wait", "future"):
             found = result.clone()
             result.fill_(-2)
-    if IS_CUDA:
-        torch.cuda.synchronize()
-    return found.cpu()
+    if way == "dropped":
+        del work, result, given  # of the writer's stream, where nothing is under way
+    if IS_ASYNC:
+        torch.accelerator.synchronize(device)
+    return None if found is None else found.cpu()
 
 
 def main() -> None:
-    if IS_CUDA:
-        torch.cuda.set_device(0)
     dist.init_process_group("mpi")
     rank, size = dist.get_rank(), dist.get_world_size()
+    # Where there are several, not that which is the current one.
+    index = (rank + 1) % torch.accelerator.device_count() if IS_ASYNC else None
+    device = torch.device(DEVICE.type, index)
     wrong, number = [], 0
-    for dtype, count, is_async in itertools.product(DTYPES, SIZES, (False, True)):
+    for dtype, count, way in itertools.product(DTYPES, SIZES, WAYS):
         for name, call, expected in cases(size, rank):
             for repeat in range(REPEATS):
                 all_of = [values(each, size * count, dtype, repeat) for each in range(size)]
                 right = expected(all_of).to(dtype)
-                found = run(call, all_of[rank], is_async=is_async)
+                found = run(call, all_of[rank], device, way)
                 number += 1
-                if not torch.equal(found, right):
-                    text = f"{name} of {dtype}, {count} elements, async {is_async}, {repeat}: "
+                if found is not None and not torch.equal(found, right):
+                    text = f"{name} of {dtype}, {count} elements, {way}, {repeat}: "
                     wrong.append(text + f"{int((found != right).sum())} of {right.numel()} differ")
     assert not wrong, f"rank {rank}: {len(wrong)} of {number} are wrong\n" + "\n".join(wrong[:40])
     dist.destroy_process_group()

@@ -1,0 +1,118 @@
+"""An emulated accelerator: memory that the host cannot read, streams that lag, many devices.
+
+`install(name)` builds it once, and makes it PyTorch's accelerator of this process, as `torch.NAME`
+and device "NAME". What it holds against a program is in runtime.h; it is set by the environment:
+
+    EMULATED_DEVICES=2        devices of a process
+    EMULATED_LAG_US=300       that a task of a stream waits first: half of it to all
+    EMULATED_SEED=0           of these waits
+    EMULATED_QUARANTINE=256   frees before freed memory is handed out again
+    EMULATED_MEMORY_MB=4096   of a device
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils import cpp_extension
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[2] / "build" / "emulated"
+SOURCES = tuple(sorted(HERE.glob("*.cpp")))
+FLAGS = ("-O1", "-std=c++20", "-fPIC", "-fvisibility=hidden")
+
+
+def can_be_built() -> bool:
+    return shutil.which("g++") is not None
+
+
+def build() -> Path:
+    """Compile the device, a file at a time beside the others, unless it is there. Cost: a minute.
+
+    Returns: the shared library, by the hash of its sources and the version of PyTorch.
+    """
+    text = b"".join(path.read_bytes() for path in (*SOURCES, *sorted(HERE.glob("*.h"))))
+    key = hashlib.sha256(text + torch.__version__.encode() + sys.version.encode()).hexdigest()
+    library = CACHE / f"{key[:16]}.so"
+    if library.exists():
+        return library
+    CACHE.mkdir(parents=True, exist_ok=True)
+    includes = [f"-I{path}" for path in cpp_extension.include_paths()]
+    libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        objects = [Path(folder) / f"{source.stem}.o" for source in SOURCES]
+        compiling = [
+            subprocess.Popen(["g++", "-c", *FLAGS, *includes, source, "-o", made])
+            for source, made in zip(SOURCES, objects, strict=True)
+        ]
+        if max(process.wait() for process in compiling) != 0:
+            raise RuntimeError("the emulated device does not compile: see above")
+        made = Path(folder) / "made.so"
+        link = ["g++", "-shared", *objects, *libraries, "-lc10", "-ltorch_cpu", "-o", made]
+        subprocess.run(link, check=True)
+        made.rename(library)
+    return library
+
+
+def build_aware_mpi() -> Path:
+    """Return a library that, preloaded, makes any MPI one that takes the device's addresses."""
+    library = CACHE / "aware_mpi.so"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    made = library.with_suffix(f".{os.getpid()}")
+    subprocess.run(["gcc", "-shared", "-fPIC", HERE / "aware_mpi.c", "-o", made], check=True)
+    return made.rename(library)
+
+
+def use(name: str) -> torch.device:
+    """Return a device of this process: "cpu", "cuda", or an emulated one under any other name."""
+    if name not in ("cpu", "cuda"):
+        install(name)
+    return torch.device(name)
+
+
+def install(name: str) -> ModuleType:
+    """Make the emulated accelerator this process's, under a vendor's name. Return `torch.NAME`."""
+    library = build()
+    torch.utils.rename_privateuse1_backend(name)
+    torch.ops.load_library(library)
+    runtime = ctypes.CDLL(str(library), mode=os.RTLD_GLOBAL)
+    module = device_module(name, runtime.emulated_num_devices())
+    torch._register_device_module(name, module)
+    torch.utils.generate_methods_for_privateuse1_backend()
+    return module
+
+
+def device_module(name: str, count: int) -> ModuleType:
+    """Return what PyTorch and programs call `torch.NAME`: no more than they must have."""
+    module: Any = ModuleType(f"torch.{name}")
+    accelerator = torch.accelerator
+
+    def generator_of(device: Any = None) -> torch.Generator:
+        index = torch.device(name if device is None else device).index
+        return module.default_generators[
+            accelerator.current_device_index() if index is None else index
+        ]
+
+    module.is_available = module.is_initialized = lambda: True
+    module.device_count = lambda: count
+    module.current_device = accelerator.current_device_index
+    module.set_device = accelerator.set_device_index
+    module.synchronize = accelerator.synchronize
+    module.default_generators = [torch.ops.emulated.default_generator(i) for i in range(count)]
+    module.get_rng_state = lambda device=None: generator_of(device).get_state()
+    module.set_rng_state = lambda state, device=None: generator_of(device).set_state(state)
+    module.manual_seed = lambda seed: generator_of().manual_seed(seed)
+    module.manual_seed_all = lambda seed: [g.manual_seed(seed) for g in module.default_generators]
+    module._is_in_bad_fork = lambda: False
+    module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
+    return module
