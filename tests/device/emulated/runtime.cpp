@@ -105,10 +105,10 @@ Stream::Stream(int device, int id, int priority) : device(device), id(id), prior
   std::thread(&Stream::work, this).detach();
 }
 
-void Stream::enqueue(Task task) {
+void Stream::enqueue(Task task, bool is_prompt) {
   check_device(device);
   std::lock_guard<std::mutex> lock(mutex_);
-  tasks_.push_back(std::move(task));
+  tasks_.emplace_back(std::move(task), is_prompt);
   changed_.notify_all();
 }
 
@@ -117,10 +117,10 @@ void Stream::work() {
   for (;;) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return !tasks_.empty(); });
-    Task task = std::move(tasks_.front());
+    auto [task, is_prompt] = std::move(tasks_.front());
     tasks_.pop_front();
     is_busy_ = true;
-    const auto lag_us = longest_us ? longest_us / 2 + lags_() % longest_us / 2 : 0;
+    const auto lag_us = longest_us && !is_prompt ? longest_us / 2 + lags_() % longest_us / 2 : 0;
     lock.unlock();
     if (lag_us) std::this_thread::sleep_for(std::chrono::microseconds(lag_us));
     try {
@@ -138,12 +138,12 @@ void Stream::work() {
 
 std::shared_ptr<Moment> Stream::record() {
   auto moment = std::make_shared<Moment>();
-  enqueue([moment] { moment->finish(); });
+  enqueue([moment] { moment->finish(); }, true);
   return moment;
 }
 
 void Stream::wait_for(std::shared_ptr<Moment> moment) {
-  enqueue([moment] { moment->wait(); });
+  enqueue([moment] { moment->wait(); }, true);
 }
 
 void Stream::synchronize() {
@@ -198,7 +198,7 @@ void release(Block* block) {
       arena.quarantine.pop_front();
     }
     delete block;
-  });
+  }, true);
 }
 
 void record_use(Block* block, Stream* stream) {

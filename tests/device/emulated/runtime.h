@@ -4,8 +4,8 @@
 // write, so that a host that touches device memory crashes; kernels go by the other one. Freed
 // memory is shut there, too, and is not handed out again before many more frees.
 //
-// Each stream is a thread that waits a seeded random time before each of its tasks, so that what
-// nobody has waited for has not happened yet.
+// Each stream is a thread that waits a seeded random time before each operator and copy, so that
+// what nobody has waited for has not happened yet.
 #pragma once
 
 #include <chrono>
@@ -20,6 +20,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace emulated {
@@ -43,7 +44,8 @@ struct Moment {
 class Stream {
  public:
   Stream(int device, int id, int priority);
-  void enqueue(Task task);
+  // is_prompt: begun as soon as its turn comes, as what gives nobody the time to forget a wait.
+  void enqueue(Task task, bool is_prompt = false);
   std::shared_ptr<Moment> record();
   void wait_for(std::shared_ptr<Moment> moment);
   void synchronize();
@@ -54,7 +56,7 @@ class Stream {
   void work();
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;
+  std::deque<std::pair<Task, bool>> tasks_;
   bool is_busy_ = false;
   std::mt19937_64 lags_;
 };

@@ -97,9 +97,13 @@ def on(stream: object) -> AbstractContextManager[object]:
     return stream if isinstance(stream, torch.Stream) else nullcontext()
 
 
-def run(call: Call, own: Tensor, device: torch.device, way: str) -> Tensor | None:
-    """Return the result of a call between streams that are late; None: it is dropped."""
-    writer, reader = (torch.Stream(device), torch.Stream(device)) if IS_ASYNC else (None, None)
+def run(
+    call: Call, own: Tensor, device: torch.device, way: str, *, has_streams: bool
+) -> Tensor | None:
+    """Return the result of a call between streams that are late; None: it is dropped.
+
+    has_streams: of its own, instead of the device's default one and another current device."""
+    writer, reader = (torch.Stream(device), torch.Stream(device)) if has_streams else (None, None)
     source, found = own.to(device), None
     if IS_ASYNC:
         torch.accelerator.synchronize(device)
@@ -137,7 +141,8 @@ def main() -> None:
             for repeat in range(REPEATS):
                 all_of = [values(each, size * count, dtype, repeat) for each in range(size)]
                 right = expected(all_of).to(dtype)
-                found = run(call, all_of[rank], device, way)
+                has_streams = IS_ASYNC and number % 3 > 0
+                found = run(call, all_of[rank], device, way, has_streams=has_streams)
                 number += 1
                 if found is not None and not torch.equal(found, right):
                     text = f"{name} of {dtype}, {count} elements, {way}, {repeat}: "

@@ -1,0 +1,225 @@
+"""Each rank: collectives.py with a fault of staging or transport put in, which it must show.
+
+Arguments: the name of an emulated device, how often, "few", and the name of the fault. Where MPI
+is aware of the device, tensors go to it directly, and else by pinned memory.
+"""
+
+import runpy
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phalanx.comm import device_transport
+from phalanx.torch_backend import gpu_staging, point_to_point_work, work
+from phalanx.torch_backend.device_memory import DeviceMemory
+from phalanx.torch_backend.gpu_staging import AcceleratorStreams, DirectDeviceStaging
+from phalanx.torch_backend.gpu_staging import PinnedHostStaging as Pinned
+from phalanx.torch_backend.tensors import TensorStaging
+
+Fault = Callable[[], None]
+STAGED: dict[str, Fault] = {}
+AWARE: dict[str, Fault] = {}
+
+
+def fault_of(table: dict[str, Fault]) -> Callable[[Fault], Fault]:
+    def add(fault: Fault) -> Fault:
+        table[fault.__name__] = fault
+        return fault
+
+    return add
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+class Deaf(torch.Stream):
+    """A stream that waits for no event."""
+
+    wait_event = nothing
+
+
+@fault_of(STAGED)
+def copy_in_before_tensor_is_written() -> None:
+    class Streams(AcceleratorStreams):
+        Stream = Deaf
+
+    gpu_staging.AcceleratorStreams = Streams  # type: ignore[misc]
+
+
+@fault_of(STAGED)
+def sum_before_copy() -> None:
+    Pinned.load = lambda self: nothing(  # type: ignore[method-assign]
+        self._copy(super(Pinned, self).load, [tensor for tensor, _, _ in self._loads])
+    )
+
+
+@fault_of(STAGED)
+def copy_in_on_the_threads_own_stream() -> None:
+    Pinned.load = lambda self: (  # type: ignore[method-assign]
+        TensorStaging.load(self),
+        torch.accelerator.current_stream(self._device).synchronize(),
+    )[0]
+
+
+@fault_of(STAGED)
+def copy_back_on_the_threads_own_stream() -> None:
+    def store(self: Any) -> None:
+        TensorStaging.store(self)
+        self._stored = self._stream.record_event()
+
+    Pinned.store = store  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def event_recorded_when_the_copy_begins() -> None:
+    def load(self: Any) -> None:
+        self._ready = torch.accelerator.current_stream(self._device).record_event()
+        original(self)
+
+    original, Pinned.load = Pinned.load, load  # type: ignore[method-assign]
+
+
+def after_construction(change: Callable[[Any], None]) -> None:
+    original: Any = Pinned.__init__
+
+    def construct(self: Any, *arguments: Any) -> None:
+        original(self, *arguments)
+        change(self)
+
+    Pinned.__init__ = construct  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def event_of_another_stream() -> None:
+    def change(self: Any) -> None:
+        self._ready = torch.Stream(self._device).record_event()
+
+    after_construction(change)
+
+
+@fault_of(STAGED)
+def event_of_the_current_device() -> None:
+    def change(self: Any) -> None:
+        self._ready = torch.accelerator.current_stream().record_event()
+
+    after_construction(change)
+
+
+@fault_of(STAGED)
+def no_wait_for_the_copy_back() -> None:
+    Pinned.sync_stream = nothing  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def another_stream_waits_for_the_copy_back() -> None:
+    def sync_stream(self: Any) -> None:
+        if self._stored is not None:
+            torch.Stream(self._device).wait_event(self._stored)
+
+    Pinned.sync_stream = sync_stream  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def end_of_the_copy_back_recorded_before_it() -> None:
+    def copy(self: Any, run: Callable[[], None], tensors: list[Tensor]) -> Any:
+        with self._stream:
+            self._stream.wait_event(self._ready)
+            event = self._stream.record_event()
+            run()
+            for tensor in tensors:
+                tensor.record_stream(self._stream)
+        return event
+
+    Pinned._copy = copy  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def pageable_copies() -> None:
+    Pinned._allocate_copy = TensorStaging._allocate_copy  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def host_reads_the_device() -> None:
+    Pinned._is_usable_in_place = lambda *_: True  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def memory_freed_while_it_is_copied_to() -> None:
+    Tensor.record_stream = nothing  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def futures_wait_for_no_stream() -> None:
+    work.gpus_of = lambda _: []
+
+
+@fault_of(STAGED)
+def futures_end_before_the_copy_back() -> None:
+    original = work.PendingWork._complete
+
+    def complete(self: Any, promise: Any) -> None:
+        staging, self._staging = self._staging, None
+        original(self, promise)
+        self._staging = staging
+
+    work.PendingWork._complete = complete  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def received_messages_stay_on_the_host() -> None:
+    original: Any = point_to_point_work.PointToPointWork.__init__
+
+    def construct(self: Any, *arguments: Any, **more: Any) -> None:
+        original(self, *arguments, **more)
+        self._store = nothing
+
+    point_to_point_work.PointToPointWork.__init__ = construct  # type: ignore[method-assign]
+
+
+@fault_of(AWARE)
+def message_before_the_device_has_written() -> None:
+    def start(self: Any, sends: Any, receives: Any) -> Any:
+        return self._transport.start(sends, receives)
+
+    device_transport.DeviceTransport.start = start  # type: ignore[method-assign]
+
+
+@fault_of(AWARE)
+def call_begins_before_its_tensor_is_written() -> None:
+    class Streams(AcceleratorStreams):
+        Stream = Deaf
+
+    gpu_staging.AcceleratorStreams = Streams  # type: ignore[misc]
+
+
+@fault_of(AWARE)
+def call_ends_before_the_device_has_reduced() -> None:
+    DeviceMemory.finish = nothing  # type: ignore[method-assign]
+
+
+@fault_of(AWARE)
+def reduced_on_another_stream() -> None:
+    class Streams(AcceleratorStreams):
+        stream = staticmethod(lambda _: nullcontext())
+
+    gpu_staging.AcceleratorStreams = Streams  # type: ignore[misc]
+
+
+@fault_of(AWARE)
+def event_recorded_when_the_call_begins() -> None:
+    def wrap(self: Any, call: Callable[[], object]) -> Callable[[], object]:
+        return lambda: original(self, call)()
+
+    original, DirectDeviceStaging.wrap = DirectDeviceStaging.wrap, wrap  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    name = sys.argv.pop()
+    {**STAGED, **AWARE}[name]()
+    runpy.run_path(str(Path(__file__).with_name("collectives.py")), run_name="__main__")
