@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed-$(MPI)
 BESIDE := --numprocesses 3 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format types test-beside test-long test-mpi test-nodes test-newcomer test-mpich test-impi test-torch test-torch-suite bench bench-collectives bench-collectives-here chromium clean wheel
+.PHONY: help study test check format types test-beside test-long test-mpi test-nodes test-newcomer test-mpich test-impi test-device test-gpu test-torch test-torch-suite bench bench-collectives bench-collectives-here chromium clean wheel
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
@@ -61,6 +61,12 @@ test-mpich: ## the same on MPICH, in an environment of its own
 
 test-impi: ## the same on Intel MPI, in an environment of its own
 	$(MAKE) test-mpi VENV=.venv-impi MPI=impi
+
+test-device: $(STAMP) ## the backend and programs on an emulated accelerator, with faults put in; needs g++
+	$(BIN)/pytest -v tests/device -k 'not cuda' --durations 10
+
+test-gpu: $(STAMP) ## the same on a GPU of this machine
+	$(BIN)/pytest -v tests/device -k cuda --durations 10
 
 test-torch-suite: $(STAMP) ## PyTorch's own distributed suite on 3 ranks, mpi beside Gloo, and its table
 	$(BIN)/python -m tests.torch_suite.run

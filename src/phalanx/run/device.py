@@ -17,21 +17,27 @@ CPU = torch.device("cpu")
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
-    """Return the device of a rank: its GPU, by its number on the node, or the CPU.
+    """Return the device of a rank, by its number on the node, or the CPU.
 
-    name: cpu, cuda, or auto, which takes a GPU where PyTorch sees one.
-    Raises: UserError for `cuda` without a GPU.
+    name: cpu, auto, which takes an accelerator where PyTorch sees one, or the name of one, such as
+        cuda, xpu or cuda:1.
+    Raises: UserError for a device that PyTorch does not see here.
     """
-    number = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "cuda" and not number:
-        raise UserError(
-            'device="cuda", and PyTorch sees no GPU here: take device="auto", or install a build '
-            "of PyTorch for it"
-        )
-    if name == "cpu" or not number:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if name == "cpu" or (name == "auto" and accelerator is None):
         return CPU
-    device = torch.device("cuda", local_rank % number)
-    torch.cuda.set_device(device)
+    number = 0 if accelerator is None else torch.accelerator.device_count()
+    seen = "no GPU" if accelerator is None else f"{accelerator.type}:0 to {number - 1}"
+    kind, _, index = name.partition(":")
+    is_seen = accelerator is not None and kind in ("auto", accelerator.type)
+    if not is_seen or not (name == kind or (index.isdecimal() and int(index) < number)):
+        raise UserError(
+            f'device="{name}", and PyTorch sees {seen} here: take device="auto", or install a '
+            "build of PyTorch for it"
+        )
+    assert accelerator is not None, "it is seen"
+    device = torch.device(accelerator.type, int(index) if index else local_rank % number)
+    torch.accelerator.set_device_index(device.index)
     return device
 
 
@@ -49,7 +55,16 @@ def check_on_cpu(model: nn.Module) -> None:
 def move_model(model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device) -> None:
     """Move parameters, which stay those that the optimizers hold, buffers, and the state that the
     optimizers have."""
-    model.to(device)
+    # Where PyTorch would make new parameters, as for devices that it knows by a plug-in alone.
+    swaps = not torch._has_compatible_shallow_copy_type(
+        torch.empty(0, device=CPU), torch.empty(0, device=device)
+    )
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(before or swaps)
+    try:
+        model.to(device)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
@@ -64,7 +79,7 @@ def copy_to(device: torch.device, data: Any) -> Any:
     def copy(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if device.type == "cuda" and value.is_cpu:
+        if device != CPU and value.is_cpu:
             value = value.pin_memory()
         return value.to(device, non_blocking=True)
 

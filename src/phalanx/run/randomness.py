@@ -27,8 +27,12 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(seed)
+    accelerator = torch.accelerator.current_accelerator()
+    if (
+        accelerator is not None
+        and (device := torch.get_device_module(accelerator)).is_initialized()
+    ):
+        device.manual_seed(seed)
 
 
 def are_used() -> bool:

@@ -77,7 +77,7 @@ def start(
     run_dir: Path | str | None = None,
     records: Records = THE_USUAL,
     seed: int | None = None,
-    device: Literal["cpu", "cuda", "auto"] = "cpu",
+    device: str = "cpu",
     loading: dict[str, Any] | None = None,
     timeout_s: float = 300.0,
 ) -> ProgramRun:

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,6 +109,9 @@ def device_module(name: str, count: int) -> ModuleType:
     module.current_device = accelerator.current_device_index
     module.set_device = accelerator.set_device_index
     module.synchronize = accelerator.synchronize
+    module.Stream, module.Event = torch.Stream, torch.Event
+    module.current_stream = accelerator.current_stream
+    module.stream = lambda stream: nullcontext() if stream is None else stream
     module.default_generators = [torch.ops.emulated.default_generator(i) for i in range(count)]
     module.get_rng_state = lambda device=None: generator_of(device).get_state()
     module.set_rng_state = lambda state, device=None: generator_of(device).set_state(state)

@@ -6,6 +6,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -120,7 +121,7 @@ std::optional<Stack> shapes(const c10::OperatorHandle& op, const std::vector<IVa
   try {
     at::AutoDispatchBelowAutograd below;
     op.callBoxed(stack);
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {  // also what is written in Python raises
     return std::nullopt;
   }
   return stack;
@@ -299,8 +300,8 @@ at::Tensor& set_whole_storage(at::Tensor& self, at::Storage storage) {
   return set_storage(self, std::move(storage), 0, {count}, {});
 }
 
-// Copies between this host and its devices. To and from the host it is asynchronous as on other
-// devices: from pinned memory, on the current stream.
+// Copies between this host and its devices, on the current stream. The host need not wait for those
+// of pinned memory. PyTorch itself asks for others, which read the host's memory at once.
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool is_async) {
   const auto device = is_ours(source) ? source.device() : target.device();
   Stream* stream = current_stream(device);
@@ -318,7 +319,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool is
   }
   const at::Tensor& host = is_ours(source) ? target : source;
   const bool is_pinned = emulated::is_pinned(host.const_data_ptr()) || !host.numel();
-  TORCH_CHECK(!is_async || is_pinned || !host.dim(),
+  TORCH_CHECK(!is_async || is_pinned || is_ours(target),
               "a copy with non_blocking=True needs pinned memory on the host");
   const auto from = is_ours(source) ? in_place(source) : source;
   const auto to = is_ours(target) ? in_place(target) : target;
@@ -397,6 +398,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
          torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
   for (const char* name : WHOLE)
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_boxed>());
+}
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+#define IN_LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+#define IN_FLOAT32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+  AT_FORALL_LOWER_PRECISION_FP(IN_LOWER_PRECISION)
+  AT_FORALL_FP32(IN_FLOAT32)
 }
 
 TORCH_LIBRARY(emulated, m) {

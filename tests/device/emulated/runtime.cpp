@@ -23,13 +23,17 @@ long setting(const char* name, long otherwise) {
 
 size_t whole_pages(size_t size) { return (size + PAGE - 1) / PAGE * PAGE; }
 
+// A block and what is to happen on its other streams before it is used again.
+using Freed = std::pair<Block*, std::vector<std::shared_ptr<Moment>>>;
+
 // A device's memory in both mappings.
 struct Arena {
   char *address, *kernel_address;
   std::mutex mutex;
   size_t end = 0, used = 0, peak = 0;
   std::multimap<size_t, char*> free;               // by size, to be handed out again
-  std::deque<std::pair<size_t, char*>> quarantine;  // freed not long ago
+  std::deque<std::pair<size_t, char*>> quarantine;  // shut not long ago
+  std::map<Stream*, std::vector<Freed>> freed;       // which the next allocation may get
 
   Arena() {
     int file = memfd_create("emulated device", MFD_CLOEXEC);
@@ -48,6 +52,11 @@ struct Arena {
   bool holds(const void* wanted) const {
     auto place = static_cast<const char*>(wanted);
     return place >= address && place < address + ARENA_BYTES;
+  }
+
+  std::vector<Freed> take_freed(Stream* stream) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return std::exchange(freed[stream], {});
   }
 
   void protect(char* place, size_t size, int protection) {
@@ -158,8 +167,13 @@ bool Stream::is_idle() {
   return tasks_.empty() && !is_busy_;
 }
 
+namespace {
+void shut(Stream* stream, std::vector<Freed> blocks);
+}
+
 Block* allocate(int device, size_t size, Stream* stream) {
   Arena& arena = device_at(device).arena;
+  shut(stream, arena.take_freed(stream));
   const size_t pages = whole_pages(size);
   const size_t limit = static_cast<size_t>(setting("EMULATED_MEMORY_MB", 4096)) << 20;
   std::lock_guard<std::mutex> lock(arena.mutex);
@@ -180,25 +194,39 @@ Block* allocate(int device, size_t size, Stream* stream) {
   return new Block{place, size, device, stream, {}};
 }
 
-void release(Block* block) {
-  std::vector<std::shared_ptr<Moment>> moments;
-  for (Stream* other : block->others) moments.push_back(other->record());
-  block->stream->enqueue([block, moments] {
-    for (const auto& moment : moments) moment->wait();
-    Arena& arena = device_at(block->device).arena;
-    const size_t pages = whole_pages(block->size);
-    std::lock_guard<std::mutex> lock(arena.mutex);
-    char* kernel = arena.kernel_address + (block->address - arena.address);
-    madvise(kernel, pages, MADV_REMOVE);
-    arena.protect(block->address, pages, PROT_NONE);
-    arena.used -= pages;
-    arena.quarantine.emplace_back(pages, block->address);
-    while (arena.quarantine.size() > static_cast<size_t>(setting("EMULATED_QUARANTINE", 256))) {
-      arena.free.insert(arena.quarantine.front());
-      arena.quarantine.pop_front();
+namespace {
+
+// Shuts blocks once their streams have come so far.
+void shut(Stream* stream, std::vector<Freed> blocks) {
+  if (blocks.empty()) return;
+  auto task = [blocks = std::move(blocks)] {
+    for (const auto& [block, moments] : blocks) {
+      for (const auto& moment : moments) moment->wait();
+      Arena& arena = device_at(block->device).arena;
+      const size_t pages = whole_pages(block->size);
+      std::lock_guard<std::mutex> lock(arena.mutex);
+      madvise(arena.kernel_address + (block->address - arena.address), pages, MADV_REMOVE);
+      arena.protect(block->address, pages, PROT_NONE);
+      arena.quarantine.emplace_back(pages, block->address);
+      while (arena.quarantine.size() > static_cast<size_t>(setting("EMULATED_QUARANTINE", 256))) {
+        arena.free.insert(arena.quarantine.front());
+        arena.quarantine.pop_front();
+      }
+      delete block;
     }
-    delete block;
-  }, true);
+  };
+  stream->enqueue(task, true);
+}
+
+}  // namespace
+
+void release(Block* block) {
+  Freed freed{block, {}};
+  for (Stream* other : block->others) freed.second.push_back(other->record());
+  Arena& arena = device_at(block->device).arena;
+  std::lock_guard<std::mutex> lock(arena.mutex);
+  arena.used -= whole_pages(block->size);
+  arena.freed[block->stream].push_back(std::move(freed));
 }
 
 void record_use(Block* block, Stream* stream) {

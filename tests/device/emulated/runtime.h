@@ -1,8 +1,9 @@
 // An accelerator that lies in wait: memory, streams and events, without PyTorch.
 //
 // Memory of a device is mapped twice. Programs get addresses of a mapping that nobody can read or
-// write, so that a host that touches device memory crashes; kernels go by the other one. Freed
-// memory is shut there, too, and is not handed out again before many more frees.
+// write, so that a host that touches device memory crashes; kernels go by the other one. There,
+// freed memory is shut, too, where the stream that it was allocated on allocates again, and is not
+// handed out before many more frees: what another stream still does with it crashes.
 //
 // Each stream is a thread that waits a seeded random time before each operator and copy, so that
 // what nobody has waited for has not happened yet.
@@ -71,7 +72,7 @@ struct Block {
 
 // Returns a block, null where the device is full: its content is 0xA5.
 Block* allocate(int device, size_t size, Stream* stream);
-// Frees a block once its streams have come so far.
+// Frees a block for the next allocation of its stream, once the others have come so far.
 void release(Block* block);
 void record_use(Block* block, Stream* stream);
 // Returns the address by which kernels reach an address of a device; null for one of the host.

@@ -123,7 +123,9 @@ def run(
             found = result.clone()
             result.fill_(-2)
     if way == "dropped":
-        del work, result, given  # of the writer's stream, where nothing is under way
+        del work, result, given
+        with on(writer):  # where nothing of them is under way: their memory is free
+            empty(own.numel(), source)
     if IS_ASYNC:
         torch.accelerator.synchronize(device)
     return None if found is None else found.cpu()

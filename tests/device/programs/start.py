@@ -1,6 +1,7 @@
-"""Each rank: `phalanx.start` on a GPU, against one process on the CPU.
+"""Each rank: `phalanx.start` on a device, against one process on the CPU.
 
-Arguments: cuda or cpu, and the name of a check. Ranks may share a GPU.
+Arguments: cuda, cpu or the name of an emulated device, and the name of a check. Ranks may share
+one.
 """
 
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.device.emulated import use
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
@@ -20,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import phalanx
 from phalanx.jobs.detect import detect
 
-DEVICE: Any = sys.argv[1]
+DEVICE: Any = use(sys.argv[1]).type
 CLOSE = 1e-11
 torch.manual_seed(1)
 DATA = torch.randn(50, 6, dtype=torch.float64), torch.randint(3, (50,))
@@ -215,15 +217,15 @@ def refused() -> str:
         {"strategy_options": {"compress": "bf16"}},
         {"strategy_options": {"overlap": "on"}},
         {"strategy_options": {"all_reduce": "ring"}},
-        {"device": "cpu", "model": model_of().cuda()},
-        {"device": "cpu", "model": model_of().cuda(), "strategy": "shared"},
-        {"device": "cpu", "model": model_of().cuda(), "strategy": "zero"},
+        {"device": "cpu", "model": model_of().to(DEVICE)},
+        {"device": "cpu", "model": model_of().to(DEVICE), "strategy": "shared"},
+        {"device": "cpu", "model": model_of().to(DEVICE), "strategy": "zero"},
         {"device": "gpu"},
     )
     wrong = []
     for case in cases:
         shown = {name: value for name, value in case.items() if name != "model"}
-        shown |= {"model": "cuda"} if "model" in case else {}
+        shown |= {"model": DEVICE} if "model" in case else {}
         try:
             train(**case)
             texts.append(f"{shown}: trained")

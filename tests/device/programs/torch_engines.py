@@ -1,6 +1,7 @@
-"""Each rank: PyTorch's own engines on backend mpi with models on a GPU, against one process.
+"""Each rank: PyTorch's own engines on backend mpi with models on a device, against one process.
 
-Arguments: cuda or cpu, and the name of a check. Ranks may share a GPU.
+Arguments: cuda, cpu or the name of an emulated device, and the name of a check. Ranks may share
+one.
 """
 
 import copy
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.device.emulated import use
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -20,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 
 from phalanx.gradients.compression.ddp import Compressed, reduce_bucket
 
-DEVICE = torch.device(sys.argv[1])
+DEVICE = use(sys.argv[1])
 STEPS, ROWS = 4, 12
 
 
@@ -182,8 +184,8 @@ CHECKS: dict[str, tuple[Callable[[], float], float]] = {
 
 
 def main() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.set_device(0)
+    if DEVICE.type != "cpu":
+        torch.accelerator.set_device_index(0)
     dist.init_process_group("mpi")
     rank, size = dist.get_rank(), dist.get_world_size()
     failed = []

@@ -1,0 +1,152 @@
+"""Backend mpi and `phalanx.start` on devices: on an emulated accelerator, whose memory the host
+cannot read and whose streams lag; on a real GPU, which all ranks share; and on the CPU, so that the
+programs stay right where there is neither.
+"""
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Ranks
+from tests.device import emulated
+from tests.torch_backend.test_process_group import done
+
+Programs = Callable[[str], Path]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
+
+EMULATED = "vexa"
+is_emulated = pytest.mark.skipif(
+    not emulated.can_be_built(), reason="needs g++, to build the emulated device"
+)
+is_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no GPU that this PyTorch can use"
+)
+long = pytest.mark.long
+on_devices = pytest.mark.parametrize(
+    ("device", "count"),
+    [
+        pytest.param(EMULATED, 2, marks=is_emulated),
+        *(pytest.param(EMULATED, count, marks=[is_emulated, long]) for count in (3, 4)),
+        *(pytest.param("cuda", count, marks=[is_gpu, long]) for count in (2, 3)),
+        *(pytest.param("cpu", count, marks=long) for count in (2, 3)),
+    ],
+)
+FAULTS = runpy.run_path(str(Path(__file__).parent / "programs" / "mutations.py"), run_name="faults")
+
+
+@pytest.fixture(scope="session")
+def aware() -> Path:
+    return emulated.build_aware_mpi()
+
+
+@pytest.fixture
+def by_aware_mpi(monkeypatch: pytest.MonkeyPatch, aware: Path) -> None:
+    """Ranks have an MPI that takes addresses of the emulated device."""
+    monkeypatch.setenv("LD_PRELOAD", str(aware))
+    monkeypatch.setenv("PHALANX_GPU_AWARE", "1")
+
+
+def is_done(ranks: Ranks, count: int, program: Path, *words: str) -> bool:
+    if EMULATED in words:
+        emulated.build()  # here, not by every rank
+    return done(ranks.mpi(count, program, *words, timeout_s=500), count)
+
+
+@is_emulated
+def test_the_emulated_device_shows_what_a_program_forgets(
+    new_ranks: Ranks, programs: Programs
+) -> None:
+    emulated.build()
+    assert "it lies in wait" in new_ranks.mpi(1, programs("lies_in_wait.py"), EMULATED)
+
+
+@on_devices
+def test_collectives_wait_for_late_streams(
+    new_ranks: Ranks, programs: Programs, device: str, count: int
+) -> None:
+    words = {"cuda": ("20",), EMULATED: ("1", "few")}.get(device, ("1",))
+    assert is_done(new_ranks, count, programs("collectives.py"), device, *words)
+
+
+@on_devices
+def test_every_collective(
+    new_ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMULATED_LAG_US", "50")
+    assert is_done(new_ranks, count, programs("conformance.py"), device)
+
+
+@on_devices
+def test_engines_of_torch_train_as_one_process(
+    new_ranks: Ranks, programs: Programs, device: str, count: int
+) -> None:
+    assert is_done(new_ranks, count, programs("torch_engines.py"), device)
+
+
+@on_devices
+def test_programs_train_as_one_process(
+    new_ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMULATED_LAG_US", "50")
+    assert is_done(new_ranks, count, programs("start.py"), device)
+
+
+@is_emulated
+@pytest.mark.usefixtures("by_aware_mpi")
+@pytest.mark.parametrize(
+    ("count", "program"),
+    [
+        (2, "collectives.py"),
+        *(pytest.param(count, "conformance.py", marks=long) for count in (2, 3)),
+        pytest.param(2, "torch_engines.py", marks=long),
+    ],
+)
+def test_an_aware_mpi_gets_the_tensors_themselves(
+    new_ranks: Ranks, programs: Programs, count: int, program: str
+) -> None:
+    words = ("1", "few") if program == "collectives.py" else ()
+    assert is_done(new_ranks, count, programs(program), EMULATED, *words)
+
+
+@is_emulated
+def test_an_mpi_that_is_not_aware_crashes_on_them(
+    new_ranks: Ranks, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHALANX_GPU_AWARE", "1")
+    emulated.build()
+    words = (programs("collectives.py"), EMULATED, "1", "few")
+    assert "ignal" in new_ranks.mpi(2, *words, may_fail=True)
+
+
+def shows(ranks: Ranks, program: Path, fault: str) -> bool:
+    emulated.build()
+    output = ranks.mpi(2, program, EMULATED, "1", "few", fault, may_fail=True)
+    return not done(output, 2)
+
+
+@is_emulated
+@long
+@pytest.mark.parametrize("fault", FAULTS["STAGED"])
+def test_a_fault_of_staging_is_seen_in_one_run(
+    new_ranks: Ranks, programs: Programs, fault: str
+) -> None:
+    assert shows(new_ranks, programs("mutations.py"), fault)
+
+
+@is_emulated
+@long
+@pytest.mark.usefixtures("by_aware_mpi")
+@pytest.mark.parametrize("fault", FAULTS["AWARE"])
+def test_a_fault_of_transport_is_seen_in_one_run(
+    new_ranks: Ranks, programs: Programs, fault: str
+) -> None:
+    assert shows(new_ranks, programs("mutations.py"), fault)
+
+
+@is_emulated
+@long
+def test_a_hundred_runs_without_a_fault_are_clean(new_ranks: Ranks, programs: Programs) -> None:
+    assert is_done(new_ranks, 2, programs("collectives.py"), EMULATED, "100", "few")
