@@ -54,7 +54,7 @@ class CallContext:
         """Return the staging of a collective on `tensor` and others on the same device."""
         if tensor.is_cpu:
             return TensorStaging()
-        is_aware = self._session.world.is_gpu_aware
+        is_aware = self._session.is_gpu_aware
         if is_staged(tensor.device.type, self.devices) and is_direct(
             tensor.dtype, reduces=reduces, is_gpu_aware=is_aware
         ):

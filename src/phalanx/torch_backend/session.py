@@ -9,9 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.group import Group
 from phalanx.comm.world import World
+from phalanx.torch_backend.gpu_staging import device_types
 
 if TYPE_CHECKING:
     from phalanx.torch_backend.call_context import CallContext
@@ -29,6 +34,8 @@ class Session:
         self.has_failed = False
         self._groups: list[CallContext] = []
         self._num_made: Counter[tuple[int, ...]] = Counter()
+        self.is_gpu_aware = world.is_gpu_aware and _have_one_kind(world.group)
+        """True if MPI gets tensors of a device where they lie. The same on every rank."""
 
     def add_group(self, group: CallContext) -> None:
         self._groups.append(group)
@@ -85,3 +92,11 @@ class Session:
         """End the threads of all groups; return whether nothing is running any more."""
         ended = [group.close(timeout_s) for group in self._groups]  # closes each of them
         return all(ended)
+
+
+def _have_one_kind(ranks: Group) -> bool:
+    """Return whether the devices of all ranks are of one kind, and none is without. Collective."""
+    kind = zlib.crc32(device_types()[-1].encode())
+    largest = np.array([kind, -kind])
+    ranks.all_reduce(Buffer.of(largest), ReduceOp.MAX)
+    return bool(largest.sum() == 0)

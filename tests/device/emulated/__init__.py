@@ -27,9 +27,12 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
+from phalanx.jobs.detect import detect
+
 HERE = Path(__file__).parent
 CACHE = HERE.parents[2] / "build" / "emulated"
 SOURCES = tuple(sorted(HERE.glob("*.cpp")))
+MIXED = ("cpu", "vexa", "vexa", "vexb")
 FLAGS = ("-O1", "-std=c++20", "-fPIC", "-fvisibility=hidden")
 
 
@@ -75,7 +78,12 @@ def build_aware_mpi() -> Path:
 
 
 def use(name: str) -> torch.device:
-    """Return a device of this process: "cpu", "cuda", or an emulated one under any other name."""
+    """Return a device of this process: "cpu", "cuda", an emulated one under any other name, or, for
+    "mixed", one of several kinds by the number of the rank."""
+    if name == "mixed":
+        launched = detect(os.environ)
+        assert launched is not None
+        name = MIXED[launched.rank % len(MIXED)]
     if name not in ("cpu", "cuda"):
         install(name)
     return torch.device(name)
