@@ -39,7 +39,7 @@ def test_dtypes() -> None:
 
 def test_plain_tensors_are_used_where_they_lie() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
-    buffer = TensorStaging().inout(tensor)
+    buffer = TensorStaging().buffer(tensor)
     assert (buffer.address, buffer.count, buffer.owner) == (tensor.data_ptr(), 6, tensor)
     for other in (
         tensor.t(),
@@ -70,7 +70,7 @@ def test_copies_are_filled_before_and_brought_back_after() -> None:
 def test_copies_are_made_on_the_host_wherever_new_tensors_are() -> None:
     tensor, staging = torch.arange(6.0).reshape(2, 3).t(), TensorStaging()
     with torch.device("meta"):  # as `torch.set_default_device("cuda")`
-        buffer = staging.inout(tensor)
+        buffer = staging.buffer(tensor)
         staging.wrap(lambda: buffer.array().__imul__(2))()
     assert torch.equal(tensor, 2 * torch.arange(6.0).reshape(2, 3).t())
 
@@ -176,7 +176,7 @@ def test_staging_is_in_the_order_of_the_stream(monkeypatch: pytest.MonkeyPatch) 
     diary = Diary()
     tensor = torch.arange(4.0)
     staging = Unpinned(torch.device("cpu"), diary)
-    buffer = staging.inout(tensor)
+    buffer = staging.buffer(tensor)
     assert buffer.address != tensor.data_ptr()
 
     def call() -> None:
@@ -206,7 +206,7 @@ def test_a_gpu_aware_mpi_gets_the_tensors_in_the_order_of_the_stream() -> None:
 
     tensor, strided = torch.arange(4.0), torch.arange(6.0).reshape(2, 3).t()
     staging = DirectDeviceStaging(torch.device("cpu"), on_device, diary)
-    buffer, of_copy = staging.inout(tensor), staging.inout(strided)
+    buffer, of_copy = staging.buffer(tensor), staging.buffer(strided)
     assert buffer.address == tensor.data_ptr()
     assert of_copy.address != strided.data_ptr()
 

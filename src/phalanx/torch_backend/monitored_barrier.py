@@ -26,12 +26,12 @@ def monitored_barrier(
             f"Rank {engine.rank} timed out in monitoredBarrier after {limit}: it had no time"
         )
 
-    def meet(**_: float | None) -> None:
+    def meet() -> None:
         engine.barrier(name="monitored_barrier", timeout_s=timeout_s)
         engine.check_peers()  # a late rank finds flags of peers that have already left
 
     try:
-        call.run(meet, results=[], is_inline=True)  # the options say asynchronous
+        call.submit(meet, [], [], is_inline=True)  # the options say asynchronous
     except DistBackendError as error:
         missing = missing_ranks(str(error))
         if engine.rank != 0:

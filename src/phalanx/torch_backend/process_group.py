@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,7 @@ from phalanx.torch_backend.reduce_ops import get_reduction
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.sparse import check_sparse, sum_sparse
 from phalanx.torch_backend.tensors import buffer_of, is_plain
-from phalanx.torch_backend.torch_call import TorchCall, make_options, split_buffer
+from phalanx.torch_backend.torch_call import TorchCall, make_options
 from phalanx.torch_backend.work import CoalescedWork, CompletedWork
 
 if TYPE_CHECKING:
@@ -77,17 +78,14 @@ class ProcessGroupMPI(ProcessGroup):
         call = TorchCall(self._context, "all_reduce", AllreduceOptions, opts)
         if type(tensors) is list and len(tensors) == 1 and tensors[0].is_sparse:
             check_sparse(tensors[0], call.reduction(tensors[0]), call.label)
-            return call.run(sum_sparse, tensors[0], self._engine, results=tensors)
-        tensor = call.tensor(tensors)
-        is_bucket = self.buckets.share_if_bucket(tensor)
-        call.stage_reduction(tensor)
-        work = call.run(
-            self._engine.all_reduce,
-            call.term(tensor, is_written=True),
-            results=[tensor],
-            is_inline=is_bucket and self.buckets.runs_inline,
-        )
-        return CompletedWork([tensor]) if is_bucket and work is self._completed else work
+            return call.submit(
+                partial(sum_sparse, tensors[0], self._engine, call.timeout_s), tensors, tensors
+            )
+        both = [call.tensor(tensors)]
+        is_bucket = self.buckets.share_if_bucket(both[0])
+        is_inline = is_bucket and self.buckets.runs_inline
+        work = call.run("all_reduce", both, both, is_inline=is_inline)
+        return CompletedWork(both) if is_bucket and work is self._completed else work
 
     def _all_reduce_inline(self, tensors: list[Tensor], opts: Any) -> bool:
         """Run the common case in few Python steps: one plain tensor, an empty queue. False: another
@@ -126,30 +124,19 @@ class ProcessGroupMPI(ProcessGroup):
     ) -> Work:
         opts = make_options(c10d.ReduceOptions, opts, *timeout, op=op, root=root)
         call = TorchCall(self._context, "reduce", c10d.ReduceOptions, opts)
-        tensor, root = call.tensor(tensors), call.root()
-        call.stage_reduction(tensor)
-        term = call.term(tensor, is_written=self._engine.rank == root)
-        return call.run(self._engine.reduce, term, root=root, results=[tensor])
+        both = [call.tensor(tensors)]
+        return call.run("reduce", both, both, root=call.root())
 
     def reduce_scatter(self, outputs: Tensors, inputs: Lists, *opts: Any, **more: Any) -> Work:
         kind = c10d.ReduceScatterOptions
         call = TorchCall(self._context, "reduce_scatter", kind, *opts, **more)
         output, terms = call.tensor(outputs), call.tensor_per_rank(inputs)
-        target = call.stage_reduction(output).output(output)
-        buffers = [call.term(term) for term in terms]
-        return call.run(
-            self._engine.reduce_scatter, target, buffers, results=[output], inputs=terms
-        )
+        return call.run("reduce_scatter", terms, [output])
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
         call = TorchCall(self._context, "reduce_scatter_single", c10d.ReduceScatterOptions, opts)
-        call.tensor(input)
-        call.check_full("input", input, "output", output)
-        target = call.stage_reduction(call.tensor(output)).output(output)
-        buffers = call.equal_parts(call.term(input))
-        return call.run(
-            self._engine.reduce_scatter, target, buffers, results=[output], inputs=[input]
-        )
+        call.check_full("input", call.tensor(input), "output", call.tensor(output))
+        return call.run("reduce_scatter", [input], [output])
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -165,27 +152,19 @@ class ProcessGroupMPI(ProcessGroup):
 
     def broadcast(self, tensors: Tensors, *opts: Any, **more: Any) -> Work:
         call = TorchCall(self._context, "broadcast", c10d.BroadcastOptions, *opts, **more)
-        tensor, root = call.tensor(tensors), call.root()
-        staging = call.stage(tensor)
-        stage = staging.input if self._engine.rank == root else staging.output
-        return call.run(self._engine.broadcast, stage(tensor), root=root, results=[tensor])
+        both = [call.tensor(tensors)]
+        return call.run("broadcast", both, both, root=call.root())
 
     def allgather(self, outputs: Lists, inputs: Tensors, *opts: Any, **more: Any) -> Work:
         call = TorchCall(self._context, "all_gather", c10d.AllgatherOptions, *opts, **more)
         tensor = call.tensor(inputs)
-        received = call.tensor_per_rank(outputs, like=tensor)
-        staging = call.stage(tensor)
-        targets, sent = staging.outputs(received), staging.input(tensor)
-        return call.run(self._engine.all_gather, targets, sent, results=received, inputs=[tensor])
+        return call.run("all_gather", [tensor], call.tensor_per_rank(outputs, like=tensor))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
         call = TorchCall(self._context, "all_gather_single", c10d.AllgatherOptions, opts)
         call.check_dtypes([call.tensor(input), call.tensor(output)])
         call.check_full("output", output, "input", input)
-        staging = call.stage(input)
-        targets = call.equal_parts(staging.output(output))
-        sent = staging.input(input)
-        return call.run(self._engine.all_gather, targets, sent, results=[output], inputs=[input])
+        return call.run("all_gather", [input], [output])
 
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -209,35 +188,25 @@ class ProcessGroupMPI(ProcessGroup):
 
     def gather(self, outputs: Lists, inputs: Tensors, *opts: Any, **more: Any) -> Work:
         call = TorchCall(self._context, "gather", c10d.GatherOptions, *opts, **more)
-        tensor, root_rank = call.tensor(inputs), call.root()
-        is_root = self._engine.rank == root_rank
+        tensor, root = call.tensor(inputs), call.root()
+        is_root = self._engine.rank == root
         received = call.tensor_per_rank(outputs, like=tensor) if is_root else []
-        staging = call.stage(tensor)
-        targets, sent = staging.outputs(received) if is_root else None, staging.input(tensor)
-        return call.run(
-            self._engine.gather, targets, sent, root=root_rank, results=received, inputs=[tensor]
-        )
+        return call.run("gather", [tensor], received, root=root)
 
     def scatter(self, outputs: Tensors, inputs: Lists, *opts: Any, **more: Any) -> Work:
         call = TorchCall(self._context, "scatter", c10d.ScatterOptions, *opts, **more)
-        tensor, root_rank = call.tensor(outputs), call.root()
-        is_root = self._engine.rank == root_rank
+        tensor, root = call.tensor(outputs), call.root()
+        is_root = self._engine.rank == root
         sent = call.tensor_per_rank(inputs, like=tensor) if is_root else []
-        staging = call.stage(tensor)
-        target, buffers = staging.output(tensor), staging.inputs(sent) if is_root else None
-        return call.run(
-            self._engine.scatter, target, buffers, root=root_rank, results=[tensor], inputs=sent
-        )
+        return call.run("scatter", sent, [tensor], root=root)
 
     def alltoall(
         self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any, **more: Any
     ) -> Work:
         call = TorchCall(self._context, "all_to_all", c10d.AllToAllOptions, *opts, **more)
         sent = call.tensor_per_rank([inputs])
-        local = sent[self._engine.rank]
-        received, staging = call.tensor_per_rank([outputs], like=local), call.stage(local)
-        targets, buffers = staging.outputs(received), staging.inputs(sent)
-        return call.run(self._engine.all_to_all, targets, buffers, results=received, inputs=sent)
+        received = call.tensor_per_rank([outputs], like=sent[self._engine.rank])
+        return call.run("all_to_all", sent, received)
 
     def all_to_all_single(
         self,
@@ -252,10 +221,7 @@ class ProcessGroupMPI(ProcessGroup):
         call.check_dtypes([call.tensor(input), call.tensor(output)])
         received = call.split_counts(output_split_sizes, output, "output")
         sent = call.split_counts(input_split_sizes, input, "input")
-        staging = call.stage(input)
-        targets = split_buffer(staging.output(output), received)
-        buffers = split_buffer(staging.input(input), sent)
-        return call.run(self._engine.all_to_all, targets, buffers, results=[output], inputs=[input])
+        return call.run("all_to_all", [input], [output], counts=(sent, received))
 
     alltoall_base = all_to_all_single
 
@@ -263,7 +229,7 @@ class ProcessGroupMPI(ProcessGroup):
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None, **_: Any) -> Work:
         call = TorchCall(self._context, "barrier", c10d.BarrierOptions, opts, timeout)
-        return call.run(self._engine.barrier, results=[])
+        return call.submit(partial(self._engine.barrier, timeout_s=call.timeout_s), [], [])
 
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False

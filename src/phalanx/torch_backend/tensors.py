@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -49,21 +49,28 @@ class TensorStaging:
         self._loads: list[tuple[Tensor, Tensor, float | Tensor | None]] = []
         self._stores: list[tuple[Tensor, Tensor]] = []
 
-    def input(self, tensor: Tensor, factor: float | Tensor | None = None) -> Buffer:
-        """factor: multiplies what is read; the tensor itself keeps its values."""
-        return self._buffer(tensor, is_read=True, is_written=False, factor=factor)
+    def input(self, tensor: Tensor) -> Buffer:
+        return self.buffer(tensor, is_written=False)
 
     def output(self, tensor: Tensor) -> Buffer:
-        return self._buffer(tensor, is_read=False, is_written=True)
+        return self.buffer(tensor, is_read=False)
 
-    def inputs(self, tensors: Sequence[Tensor]) -> list[Buffer]:
-        return [self.input(tensor) for tensor in tensors]
-
-    def outputs(self, tensors: Sequence[Tensor]) -> list[Buffer]:
-        return [self.output(tensor) for tensor in tensors]
-
-    def inout(self, tensor: Tensor, factor: float | Tensor | None = None) -> Buffer:
-        return self._buffer(tensor, is_read=True, is_written=True, factor=factor)
+    def buffer(
+        self,
+        tensor: Tensor,
+        is_read: bool = True,
+        is_written: bool = True,
+        factor: float | Tensor | None = None,
+    ) -> Buffer:
+        """factor: multiplies what is read; a tensor that is not written keeps its values."""
+        if factor is None and self._is_usable_in_place(tensor):
+            return buffer_of(tensor)
+        copy = self._allocate_copy(tensor)
+        if is_read:
+            self._loads.append((tensor, copy, factor))
+        if is_written:
+            self._stores.append((tensor, copy))
+        return buffer_of(copy)
 
     def wrap(self, call: Callable[[], object]) -> Callable[[], object]:
         """Return `call` with the copies before and after it."""
@@ -86,23 +93,6 @@ class TensorStaging:
         with torch.no_grad():
             for tensor, copy in self._stores:
                 tensor.copy_(copy, non_blocking=True)
-
-    def _buffer(
-        self,
-        tensor: Tensor,
-        *,
-        is_read: bool,
-        is_written: bool,
-        factor: float | Tensor | None = None,
-    ) -> Buffer:
-        if factor is None and self._is_usable_in_place(tensor):
-            return buffer_of(tensor)
-        copy = self._allocate_copy(tensor)
-        if is_read:
-            self._loads.append((tensor, copy, factor))
-        if is_written:
-            self._stores.append((tensor, copy))
-        return buffer_of(copy)
 
     def sync_stream(self) -> None:
         """Make the current stream wait for `store`, for GPU tensors."""

@@ -13,12 +13,15 @@ from torch import Tensor
 from torch.distributed import Work
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import Collective, Kind
 from phalanx.torch_backend.call_context import CallContext
 from phalanx.torch_backend.collective_queue import QueuedWork
 from phalanx.torch_backend.profiling import is_profiling, profiled
 from phalanx.torch_backend.reduce_ops import Reduction, get_reduction, premul_factor
 from phalanx.torch_backend.tensors import TensorStaging
 from phalanx.torch_backend.work import to_seconds
+
+REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 
 
 def make_options(
@@ -48,26 +51,17 @@ def make_options(
 class TorchCall:
     """One call of a collective or message; errors name the rank, the group and the call."""
 
-    __slots__ = ("_context", "_name", "_opts", "_reduction", "_size", "_staging")
+    __slots__ = ("_context", "_name", "_opts", "_size")
 
     def __init__(
-        self,
-        context: CallContext,
-        name: str,
-        kind: type | None = None,
-        opts: Any = None,
-        timeout: Any = None,
-        *,
-        op: Any = None,
-        root: int | None = None,
+        self, context: CallContext, name: str, kind: type | None = None, *opts: Any, **more: Any
     ) -> None:
-        """kind, opts to root: see `make_options`; kind None: of a message, which has no options."""
-        if kind is not None and not hasattr(opts, "asyncOp"):
-            opts = make_options(kind, opts, timeout, op=op, root=root)
-        self._context, self._name, self._opts = context, name, opts
+        """kind, opts, more: see `make_options`; kind None: of a message, which has no options."""
+        self._context, self._name = context, name
+        self._opts: Any = opts[0] if opts and type(opts[0]) is kind else None
+        if self._opts is None and kind is not None:
+            self._opts = make_options(kind, *opts, **more)
         self._size = context.engine.size
-        self._staging: TensorStaging | None = None
-        self._reduction: Reduction | None = None
 
     @property
     def label(self) -> str:
@@ -156,11 +150,6 @@ class TorchCall:
 
     # -- staging and running -----------------------------------------------------------------------
 
-    def stage(self, tensor: Tensor) -> TensorStaging:
-        """Return the staging of `tensor` and of the others, which are on the same device."""
-        self._staging = self._context.stage(tensor)
-        return self._staging
-
     def reduction(self, tensor: Tensor) -> Reduction:
         """Return the reduction of the options. Raises: TypeError: the dtype has no such."""
         try:
@@ -168,53 +157,82 @@ class TorchCall:
         except TypeError as error:
             raise TypeError(f"{self.label}: {error}") from None
 
-    def stage_reduction(self, tensor: Tensor) -> TensorStaging:
-        """Return the staging of a reduction, whose operation `run` passes to the engine."""
-        self._reduction = self.reduction(tensor)
-        self._staging = self._context.stage(tensor, reduces=True)
-        return self._staging
-
-    def term(self, tensor: Tensor, *, is_written: bool = False) -> Buffer:
-        """Return the buffer of a term of the reduction, multiplied by the factor of PREMUL_SUM.
-
-        is_written: the result comes in its place; else it keeps its values."""
-        staging, reduction = self._staging, self._reduction
-        assert staging is not None and reduction is not None
-        factor = premul_factor(self._opts.reduceOp) if reduction.scales else None
-        return staging.inout(tensor, factor) if is_written else staging.input(tensor, factor)
-
-    def equal_parts(self, buffer: Buffer) -> list[Buffer]:
-        """Return one part of `buffer` per rank."""
-        count = buffer.count // self._size
-        return [buffer.part(r * count, (r + 1) * count) for r in range(self._size)]
-
     def run(
         self,
-        method: Callable[..., object],
-        *buffers: object,
-        results: list[Tensor],
-        inputs: Sequence[Tensor] | None = None,
+        kind: Kind,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        *,
+        root: int | None = None,
+        counts: tuple[Sequence[int], Sequence[int]] | None = None,
         is_inline: bool = False,
-        **arguments: object,
     ) -> Work:
-        """Run `method` inline if the call is synchronous and the queue is empty, else submit it.
+        """Stage the tensors of a collective, and run or submit it.
 
-        method: called with `buffers`, `arguments` and `timeout_s`, and for a reduction with its
-        operation and divisor. inputs: for a profiler, which records their shapes; None: the
-        results. is_inline: run it as a synchronous one, whatever the options say.
+        inputs, outputs: as of `Collective`; the same list for a collective in place. A side that
+        has a buffer a rank may be given in one tensor, of parts of one size, or of `counts`
+        elements (of the inputs, and of the outputs). is_inline: see `submit`.
         """
-        context, staging, reduction = self._context, self._staging, self._reduction
+        engine, tensor = self._context.engine, (inputs or outputs)[0]
+        op, divisor, factor = None, 1.0, None
+        if kind in REDUCTIONS:
+            reduction = self.reduction(tensor)
+            op = reduction.op
+            divisor = float(self._size) if reduction.is_average else 1.0
+            factor = premul_factor(self._opts.reduceOp) if reduction.scales else None
+        staging = self._context.stage(tensor, reduces=op is not None)
+        if inputs is outputs:
+            is_root = root is None or root == engine.rank
+            is_read = is_root or op is not None
+            is_written = is_root == (op is not None)
+            sources = targets = [staging.buffer(tensor, is_read, is_written, factor)]
+        else:
+            sources = [staging.buffer(each, True, False, factor) for each in inputs]
+            targets = [staging.buffer(each, False, True) for each in outputs]
+            if kind == "reduce_scatter" or kind == "all_to_all":
+                sources = self._buffer_per_rank(sources, counts and counts[0])
+            if kind == "all_gather" or kind == "all_to_all":
+                targets = self._buffer_per_rank(targets, counts and counts[1])
+        collective = Collective(kind, sources, targets, op, divisor, root)
+        call = partial(engine.run, collective, self.timeout_s)
+        return self.submit(call, inputs, outputs, staging, is_inline=is_inline)
+
+    def _buffer_per_rank(self, buffers: list[Buffer], counts: Sequence[int] | None) -> list[Buffer]:
+        """Return one buffer a rank, of a list that may be of one buffer of all parts."""
+        if len(buffers) == self._size:
+            return buffers
+        (whole,) = buffers
+        if counts is None:
+            count = whole.count // self._size
+            return [whole.part(r * count, (r + 1) * count) for r in range(self._size)]
+        stops = accumulate(counts)
+        return [whole.part(stop - n, stop) for stop, n in zip(stops, counts, strict=True)]
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Timeout of the options; None: that of the group."""
+        return to_seconds(self._opts.timeout)
+
+    def submit(
+        self,
+        call: Callable[[], object],
+        inputs: Sequence[Tensor],
+        results: list[Tensor],
+        staging: TensorStaging | None = None,
+        *,
+        is_inline: bool = False,
+    ) -> Work:
+        """Run `call` inline if this call is synchronous and the queue is empty, else submit it.
+
+        inputs: for a profiler, which records their shapes. is_inline: run it as a synchronous one,
+        whatever the options say.
+        """
+        context = self._context
         context.check_open(self._name)
-        arguments["timeout_s"] = to_seconds(self._opts.timeout)
-        if reduction is not None:
-            arguments["op"] = reduction.op
-            if reduction.is_average:
-                arguments["divisor"] = self._size
-        call: Callable[[], object] = partial(method, *buffers, **arguments)
         if staging is not None:
             call = staging.wrap(call)
         if is_profiling():
-            call = profiled(self._name, results if inputs is None else inputs, call)
+            call = profiled(self._name, inputs, call)
         is_async = self._opts.asyncOp and not is_inline
         if not is_async and context.queue.run_inline(call):
             if staging is not None:
@@ -225,9 +243,3 @@ class TorchCall:
         if not is_async:
             work.wait()
         return work
-
-
-def split_buffer(buffer: Buffer, counts: Sequence[int]) -> list[Buffer]:
-    """Return consecutive parts of `buffer` with `counts` elements."""
-    stops = list(accumulate(counts))
-    return [buffer.part(stop - n, stop) for stop, n in zip(stops, counts, strict=True)]

@@ -27,39 +27,8 @@ def gpus_of(results: Sequence[Tensor]) -> list[int | str | torch.device]:
     return list({tensor.device for tensor in results if tensor.device.type != "cpu"})
 
 
-class CompletedWork(Work):
-    """Work of a collective that completed synchronously; its future ends with `results`."""
-
-    def __init__(self, results: list[Tensor]) -> None:
-        super().__init__()
-        self._results = results
-
-    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def exception(self) -> BaseException | None:
-        return None
-
-    def synchronize(self) -> None:
-        pass
-
-    def result(self) -> list[Tensor]:
-        return self._results
-
-    def get_future(self) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(self._results)
-        return future
-
-
 class PendingWork(Work):
-    """Base of works that another thread completes."""
+    """Work that its thread, or another, completes."""
 
     def __init__(
         self, results: list[Tensor], text: str, staging: TensorStaging | None = None
@@ -112,10 +81,12 @@ class PendingWork(Work):
         """
         with self._guard:
             if self._future is None:
-                self._promise = Future(devices=gpus_of(self._results))
-                self._future = self._promise.then(lambda _: self._outcome())
+                promise: Future[Any] = Future(devices=gpus_of(self._results))
+                self._promise = promise
+                is_success = self._is_done and self.error is None
+                self._future = promise if is_success else promise.then(lambda _: self._outcome())
                 if self._is_done:
-                    self._complete(self._promise)
+                    self._complete(promise)
             return self._future
 
     def call_at_end(self, call: Callable[[], None]) -> None:
@@ -150,6 +121,17 @@ class PendingWork(Work):
         if self.error is None and self._staging is not None:
             self._staging.sync_stream()
         promise.set_result(self._results)
+
+
+class CompletedWork(PendingWork):
+    """Work of a collective that completed synchronously; its future ends with `results`."""
+
+    def __init__(self, results: list[Tensor]) -> None:
+        super().__init__(results, "")
+        self.finish()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
+        return True
 
 
 class CoalescedWork(PendingWork):
