@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from phalanx.comm.in_flight import PendingOperation
 
 T = TypeVar("T")
 
@@ -12,7 +14,7 @@ _SLICE_S = 1e-3
 """Part of a wait after which notices of other ranks are read."""
 
 
-class BlockingCall(Generic[T]):
+class BlockingCall(PendingOperation, Generic[T]):
     """A call that has begun. MPI cannot cancel it: once a wait for it has ended, its memory has to
     be kept until it returns."""
 
@@ -20,7 +22,7 @@ class BlockingCall(Generic[T]):
         """memory: that the call uses."""
         self._memory = memory
         self._results, self._errors = list[T](), list[Exception]()
-        self._is_over, self.is_done = threading.Event(), False
+        self._is_over = threading.Event()
         threading.Thread(target=self._run, args=[call], name="phalanx-mpi", daemon=True).start()
 
     def _run(self, call: Callable[[], T]) -> None:
@@ -45,13 +47,6 @@ class BlockingCall(Generic[T]):
             self.result()
             self.is_done = True
         return self.is_done
-
-    def peers(self) -> Sequence[int]:
-        """Unknown: MPI does not say whom it waits for."""
-        return ()
-
-    def cancel(self) -> None:
-        pass
 
     def settle(self) -> bool:
         return self.wait(0)

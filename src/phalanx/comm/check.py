@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Call
-from phalanx.comm.collectives import bruck, pairwise
 from phalanx.comm.errors import MismatchError
-from phalanx.comm.select import FEW_RANKS
-from phalanx.comm.transport import Transport
+from phalanx.comm.set_up import SetupCommunicator
 
 Counts = Sequence[int | None]
 
@@ -27,25 +21,13 @@ class CallSignature(NamedTuple):
     expected: Counts
 
 
-def compare_calls(transport: Transport, call: Call, name_of: Callable[[int], str]) -> None:
+def compare_calls(ranks: SetupCommunicator, call: Call, name_of: Callable[[int], str]) -> None:
     """Tell the others what this rank calls, and hear what they call. Collective.
 
-    Cost:   2 all-gathers of a short text a rank.
     Raises: MismatchError on every rank when they do not fit.
     """
-    own = json.dumps([call.agreed, str(call), call.sent, call.expected]).encode()
-    lengths = np.zeros(transport.size, np.int64)
-    lengths[transport.rank] = len(own)
-    all_gather = bruck.all_gather if transport.size > FEW_RANKS else pairwise.all_gather
-    cells = [Buffer.of(lengths[rank : rank + 1]) for rank in range(transport.size)]
-    all_gather(transport, cells, cells[transport.rank])
-    texts = [np.zeros(length, np.uint8) for length in lengths]
-    all_gather(
-        transport,
-        [Buffer.of(text) for text in texts],
-        Buffer.of(np.frombuffer(own, np.uint8)),
-    )
-    disagreement = compare([CallSignature(*json.loads(text.tobytes())) for text in texts], name_of)
+    own = CallSignature(call.agreed, str(call), call.sent, call.expected)
+    disagreement = compare(ranks.allgather(own), name_of)
     if disagreement is not None:
         raise MismatchError(disagreement)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from phalanx.comm.collectives.dissemination import barrier
 from phalanx.comm.communicators import (
     CLOSING_TIMEOUT_S,
     FIRST_COLLECTIVE_TAG,
@@ -24,13 +23,11 @@ from phalanx.comm.progress import call_in_waits, call_no_more
 from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.set_up import SetupCommunicator, await_call, duplicate
 from phalanx.comm.shm import ShmGroup
-from phalanx.comm.traffic import TrafficCounter
-from phalanx.comm.transport import SubTransport
 from phalanx.comm.wait import WaitPolicy
 from phalanx.records.spans import SpanRecorder
 
-# On the communicator for notices, beside the tag of the notices themselves.
-CHECK_TAG, FIRST_SUBGROUP_TAG = 1, 2
+FIRST_SUBGROUP_TAG = 1
+"""On the communicator for notices, beside the tag of the notices themselves."""
 
 
 class Connections:
@@ -87,50 +84,41 @@ class Connections:
         self.transport = MessageTransport(
             own, self.detector, link_emulator, first_tag=FIRST_COLLECTIVE_TAG, nodes=nodes
         )
-        self.set_up = MessageTransport(own, self.detector)
-        self._in_flight = self.transport.in_flight = self.set_up.in_flight
-        joined = SetupCommunicator(own, self.detector)
-        self.intra_node = self._join_intra_node(joined, timeout_s)
-        """The ranks of this node, of several nodes, where those of every node share memory."""
-        self.shm: ShmGroup | None = None
+        self.set_up = SetupCommunicator(own, self.detector)
+        local = [rank for rank, node in enumerate(nodes) if node == nodes[self.rank]]
+        self._local = self._join_memory(local)
+        """The ranks of this node, where those of every node share memory."""
+        is_whole = len(local) == self.size
+        self.shm = self._local if is_whole else None
         """All ranks, where they share memory."""
-        if len(nodes) > 1 and len(set(nodes)) == 1:
-            self.shm = ShmGroup.join(
-                joined, policy=policy, name=name, timeout_s=timeout_s, label=self.labels.short
-            )
+        self.intra_node = None if is_whole else self._local
+        """The ranks of this node, of several nodes."""
         self.detector.bell = self.shm
         self.detector.is_dead = self._is_dead
 
-    def _join_intra_node(
-        self, communicator: SetupCommunicator, timeout_s: float
-    ) -> ShmGroup | None:
-        """Join the ranks on this node, of several nodes. Collective.
-
-        None, on all ranks, where those of some node do not share memory.
-        """
-        nodes, members, policy = self.nodes, self.members, self.policy
-        if len(set(nodes)) in (1, len(nodes)):
+    def _join_memory(self, local: Sequence[int]) -> ShmGroup | None:
+        """Join the ranks on this node. Collective. None, on all ranks, where those of some node do
+        not share memory, or no node has several."""
+        if len(set(self.nodes)) == self.size:
             return None
-        own = nodes[self.rank]
-        local = [rank for rank, node in enumerate(nodes) if node == own]
-        mine = communicator.split(own, [members[rank] for rank in local])
-        shm = ShmGroup.join(
-            mine,
-            policy=policy,
+        joined = ShmGroup.join(
+            SetupCommunicator(self._communicator, self.detector, local),
+            policy=self.policy,
             name=self.name,
-            timeout_s=timeout_s,
+            timeout_s=self.timeout_s,
             group_ranks=local,
             label=self.labels.short,
         )
-        mine.free()
-        joined = communicator.allgather(shm is not None or len(local) == 1)
-        if shm is None or not all(joined):
+        if len(local) == self.size:
+            return joined
+        everyone = self.set_up.allgather(joined is not None or len(local) == 1)
+        if joined is None or not all(everyone):
             return None
         # Of a collective by lanes a rank waits in memory for one that waits for a message, which
         # may be one that this rank has yet to send.
-        shm.keep_messages_moving()
+        joined.keep_messages_moving()
         call_in_waits(self.detector.answer_in_memory)
-        return shm
+        return joined
 
     def subset(
         self, members: Sequence[int], *, name: str, tag: int, policy: WaitPolicy | None
@@ -158,8 +146,8 @@ class Connections:
         """
         self.detector.activity = f"making the subgroup {name}"
         # First synchronize, with a timeout; what MPI then does has none, but need not wait.
-        self.set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (SET_UP_TAG - FIRST_SUBGROUP_TAG)
-        barrier(SubTransport(self.set_up, members))
+        tag = FIRST_SUBGROUP_TAG + tag % (SET_UP_TAG - FIRST_SUBGROUP_TAG)
+        SetupCommunicator(self._communicator, self.detector, members, tag=tag).Barrier()
         everyone = self._communicator.Get_group()
         some = everyone.Incl(members)
         create = partial(self._communicator.Create_group, some, tag)
@@ -176,33 +164,19 @@ class Connections:
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
         self.detector.timeout_s = timeout_s
-        for shm in self._in_memory():
-            shm.timeout_s = timeout_s
+        if self._local is not None:
+            self._local.timeout_s = timeout_s
 
-    def request(
-        self, tag: int, traffic: TrafficCounter | None, spans: SpanRecorder | None
-    ) -> MessageRequest:
-        """Return a message to be sent or received."""
+    def request(self, tag: int, spans: SpanRecorder | None) -> MessageRequest:
+        """Return a message to be sent or received. Arguments: as of `MessageRequest`."""
         if self.shm is not None:
             self.shm.keep_messages_moving()
-        self._in_flight.sweep()
-        request = MessageRequest(
-            self.detector,
-            self._communicator,
-            tag,
-            self._in_flight,
-            traffic,
-            self.link_emulator,
-            is_remote=self.transport.is_remote,
-        )
-        request.spans = spans
-        self._in_flight.add(request)
-        return request
+        self.transport.in_flight.sweep()
+        return MessageRequest(self.transport, tag, spans)
 
     def call_state(self) -> tuple[int, bool]:
         """Return as `Group.call_state`."""
-        states = [shm.call_state() for shm in self._in_memory()]
-        return sum(number for number, _ in states), any(is_in_call for _, is_in_call in states)
+        return (0, False) if self._local is None else self._local.call_state()
 
     def check_peers(self) -> None:
         """Raises: PeerFailedError when a member has reported a failure."""
@@ -218,22 +192,22 @@ class Connections:
 
     def fail_shm(self, reason: str) -> None:
         """Report a failure of this rank to those that wait in shared memory."""
-        for shm in self._in_memory():
-            shm.fail(reason)
+        if self._local is not None:
+            self._local.fail(reason)
 
     def leave_shm(self, reason: str) -> None:
         """Report a failure, and wake those that sleep until they are rung, too."""
-        self.fail_shm(reason)
-        for shm in self._in_memory():
-            for rank in range(shm.size):
-                shm.ring(rank)
+        if self._local is not None:
+            self._local.fail(reason)
+            for rank in range(self._local.size):
+                self._local.ring(rank)
 
     def close(self, *, is_broken: bool) -> None:
         """Free communicators and memory; waits for the peers up to a second."""
-        self.shm = self.intra_node = None
+        self.shm = self.intra_node = self._local = None
         call_no_more(self.detector.answer_in_memory)
         self.detector.close()
-        self._in_flight.close(
+        self.transport.in_flight.close(
             PeerFailedError(f"group {self.name} was closed before the message had come")
         )
         if not is_broken:
@@ -242,12 +216,8 @@ class Connections:
             self._still_open.close(self._communicator, self.policy, CLOSING_TIMEOUT_S)
         # Else they stay: messages may still come, and would reach whoever got their numbers next.
 
-    def _in_memory(self) -> list[ShmGroup]:
-        return [shm for shm in (self.shm, self.intra_node) if shm is not None]
-
     def _is_dead(self, rank: int) -> bool:
-        if self.shm is not None:
-            return self.shm.is_dead(rank)
-        if self.intra_node is not None and rank in self.intra_node.group_ranks:
-            return self.intra_node.is_dead(self.intra_node.group_ranks.index(rank))
-        return False
+        local = self._local
+        if local is None or rank not in local.group_ranks:
+            return False
+        return local.is_dead(local.group_ranks.index(rank))

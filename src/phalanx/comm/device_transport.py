@@ -14,7 +14,7 @@ from typing import Protocol
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.messages import MessageTransport
-from phalanx.comm.transport import Messages, PendingExchange
+from phalanx.comm.transport import Messages, PendingExchange, Transport
 
 
 class DeviceOps(Protocol):
@@ -34,23 +34,25 @@ class DeviceOps(Protocol):
         """Return when all submitted operations are complete."""
 
 
-class DeviceTransport:
+class DeviceTransport(Transport):
     """Transport of buffers in memory of a device, which is to `finish` after a collective."""
 
     def __init__(self, transport: MessageTransport, memory: DeviceOps) -> None:
-        self._transport = transport
-        self.rank, self.size = transport.rank, transport.size
-        self.scratch, self.copy, self.reduce_terms = (
-            memory.scratch,
-            memory.copy,
-            memory.reduce_terms,
-        )
-        self.finish = memory.finish
+        self._transport, self._memory = transport, memory
+        self.rank, self.size, self.finish = transport.rank, transport.size, memory.finish
 
     def start(self, sends: Messages, receives: Messages) -> PendingExchange:
         """MPI knows nothing of what the device is still doing."""
         self.finish()
         return self._transport.start(sends, receives)
 
-    def exchange(self, sends: Messages, receives: Messages) -> None:
-        self.start(sends, receives).finish()
+    def scratch(self, count: int, dtype: DType) -> Buffer:
+        return self._memory.scratch(count, dtype)
+
+    def copy(self, source: Buffer, dest: Buffer) -> None:
+        self._memory.copy(source, dest)
+
+    def reduce_terms(
+        self, terms: Sequence[Buffer], result: Buffer, op: ReduceOp, divisor: float
+    ) -> None:
+        self._memory.reduce_terms(terms, result, op, divisor)

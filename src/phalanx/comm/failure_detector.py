@@ -150,20 +150,6 @@ class FailureDetector:
         to = [peer for peer in peers if peer != self.rank]
         self._send_notices(to, _FAILED, f"{rank}\0{reason}")
 
-    def world_rank(self, rank: int) -> int:
-        return self._members[rank]
-
-    def subset(self, communicator: Any, members: tuple[int, ...]) -> FailureDetector:
-        """Create one for a subset of the ranks, on their communicator. members: world ranks."""
-        return FailureDetector(
-            communicator,
-            group=self._group,
-            labels=self.labels.subset([self._members.index(member) for member in members]),
-            policy=self.policy,
-            timeout_s=self.timeout_s,
-            parent=self._parent,
-        )
-
     def close(self) -> None:
         """End the waits of other threads, and stop polling. Notices in flight are dropped; MPI
         completes the sends by itself."""

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,20 +21,24 @@ from typing import Protocol
 CANCEL_S = 0.5  # in which MPI says whether a receive was cancelled or has completed
 
 
-class PendingOperation(Protocol):
+class PendingOperation(ABC):
     """An operation that MPI has not completed, with the buffers that it uses."""
 
-    is_done: bool
+    is_done = False
 
     def peers(self) -> Sequence[int]:
-        """Return the ranks that must all take part in it."""
+        """Return the ranks that must all take part in it; none where MPI does not say whom it waits
+        for."""
+        return ()
 
+    @abstractmethod
     def advance(self) -> bool:
         """Make progress; return whether any was made."""
 
-    def cancel(self) -> None:
-        """Cancel it. Its buffers are in use until `settle` returns True."""
+    def cancel(self) -> None:  # noqa: B027
+        """Cancel it, where MPI can. Its buffers are in use until `settle` returns True."""
 
+    @abstractmethod
     def settle(self) -> bool:
         """Return whether MPI no longer uses its buffers; called after `cancel`."""
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.communicators import FIRST_USER_TAG
 from phalanx.comm.errors import PeerFailedError
-from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import NETWORK
-from phalanx.comm.in_flight import CANCEL_S, InFlight
-from phalanx.comm.link_emulator import LinkEmulator
-from phalanx.comm.messages import PendingMessages, chunks_of, moved_by, ring_for
+from phalanx.comm.in_flight import CANCEL_S
+from phalanx.comm.messages import (
+    MessageTransport,
+    PendingMessages,
+    chunks_of,
+    moved_by,
+    ring_for,
+)
 from phalanx.comm.mpi import mpi
-from phalanx.comm.traffic import Traffic, TrafficCounter
+from phalanx.comm.traffic import Traffic
 from phalanx.comm.wait import WaitTimeoutError, wait_until
 from phalanx.records.spans import Detail, SpanRecorder, now_ns
 
@@ -29,29 +32,20 @@ class MessageRequest:
     """
 
     def __init__(
-        self,
-        detector: FailureDetector,
-        communicator: Any,
-        tag: int,
-        in_flight: InFlight,
-        traffic: TrafficCounter | None = None,
-        link_emulator: LinkEmulator | None = None,
-        *,
-        is_remote: Sequence[bool],
+        self, transport: MessageTransport, tag: int, spans: SpanRecorder | None = None
     ) -> None:
-        """is_remote: whether each rank is on another node."""
-        self._detector, self._communicator, self._tag = detector, communicator, tag
-        self._traffic, self._is_remote = traffic, is_remote
+        """tag: a user's. spans: recorder to which `wait` adds its span in a traced run."""
+        self._detector, self._tag, self._spans = transport.detector, tag, spans
+        self._traffic, self._is_remote = transport.traffic, transport.is_remote
         self._moved, self._dest = Traffic(0, 0, 0), -1
-        self._pending, self._in_flight = PendingMessages(detector, link_emulator), in_flight
+        self._pending, self._in_flight = PendingMessages(transport), transport.in_flight
+        self._in_flight.add(self)
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
         self._is_over = False
         self._error: Exception | None = None
         self._guard = threading.Lock()  # of what MPI is asked about this message
         self.source: int | None = None
-        self.spans: SpanRecorder | None = None
-        """Recorder to which `wait` adds its span in a traced run."""
 
     def __del__(self) -> None:
         if not self._is_over:
@@ -60,7 +54,7 @@ class MessageRequest:
     def send(self, buffer: Buffer, dest: int) -> None:
         self._whom = f"rank {self._detector.labels.full(dest)}"
         self._activity = f"send to {self._whom}, tag {self._tag},"
-        self._pending.send(self._communicator, buffer, dest, FIRST_USER_TAG + self._tag)
+        self._pending.send(buffer, dest, FIRST_USER_TAG + self._tag)
         self._moved, self._dest = moved_by([(buffer, dest)], [], self._is_remote), dest
         ring_for(self._detector, [(buffer, dest)])
 
@@ -72,9 +66,9 @@ class MessageRequest:
         tag = FIRST_USER_TAG + self._tag
         if source is None:
             first, *self._later = chunks_of(buffer)
-            self._pending.receive(self._communicator, first, mpi().ANY_SOURCE, tag)
+            self._pending.receive(first, mpi().ANY_SOURCE, tag)
         else:
-            self._pending.receive(self._communicator, buffer, source, tag)
+            self._pending.receive(buffer, source, tag)
 
     def test(self) -> bool:
         """Return whether it is complete; makes progress.
@@ -99,7 +93,7 @@ class MessageRequest:
             assert self.source is not None, "the first piece has come"
             tag = FIRST_USER_TAG + self._tag
             for piece in self._later:
-                self._pending.receive(self._communicator, piece, self.source, tag)
+                self._pending.receive(piece, self.source, tag)
             self._later = ()
         return False
 
@@ -166,13 +160,13 @@ class MessageRequest:
             self._detector.activity = before
         if self._traffic is not None:
             self._traffic.add_time((now_ns() - began_ns) / 1e9, is_network=self._is_network)
-        if self.spans is not None:
-            self._add_span(self.spans, began_ns)
+        if self._spans is not None:
+            self._add_span(self._spans, began_ns)
 
     def _add_span(self, spans: SpanRecorder, began_ns: int) -> None:
         if self.source is None:
             spans.add(self._activity.split(",")[0], NETWORK, began_ns, now_ns())
             return
-        peer = self._detector.world_rank(self.source)
+        peer = self._detector.labels.members[self.source]
         detail: Detail = {"waited for": peer, "bytes": self._moved.received_bytes}
         spans.add(f"waiting for rank {peer}", NETWORK, began_ns, now_ns(), detail)

@@ -17,7 +17,7 @@ from phalanx.comm.layout import chunks
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.mpi import mpi
 from phalanx.comm.traffic import Traffic, TrafficCounter
-from phalanx.comm.transport import HostMemoryOps, Messages, ScratchArena
+from phalanx.comm.transport import Messages, ScratchArena, Transport
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
@@ -29,7 +29,7 @@ EAGER_BYTES = 2048
 HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
 
 
-class MessageTransport(HostMemoryOps):
+class MessageTransport(Transport):
     """Exchanges among the ranks of a communicator, for algorithms.
 
     All messages of a collective carry its number as their tag.
@@ -72,9 +72,6 @@ class MessageTransport(HostMemoryOps):
         self._started.append(exchange)
         return exchange
 
-    def exchange(self, sends: Messages, receives: Messages) -> None:
-        self.start(sends, receives).finish()
-
     def scratch(self, count: int, dtype: DType) -> Buffer:
         return self._scratch.take(count, dtype)
 
@@ -106,13 +103,12 @@ class MessageExchange:
     def __init__(self, transport: MessageTransport, sends: Messages, receives: Messages) -> None:
         began = time.perf_counter()
         self._transport, self._messages = transport, (sends, receives)
-        self.pending = pending = PendingMessages(transport.detector, transport.link_emulator)
+        self.pending = pending = PendingMessages(transport)
         tag = transport.first_tag + transport.tag % TAGS
         for buffer, source in receives:
-            largest = transport.max_bytes[source]
-            pending.receive(transport.communicator, buffer, source, tag, largest)
+            pending.receive(buffer, source, tag, transport.max_bytes[source])
         for buffer, dest in sends:
-            pending.send(transport.communicator, buffer, dest, tag, transport.max_bytes[dest])
+            pending.send(buffer, dest, tag, transport.max_bytes[dest])
         ring_for(transport.detector, sends)
         self.elapsed_s = time.perf_counter() - began
         """Seconds in `start` and `finish`: what this rank does between is no time of the
@@ -136,22 +132,20 @@ class MessageExchange:
         return any(is_remote[peer] for messages in self._messages for _, peer in messages)
 
 
-class PendingMessages:
+class PendingMessages(PendingOperation):
     """Messages in flight of one exchange."""
 
-    def __init__(
-        self, detector: FailureDetector, link_emulator: LinkEmulator | None = None
-    ) -> None:
-        self._detector, self._link_emulator = detector, link_emulator
+    def __init__(self, transport: MessageTransport) -> None:
+        self._detector, self._link_emulator = transport.detector, transport.link_emulator
+        self._communicator = transport.communicator
         self._receives: list[tuple[Any, int, Buffer, int]] = []
         self._sends: list[tuple[Any, Buffer, int]] = []
         self._status = mpi().Status()
         self.source: int | None = None
-        self.is_done = self.was_cancelled = False
+        self.was_cancelled = False
 
-    def send(
-        self, communicator: Any, buffer: Buffer, dest: int, tag: int, max_bytes: int = MAX_BYTES
-    ) -> None:
+    def send(self, buffer: Buffer, dest: int, tag: int, max_bytes: int = MAX_BYTES) -> None:
+        communicator = self._communicator
         for piece in chunks_of(buffer, max_bytes):
             memory = memory_of(piece)
             if self._link_emulator is None:
@@ -160,11 +154,9 @@ class PendingMessages:
                 request = self._link_emulator.send(communicator, memory, piece.num_bytes, dest, tag)
             self._sends.append((request, piece, dest))
 
-    def receive(
-        self, communicator: Any, buffer: Buffer, source: int, tag: int, max_bytes: int = MAX_BYTES
-    ) -> None:
+    def receive(self, buffer: Buffer, source: int, tag: int, max_bytes: int = MAX_BYTES) -> None:
         for piece in chunks_of(buffer, max_bytes):
-            request = communicator.Irecv(memory_of(piece), source, tag)
+            request = self._communicator.Irecv(memory_of(piece), source, tag)
             self._receives.append((request, piece.num_bytes, piece, source))
 
     def advance(self) -> bool:

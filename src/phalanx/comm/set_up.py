@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from phalanx.comm.blocking_call import BlockingCall
@@ -15,7 +14,6 @@ from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
-from phalanx.comm.select import FEW_RANKS
 
 T = TypeVar("T")
 
@@ -23,44 +21,38 @@ T = TypeVar("T")
 class SetupCommunicator:
     """Communicator for set-up, whose waits have timeouts.
 
-    The method names are those of mpi4py.
+    The method names are those of mpi4py. Objects go by messages along a tree: MPI's own collectives
+    have no timeout, may return wrong data as success where a rank dies meanwhile (Open MPI), and
+    gather the short ones of 64 ranks on rank 0, a connection each (Open MPI 5.0).
     """
 
-    def __init__(self, communicator: Any, detector: FailureDetector) -> None:
-        """detector: of the ranks of `communicator`; its waits have timeouts."""
-        self._communicator, self._detector = communicator, detector
+    def __init__(
+        self,
+        communicator: Any,
+        detector: FailureDetector,
+        members: Sequence[int] | None = None,
+        *,
+        tag: int = SET_UP_TAG,
+    ) -> None:
+        """detector: of the ranks of `communicator`; its waits have timeouts. members: the ranks
+        that take part, in their order, this one among them; None: all. tag: of the messages."""
+        self._communicator, self._detector, self._tag = communicator, detector, tag
+        self._members = range(communicator.Get_size()) if members is None else members
+        self._rank = self._members.index(communicator.Get_rank())
+        self.timeout_s: float | None = None
+        """Timeout of each wait; None: that of the detector."""
 
     def Get_rank(self) -> int:  # noqa: N802  as mpi4py has it
-        return int(self._communicator.Get_rank())
+        return self._rank
 
     def Get_size(self) -> int:  # noqa: N802  as mpi4py has it
-        return int(self._communicator.Get_size())
+        return len(self._members)
 
     def Barrier(self) -> None:  # noqa: N802  as mpi4py has it
-        if is_fault_tolerant():
-            self._exchange(None)
-        else:
-            await_request(self._detector, self._communicator.Ibarrier())
+        self.allgather(None)
 
     def allgather(self, value: Any) -> list[Any]:
-        """Gather the pickled objects of all ranks."""
-        # Open MPI 5.0 gathers the short ones of 64 ranks and more on rank 0, a connection each.
-        if is_fault_tolerant() or self.Get_size() > FEW_RANKS:
-            return self._exchange(value)
-        self.Barrier()  # what follows has no timeout, and need not wait
-        values: list[Any] = self._communicator.allgather(value)
-        return values
-
-    def bcast(self, value: Any) -> Any:
-        """Broadcast the pickled object of rank 0."""
-        if is_fault_tolerant():
-            return self._forward(value)
-        self.Barrier()
-        return self._communicator.bcast(value)
-
-    def _exchange(self, value: Any) -> list[Any]:
-        """Gather the pickled objects of all ranks by messages along a tree: where a rank dies
-        meanwhile, Open MPI's own collectives may return wrong data as success.
+        """Gather the pickled objects of all ranks.
 
         Cost: no rank sends or receives more than ⌈log₂ p⌉ times the compressed objects of all.
         """
@@ -70,43 +62,33 @@ class SetupCommunicator:
             values += _unpack(self._receive(child))
         if (parent := parent_of(rank)) is not None:
             self._send(_pack(values), [parent])
-        gathered: list[Any] = self._forward(values)
+        gathered: list[Any] = self.bcast(values)
         return gathered
 
-    def _forward(self, value: Any) -> Any:
-        """Return the object of rank 0, which comes along the tree."""
+    def bcast(self, value: Any) -> Any:
+        """Broadcast the pickled object of rank 0."""
         parent = parent_of(self.Get_rank())
         text = _pack(value) if parent is None else self._receive(parent)
         self._send(text, reversed(children_of(self.Get_rank(), self.Get_size())))
         return value if parent is None else _unpack(text)
 
     def _send(self, text: bytes, peers: Iterable[int]) -> None:
-        for request in [self._communicator.Isend(text, peer, SET_UP_TAG) for peer in peers]:
-            await_request(self._detector, request, text)
+        places = [self._members[peer] for peer in peers]
+        for request in [self._communicator.Isend(text, place, self._tag) for place in places]:
+            await_request(self._detector, request, text, timeout_s=self.timeout_s)
 
     def _receive(self, peer: int) -> bytes:
-        status, messages = mpi().Status(), []
+        status, messages, place = mpi().Status(), [], self._members[peer]
 
         def has_come() -> bool:
-            message = self._communicator.Improbe(peer, SET_UP_TAG, status)
+            message = self._communicator.Improbe(place, self._tag, status)
             messages.extend([] if message is None else [message])
             return bool(messages)
 
-        self._detector.until(has_come)
+        self._detector.until(has_come, self.timeout_s, peers=lambda: [place])
         text = bytearray(status.Get_count())
         messages[0].Recv(text)
         return bytes(text)
-
-    def split(self, color: int, members: Sequence[int]) -> SetupCommunicator:
-        """Split off the ranks with the same color. Every rank must have arrived: MPI has no
-        timeout for this. members: their ranks in the world. `free` the result."""
-        split = partial(self._communicator.Split, color, self.Get_rank())
-        communicator = await_call(self._detector, split)
-        return SetupCommunicator(communicator, self._detector.subset(communicator, tuple(members)))
-
-    def free(self) -> None:
-        self._detector.close()
-        self._communicator.Free()
 
 
 def _pack(value: Any) -> bytes:
@@ -118,13 +100,15 @@ def _unpack(text: bytes) -> Any:
     return pickle.loads(zlib.decompress(text))
 
 
-def await_request(detector: FailureDetector, request: Any, *memory: object) -> None:
+def await_request(
+    detector: FailureDetector, request: Any, *memory: object, timeout_s: float | None = None
+) -> None:
     """Wait for a collective of MPI. memory: that it uses, which it gets for good when this fails.
 
     Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError.
     """
     try:
-        detector.until(request.Test)
+        detector.until(request.Test, timeout_s)
     except BaseException:
         keep_alive_forever((request, memory))
         raise

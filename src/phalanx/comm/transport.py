@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -25,15 +26,13 @@ class PendingExchange(Protocol):
         """Return when all have been sent and received; once."""
 
 
-class Transport(Protocol):
-    """Ranks 0 … size-1 and the messages between them."""
+class Transport(ABC):
+    """Ranks 0 … size-1 and the messages between them, of buffers in the memory of the host."""
 
-    @property
-    def rank(self) -> int: ...
+    rank: int
+    size: int
 
-    @property
-    def size(self) -> int: ...
-
+    @abstractmethod
     def start(self, sends: Messages, receives: Messages) -> PendingExchange:
         """Begin to send and receive all these buffers at the same time. Until that is finished, do
         not change what is sent, or use what is received.
@@ -43,27 +42,24 @@ class Transport(Protocol):
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
         """Send and receive these buffers; return when it is done."""
+        self.start(sends, receives).finish()
 
+    @abstractmethod
     def scratch(self, count: int, dtype: DType) -> Buffer:
         """Return uninitialised memory for the time of one collective."""
 
-    def copy(self, source: Buffer, dest: Buffer, /) -> None:
+    def copy(self, source: Buffer, dest: Buffer) -> None:
         """The two may be the same memory, and are else apart."""
+        array_kernels.copy(source, dest)
 
     def reduce_terms(
-        self, terms: Sequence[Buffer], result: Buffer, op: ReduceOp, divisor: float, /
+        self, terms: Sequence[Buffer], result: Buffer, op: ReduceOp, divisor: float
     ) -> None:
         """result becomes the reduction of `terms`, in their order; it may be one of them."""
+        kernels.reduce_terms(terms, result, op, divisor)
 
 
-class HostMemoryOps:
-    """Copies and reductions of buffers in the memory of the host."""
-
-    copy = staticmethod(array_kernels.copy)
-    reduce_terms = staticmethod(kernels.reduce_terms)
-
-
-class SubTransport(HostMemoryOps):
+class SubTransport(Transport):
     """Some of the ranks of another transport, renumbered in the order given."""
 
     def __init__(self, transport: Transport, members: Sequence[int]) -> None:
@@ -74,9 +70,6 @@ class SubTransport(HostMemoryOps):
 
     def start(self, sends: Messages, receives: Messages) -> PendingExchange:
         return self._transport.start(self._to_parent_ranks(sends), self._to_parent_ranks(receives))
-
-    def exchange(self, sends: Messages, receives: Messages) -> None:
-        self._transport.exchange(self._to_parent_ranks(sends), self._to_parent_ranks(receives))
 
     def scratch(self, count: int, dtype: DType) -> Buffer:
         return self._transport.scratch(count, dtype)

@@ -152,7 +152,7 @@ class World:
     def _split_by_node(self, communicator: Any, detector: FailureDetector) -> Any:
         split = partial(communicator.Split_type, self._mpi.COMM_TYPE_SHARED)
         if self.link is not None:
-            split = partial(communicator.Split, self.rank)
+            split = partial(communicator.Create_group, communicator.Get_group().Incl([self.rank]))
         return self._still_open.track(await_call(detector, split))
 
     @classmethod

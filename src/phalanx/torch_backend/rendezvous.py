@@ -108,7 +108,7 @@ def connect_ranks(rdzv: Rendezvous, timeout: timedelta, *, check: bool | None = 
     addresses = _exchange_addresses(rdzv, listener.address, timeout)
     check_one_node(addresses)
     mesh = listener.connect(rdzv.rank, addresses, timeout_s)
-    install_stand_in(StandIn(mesh, timeout_s))
+    install_stand_in(StandIn(mesh))
     try:
         return World.create(timeout_s=timeout_s, check=check)
     except BaseException:

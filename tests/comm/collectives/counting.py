@@ -10,7 +10,7 @@ from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import over_messages
 from phalanx.comm.dtypes import UINT8, DType
 from phalanx.comm.select import Topology, choose_route
-from phalanx.comm.transport import HostMemoryOps, Messages
+from phalanx.comm.transport import Messages, Transport
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Counted:
         return len(self.sent)
 
 
-class CountingTransport(HostMemoryOps):
+class CountingTransport(Transport):
     """One rank of many, none of which exists. What it receives are cells of equal parts, as far as
     it looks at that (`collectives/cells.py`)."""
 
@@ -51,9 +51,6 @@ class CountingTransport(HostMemoryOps):
 
     def finish(self) -> None:
         """All is there."""
-
-    def exchange(self, sends: Messages, receives: Messages) -> None:
-        self.start(sends, receives)
 
     def scratch(self, count: int, dtype: DType) -> Buffer:
         """All in the same place: nobody reads what was computed."""

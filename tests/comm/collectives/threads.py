@@ -8,12 +8,12 @@ import numpy as np
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DType
-from phalanx.comm.transport import HostMemoryOps, Messages, Transport
+from phalanx.comm.transport import Messages, Transport
 
 Lines = dict[tuple[int, int], "queue.Queue[bytes]"]
 
 
-class ThreadTransport(HostMemoryOps):
+class ThreadTransport(Transport):
     """One rank; `sent` and `received` hold the bytes of each of its messages."""
 
     def __init__(self, rank: int, size: int, lines: Lines) -> None:
@@ -27,9 +27,6 @@ class ThreadTransport(HostMemoryOps):
             self._lines[self.rank, dest].put(buffer.bytes().tobytes())
             self.sent.append(buffer.num_bytes)
         return ThreadExchange(self, receives)
-
-    def exchange(self, sends: Messages, receives: Messages) -> None:
-        self.start(sends, receives).finish()
 
     def scratch(self, count: int, dtype: DType) -> Buffer:
         memory = np.full(count * dtype.itemsize, 0xAB, np.uint8)

@@ -81,23 +81,15 @@ def _operations(
     yield BlockingCall(lambda: communicator.Allreduce(in_place, message, operation), part)
 
 
-class LibraryCall:
-    """A collective of the library on its way."""
+class LibraryCall(PendingOperation):
+    """A collective of the library on its way: MPI cannot call it back."""
 
     def __init__(self, request: Any, buffer: Buffer) -> None:
         self._request, self._buffer = request, buffer
-        self.is_done = False
 
     def advance(self) -> bool:
         self.is_done = bool(self._request.Test())
         return self.is_done
-
-    def peers(self) -> Sequence[int]:
-        """Unknown: MPI does not say whom it waits for."""
-        return ()
-
-    def cancel(self) -> None:
-        """MPI cannot call back a collective: only the buffer is kept."""
 
     def settle(self) -> bool:
         try:

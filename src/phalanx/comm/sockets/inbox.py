@@ -8,7 +8,7 @@ are taken in the order in which they were sent.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 ANY = -1
 
@@ -29,7 +29,7 @@ class Receiver(Protocol):
 
 
 class Arrival:
-    """A message that comes in, or has come."""
+    """A message that comes in, or has come; one that a probe has taken is mpi4py's message."""
 
     __slots__ = ("is_complete", "memory", "num_bytes", "receiver", "source", "tag")
 
@@ -38,6 +38,9 @@ class Arrival:
         self.receiver: Receiver | None = None
         self.memory = memoryview(b"")
         self.is_complete = False
+
+    def Recv(self, memory: Any) -> None:  # noqa: N802  as mpi4py has it
+        memoryview(memory).cast("B")[: self.num_bytes] = self.memory
 
 
 class Inbox:

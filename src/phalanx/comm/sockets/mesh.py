@@ -25,13 +25,19 @@ _CLOSING_S = 1.0
 
 
 class Sending:
-    """A message that leaves, or has left."""
+    """A message that leaves, or has left; mpi4py's request."""
 
-    __slots__ = ("is_done", "views")
+    __slots__ = ("_mesh", "is_done", "views")
 
-    def __init__(self, views: list[memoryview]) -> None:
-        self.views = views
-        self.is_done = False
+    def __init__(self, views: list[memoryview], mesh: SocketMesh | None = None) -> None:
+        """mesh: None: it has left."""
+        self.views, self._mesh = views, mesh
+        self.is_done = mesh is None
+
+    def Test(self, status: object = None) -> bool:  # noqa: ARG002, N802  as mpi4py has it
+        if self._mesh is not None and not self.is_done:
+            self._mesh.progress()
+        return self.is_done
 
     def advance(self, sent: int) -> None:
         """So many more bytes have left."""
@@ -77,12 +83,12 @@ class SocketMesh:
                 arrival = self.inbox.begin(context, dest, tag, len(memory))
                 arrival.memory[:] = memory
                 self.inbox.complete(arrival)
-                return _done()
+                return Sending([])
             peer = self._peers[dest]
             if not peer.takes_messages:
-                return _done()  # who waits for its answer will hear of it
+                return Sending([])  # who waits for its answer will hear of it
             header = memoryview(_HEADER.pack(context, tag, len(memory)))
-            sending = Sending([header, memory] if len(memory) else [header])
+            sending = Sending([header, memory] if len(memory) else [header], self)
             peer.sendings.append(sending)
             self._write(peer)
             return sending
@@ -187,12 +193,6 @@ def _is_long(peer: _Connection) -> bool:
         return False
     coming = peer.arrival is not None and peer.arrival.num_bytes > _LONG_BYTES
     return coming or any(len(view) > _LONG_BYTES for s in peer.sendings for view in s.views)
-
-
-def _done() -> Sending:
-    sending = Sending([])
-    sending.is_done = True
-    return sending
 
 
 _OPEN: weakref.WeakSet[SocketMesh] = weakref.WeakSet()

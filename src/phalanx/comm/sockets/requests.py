@@ -1,15 +1,14 @@
-"""Requests and statuses with the methods of mpi4py's that the engine uses."""
+"""Receives and statuses with the methods of mpi4py's that the engine uses."""
 
 # ruff: noqa: N802
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.sockets.inbox import Arrival
-from phalanx.comm.sockets.mesh import Sending, SocketMesh
+from phalanx.comm.sockets.mesh import SocketMesh
 
 ERR_TRUNCATE, ERR_OTHER = 15, 16  # as mpi4py has them
 
@@ -42,22 +41,6 @@ class Status:
 
     def Is_cancelled(self) -> bool:
         return self.is_cancelled
-
-
-class SocketRequest(Protocol):
-    def Test(self, status: Status | None = None) -> bool: ...
-
-
-class SendRequest:
-    """A message that leaves."""
-
-    def __init__(self, mesh: SocketMesh, sending: Sending, memory: object) -> None:
-        self._mesh, self._sending, self._memory = mesh, sending, memory
-
-    def Test(self, status: Status | None = None) -> bool:  # noqa: ARG002
-        if not self._sending.is_done:
-            self._mesh.progress()
-        return self._sending.is_done
 
 
 class ReceiveRequest:
@@ -117,28 +100,3 @@ class ReceiveRequest:
         with self._mesh.guard:
             if self._mesh.inbox.withdraw(self._context, self):
                 self._status.is_cancelled = self._is_done = True
-
-
-class JoinedRequest:
-    """Requests that are done when all of them are; one whose peer has gone never is."""
-
-    def __init__(self, requests: Sequence[SocketRequest]) -> None:
-        self._requests = list(requests)
-
-    def Test(self, status: Status | None = None) -> bool:  # noqa: ARG002
-        try:
-            while self._requests and self._requests[-1].Test():
-                self._requests.pop()
-        except DeadPeerError:
-            return False
-        return not self._requests
-
-
-class MatchedMessage:
-    """A message that has come, and that nobody else can receive any more."""
-
-    def __init__(self, arrival: Arrival) -> None:
-        self._arrival = arrival
-
-    def Recv(self, memory: Any) -> None:
-        memoryview(memory).cast("B")[: self._arrival.num_bytes] = self._arrival.memory

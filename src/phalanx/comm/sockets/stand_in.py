@@ -34,9 +34,9 @@ class StandIn:
     Status = Status
     buffer = RawMemory
 
-    def __init__(self, mesh: SocketMesh, timeout_s: float) -> None:
+    def __init__(self, mesh: SocketMesh) -> None:
         self._mesh = mesh
-        self.COMM_WORLD = SocketCommunicator(mesh, range(mesh.size), timeout_s=timeout_s)
+        self.COMM_WORLD = SocketCommunicator(mesh, range(mesh.size))
 
     def Is_initialized(self) -> bool:
         return True
