@@ -7,6 +7,7 @@ from phalanx.errors import UserError
 
 __all__ = [
     "LauncherMismatchError",
+    "LibraryNotLoadedError",
     "MismatchError",
     "PeerDepartedError",
     "PeerDiedError",
@@ -22,6 +23,10 @@ class MismatchError(RuntimeError):
 
 class LauncherMismatchError(UserError, RuntimeError):
     """MPI connects another number of ranks than the launcher started."""
+
+
+class LibraryNotLoadedError(UserError, RuntimeError):
+    """No MPI library could be loaded."""
 
 
 class PeerFailedError(RuntimeError):

@@ -7,6 +7,7 @@ import socket
 import sys
 from typing import Any
 
+from phalanx.comm.errors import LibraryNotLoadedError
 from phalanx.comm.link import Link
 from phalanx.comm.mpi import mpi
 from phalanx.comm.world import World, check_thread_level
@@ -20,18 +21,24 @@ from phalanx.jobs.binding import bound_cores, describe_binding, launcher_cores
 from phalanx.jobs.detect import detect, detect_mpi
 
 
-def join_world(*, timeout_s: float, link: Link | None = None) -> World:
-    """Create the world of all ranks that the launcher started.
+def join_world(
+    *,
+    timeout_s: float,
+    link: Link | None = None,
+    check: bool | None = None,
+    communicator: Any = None,
+) -> World:
+    """Create the world of all ranks that the launcher started. Arguments: as of `World.create`.
 
     Raises: UserError when MPI cannot be loaded or initialised, or sees other ranks.
     """
     try:
-        world = World.create(timeout_s=timeout_s, link=link)
+        world = World.create(timeout_s=timeout_s, link=link, check=check, communicator=communicator)
     except ImportError as error:
-        raise UserError(_not_loaded(error)) from error
+        raise LibraryNotLoadedError(_not_loaded(error)) from error
     except RuntimeError as error:
         if "cannot load MPI" in str(error):
-            raise UserError(_not_loaded(error)) from error
+            raise LibraryNotLoadedError(_not_loaded(error)) from error
         if type(error).__module__.startswith("mpi4py"):
             raise UserError(_not_joined(error)) from error
         raise
@@ -48,7 +55,7 @@ def join_communicator(communicator: Any, *, timeout_s: float) -> World:
     try:
         library = mpi()
     except (ImportError, RuntimeError) as error:
-        raise UserError(_not_loaded(error)) from error
+        raise LibraryNotLoadedError(_not_loaded(error)) from error
     if not isinstance(communicator, library.Intracomm):
         raise UserError(
             f"comm is of type {type(communicator).__name__}: give an intracommunicator of mpi4py, "

