@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
@@ -75,27 +75,21 @@ def send_files(ranks: BroadcastingRanks, files: Mapping[str, Path], into: Path |
     Raises: UserError, on every rank, when a file cannot be read or written, or its name would leave
             the folder.
     """
-    fault, sizes = "", {}
-    if ranks.rank == 0:
-        try:
-            sizes = {name: path.stat().st_size for name, path in files.items()}
-        except OSError as error:
-            fault = _described(ranks, error)
-    raise_first(ranks, fault)
+    faults, sizes = list[str](), dict[str, int]()
+    with _noting(ranks, faults):
+        sizes = {name: path.stat().st_size for name, path in files.items()}
+    _raise_noted(ranks, faults)
     sizes = json.loads(ranks.share(json.dumps(sizes)))
     paths = {name: relative_path(name) for name in sizes}
     missing = [] if into is None else [n for n in sizes if not _has(into / paths[n], sizes[n])]
     if any(gather_text(ranks, "missing" if missing else "")):
         if into is not None:
-            fault = _lack_of_room(ranks, into, sum(sizes[name] for name in missing))
-        raise_first(ranks, fault)
+            faults += _lack_of_room(ranks, into, sum(sizes[name] for name in missing))
+        _raise_noted(ranks, faults)
         for name, size in sizes.items():
-            if ranks.rank == 0:
-                fault = _send_file(ranks, files[name], size) or fault
-            else:
-                path = into / paths[name] if into is not None and not fault else None
-                fault = _receive_file(ranks, path, size) or fault
-        raise_first(ranks, fault)
+            path = files[name] if ranks.rank == 0 else into and into / paths[name]
+            _copy_file(ranks, path, size, faults)
+        _raise_noted(ranks, faults)
 
 
 def _has(path: Path, num_bytes: int) -> bool:
@@ -105,16 +99,16 @@ def _has(path: Path, num_bytes: int) -> bool:
         return False
 
 
-def _lack_of_room(ranks: TalkingRanks, folder: Path, num_bytes: int) -> str:
-    """Return in words how much is missing for `num_bytes` in `folder`; empty: nothing is."""
+def _lack_of_room(ranks: TalkingRanks, folder: Path, num_bytes: int) -> list[str]:
+    """Return in words how much is missing for `num_bytes` in `folder`, if anything is."""
     free = shutil.disk_usage(folder).free
     if free >= num_bytes:
-        return ""
-    return (
+        return []
+    return [
         f"rank {ranks.rank} ({socket.gethostname()}): {folder} has room for {free / 1e6:,.1f} MB, "
         f"and the copies need {num_bytes / 1e6:,.1f} MB: free some space, or name another folder "
         "(--stage for packs, else $TMPDIR)"
-    )
+    ]
 
 
 def raise_first(ranks: TalkingRanks, fault: str) -> None:
@@ -125,60 +119,50 @@ def raise_first(ranks: TalkingRanks, fault: str) -> None:
         raise UserError(faults[0])
 
 
-def _send_file(ranks: BroadcastingRanks, path: Path, size: int) -> str:
-    """Send all pieces, whatever happens, and return the fault."""
-    fault, piece = "", np.zeros(min(size, PIECE_BYTES), np.uint8)
+def _raise_noted(ranks: TalkingRanks, faults: Sequence[str]) -> None:
+    raise_first(ranks, faults[0] if faults else "")
+
+
+@contextmanager
+def _noting(ranks: TalkingRanks, faults: list[str]) -> Iterator[None]:
+    """Add an error of the block to `faults`: the other ranks wait for what comes after it."""
+    try:
+        yield
+    except OSError as error:
+        faults.append(
+            f"rank {ranks.rank} ({socket.gethostname()}): {error.filename or 'copying files'}: "
+            f"{error.strerror or error}"
+        )
+
+
+def _copy_file(ranks: BroadcastingRanks, path: Path | None, size: int, faults: list[str]) -> None:
+    """Send the file `path` of rank 0, or receive it and write it to `path`: all pieces, whatever
+    happens. path: None: write nothing."""
+    is_sender, piece = ranks.rank == 0, np.zeros(min(size, PIECE_BYTES), np.uint8)
+    file: IO[bytes] | None = None
     with ExitStack() as stack:
-        try:
-            file = stack.enter_context(open_regular(path))
-        except OSError as error:
-            file, fault = None, _described(ranks, error)
+        with _noting(ranks, faults):
+            if path is not None and is_sender:
+                file = stack.enter_context(open_regular(path))
+            elif path is not None and not faults:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(path.open("wb"))
         for start in range(0, size, PIECE_BYTES):
             part = piece[: min(PIECE_BYTES, size - start)]
-            try:
-                if file is not None and _fill(file, part) < len(part):
-                    fault = f"{path} was cut short while rank 0 ({socket.gethostname()}) sent it"
-            except OSError as error:
-                fault = _described(ranks, error)
+            with _noting(ranks, faults):
+                if file is not None and is_sender and _fill(file, part) < len(part):
+                    cut = f"{path} was cut short while rank 0 ({socket.gethostname()}) sent it"
+                    faults.append(cut)
             ranks.broadcast(part)
-    return fault
+            with _noting(ranks, faults):
+                if file is not None and not is_sender and not faults:
+                    file.write(part.data)
+        with _noting(ranks, faults):
+            if file is not None:
+                file.close()
 
 
 def _fill(file: IO[bytes], part: NDArray[np.uint8]) -> int:
     content = file.read(len(part))
     part[: len(content)] = np.frombuffer(content, np.uint8)
     return len(content)
-
-
-def _receive_file(ranks: BroadcastingRanks, path: Path | None, size: int) -> str:
-    """Receive all pieces, whatever happens, and return the fault. path: None: write nothing."""
-    fault, piece = "", np.zeros(min(size, PIECE_BYTES), np.uint8)
-    with ExitStack() as stack:
-        file = None
-        try:
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(path.open("wb"))
-        except OSError as error:
-            fault = _described(ranks, error)
-        for start in range(0, size, PIECE_BYTES):
-            part = piece[: min(PIECE_BYTES, size - start)]
-            ranks.broadcast(part)
-            try:
-                if file is not None and not fault:
-                    file.write(part.data)
-            except OSError as error:
-                fault = _described(ranks, error)
-        try:
-            if file is not None:
-                file.close()
-        except OSError as error:
-            fault = _described(ranks, error)
-    return fault
-
-
-def _described(ranks: TalkingRanks, error: OSError) -> str:
-    return (
-        f"rank {ranks.rank} ({socket.gethostname()}): {error.filename or 'copying files'}: "
-        f"{error.strerror or error}"
-    )
