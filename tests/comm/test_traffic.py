@@ -1,6 +1,5 @@
 """What is counted against what was sent, and against the formulas."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -21,7 +20,7 @@ from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter
 from phalanx.comm.transport import Transport
 from tests.comm.collectives.threads import run
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 ITEMSIZE = 4
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
@@ -113,7 +112,7 @@ def test_reduce_to_one(size: int, count: int, data: st.DataObject) -> None:
         pairwise.gather(transport, shares if transport.rank == root else [], own, root=root)
 
     assert moved(size, program) == [
-        traffic.reduce_traffic(count, ITEMSIZE, rank, size, root) for rank in range(size)
+        traffic.all_reduce_traffic(count, ITEMSIZE, rank, size, root=root) for rank in range(size)
     ]
 
 
@@ -255,5 +254,4 @@ def test_bytes_by_formula_are_marked() -> None:
 def test_ranks_count_what_the_formulas_say(
     ranks: Ranks, programs: Callable[[str], Path], count: int
 ) -> None:
-    output = ranks.mpi(count, programs("traffic.py"))
-    assert len(re.findall(rf"rank \d of {count} is done", output)) == count
+    assert done(ranks.mpi(count, programs("traffic.py")), count)

@@ -143,12 +143,9 @@ def scheme_traffic(
     kind, inputs, outputs, _, _, root, *_ = collective
     sent, received = ([buffer.num_bytes for buffer in buffers] for buffers in (inputs, outputs))
     match kind:
-        case "all_reduce":
+        case "all_reduce" | "reduce":
             count, itemsize = outputs[0].count, outputs[0].dtype.itemsize
-            return all_reduce_traffic(count, itemsize, rank, size, nodes)
-        case "reduce" if root is not None:
-            count, itemsize = outputs[0].count, outputs[0].dtype.itemsize
-            return reduce_traffic(count, itemsize, rank, size, root, nodes)
+            return all_reduce_traffic(count, itemsize, rank, size, nodes, root)
         case "broadcast" if root is not None:
             return broadcast_traffic(received[0], rank, size, root, nodes)
         case "all_gather":
@@ -168,15 +165,23 @@ def scheme_traffic(
 
 
 def all_reduce_traffic(
-    count: int, itemsize: int, rank: int, size: int, nodes: Sequence[int] = ()
+    count: int,
+    itemsize: int,
+    rank: int,
+    size: int,
+    nodes: Sequence[int] = (),
+    root: int | None = None,
 ) -> Traffic:
-    """Return the traffic of an all-reduce as reduce-scatter and all-gather of equal shares.
+    """Return the traffic of an all-reduce as reduce-scatter and all-gather of equal shares; of a
+    reduce to `root`, whose second half is a gather.
 
     count: elements of the vector.
     """
     shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
-    both = [reduce_scatter_traffic(shares, rank, nodes), all_gather_traffic(shares, rank, nodes)]
-    return sum_traffic(both)
+    gathered = all_gather_traffic(shares, rank, nodes)
+    if root is not None:
+        gathered = gather_traffic(shares, rank, root, nodes)
+    return sum_traffic([reduce_scatter_traffic(shares, rank, nodes), gathered])
 
 
 def sharded_all_reduce_traffic(
@@ -195,15 +200,6 @@ def sharded_all_reduce_traffic(
         others * own_bytes + rest_bytes,
         rounds * (size - 1),
     )
-
-
-def reduce_traffic(
-    count: int, itemsize: int, rank: int, size: int, root: int, nodes: Sequence[int] = ()
-) -> Traffic:
-    """Return the traffic of a reduce: reduce-scatter, then gather of the shares to `root`."""
-    shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
-    both = [reduce_scatter_traffic(shares, rank, nodes), gather_traffic(shares, rank, root, nodes)]
-    return sum_traffic(both)
 
 
 def reduce_scatter_traffic(parts: Sequence[int], rank: int, nodes: Sequence[int] = ()) -> Traffic:
@@ -242,20 +238,22 @@ def gather_traffic(
     parts: Sequence[int], rank: int, root: int, nodes: Sequence[int] = ()
 ) -> Traffic:
     """parts: bytes of each rank's part; only those that this rank sends or receives count."""
-    if rank == root:
-        return all_to_all_traffic([0] * len(parts), parts, root, nodes)
-    sent = [parts[rank] if peer == root else 0 for peer in range(len(parts))]
-    return all_to_all_traffic(sent, [0] * len(parts), rank, nodes)
+    return all_to_all_traffic(*_to_root(parts, rank, root), rank, nodes)
 
 
 def scatter_traffic(
     parts: Sequence[int], rank: int, root: int, nodes: Sequence[int] = ()
 ) -> Traffic:
     """parts: bytes of each rank's part; only those that this rank sends or receives count."""
+    return all_to_all_traffic(*_to_root(parts, rank, root)[::-1], rank, nodes)
+
+
+def _to_root(parts: Sequence[int], rank: int, root: int) -> tuple[list[int], list[int]]:
+    """Return the bytes that `rank` gives each peer in a gather, and those that it takes."""
+    nothing = [0] * len(parts)
     if rank == root:
-        return all_to_all_traffic(parts, [0] * len(parts), root, nodes)
-    received = [parts[rank] if peer == root else 0 for peer in range(len(parts))]
-    return all_to_all_traffic([0] * len(parts), received, rank, nodes)
+        return nothing, list(parts)
+    return [parts[rank] if peer == root else 0 for peer in range(len(parts))], nothing
 
 
 def sum_traffic(moves: Sequence[Traffic]) -> Traffic:

@@ -1,22 +1,19 @@
 """Each rank: what is counted in a group, held against the formulas, exactly."""
 
 import os
-import sys
-import traceback
-from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
 import torch
-from mpi4py import MPI
+from pretended import group_on
 
 from phalanx.comm import traffic as formulas
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import AlgorithmOption, Collective
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
-from phalanx.comm.connections import Connections
+from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
-from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import Method
@@ -33,22 +30,21 @@ def zeros(count: int) -> Buffer:
     return Buffer.of(np.zeros(count, np.float32))
 
 
-def check(
-    group: Group,
-    name: str,
-    num_bytes: int,
-    call: Callable[[], object],
-    moved: Traffic,
-    *,
-    is_formula: bool = False,
-) -> None:
+def check(group: Group, collective: Collective, num_bytes: int, moved: Traffic) -> None:
+    """num_bytes: that this rank hands in."""
     assert group.traffic is not None
     before = group.traffic.snapshot()
-    call()
+    group.run(collective)
     counted = group.traffic - before
-    formula_bytes = moved.sent_bytes if is_formula else 0
-    expected = TrafficCounter(*placed(group, moved), {name: Count(1, num_bytes)}, formula_bytes)
-    assert counted == expected, f"{name} in {group.name}: {counted}, not {expected}"
+    formula_bytes = moved.sent_bytes if collective.algorithm == "library" else 0
+    payload = {collective.kind: Count(1, num_bytes)}
+    expected = TrafficCounter(*placed(group, moved), payload, formula_bytes)
+    assert counted == expected, f"{collective.kind} in {group.name}: {counted}, not {expected}"
+
+
+def all_reduce(count: int, algorithm: AlgorithmOption = "auto") -> Collective:
+    both = [zeros(count)]
+    return Collective("all_reduce", both, both, ReduceOp.SUM, algorithm=algorithm)
 
 
 def placed(group: Group, moved: Traffic) -> Traffic:
@@ -59,22 +55,14 @@ def placed(group: Group, moved: Traffic) -> Traffic:
     return moved._replace(network_sent_bytes=sent_bytes, network_received_bytes=received_bytes)
 
 
-def check_all_reduce(group: Group, algorithm: str | None, count: int) -> None:
+def check_all_reduce(group: Group, algorithm: AlgorithmOption, count: int) -> None:
     rank, size = group.rank, group.size
     if algorithm in get_args(P2PAlgorithm):
         nodes = group.topology.num_nodes
         moved = expected_traffic(algorithm, count, ITEMSIZE, rank, size, num_nodes=nodes)
     else:
         moved = formulas.all_reduce_traffic(count, ITEMSIZE, rank, size)
-    buffer = zeros(count)
-    check(
-        group,
-        "all_reduce",
-        ITEMSIZE * count,
-        lambda: group.all_reduce(buffer, algorithm=algorithm),
-        moved,
-        is_formula=algorithm == "library",
-    )
+    check(group, all_reduce(count, algorithm), ITEMSIZE * count, moved)
 
 
 def check_movement(group: Group, base: int) -> None:
@@ -84,71 +72,36 @@ def check_movement(group: Group, base: int) -> None:
     given = [zeros(count) for count in counts]
     taken = [zeros(count) for count in counts]
     num_bytes = [ITEMSIZE * count for count in counts]
-    own = zeros(counts[rank])
-    check(
-        group,
-        "all_gather",
-        num_bytes[rank],
-        lambda: group.all_gather(taken, own),
-        formulas.all_gather_traffic(num_bytes, rank),
-    )
-    check(
-        group,
-        "reduce_scatter",
-        sum(num_bytes),
-        lambda: group.reduce_scatter(own, given),
-        formulas.reduce_scatter_traffic(num_bytes, rank),
-    )
+    own, everything = zeros(counts[rank]), sum(num_bytes)
+    moved = formulas.all_gather_traffic(num_bytes, rank)
+    check(group, Collective("all_gather", [own], taken), num_bytes[rank], moved)
+    moved = formulas.reduce_scatter_traffic(num_bytes, rank)
+    check(group, Collective("reduce_scatter", given, [own], ReduceOp.SUM), everything, moved)
     mine = [zeros(counts[rank]) for _ in range(size)]
-    check(
-        group,
-        "all_to_all",
-        sum(num_bytes),
-        lambda: group.all_to_all(mine, given),
-        formulas.all_to_all_traffic(num_bytes, [num_bytes[rank]] * size, rank),
-    )
+    moved = formulas.all_to_all_traffic(num_bytes, [num_bytes[rank]] * size, rank)
+    check(group, Collective("all_to_all", given, mine), everything, moved)
     for root in range(size):
         at_root = rank == root
-        check(
-            group,
-            "gather",
-            num_bytes[rank],
-            lambda at_root=at_root, root=root: group.gather(
-                taken if at_root else None, own, root=root
-            ),
-            formulas.gather_traffic(num_bytes, rank, root),
-        )
-        check(
-            group,
-            "scatter",
-            sum(num_bytes) if at_root else 0,
-            lambda at_root=at_root, root=root: group.scatter(
-                own, given if at_root else None, root=root
-            ),
-            formulas.scatter_traffic(num_bytes, rank, root),
-        )
+        gather = Collective("gather", [own], taken if at_root else [], root=root)
+        check(group, gather, num_bytes[rank], formulas.gather_traffic(num_bytes, rank, root))
+        scatter = Collective("scatter", given if at_root else [], [own], root=root)
+        moved = formulas.scatter_traffic(num_bytes, rank, root)
+        check(group, scatter, everything if at_root else 0, moved)
 
 
 def check_memory(group: Group) -> None:
     """What shared memory does in its own way."""
+    rank, size = group.rank, group.size
     for count in COUNTS:
-        check_all_reduce(group, None, count)
-        buffer = zeros(count)
-        for root in range(group.size):
+        check_all_reduce(group, "auto", count)
+        both, num_bytes = [zeros(count)], ITEMSIZE * count
+        for root in range(size):
+            moved = formulas.all_reduce_traffic(count, ITEMSIZE, rank, size, root=root)
             check(
-                group,
-                "reduce",
-                ITEMSIZE * count,
-                lambda root=root, buffer=buffer: group.reduce(buffer, root=root),
-                formulas.reduce_traffic(count, ITEMSIZE, group.rank, group.size, root),
+                group, Collective("reduce", both, both, ReduceOp.SUM, 1.0, root), num_bytes, moved
             )
-            check(
-                group,
-                "broadcast",
-                ITEMSIZE * count,
-                lambda root=root, buffer=buffer: group.broadcast(buffer, root=root),
-                formulas.broadcast_traffic(ITEMSIZE * count, group.rank, group.size, root),
-            )
+            moved = formulas.broadcast_traffic(num_bytes, rank, size, root)
+            check(group, Collective("broadcast", both, both, root=root), num_bytes, moved)
 
 
 def check_messages(group: Group) -> None:
@@ -231,50 +184,21 @@ def check_inheritance(world: World) -> None:
         group.close()
 
 
-def on_network(world: World, nodes: list[int]) -> Group:
-    """All ranks, as if they were on other machines."""
-    connections = Connections(
-        MPI.COMM_WORLD,
-        name="network",
-        labels=RankLabels(members=tuple(range(world.size))),
-        nodes=tuple(nodes),
-        policy=world.policy,
-        timeout_s=30,
-    )
-    return Group(connections, traffic=TrafficCounter())
-
-
 def check_two_nodes(world: World) -> None:
     """2 nodes of 2 ranks: what stays on the node, and what goes to the other."""
     nodes = [rank // 2 for rank in range(world.size)]
-    group, rank = on_network(world, nodes), world.rank
+    group, rank = group_on(nodes, traffic=TrafficCounter()), world.rank
     assert group.traffic is not None
     for count in (1, 1001):
         moved = formulas.all_reduce_traffic(count, ITEMSIZE, rank, 4, nodes)
-        buffer, num_bytes = zeros(count), ITEMSIZE * count
         for algorithm in ("direct", "library"):
-            check(
-                group,
-                "all_reduce",
-                num_bytes,
-                lambda algorithm=algorithm, buffer=buffer: group.all_reduce(
-                    buffer, algorithm=algorithm
-                ),
-                moved,
-                is_formula=algorithm == "library",
-            )
+            check(group, all_reduce(count, algorithm), ITEMSIZE * count, moved)
     parts = [ITEMSIZE * (10 + peer) for peer in range(4)]
     given, taken = ([zeros(10 + peer) for peer in range(4)] for _ in range(2))
     for root in range(4):
-        check(
-            group,
-            "scatter",
-            sum(parts) if rank == root else 0,
-            lambda root=root: group.scatter(
-                taken[rank], given if rank == root else None, root=root
-            ),
-            formulas.scatter_traffic(parts, rank, root, nodes),
-        )
+        scatter = Collective("scatter", given if rank == root else [], [taken[rank]], root=root)
+        moved = formulas.scatter_traffic(parts, rank, root, nodes)
+        check(group, scatter, sum(parts) if rank == root else 0, moved)
     check_received_from_any(group)
     check_lanes(group)
     assert group.traffic.node_s > 0
@@ -317,30 +241,13 @@ def check_lanes(group: Group) -> None:
     )
     across = formulas.all_gather_traffic([slices[lane]] * 2, rank // 2, [0, 1])
     assert across.network_sent_bytes == across.sent_bytes
-    buffer = zeros(count)
-    check(
-        group,
-        "all_reduce",
-        ITEMSIZE * count,
-        lambda: group.all_reduce(buffer, algorithm="lanes"),
-        sum_traffic([on_node, across]),
-    )
+    check(group, all_reduce(count, "lanes"), ITEMSIZE * count, sum_traffic([on_node, across]))
     own, num_bytes = zeros(count), ITEMSIZE * count
     outputs = [zeros(count) for _ in range(4)]
-    check(
-        group,
-        "all_gather",
-        num_bytes,
-        lambda: group.all_gather(outputs, own),
-        Traffic(3 * num_bytes, 3 * num_bytes, 3, num_bytes, num_bytes),
-    )
-    check(
-        group,
-        "reduce_scatter",
-        4 * num_bytes,
-        lambda: group.reduce_scatter(own, outputs),
-        Traffic(3 * num_bytes, 3 * num_bytes, 3, num_bytes, num_bytes),
-    )
+    moved = Traffic(3 * num_bytes, 3 * num_bytes, 3, num_bytes, num_bytes)
+    check(group, Collective("all_gather", [own], outputs), num_bytes, moved)
+    scatter = Collective("reduce_scatter", outputs, [own], ReduceOp.SUM)
+    check(group, scatter, 4 * num_bytes, moved)
 
 
 def main() -> None:
@@ -353,7 +260,7 @@ def main() -> None:
     check_memory(world.group)
     check_messages(world.group)
     check_vectors(world)
-    network = on_network(world, list(range(world.size)))
+    network = group_on(range(world.size), traffic=TrafficCounter())
     for base in (0, 1, 1000):
         check_movement(network, base)
     check_messages(network)
@@ -371,9 +278,4 @@ def main() -> None:
     print(f"\nrank {world.rank} of {world.size} is done", flush=True)
 
 
-try:
-    main()
-except BaseException:  # noqa: BLE001
-    traceback.print_exc()
-    sys.stderr.flush()
-    MPI.COMM_WORLD.Abort(1)  # the others would wait for this rank
+main()
