@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,6 +51,12 @@ RANK_MODULES = (
 def long(*values: object) -> ParameterSet:
     """A case that `make test-long` runs: another number of ranks, another way to the same end."""
     return pytest.param(*values, marks=pytest.mark.long)
+
+
+def done(output: str, count: int) -> bool:
+    """Return whether each of `count` ranks has said that it is done, in any order, lines joined."""
+    said = re.findall(rf"rank (\d+) of {count} is done", output)
+    return sorted(said, key=int) == [str(rank) for rank in range(count)]
 
 
 class Ranks:

@@ -3,32 +3,48 @@ them hangs or raises."""
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.comm.collective import Call
-from phalanx.comm.flight_recorder import MAX_LOGGED, KernelLog, LoggedCall, kernel_calls, merge_logs
-from phalanx.records.last_collectives import DUMP_DIR, describe_stuck_ranks, read_last_collectives
+from phalanx.comm.compiled import kernel_names
+from phalanx.comm.flight_recorder import MAX_LOGGED, LoggedCall, merge_logs
+from phalanx.comm.shm import ShmGroup
+from phalanx.records.last_collectives import (
+    DUMP_DIR,
+    LastCall,
+    describe_stuck_ranks,
+    read_last_collectives,
+)
 from tests.conftest import Ranks
 
 # How a collective goes: by the kernels alone, logged by both, or by messages.
 WAYS = ("fast", "both", "messages")
 
 
-def notes_of(ways: list[str], *, is_done: bool) -> tuple[list[LoggedCall], int, KernelLog]:
+def notes_of(ways: list[str], *, is_done: bool) -> tuple[list[LoggedCall], int, list[LastCall]]:
     """What would have been logged of collectives that went these ways."""
-    logged, kernels, finished = [], [], 0
+    logged, kernels, finished = [], list[LastCall](), 0
     for number, way in enumerate(ways, 1):
         name = "all_reduce" if way == "fast" else "reduce"
         if way != "fast":
             logged.append(LoggedCall(number, Call(name), way, way == "both", number))
             finished = number if number < len(ways) or is_done else finished
         if way != "messages":
-            kernels.append((name, f"{name}()", number))
-    done = is_done or (bool(ways) and ways[-1] == "messages")
-    return logged[-MAX_LOGGED:], finished, KernelLog(len(kernels), done, kernels[-MAX_LOGGED:])
+            kernels.append(
+                LastCall(
+                    number=len(kernels) + 1,
+                    name=name,
+                    call=f"{name}()",
+                    way="shared memory",
+                    began_ns=number,
+                    is_done=number < len(ways) or is_done,
+                )
+            )
+    return logged[-MAX_LOGGED:], finished, kernels[-MAX_LOGGED:]
 
 
 @given(st.lists(st.sampled_from(WAYS), max_size=600), st.booleans())
@@ -46,8 +62,11 @@ def test_both_notebooks_give_the_order_of_all(ways: list[str], is_done: bool) ->
 
 
 def test_rounds_that_no_group_numbers() -> None:
-    notes = KernelLog(300, False, [("fused_step", "fused_step()", n) for n in range(45, 301)])
-    calls = kernel_calls(notes)
+    kind = kernel_names("KINDS").index("fused_step")
+    logged = (300, 299, [(kind, 0, began_ns) for began_ns in range(45, 301)])
+    shm = ShmGroup.__new__(ShmGroup)
+    shm._handle, shm._module = None, SimpleNamespace(logged_calls=lambda _: logged)
+    calls = shm.last_calls()
     assert (calls[0].number, calls[-1].number) == (45, 300)
     assert [call.is_done for call in calls[-2:]] == [True, False]
 

@@ -1,6 +1,5 @@
 """The same routine for `Group` on 1, 2, 3 and 4 ranks of whatever MPI this environment has."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks, long
+from tests.conftest import Ranks, done, long
 
 pytestmark = pytest.mark.mpi
 
@@ -26,9 +25,7 @@ pytestmark = pytest.mark.mpi
 def test_every_call(
     ranks: Ranks, programs: Callable[[str], Path], count: int, words: tuple[str, ...]
 ) -> None:
-    output = ranks.mpi(count, programs("group.py"), *words)
-    done = re.findall(rf"rank (\d) of {count} is done", output)
-    assert sorted(done) == [str(rank) for rank in range(count)]
+    assert done(ranks.mpi(count, programs("group.py"), *words), count)
 
 
 @pytest.mark.parametrize("way", ["memory", "network", "device"])
@@ -42,8 +39,7 @@ def test_what_ends_a_collective(ranks: Ranks, programs: Callable[[str], Path], w
 def test_what_is_too_long_for_one_message(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     """Thousands of messages, which MPICH takes two minutes for where ranks share cores."""
     words = ("pieces", "movement", "algorithms", "device")
-    output = ranks.mpi(3, programs("group.py"), *words, timeout_s=300)
-    assert all(f"rank {rank} of 3 is done" in output for rank in range(3))
+    assert done(ranks.mpi(3, programs("group.py"), *words, timeout_s=300), 3)
 
 
 def test_a_world_after_mpi_has_ended() -> None:

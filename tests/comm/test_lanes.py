@@ -1,13 +1,12 @@
 """Several nodes, pretended: ranks of a node through memory, nodes among themselves by messages."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from phalanx.comm.kernels import compiled
-from tests.conftest import Ranks, long
+from tests.conftest import Ranks, done, long
 
 
 @pytest.mark.mpi
@@ -17,8 +16,7 @@ from tests.conftest import Ranks, long
 )
 def test_lanes_through_memory(ranks: Ranks, programs: Callable[[str], Path], nodes: str) -> None:
     words = nodes.split()
-    output = ranks.mpi(len(words), programs("nodes.py"), *words)
-    assert len(re.findall(rf"rank \d of {len(words)} is done", output)) == len(words)
+    assert done(ranks.mpi(len(words), programs("nodes.py"), *words), len(words))
 
 
 @pytest.mark.mpi
@@ -26,5 +24,4 @@ def test_lanes_through_memory(ranks: Ranks, programs: Callable[[str], Path], nod
 def test_ranks_that_wait_in_memory_are_not_missing(
     ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
-    output = ranks.mpi(4, programs("late_lanes.py"))
-    assert len(re.findall(r"rank \d of 4 is done", output)) == 4
+    assert done(ranks.mpi(4, programs("late_lanes.py")), 4)

@@ -1,6 +1,5 @@
 """An emulated link: what it is, and that it brings no message earlier than it says."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 
 @pytest.mark.parametrize(
@@ -52,5 +51,4 @@ def test_a_link_of_the_environment() -> None:
 def test_nothing_arrives_earlier_than_the_link_says(
     ranks: Ranks, programs: Callable[[str], Path], count: int
 ) -> None:
-    output = ranks.mpi(count, programs("link.py"))
-    assert len(re.findall(rf"rank \d of {count} is done", output)) == count
+    assert done(ranks.mpi(count, programs("link.py")), count)

@@ -11,7 +11,7 @@ import pytest
 
 from phalanx.comm.kernels import compiled
 from phalanx.comm.memory import SharedMemory
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 # The tools of a container without a container.
 OWN_PROCESSES = ["unshare", "--pid", "--fork", "--mount-proc"]
@@ -70,8 +70,7 @@ NEEDS_KERNELS = pytest.mark.skipif(compiled() is None, reason="no C kernels were
 def test_what_keeps_ranks_from_mapping_has_them_copy(
     ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, count: int
 ) -> None:
-    output = ranks.mpi(count, programs("segments.py"), str(tmp_path))
-    assert all(f"rank {rank} of {count} is done" in output for rank in range(count)), output
+    assert done(ranks.mpi(count, programs("segments.py"), str(tmp_path)), count)
 
 
 @pytest.mark.mpi
@@ -88,5 +87,5 @@ def test_ranks_that_count_processes_each_for_themselves(
     monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
     monkeypatch.setenv("MPIR_CVAR_CH4_CMA_ENABLE", "0")
     output = new_ranks.mpi(2, programs("own_processes.py"), str(tmp_path))
-    assert all(f"rank {rank} of 2 is done" in output for rank in range(2)), output
+    assert done(output, 2), output
     assert output.count("share no memory: rank 1 of the node cannot map that of rank 0") == 1

@@ -9,7 +9,7 @@ import pytest
 from phalanx.comm.link import Link
 from phalanx.comm.settings import RankSettings, agree, cores_of, exchange, read_settings
 from phalanx.errors import UserError
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 
 def read(environ: dict[str, str], **given: object) -> RankSettings:
@@ -134,6 +134,6 @@ def test_ranks_with_other_surroundings(
         "the ranks run different versions of Phalanx: 0.0.1 on rank 0",
     ):
         assert output.count(said) == count, f"{said}\n{output}"
-    assert all(f"rank {rank} of {count} is done" in output for rank in range(count))
+    assert done(output, count)
     said = f"share no memory: the C kernels are missing on rank {last} of the node. They exchange"
     assert output.count(said) == 1, output

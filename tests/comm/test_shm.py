@@ -1,6 +1,5 @@
 """Collectives through shared memory: values, order, and what ends them."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from phalanx.comm.kernels import compiled
 from phalanx.comm.shm import describe_call
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 pytestmark = [
     pytest.mark.mpi,
@@ -18,16 +17,15 @@ pytestmark = [
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_every_collective(ranks: Ranks, programs: Callable[[str], Path], count: int) -> None:
-    output = ranks.mpi(count, programs("shm.py"), "values", "order")
-    assert len(re.findall(rf"rank \d of {count} is done", output)) == count
+    assert done(ranks.mpi(count, programs("shm.py"), "order"), count)
+    assert done(ranks.mpi(count, programs("group.py"), "memory", "thresholds"), count)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_that_may_not_read_each_other_copy(
     new_ranks: Ranks, programs: Callable[[str], Path], count: int
 ) -> None:
-    output = new_ranks.mpi(count, programs("unread.py"))
-    assert len(re.findall(rf"rank \d of {count} is done", output)) == count
+    assert done(new_ranks.mpi(count, programs("unread.py")), count)
 
 
 def test_different_calls_are_found_on_every_rank(

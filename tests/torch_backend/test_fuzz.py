@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 pytestmark = pytest.mark.mpi
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi
 def fuzz(ranks: Ranks, program: Path, count: int, seed: int, calls: int, timeout_s: float) -> None:
     output = ranks.mpi(count, program, str(seed), str(calls), timeout_s=timeout_s)
     assert f"{calls} calls on {count} ranks" in output
-    assert all(f"rank {rank} of {count} is done" in output for rank in range(count))
+    assert done(output, count)
 
 
 def test_random_calls(ranks: Ranks, programs: Callable[[str], Path]) -> None:

@@ -1,16 +1,14 @@
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 
 @pytest.mark.mpi
 @pytest.mark.long
 @pytest.mark.skipif(psutil.virtual_memory().available < 12 * 2**30, reason="takes 10 GB of memory")
 def test_more_than_two_to_the_31_elements(ranks: Ranks, programs: Callable[[str], Path]) -> None:
-    output = ranks.mpi(2, programs("large.py"), timeout_s=600)
-    assert len(re.findall(r"rank \d of 2 is done", output)) == 2
+    assert done(ranks.mpi(2, programs("large.py"), timeout_s=600), 2)

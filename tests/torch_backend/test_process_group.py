@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks, long
+from tests.conftest import Ranks, done, long
 
 pytestmark = pytest.mark.mpi
 Programs = Callable[[str], Path]
-
-
-def done(output: str, count: int) -> bool:
-    said = re.findall(rf"rank (\d) of {count} is done", output)  # in any order, lines joined
-    return sorted(said) == [str(rank) for rank in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, long(2), 3, long(4)])

@@ -1,6 +1,5 @@
 """Backend mpi under torchrun on one node: ranks that no MPI knows of."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,16 +7,11 @@ import pytest
 
 from phalanx.comm.sockets.meeting import Address
 from phalanx.torch_backend.rendezvous import check_one_node
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 from tests.torch_backend.test_start import run_in_fork
 
 pytestmark = pytest.mark.mpi
 Programs = Callable[[str], Path]
-
-
-def done(output: str, count: int) -> bool:
-    said = re.findall(rf"rank (\d) of {count} is done", output)
-    return sorted(said) == [str(rank) for rank in range(count)]
 
 
 def test_groups_and_messages(new_ranks: Ranks, programs: Programs) -> None:

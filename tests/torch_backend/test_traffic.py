@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 pytestmark = pytest.mark.mpi
 
 
 def test_one_object_counts_for_all_groups(ranks: Ranks, programs: Callable[[str], Path]) -> None:
-    output = ranks.mpi(3, programs("traffic.py"))
-    assert all(f"rank {rank} of 3 is done" in output for rank in range(3))
+    assert done(ranks.mpi(3, programs("traffic.py")), 3)

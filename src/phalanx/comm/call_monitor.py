@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
 from phalanx.comm.check import compare_calls
 from phalanx.comm.collective import AlgorithmOption, Call, Collective
-from phalanx.comm.connections import CHECK_TAG, Connections
+from phalanx.comm.collectives.single_rank import SingleRank
+from phalanx.comm.connections import Connections
 from phalanx.comm.errors import MismatchError, PeerDiedError, WaitTimeoutError
-from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, CallLog, collective_detail
+from phalanx.comm.flight_recorder import (
+    MAX_LOGGED,
+    NETWORK,
+    LoggedCall,
+    collective_detail,
+    merge_logs,
+)
 from phalanx.comm.select import SHARED, Route
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import TrafficCounter, payload_bytes, scheme_traffic
 from phalanx.records.last_collectives import GroupCalls
 from phalanx.records.spans import SpanRecorder, now_ns
@@ -33,7 +43,10 @@ class CallMonitor:
         self._peers, self._on_failure = peers, on_failure
         self.check = check
         self.spans: SpanRecorder | None = None
-        self._log = CallLog()
+        # Plain tuples: to make a `LoggedCall` takes several times as long.
+        self._log: deque[tuple[int, Call, str, bool, int]] = deque(maxlen=MAX_LOGGED)
+        self._finished = 0
+        """Number of the last call of the log that completed."""
         self._number = 0
         self._call = Call("nothing")
         self._timeout_s: float | None = None
@@ -52,7 +65,7 @@ class CallMonitor:
         self._peers.transport.tag = number
         by_request = route != "device" and requested not in SHARED
         named = "shared memory" if route == "shared" else requested if by_request else "messages"
-        self._log.begin(number, call, named, in_shm=route == "shared")
+        self._log.append((number, call, named, route == "shared", now_ns()))
         if self.spans is not None:
             self._began_ns = now_ns()
         self.count(call)
@@ -84,7 +97,7 @@ class CallMonitor:
             self._name_collective(error)
             self._on_failure(error)
             return
-        self._log.finished = self._number
+        self._finished = self._number
         if self.spans is not None and self._began_ns:
             self._add_span(self.spans)
 
@@ -102,13 +115,15 @@ class CallMonitor:
         if self.traffic is not None and call.dtype is not None:
             self.traffic.begin(call.name, payload_bytes(call, self._peers.rank))
 
-    def count_in_memory(
-        self, collective: Collective, rank: int, size: int, elapsed_s: float
+    def run_in_memory(
+        self, ranks: ShmGroup | SingleRank, collective: Collective, timeout_s: float | None
     ) -> None:
-        """Count a collective of ranks that share memory, which sent no messages."""
+        """Execute a collective that sends no messages, and count it, where traffic is counted."""
+        began = time.perf_counter()
+        ranks.run(collective, timeout_s)
         if self.traffic is not None:
-            self.traffic.add(scheme_traffic(collective, rank, size))
-            self.traffic.add_time(elapsed_s, is_network=False)
+            self.traffic.add(scheme_traffic(collective, ranks.rank, ranks.size))
+            self.traffic.add_time(time.perf_counter() - began, is_network=False)
 
     def count_of_library(self, collective: Collective) -> None:
         """Count a collective of the MPI library by a formula: it does not say what it sent, where
@@ -121,8 +136,9 @@ class CallMonitor:
     def last_calls(self, number: int) -> GroupCalls:
         """Return the last collectives of this rank; none in a group of one. number: so far."""
         shm = self._peers.shm
-        kernels = EMPTY_LOG if shm is None else shm.logged_calls()
-        calls = self._log.merged(number, kernels) if self._peers.size > 1 else []
+        logged = [*map(LoggedCall._make, self._log)] if self._peers.size > 1 else []
+        kernels = [] if shm is None else shm.last_calls()
+        calls = merge_logs(number, logged, self._finished, kernels)
         return GroupCalls(group=self._peers.name, members=list(self._peers.members), calls=calls)
 
     def _set(self, number: int, call: Call, timeout_s: float | None) -> None:
@@ -131,7 +147,7 @@ class CallMonitor:
 
     def _compare(self, call: Call, timeout_s: float | None) -> None:
         set_up = self._peers.set_up
-        set_up.tag, set_up.timeout_s = CHECK_TAG, timeout_s
+        set_up.timeout_s = timeout_s
         try:
             compare_calls(set_up, call, self._peers.labels.full)
         except BaseException as error:

@@ -12,11 +12,12 @@ import contextlib
 import os
 import socket
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from phalanx.comm.collective import Call
 from phalanx.records.last_collectives import (
@@ -44,20 +45,6 @@ class LoggedCall(NamedTuple):
     in_shm: bool
     """The kernels have logged it as well."""
     began_ns: int
-
-
-class KernelLog(NamedTuple):
-    """Log of calls that the kernels keep in one shared-memory group."""
-
-    begun: int
-    """Calls so far, of which the last ones are kept."""
-    is_done: bool
-    """The last one has completed."""
-    calls: Sequence[tuple[str, str, int]]
-    """Name, call in words, when it began; the oldest first."""
-
-
-EMPTY_LOG = KernelLog(0, True, ())
 
 
 class RecordedGroup(Protocol):
@@ -125,27 +112,8 @@ class FlightRecorder:
         return [group for known in self._groups if (group := known()) is not None]
 
 
-class CallLog:
-    """Log of the collectives of one group that take a slower route than the fastest."""
-
-    __slots__ = ("_entries", "finished")
-
-    def __init__(self) -> None:
-        # Plain tuples: to make a `LoggedCall` takes several times as long.
-        self._entries: deque[tuple[int, Call, str, bool, int]] = deque(maxlen=MAX_LOGGED)
-        self.finished = 0
-        """Number of the last one that completed."""
-
-    def begin(self, number: int, call: Call, way: str, *, in_shm: bool) -> None:
-        self._entries.append((number, call, way, in_shm, now_ns()))
-
-    def merged(self, number: int, kernels: KernelLog) -> list[LastCall]:
-        """Return all calls, the oldest first. number: of the group's last collective."""
-        return merge_logs(number, [*map(LoggedCall._make, self._entries)], self.finished, kernels)
-
-
 def merge_logs(
-    number: int, logged: Sequence[LoggedCall], finished: int, kernels: KernelLog
+    number: int, logged: Sequence[LoggedCall], finished: int, kernels: Sequence[LastCall]
 ) -> list[LastCall]:
     """Merge both logs of a group into its last collectives, the oldest first. Pure.
 
@@ -154,19 +122,25 @@ def merge_logs(
     number: of the last one; finished: the last of `logged` that completed.
     """
     calls: list[LastCall] = []
-    slow, fast = list(logged), list(kernels.calls)
-    last_is_done = kernels.is_done
+    slow, fast = list(logged), list(kernels)
     while number > 0 and len(calls) < MAX_LOGGED:
         if slow and slow[-1].number == number:
-            entry = slow.pop()
-            if entry.in_shm and fast and fast[-1][0] == entry.call.name:
+            _, call, way, in_shm, began_ns = slow.pop()
+            if in_shm and fast and fast[-1].name == call.name:
                 fast.pop()
-            is_done = bool(calls) or finished == number
-            calls.append(_last_call(entry, is_done=is_done))
+            last = LastCall(
+                number=number,
+                name=call.name,
+                call=str(call),
+                way=way,
+                began_ns=began_ns,
+                is_done=finished == number,
+            )
         elif fast:
-            calls.append(_kernel_call(number, fast.pop(), is_done=bool(calls) or last_is_done))
+            last = msgspec.structs.replace(fast.pop(), number=number)
         else:
             break
+        calls.append(msgspec.structs.replace(last, is_done=True) if calls else last)
         number -= 1
     return calls[::-1]
 
@@ -184,39 +158,6 @@ def collective_detail(group: str, members: Sequence[int], number: int, num_bytes
         "number": number,
         "bytes": num_bytes,
     }
-
-
-def kernel_calls(kernels: KernelLog) -> list[LastCall]:
-    """Return the logged calls of a shared-memory group outside any `Group`, numbered from 1."""
-    calls = kernels.calls[-MAX_LOGGED:]
-    first = kernels.begun - len(calls) + 1
-    return [
-        _kernel_call(number, call, is_done=number < kernels.begun or kernels.is_done)
-        for number, call in enumerate(calls, first)
-    ]
-
-
-def _kernel_call(number: int, logged: tuple[str, str, int], *, is_done: bool) -> LastCall:
-    name, call, began_ns = logged
-    return LastCall(
-        number=number,
-        name=name,
-        call=call,
-        way="shared memory",
-        began_ns=began_ns,
-        is_done=is_done,
-    )
-
-
-def _last_call(entry: LoggedCall, *, is_done: bool) -> LastCall:
-    return LastCall(
-        number=entry.number,
-        name=entry.call.name,
-        call=str(entry.call),
-        way=entry.way,
-        began_ns=entry.began_ns,
-        is_done=is_done,
-    )
 
 
 def _of(group: GroupCalls, label: str) -> GroupCalls:

@@ -6,6 +6,8 @@ import os
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -22,16 +24,16 @@ from phalanx.comm.collective import (
     check_rank,
     check_tag,
 )
+from phalanx.comm.collectives import library, over_messages
 from phalanx.comm.collectives.single_rank import SingleRank
 from phalanx.comm.connections import Connections
-from phalanx.comm.device_transport import DeviceOps
+from phalanx.comm.device_transport import DeviceOps, DeviceTransport
 from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError, encodable
-from phalanx.comm.executor import CollectiveExecutor
 from phalanx.comm.faults import left_error
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.message_request import MessageRequest
-from phalanx.comm.select import SHARED, Topology, requested_algorithm
+from phalanx.comm.select import SHARED, Route, Topology, choose_route, requested_algorithm
 from phalanx.comm.settings import CHECK
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import TrafficCounter
@@ -114,7 +116,15 @@ class Group:
             check=os.environ.get(CHECK, "0") not in ("", "0") if check is None else check,
             on_failure=self._break,
         )
-        self._executor = CollectiveExecutor(peers, self._monitor)
+        self._direct = SingleRank() if peers.size == 1 else peers.shm
+        """Executor of what needs no messages; None where ranks do not share memory."""
+        self._device: DeviceTransport | None = None
+        self.topology = Topology(
+            nodes=peers.nodes,
+            shares_memory=peers.shm is not None,
+            is_emulated=peers.link_emulator is not None,
+        )
+        """The facts by which routes are chosen."""
         self.traffic = traffic
         self._recorder = recorder or FlightRecorder(self.members[self.rank])
         self._recorder.register(self)
@@ -127,11 +137,6 @@ class Group:
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
         self._peers.timeout_s = timeout_s
-
-    @property
-    def topology(self) -> Topology:
-        """The facts by which routes are chosen."""
-        return self._executor.topology
 
     @property
     def shm(self) -> ShmGroup | None:
@@ -236,6 +241,14 @@ class Group:
         """parts: on `root` one buffer a rank, None elsewhere."""
         self._run(Collective("scatter", parts or (), (output,), root=root), timeout_s)
 
+    def run(self, collective: Collective, timeout_s: float | None = None) -> None:
+        """Execute a collective that is given as a value."""
+        if collective.kind == "all_reduce" and collective.algorithm == "auto":
+            buffer, op = collective.outputs[0], collective.reduction
+            self.all_reduce(buffer, op, divisor=collective.divisor, timeout_s=timeout_s)
+        else:
+            self._run(collective, timeout_s)
+
     @contextmanager
     def messages(
         self, name: str, num_bytes: int, *, timeout_s: float | None = None
@@ -300,11 +313,13 @@ class Group:
     def on_device(self, memory: DeviceOps) -> Iterator[None]:
         """Meanwhile the buffers of collectives lie in memory of a device, of which `memory` is in
         charge, and which MPI can read and write. By every member, for the same collectives."""
-        self._fast = None
+        on_host, self._fast = self.topology, None
+        self._device = DeviceTransport(self._peers.transport, memory)
+        self.topology = replace(on_host, on_device=True)
         try:
-            with self._executor.on_device(memory):
-                yield
+            yield
         finally:
+            self._device, self.topology = None, on_host
             self._fast = self._fastest()
 
     def subgroup(
@@ -375,26 +390,64 @@ class Group:
     def _run(self, collective: Collective, timeout_s: float | None) -> None:
         """Check the arguments of a collective, number it, and execute it by its route."""
         call = check_collective(collective, self.rank, self.size)
-        route = self._executor.route(collective)
+        native = collective.algorithm == "library" and library.is_native(collective.dtype)
+        route = choose_route(self.topology, collective, is_native=native)
         self._check_usable()
         self.sequence += 1
         if route == "single" and self.traffic is None and self.spans is None:
-            self._executor.run(collective, route, timeout_s)
+            self._execute(collective, route, timeout_s)
             return
         with self._monitor.begin(self.sequence, call, timeout_s, route, collective.algorithm):
-            self._executor.run(collective, route, timeout_s)
+            self._execute(collective, route, timeout_s)
+
+    def _execute(self, collective: Collective, route: Route, timeout_s: float | None) -> None:
+        """Execute a collective by its route; its waits end after `timeout_s`."""
+        peers = self._peers
+        if route in ("single", "shared"):
+            assert self._direct is not None, "the ranks share memory"
+            self._monitor.run_in_memory(self._direct, collective, timeout_s)
+            return
+        peers.transport.begin(timeout_s)
+        if route == "library":
+            library.run(peers.transport, collective)
+            self._monitor.count_of_library(collective)
+            return
+        shm = peers.intra_node
+        over_messages.run(
+            self._device or peers.transport,
+            collective,
+            route,
+            nodes=peers.nodes,
+            run_on_node=partial(self._run_on_node, shm, timeout_s) if shm else None,
+        )
+        if self._device is not None:
+            self._device.finish()
+
+    def _run_on_node(
+        self, ranks: ShmGroup, timeout_s: float | None, collective: Collective
+    ) -> None:
+        """Execute a part of a collective of several nodes; those on other nodes may ask meanwhile,
+        and a timeout names all ranks that are missing."""
+        detector = self._peers.detector
+        detector.is_in_memory = True
+        try:
+            self._monitor.run_in_memory(ranks, collective, timeout_s)
+        except WaitTimeoutError as error:
+            raise WaitTimeoutError(detector.missing_ranks()) from error
+        finally:
+            detector.is_in_memory = False
 
     def _request(self, name: str, buffer: Buffer, tag: int) -> MessageRequest:
         check_tag(tag, self._peers.max_tag)
         self._check_usable()
         self._monitor.count(Call(name, buffer.dtype, (buffer.count,)))
-        return self._peers.request(tag, self.traffic, self.spans)
+        return self._peers.request(tag, self.spans)
 
     def _fastest(self) -> ShmGroup | SingleRank | None:
         usable = self.broken is None and not self._closed
         is_watched = self.check or self.traffic is not None or self.spans is not None
         direct = usable and not is_watched and self._requested in SHARED
-        return self._executor.direct if direct else None
+        return self._direct if direct else None
 
     def _break(self, error: BaseException) -> None:
         """Mark the group unusable, and report it to ranks that wait in shared memory."""

@@ -23,10 +23,10 @@ from phalanx.comm.errors import (
     WaitTimeoutError,
 )
 from phalanx.comm.faults import is_fault_tolerant
-from phalanx.comm.flight_recorder import KernelLog
 from phalanx.comm.memory import SharedMemory, allocate_shared, warn_no_shared_memory
 from phalanx.comm.progress import poke_mpi
 from phalanx.comm.wait import WaitPolicy
+from phalanx.records.last_collectives import LastCall
 
 _KINDS, _STATUSES = kernel_names("KINDS"), kernel_names("STATUSES")
 _DEPARTED = 2
@@ -230,14 +230,20 @@ class ShmGroup:
         status to `check`."""
         return self._handle
 
-    def logged_calls(self) -> KernelLog:
-        """Return the last calls of this rank."""
+    def last_calls(self) -> list[LastCall]:
+        """Return the last calls of this rank that the kernels have logged, numbered from 1."""
         begun, ended, calls = self._module.logged_calls(self._handle)
-        described = [
-            (_KINDS[fingerprint & 0xFF], describe_call(fingerprint, count), began_ns)
-            for fingerprint, count, began_ns in calls
+        return [
+            LastCall(
+                number=number,
+                name=_KINDS[fingerprint & 0xFF],
+                call=describe_call(fingerprint, count),
+                way="shared memory",
+                began_ns=began_ns,
+                is_done=number < begun or begun == ended,
+            )
+            for number, (fingerprint, count, began_ns) in enumerate(calls, begun - len(calls) + 1)
         ]
-        return KernelLog(begun, begun == ended, described)
 
     def check(self, status: int) -> None:
         """Raises: the error that ended the call, unless its status is success."""

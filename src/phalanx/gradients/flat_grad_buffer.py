@@ -24,7 +24,7 @@ from phalanx.comm.errors import (
     encodable,
 )
 from phalanx.comm.failure_detector import FailureDetector
-from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, collective_detail, kernel_calls
+from phalanx.comm.flight_recorder import NETWORK, collective_detail
 from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, elements_in
 from phalanx.comm.memory import SharedMemory, allocate_shared
 from phalanx.comm.rank_labels import RankLabels
@@ -291,8 +291,8 @@ class FlatGradBuffer:
 
     def last_calls(self) -> GroupCalls:
         """Return the last rounds of this rank."""
-        notes = EMPTY_LOG if self._shm is None else self._shm.logged_calls()
-        return GroupCalls(group=NAME, members=list(self._members), calls=kernel_calls(notes))
+        calls = [] if self._shm is None else self._shm.last_calls()
+        return GroupCalls(group=NAME, members=list(self._members), calls=calls)
 
     def call_state(self) -> tuple[int, bool]:
         """Return as `Group.call_state`."""

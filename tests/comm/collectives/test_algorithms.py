@@ -1,7 +1,7 @@
 """Every algorithm on messages, on any number of ranks, against a loop over the ranks; no MPI."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -30,23 +30,18 @@ from tests.comm.collectives.threads import run
 AllReduce = Callable[[Transport, Buffer, ReduceOp, float], None]
 
 
-def two_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
-    nodes = [rank * 2 // transport.size for rank in range(transport.size)]
-    lanes.run(transport, Collective("all_reduce", (buffer,), (buffer,), op, divisor), nodes=nodes)
+def by_lanes(nodes_of: Callable[[int], Sequence[int]]) -> AllReduce:
+    """Return the all-reduce by lanes. nodes_of: the node of each of so many ranks."""
+
+    def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+        both = (buffer,)
+        collective = Collective("all_reduce", both, both, op, divisor)
+        lanes.run(transport, collective, nodes=nodes_of(transport.size))
+
+    return all_reduce
 
 
-def alternating_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
-    nodes = [rank % 3 for rank in range(transport.size)]
-    lanes.run(transport, Collective("all_reduce", (buffer,), (buffer,), op, divisor), nodes=nodes)
-
-
-def lone_ranks(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
-    """As `direct` between nodes."""
-    both = (buffer,)
-    collective = Collective("all_reduce", both, both, op, divisor)
-    lanes.run(transport, collective, nodes=range(transport.size))
-
-
+lone_ranks = by_lanes(range)  # as `direct` between nodes
 ALL_REDUCES = {
     "direct": pairwise.all_reduce,
     "lone ranks": lone_ranks,
@@ -56,8 +51,8 @@ ALL_REDUCES = {
     "ring": ring.all_reduce,
     "tree": tree.all_reduce,
     "halving": recursive_halving.all_reduce,
-    "two nodes": two_nodes,
-    "alternating nodes": alternating_nodes,
+    "two nodes": by_lanes(lambda size: [rank * 2 // size for rank in range(size)]),
+    "alternating nodes": by_lanes(lambda size: [rank % 3 for rank in range(size)]),
 }
 SIZES = st.integers(1, 9)
 COUNTS = st.one_of(st.integers(0, 12), st.integers(100, 1000))
@@ -254,14 +249,9 @@ def test_bits_of_sums_by_lanes(
     nodes: list[int], dtype: str, divisor: float, chunk: int, count: int
 ) -> None:
     """The documented order of sums, on nodes with any numbers of ranks and in any chunks."""
-
-    def by_lanes(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
-        both = (buffer,)
-        lanes.run(transport, Collective("all_reduce", both, both, op, divisor), nodes=nodes)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lanes, "CHUNK_BYTES", chunk)
-        results = reduced(by_lanes, len(nodes), count, dtype, divisor)
+        results = reduced(by_lanes(lambda _: nodes), len(nodes), count, dtype, divisor)
     vectors = [values(rank, count, dtype) for rank in range(len(nodes))]
     truth = sum_by_lanes(vectors, lanes.ranks_by_node(nodes), divisor)
     assert {result.tobytes() for result in results} == {truth.tobytes()}

@@ -5,20 +5,17 @@ Word: `memory`, `network` or `device`. Every case has a group of its own, which 
 
 import sys
 import time
-import traceback
 from collections.abc import Callable
 
 import numpy as np
 from host_memory import HostMemory
-from mpi4py import MPI
+from pretended import group_on
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.library import BLOCKING_BYTES
-from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.group import Group
-from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.world import World
 
 
@@ -246,19 +243,12 @@ CASES = {"memory": MEMORY, "network": NETWORK, "device": DEVICE}
 
 def main() -> None:
     world = World.create(timeout_s=30)
-    on_network = sys.argv[1] == "network"
+    nodes = (0, 1, 0) if sys.argv[1] == "network" else (0, 0, 0)
     for name, case in CASES[sys.argv[1]].items():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
-        connections = Connections(
-            MPI.COMM_WORLD,
-            name=name,
-            labels=RankLabels(members=(0, 1, 2)),
-            nodes=(0, 1, 0) if on_network else (0, 0, 0),
-            policy=world.policy,
-            timeout_s=10,
-        )
-        group = Group(connections, check=sys.argv[1] != "memory" and name.startswith("other"))
+        check = sys.argv[1] != "memory" and name.startswith("other")
+        group = group_on(nodes, name=name, timeout_s=10, check=check)
         case(group)
         began = time.monotonic()
         group.close()
@@ -268,8 +258,4 @@ def main() -> None:
     world.close()
 
 
-try:
-    main()
-except BaseException:  # noqa: BLE001
-    traceback.print_exc()
-    MPI.COMM_WORLD.Abort(1)  # the others would wait for this rank
+main()

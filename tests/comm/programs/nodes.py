@@ -6,28 +6,16 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
+from pretended import group_on
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import BFLOAT16, ReduceOp
-from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
-from phalanx.comm.rank_labels import RankLabels
-from phalanx.comm.wait import WaitPolicy
-from phalanx.jobs.cores import usable_cores
 
 world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()
 nodes = tuple(int(word) for word in sys.argv[1:])
-connections = Connections(
-    world,
-    name="pretended",
-    labels=RankLabels(members=tuple(range(size))),
-    nodes=nodes,
-    policy=WaitPolicy.for_node(size, usable_cores()),
-    timeout_s=20,
-)
-group = Group(connections)
+group = group_on(nodes, name="pretended", timeout_s=20)
 assert group.shm is None, "not all ranks share memory"
 shares = nodes.count(nodes[rank]) > 1
 assert (group._peers.intra_node is not None) == shares, "those of a node do"

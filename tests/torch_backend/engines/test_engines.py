@@ -4,23 +4,17 @@ What is compared, and to what accuracy, is said by the programs. They were all r
 ranks: 3 and 4 leave uneven shards, and a rank without any.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, done
 
 pytestmark = pytest.mark.mpi
 
 
 COUNTS = (2, 3, 4)
-
-
-def all_done(output: str, count: int) -> None:
-    done = re.findall(rf"rank (\d) of {count} is done", output)
-    assert sorted(done) == [str(rank) for rank in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +26,7 @@ def all_done(output: str, count: int) -> None:
 def test_engines(
     ranks: Ranks, programs: Callable[[str], Path], count: int, words: tuple[str, ...]
 ) -> None:
-    all_done(ranks.mpi(count, programs("several.py"), *words), count)
+    assert done(ranks.mpi(count, programs("several.py"), *words), count)
 
 
 def test_engines_without_shared_memory(
@@ -42,7 +36,7 @@ def test_engines_without_shared_memory(
     monkeypatch.setenv("PHALANX_KERNELS", "arrays")
     output = ranks.mpi(3, programs("several.py"), "ddp", "sharded", "pipelines")
     assert "ranks exchange messages" in output
-    all_done(output, 3)
+    assert done(output, 3)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +53,11 @@ def test_checkpoint_for_other_ranks(
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     program = programs("checkpoints.py")
-    all_done(ranks.mpi(saved_by, program, "save", str(folder)), saved_by)
+    assert done(ranks.mpi(saved_by, program, "save", str(folder)), saved_by)
     assert len(list(folder.iterdir())) == 6
-    all_done(ranks.mpi(loaded_by, program, "load", str(folder)), loaded_by)
+    assert done(ranks.mpi(loaded_by, program, "load", str(folder)), loaded_by)
 
 
 @pytest.mark.long
 def test_inductor(ranks: Ranks, programs: Callable[[str], Path]) -> None:
-    all_done(ranks.mpi(2, programs("compiled.py"), timeout_s=300), 2)
+    assert done(ranks.mpi(2, programs("compiled.py"), timeout_s=300), 2)
