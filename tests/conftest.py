@@ -53,6 +53,10 @@ def long(*values: object) -> ParameterSet:
     return pytest.param(*values, marks=pytest.mark.long)
 
 
+Programs = Callable[[str], Path]
+"""Finds the program of that name beside the test."""
+
+
 def done(output: str, count: int) -> bool:
     """Return whether each of `count` ranks has said that it is done, in any order, lines joined."""
     said = re.findall(rf"rank (\d+) of {count} is done", output)
@@ -246,6 +250,6 @@ def _ranks(folder: Path, interpreter: Path) -> Ranks:
 
 
 @pytest.fixture
-def programs(request: pytest.FixtureRequest) -> Callable[[str], Path]:
+def programs(request: pytest.FixtureRequest) -> Programs:
     """Path of a rank's program in the folder `programs` beside the test."""
     return lambda name: request.path.parent / "programs" / name

@@ -2,7 +2,6 @@
 
 import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import phalanx
 from phalanx.comm import compiled, kernels
 from phalanx.errors import UserError
-from tests.conftest import Ranks
+from tests.conftest import Programs, Ranks
 
 SOURCES = Path(phalanx.__file__).parent
 EXTENSIONS = ("phalanx.comm._kernels", "phalanx.data.packed._rows")
@@ -55,9 +54,7 @@ def test_what_was_built_of_other_sources_is_refused(
 
 @NOT_BUILT
 @pytest.mark.mpi
-def test_ranks_with_other_kernels_end_at_once(
-    new_ranks: Ranks, programs: Callable[[str], Path]
-) -> None:
+def test_ranks_with_other_kernels_end_at_once(new_ranks: Ranks, programs: Programs) -> None:
     shown = new_ranks.mpi(2, programs("other_kernels.py"), may_fail=True)
     said = r"phalanx: on rank \d .*_kernels\.\S*so was built .* build_ext -i \(\S+\.py:\d+\)\n"
     assert re.search(said, shown), shown

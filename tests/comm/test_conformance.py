@@ -2,25 +2,21 @@
 
 import re
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks, done, long
+from tests.conftest import Programs, Ranks, done, long
 
 pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("count", [1, long(2), 3, long(4)])
-def test_every_operation(ranks: Ranks, programs: Callable[[str], Path], count: int) -> None:
+def test_every_operation(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("conformance.py")), count)
 
 
 @pytest.mark.parametrize("collective", ["barrier", "all-reduce"])
-def test_a_timeout_names_who_is_missing(
-    ranks: Ranks, programs: Callable[[str], Path], collective: str
-) -> None:
+def test_a_timeout_names_who_is_missing(ranks: Ranks, programs: Programs, collective: str) -> None:
     began = time.monotonic()
     output = ranks.mpi(3, programs("late.py"), collective, "1", may_fail=True)
     for rank in (0, 2):

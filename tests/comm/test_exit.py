@@ -3,19 +3,16 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from phalanx.jobs.installation import find_mpi
-from tests.conftest import Ranks, long
+from tests.conftest import Programs, Ranks, long
 
 
 @pytest.mark.mpi
-def test_an_uncaught_exception_ends_all_ranks(
-    new_ranks: Ranks, programs: Callable[[str], Path]
-) -> None:
+def test_an_uncaught_exception_ends_all_ranks(new_ranks: Ranks, programs: Programs) -> None:
     """At once, where the others would wait for 300 s, and MPI for them without end."""
     with pytest.raises(AssertionError, match=r"^exit code \d+ ") as failed:
         new_ranks.mpi(2, programs("raises.py"), timeout_s=30)
@@ -24,9 +21,7 @@ def test_an_uncaught_exception_ends_all_ranks(
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("method", ["forkserver", long("spawn")])
-def test_workers_are_no_ranks(
-    new_ranks: Ranks, programs: Callable[[str], Path], method: str
-) -> None:
+def test_workers_are_no_ranks(new_ranks: Ranks, programs: Programs, method: str) -> None:
     """MPI would crash in them, or wait for itself."""
     output = new_ranks.mpi(1, programs("workers.py"), method)
     assert "this process is a worker that a rank has started" in output
@@ -36,7 +31,7 @@ def test_workers_are_no_ranks(
 
 @pytest.mark.mpi
 def test_processes_that_no_launcher_started_leave_no_segment(
-    programs: Callable[[str], Path],
+    programs: Programs,
 ) -> None:
     """Open MPI 5.0.11 leaves 16 MB of shared memory each time."""
     words = [sys.executable, str(programs("own_segment.py"))]

@@ -1,7 +1,6 @@
 """What ranks did last with each other: merged from two logs, and written when one of
 them hangs or raises."""
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ from phalanx.records.last_collectives import (
     describe_stuck_ranks,
     read_last_collectives,
 )
-from tests.conftest import Ranks
+from tests.conftest import Programs, Ranks
 
 # How a collective goes: by the kernels alone, logged by both, or by messages.
 WAYS = ("fast", "both", "messages")
@@ -74,7 +73,7 @@ def test_rounds_that_no_group_numbers() -> None:
 @pytest.mark.mpi
 def test_a_rank_that_hangs_is_found_by_what_it_did_last(
     ranks: Ranks,
-    programs: Callable[[str], Path],
+    programs: Programs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

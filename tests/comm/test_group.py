@@ -2,12 +2,10 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks, done, long
+from tests.conftest import Programs, Ranks, done, long
 
 pytestmark = pytest.mark.mpi
 
@@ -22,21 +20,19 @@ pytestmark = pytest.mark.mpi
     ],
     ids=lambda words: words[0],
 )
-def test_every_call(
-    ranks: Ranks, programs: Callable[[str], Path], count: int, words: tuple[str, ...]
-) -> None:
+def test_every_call(ranks: Ranks, programs: Programs, count: int, words: tuple[str, ...]) -> None:
     assert done(ranks.mpi(count, programs("group.py"), *words), count)
 
 
 @pytest.mark.parametrize("way", ["memory", "network", "device"])
-def test_what_ends_a_collective(ranks: Ranks, programs: Callable[[str], Path], way: str) -> None:
+def test_what_ends_a_collective(ranks: Ranks, programs: Programs, way: str) -> None:
     output = ranks.mpi(3, programs("group_faults.py"), way)
     assert all(f"rank {rank} is done" in output for rank in range(3))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(320)
-def test_what_is_too_long_for_one_message(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+def test_what_is_too_long_for_one_message(ranks: Ranks, programs: Programs) -> None:
     """Thousands of messages, which MPICH takes two minutes for where ranks share cores."""
     words = ("pieces", "movement", "algorithms", "device")
     assert done(ranks.mpi(3, programs("group.py"), *words, timeout_s=300), 3)

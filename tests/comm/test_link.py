@@ -1,13 +1,10 @@
 """An emulated link: what it is, and that it brings no message earlier than it says."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 
 
 @pytest.mark.parametrize(
@@ -49,6 +46,6 @@ def test_a_link_of_the_environment() -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_nothing_arrives_earlier_than_the_link_says(
-    ranks: Ranks, programs: Callable[[str], Path], count: int
+    ranks: Ranks, programs: Programs, count: int
 ) -> None:
     assert done(ranks.mpi(count, programs("link.py")), count)

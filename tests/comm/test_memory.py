@@ -3,7 +3,6 @@
 import mmap
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from phalanx.comm.kernels import compiled
 from phalanx.comm.memory import SharedMemory
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 
 # The tools of a container without a container.
 OWN_PROCESSES = ["unshare", "--pid", "--fork", "--mount-proc"]
@@ -68,7 +67,7 @@ NEEDS_KERNELS = pytest.mark.skipif(compiled() is None, reason="no C kernels were
 @NEEDS_KERNELS
 @pytest.mark.parametrize("count", [2, 3])
 def test_what_keeps_ranks_from_mapping_has_them_copy(
-    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, count: int
+    ranks: Ranks, programs: Programs, tmp_path: Path, count: int
 ) -> None:
     assert done(ranks.mpi(count, programs("segments.py"), str(tmp_path)), count)
 
@@ -77,7 +76,7 @@ def test_what_keeps_ranks_from_mapping_has_them_copy(
 @NEEDS_KERNELS
 def test_ranks_that_count_processes_each_for_themselves(
     new_ranks: Ranks,
-    programs: Callable[[str], Path],
+    programs: Programs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

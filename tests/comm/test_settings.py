@@ -1,15 +1,13 @@
 """Ranks whose surroundings differ: one protocol for all, or every rank is told."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from phalanx.comm.link import Link
 from phalanx.comm.settings import RankSettings, agree, cores_of, exchange, read_settings
 from phalanx.errors import UserError
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 
 
 def read(environ: dict[str, str], **given: object) -> RankSettings:
@@ -117,9 +115,7 @@ def test_many_ranks_are_counted() -> None:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("count", [2, 3])
-def test_ranks_with_other_surroundings(
-    ranks: Ranks, programs: Callable[[str], Path], count: int
-) -> None:
+def test_ranks_with_other_surroundings(ranks: Ranks, programs: Programs, count: int) -> None:
     words = ("affinity", "policies", "environment", "versions")
     output = ranks.mpi(count, programs("uneven.py"), *words)
     last = count - 1

@@ -1,13 +1,10 @@
 """Collectives through shared memory: values, order, and what ends them."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from phalanx.comm.kernels import compiled
 from phalanx.comm.shm import describe_call
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 
 pytestmark = [
     pytest.mark.mpi,
@@ -16,21 +13,19 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_every_collective(ranks: Ranks, programs: Callable[[str], Path], count: int) -> None:
+def test_every_collective(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("shm.py"), "order"), count)
     assert done(ranks.mpi(count, programs("group.py"), "memory", "thresholds"), count)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_that_may_not_read_each_other_copy(
-    new_ranks: Ranks, programs: Callable[[str], Path], count: int
+    new_ranks: Ranks, programs: Programs, count: int
 ) -> None:
     assert done(new_ranks.mpi(count, programs("unread.py")), count)
 
 
-def test_different_calls_are_found_on_every_rank(
-    ranks: Ranks, programs: Callable[[str], Path]
-) -> None:
+def test_different_calls_are_found_on_every_rank(ranks: Ranks, programs: Programs) -> None:
     output = ranks.mpi(2, programs("shm.py"), "mismatch")
     for said in (
         "count: rank 0 called all_reduce(float32, 10 elements, SUM), "

@@ -1,7 +1,6 @@
 """What is counted against what was sent, and against the formulas."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -20,7 +19,7 @@ from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter
 from phalanx.comm.transport import Transport
 from tests.comm.collectives.threads import run
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 
 ITEMSIZE = 4
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
@@ -251,7 +250,5 @@ def test_bytes_by_formula_are_marked() -> None:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_ranks_count_what_the_formulas_say(
-    ranks: Ranks, programs: Callable[[str], Path], count: int
-) -> None:
+def test_ranks_count_what_the_formulas_say(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("traffic.py")), count)

@@ -1,11 +1,10 @@
 """Random collectives against Gloo's, on ranks whose surroundings differ at random."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 
 pytestmark = pytest.mark.mpi
 
@@ -16,7 +15,7 @@ def fuzz(ranks: Ranks, program: Path, count: int, seed: int, calls: int, timeout
     assert done(output, count)
 
 
-def test_random_calls(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+def test_random_calls(ranks: Ranks, programs: Programs) -> None:
     """Three rounds, in one of which all ranks are told that their variables differ."""
     fuzz(ranks, programs("fuzz.py"), count=3, seed=1, calls=1500, timeout_s=110)
 
@@ -25,6 +24,6 @@ def test_random_calls(ranks: Ranks, programs: Callable[[str], Path]) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("count", "seed"), [(2, 2), (3, 3), (3, 4), (4, 5)])
 def test_a_hundred_thousand_random_calls(
-    ranks: Ranks, programs: Callable[[str], Path], count: int, seed: int
+    ranks: Ranks, programs: Programs, count: int, seed: int
 ) -> None:
     fuzz(ranks, programs("fuzz.py"), count, seed, calls=25_000, timeout_s=3500)

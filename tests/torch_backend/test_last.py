@@ -1,19 +1,18 @@
 """Under a user's own script, ranks write down what they did last when one of them fails."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from phalanx.records.last_collectives import DUMP_DIR, describe_stuck_ranks, read_last_collectives
-from tests.conftest import Ranks
+from tests.conftest import Programs, Ranks
 
 pytestmark = pytest.mark.mpi
 
 
 def test_a_script_that_raises(
     ranks: Ranks,
-    programs: Callable[[str], Path],
+    programs: Programs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -32,7 +31,7 @@ def test_a_script_that_raises(
 
 def test_a_script_that_is_asked_to_end(
     ranks: Ranks,
-    programs: Callable[[str], Path],
+    programs: Programs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

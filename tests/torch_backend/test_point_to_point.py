@@ -1,14 +1,10 @@
 """Messages between two ranks of backend mpi, in shared memory and without it."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Programs, Ranks
 
 pytestmark = pytest.mark.mpi
-Programs = Callable[[str], Path]
 
 
 @pytest.mark.parametrize("kernels", ["auto", "arrays"])

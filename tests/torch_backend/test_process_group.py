@@ -2,15 +2,13 @@
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks, done, long
+from tests.conftest import Programs, Ranks, done, long
 
 pytestmark = pytest.mark.mpi
-Programs = Callable[[str], Path]
 
 
 @pytest.mark.parametrize("count", [1, long(2), 3, long(4)])

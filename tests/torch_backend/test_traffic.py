@@ -1,14 +1,11 @@
 """What is counted under `torch.distributed`."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 
 pytestmark = pytest.mark.mpi
 
 
-def test_one_object_counts_for_all_groups(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+def test_one_object_counts_for_all_groups(ranks: Ranks, programs: Programs) -> None:
     assert done(ranks.mpi(3, programs("traffic.py")), 3)

@@ -27,7 +27,7 @@ from phalanx.comm.wait import WaitPolicy
 from phalanx.records.spans import SpanRecorder
 
 FIRST_SUBGROUP_TAG = 1
-"""On the communicator for notices, beside the tag of the notices themselves."""
+"""The tags of subgroups begin beside that of the notices, on the same communicator."""
 
 
 class Connections:

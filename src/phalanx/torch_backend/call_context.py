@@ -50,27 +50,22 @@ class CallContext:
 
     # -- staging -----------------------------------------------------------------------------------
 
-    def stage(self, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
-        """Return the staging of a collective on `tensor` and others on the same device."""
+    def stage(
+        self, tensor: Tensor, *, reduces: bool = False, on_host: bool = False
+    ) -> TensorStaging:
+        """Return the staging of a call on `tensor` and others on the same device. on_host: in host
+        memory, whatever MPI takes."""
         if tensor.is_cpu:
             return TensorStaging()
-        is_aware = self._session.is_gpu_aware
-        if is_staged(tensor.device.type, self.devices) and is_direct(
-            tensor.dtype, reduces=reduces, is_gpu_aware=is_aware
-        ):
+        if not is_staged(tensor.device.type, self.devices):
+            raise ValueError(
+                f"rank {self.engine.rank} of group {self.group_name}: backend mpi moves tensors of "
+                f"{', '.join(device.type for device in self.devices)}, not of {tensor.device}"
+            )
+        is_aware = self._session.is_gpu_aware and not on_host
+        if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=is_aware):
             return DirectDeviceStaging(tensor.device, self.engine.on_device)
-        return self.stage_on_host(tensor)
-
-    def stage_on_host(self, tensor: Tensor) -> TensorStaging:
-        """Return a staging in host memory."""
-        if tensor.is_cpu:
-            return TensorStaging()
-        if is_staged(tensor.device.type, self.devices):
-            return PinnedHostStaging(tensor.device)
-        raise ValueError(
-            f"rank {self.engine.rank} of group {self.group_name}: backend mpi moves tensors of "
-            f"{', '.join(device.type for device in self.devices)}, not of {tensor.device}"
-        )
+        return PinnedHostStaging(tensor.device)
 
     # -- running -----------------------------------------------------------------------------------
 

@@ -241,7 +241,7 @@ class ProcessGroupMPI(ProcessGroup):
     def send(self, tensors: list[Tensor], dest: int, tag: int = 0) -> Work:
         call = TorchCall(self._context, "send")
         tensor, dest = call.tensor(tensors), call.rank(dest, "dst")
-        staging = self._context.stage_on_host(tensor)
+        staging = self._context.stage(tensor, on_host=True)
         buffer = staging.input(tensor)
         self._context.check_open("send")
         staging.load()
@@ -260,7 +260,7 @@ class ProcessGroupMPI(ProcessGroup):
 
     def _receive(self, tensors: list[Tensor], source: int | None, tag: int, text: str) -> Work:
         tensor = TorchCall(self._context, "recv").tensor(tensors)
-        staging = self._context.stage_on_host(tensor)
+        staging = self._context.stage(tensor, on_host=True)
         buffer = staging.output(tensor)
         self._context.check_open("recv")
         request = self._engine.receive(buffer, source=source, tag=tag)

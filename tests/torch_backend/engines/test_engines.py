@@ -4,12 +4,11 @@ What is compared, and to what accuracy, is said by the programs. They were all r
 ranks: 3 and 4 leave uneven shards, and a rank without any.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks, done
+from tests.conftest import Programs, Ranks, done
 
 pytestmark = pytest.mark.mpi
 
@@ -23,14 +22,12 @@ COUNTS = (2, 3, 4)
 @pytest.mark.parametrize(
     "words", [("ddp", "buckets", "sharded"), ("tensors", "pipelines", "compiled")], ids=" ".join
 )
-def test_engines(
-    ranks: Ranks, programs: Callable[[str], Path], count: int, words: tuple[str, ...]
-) -> None:
+def test_engines(ranks: Ranks, programs: Programs, count: int, words: tuple[str, ...]) -> None:
     assert done(ranks.mpi(count, programs("several.py"), *words), count)
 
 
 def test_engines_without_shared_memory(
-    ranks: Ranks, programs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    ranks: Ranks, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As between nodes: in messages of MPI."""
     monkeypatch.setenv("PHALANX_KERNELS", "arrays")
@@ -44,7 +41,7 @@ def test_engines_without_shared_memory(
 )
 def test_checkpoint_for_other_ranks(
     ranks: Ranks,
-    programs: Callable[[str], Path],
+    programs: Programs,
     tmp_path: Path,
     saved_by: int,
     loaded_by: int,
@@ -59,5 +56,5 @@ def test_checkpoint_for_other_ranks(
 
 
 @pytest.mark.long
-def test_inductor(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+def test_inductor(ranks: Ranks, programs: Programs) -> None:
     assert done(ranks.mpi(2, programs("compiled.py"), timeout_s=300), 2)

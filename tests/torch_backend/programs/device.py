@@ -46,14 +46,17 @@ class Streams:
 num_direct = 0
 
 
-def staging(context: CallContext, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
+def staging(
+    context: CallContext, tensor: Tensor, *, reduces: bool = False, on_host: bool = False
+) -> TensorStaging:
     global num_direct
-    if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=True):
+    if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=not on_host):
         num_direct += 1
         return DirectDeviceStaging(CPU, context.engine.on_device, Streams())
-    return context.stage_on_host(tensor)
+    return as_it_was(context, tensor, on_host=True)
 
 
+as_it_was = CallContext.stage
 CallContext.stage = staging  # type: ignore[method-assign]
 process_group.is_plain = lambda _: False  # the short cut is for the CPU
 runpy.run_path(str(Path(__file__).with_name("conformance.py")), run_name="__main__")
