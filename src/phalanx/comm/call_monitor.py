@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from phalanx.comm.check import compare_calls
 from phalanx.comm.collective import AlgorithmOption, Call, Collective
 from phalanx.comm.collectives.single_rank import SingleRank
 from phalanx.comm.connections import Connections
@@ -146,10 +145,13 @@ class CallMonitor:
         self._peers.detector.activity = f"{call.name} number {number}"
 
     def _compare(self, call: Call, timeout_s: float | None) -> None:
+        """Tell the others what this rank calls, and hear what they call. Collective."""
         set_up = self._peers.set_up
         set_up.timeout_s = timeout_s
         try:
-            compare_calls(set_up, call, self._peers.labels.full)
+            disagreement = compare(set_up.allgather(call), self._peers.labels.full)
+            if disagreement is not None:
+                raise MismatchError(disagreement)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -177,3 +179,30 @@ class CallMonitor:
             error.args = (
                 f"rank {own} waited {timeout_s:g} s in {activity} of group {group} for {error}",
             )
+
+
+def compare(calls: Sequence[Call], name_of: Callable[[int], str]) -> str | None:
+    """Describe which rank called what if the calls do not match; None if they do."""
+    if len({call.agreed for call in calls}) > 1:
+        return describe_calls([call.agreed for call in calls], name_of)
+    for source, sender in enumerate(calls):
+        for dest, receiver in enumerate(calls):
+            sent = sender.sent[dest] if sender.sent else None
+            expected = receiver.expected[source] if receiver.expected else None
+            if sent is not None and expected is not None and sent != expected:
+                return (
+                    f"in {sender.agreed} rank {name_of(source)} sends {sent} elements to rank "
+                    f"{name_of(dest)}, which expects {expected}"
+                )
+    return None
+
+
+def describe_calls(texts: Sequence[str], name_of: Callable[[int], str]) -> str:
+    """texts: of each rank; those of the same text are named together."""
+    callers: dict[str, list[str]] = {}
+    for rank, text in enumerate(texts):
+        callers.setdefault(text, []).append(name_of(rank))
+    return ", ".join(
+        f"{'rank' if len(names) == 1 else 'ranks'} {', '.join(names)} called {text}"
+        for text, names in callers.items()
+    )

@@ -14,21 +14,13 @@ from phalanx.comm.dtypes import ReduceOp
 VARIABLE = "PHALANX_KERNELS"  # "arrays": do without the C kernels
 
 
-def are_wanted() -> bool:
-    """Return whether the C kernels are to be used where they were built."""
+def _are_wanted() -> bool:
     return os.environ.get(VARIABLE) != "arrays"
 
 
 def compiled() -> ModuleType | None:
     """The module in C; None when it was not built, or is not wanted."""
-    if not are_wanted():
-        return None
-    return import_kernels()
-
-
-def are_built() -> bool:
-    """Return whether the module in C was built, wanted or not."""
-    return import_kernels() is not None
+    return import_kernels() if _are_wanted() else None
 
 
 def obstacle_to_sharing(usable: Sequence[bool]) -> str | None:
@@ -42,7 +34,7 @@ def obstacle_to_sharing(usable: Sequence[bool]) -> str | None:
     module = compiled()
     if module is None:
         missing = "the C kernels were not built, see phalanx doctor"
-        return missing if len(usable) > 1 and are_wanted() else None
+        return missing if len(usable) > 1 and _are_wanted() else None
     most = module.MAX_RANKS
     return f"{len(usable)} ranks are more than {most}" if len(usable) > most else None
 

@@ -15,7 +15,7 @@ from torch.distributed import Store
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
-from phalanx.comm import kernels
+from phalanx.comm.compiled import import_kernels
 from phalanx.comm.join_world import join_world, report_binding
 from phalanx.comm.workers import refuse_worker
 from phalanx.comm.world import World
@@ -211,7 +211,7 @@ def _create_world(timeout: timedelta, communicator: Any = None) -> World:
 
 def _report_kernels(world: World) -> None:
     """Print one line, on rank 0, when Phalanx was installed without its C kernels."""
-    if world.rank == 0 and not kernels.are_built():
+    if world.rank == 0 and import_kernels() is None:
         print(
             "phalanx: installed without C kernels, and slower for it: install a C compiler, "
             "then pip install --force-reinstall --no-deps --no-cache-dir phalanx",
