@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
+from phalanx.comm.collectives.expected_traffic import expected_traffic
 from phalanx.comm.collectives.library import is_native
 from phalanx.comm.dtypes import DType, dtype_of
 from phalanx.comm.group import Group
@@ -162,9 +162,7 @@ class BucketedGradReducer(GradReducer):
             count, dtype = self._values_of(numbers)
             algorithm = self._algorithm_of(count, dtype)
             nodes = self._group.topology.num_nodes
-            known = expected_traffic_if_known(
-                algorithm, count, dtype.itemsize, rank, size, num_nodes=nodes
-            )
+            known = expected_traffic(algorithm, count, dtype.itemsize, rank, size, num_nodes=nodes)
             if known is None:
                 return None
             traffic.append(known)

@@ -9,7 +9,7 @@ from typing import Self
 from torch import Tensor
 
 from phalanx.comm.collective import AlgorithmOption
-from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
+from phalanx.comm.collectives.expected_traffic import expected_traffic
 from phalanx.comm.layout import chunks
 from phalanx.comm.select import Algorithm
 from phalanx.comm.traffic import Traffic, sum_traffic
@@ -92,7 +92,7 @@ class MessageGradReducer(GradReducer):
         longest = LIBRARY_CHUNK_BYTES // itemsize if algorithm == "library" else max(count, 1)
         self._chunks = list(chunks(count, longest))
         known = [
-            expected_traffic_if_known(
+            expected_traffic(
                 algorithm, cut.stop - cut.start, itemsize, world.rank, world.size, num_nodes=nodes
             )
             for cut in self._chunks

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from phalanx.comm import kernels
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
+from phalanx.comm.collectives.expected_traffic import expected_traffic
 from phalanx.comm.collectives.library import is_native
 from phalanx.comm.node_groups import lane_group
 from phalanx.comm.select import Algorithm, choose_all_reduce
@@ -101,7 +101,7 @@ class LaneOptimizerStep(FusedOptimizerStep):
 
     def expected_traffic(self) -> Traffic | None:
         """Return the same, and the sums of this rank's lane."""
-        lane = expected_traffic_if_known(
+        lane = expected_traffic(
             self._algorithm,
             self._sums.count,
             self._sums.dtype.itemsize,

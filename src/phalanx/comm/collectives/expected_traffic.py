@@ -17,18 +17,10 @@ P2PAlgorithm = Literal["naive", "direct", "ring", "tree", "halving"]
 
 
 def expected_traffic(
-    algorithm: P2PAlgorithm, count: int, itemsize: int, rank: int, size: int, *, num_nodes: int = 1
-) -> Traffic:
-    """Return the traffic of `rank` of `size` ranks, for `count` elements of `itemsize` bytes."""
-    if algorithm == "direct" and num_nodes > 1:
-        return _by_direct_between_nodes(count, itemsize, rank, size)
-    return _FORMULAS[algorithm](count, itemsize, rank, size)
-
-
-def expected_traffic_if_known(
     algorithm: Algorithm, count: int, itemsize: int, rank: int, size: int, *, num_nodes: int = 1
 ) -> Traffic | None:
-    """Return the traffic of any algorithm that may be selected; None where no formula exists."""
+    """Return the traffic of `rank` of `size` ranks, for `count` elements of `itemsize` bytes; None
+    where no formula exists."""
     match algorithm:
         case "shared" | "library":
             return all_reduce_traffic(count, itemsize, rank, size)
@@ -39,8 +31,10 @@ def expected_traffic_if_known(
             return moved._replace(messages=(size - 1).bit_length() if moved.messages else 0)
         case "lanes":
             return None
+        case "direct" if num_nodes > 1:
+            return _by_direct_between_nodes(count, itemsize, rank, size)
         case _:
-            return expected_traffic(algorithm, count, itemsize, rank, size, num_nodes=num_nodes)
+            return _FORMULAS[algorithm](count, itemsize, rank, size)
 
 
 def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Traffic:
