@@ -39,13 +39,13 @@ class MessageRequest:
         self._traffic, self._is_remote = transport.traffic, transport.is_remote
         self._moved, self._dest = Traffic(0, 0, 0), -1
         self._pending, self._in_flight = PendingMessages(transport), transport.in_flight
-        self._in_flight.add(self)
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
         self._is_over = False
         self._error: Exception | None = None
         self._guard = threading.Lock()  # of what MPI is asked about this message
         self.source: int | None = None
+        self._in_flight.add(self)
 
     def __del__(self) -> None:
         if not self._is_over:
