@@ -140,15 +140,13 @@ class FailureDetector:
             self._threads.remove(thread)
             _waiting_threads.discard(thread)
 
-    def report_failure(self, reason: str) -> None:
-        """Report to all peers that this rank has failed: of many ranks to few, that pass it on."""
-        self._report_failure(self.rank, reason)
-
-    def _report_failure(self, rank: int, reason: str) -> None:
-        size = len(self._members)
+    def report_failure(self, reason: str, rank: int | None = None) -> None:
+        """Report to all peers that `rank`, None: this one, has failed: of many ranks to few, that
+        pass it on."""
+        size, failed = len(self._members), self.rank if rank is None else rank
         peers = range(size) if size <= FEW_RANKS else ring_peers(self.rank, size)
         to = [peer for peer in peers if peer != self.rank]
-        self._send_notices(to, _FAILED, f"{rank}\0{reason}")
+        self._send_notices(to, _FAILED, f"{failed}\0{reason}")
 
     def close(self) -> None:
         """End the waits of other threads, and stop polling. Notices in flight are dropped; MPI
@@ -298,7 +296,7 @@ class FailureDetector:
             is_first = not self.failed
             self.failed[self._members[int(failed)]] = reason
             if is_first and len(self._members) > FEW_RANKS:
-                self._report_failure(int(failed), reason)
+                self.report_failure(reason, int(failed))
             return
         asked, heard = decode(text)
         roll_call = self._roll_call(asked)

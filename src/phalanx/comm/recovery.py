@@ -140,7 +140,8 @@ def _attempt(
     new, everyone = None, list[int]()
     try:
         with watched(shrunk):
-            new = heir_of(world, shrunk, _original_ranks(shrunk, world))
+            ranks = ranks_in(world.communicator.Get_group(), shrunk.Get_group())
+            new = heir_of(world, shrunk, [world.original_ranks[rank] for rank in ranks])
             everyone = new.exchange(progress)
     except Exception as error:
         if new is not None:
@@ -154,12 +155,6 @@ def _attempt(
         new.abandon()
         new.close_abandoned()
     return shrunk, None
-
-
-def _original_ranks(shrunk: Any, world: World) -> tuple[int, ...]:
-    """Return the original ranks of the members of `shrunk`."""
-    ranks = ranks_in(world.communicator.Get_group(), shrunk.Get_group())
-    return tuple(world.original_ranks[rank] for rank in ranks)
 
 
 def _agree(communicator: Any, is_well: bool, detector: FailureDetector) -> bool:
