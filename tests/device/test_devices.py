@@ -4,17 +4,14 @@ programs stay right where there is neither.
 """
 
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.conftest import Ranks
+from tests.conftest import Programs, Ranks, done
 from tests.device import emulated
-from tests.torch_backend.test_process_group import done
 
-Programs = Callable[[str], Path]
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 
 EMULATED = "vexa"

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from phalanx.gradients.compression.ddp import Compressed, reduce_bucket
 
 DEVICE = use(sys.argv[1])
-STEPS, ROWS = 4, 12
+STEPS, ROWS = 4, 24
 
 
 def model_of(dtype: torch.dtype = torch.float64) -> nn.Module:
