@@ -16,8 +16,8 @@ from phalanx.gradients.buckets import (
     network_bucket_bytes,
     plan_buckets,
 )
-from phalanx.gradients.comm_thread import CommThread
-from phalanx.gradients.gradient_buckets import GradientBuckets
+from phalanx.gradients.comm_thread import CommTasks
+from phalanx.gradients.gradient_buckets import Bucket, BucketOrder, make_buckets
 
 SIZES = st.lists(st.integers(1, 100), min_size=1, max_size=20)
 
@@ -58,17 +58,28 @@ def test_buckets_are_complete_once_and_in_their_order(
     parameters = [nn.Parameter(torch.zeros(size)) for size in sizes]
     numbers = range(len(sizes))
     plan = plan_buckets([4 * size for size in sizes], ["f"] * len(sizes), numbers, largest)
-    buckets = GradientBuckets(parameters, plan, lambda n: torch.ones(n, dtype=torch.uint8))
+    members = [[parameters[number] for number in own] for own in plan]
+    buckets = make_buckets(members, lambda n: torch.ones(n, dtype=torch.uint8))
+    order = BucketOrder(members)
+
+    def filled(found: range) -> list[Bucket]:
+        complete = buckets[found.start : found.stop]
+        for bucket in complete:
+            bucket.copy_in()
+        return complete
+
     for _ in range(2):
-        buckets.begin()
+        order.begin()
+        for bucket in buckets:
+            bucket.begin()
         coming = random.sample(numbers, random.randint(0, len(sizes)))
         complete = []
         for number in coming:
             parameters[number].grad = torch.full((sizes[number],), float(number + 1))
-            complete += buckets.mark_param_ready(parameters[number])
+            complete += filled(order.mark_ready(parameters[number]))
         for bucket in complete:
             assert all(p.grad is not None and p.grad[0] > 0 for p in bucket.parameters)
-        complete += buckets.flush()
+        complete += filled(order.flush())
         for bucket in complete:
             bucket.copy_out()
         assert [bucket.number for bucket in complete] == list(range(len(plan)))
@@ -76,7 +87,7 @@ def test_buckets_are_complete_once_and_in_their_order(
             wanted = float(number + 1) if number in coming else 0.0
             assert parameter.grad is not None and (parameter.grad == wanted).all()
             parameter.grad = None
-        for bucket in buckets.buckets:
+        for bucket in buckets:
             held = [float(n + 1 if n in coming else 0) for n in plan[bucket.number]]
             spread = [
                 v for n, v in zip(plan[bucket.number], held, strict=True) for _ in [0] * sizes[n]
@@ -86,7 +97,7 @@ def test_buckets_are_complete_once_and_in_their_order(
 
 def test_tasks_run_in_order_on_a_thread_that_ends() -> None:
     seen: list[tuple[int, int]] = []
-    thread = CommThread(lambda task: seen.append((task, threading.get_ident())))
+    thread = CommTasks(lambda task: seen.append((task, threading.get_ident())), on_thread=True)
     for task in range(5):
         thread.submit(task)
     done = thread.wait()
@@ -106,7 +117,7 @@ def test_after_an_error_no_more_tasks_run() -> None:
         if task == 1:
             raise ArithmeticError("it broke")
 
-    thread = CommThread(do)
+    thread = CommTasks(do, on_thread=True)
     thread.submit(1)
     with pytest.raises(ArithmeticError, match="it broke"):
         thread.wait()

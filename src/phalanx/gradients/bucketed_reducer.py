@@ -23,11 +23,16 @@ from phalanx.gradients.buckets import (
     network_bucket_bytes,
     plan_buckets,
 )
-from phalanx.gradients.comm_thread import CommThread, CompletedTask, SameThread, times_of
+from phalanx.gradients.comm_thread import CommTasks, CompletedTask, times_of
 from phalanx.gradients.compression.backends import GroupBackend
 from phalanx.gradients.compression.by_lanes import LanesCompressor
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
-from phalanx.gradients.gradient_buckets import Bucket, GradientBuckets, visible_memory
+from phalanx.gradients.gradient_buckets import (
+    Bucket,
+    BucketOrder,
+    make_buckets,
+    visible_memory,
+)
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.records.spans import now_ns
 
@@ -94,8 +99,8 @@ class BucketedGradReducer(GradReducer):
         self.is_open = False
         """True if a block is open: between `begin` and `flush`."""
         self._ready_order: list[Tensor] = []
-        self._buckets: GradientBuckets | None = None
-        self._tasks = (CommThread if self._on_thread else SameThread)(self._reduce)
+        self._buckets: list[Bucket] = []  # none before the end of the first block
+        self._tasks = CommTasks(self._reduce, on_thread=self._on_thread)
         self._hooks = [
             p.register_post_accumulate_grad_hook(self.mark_ready)
             for p in self._parameters
@@ -110,30 +115,29 @@ class BucketedGradReducer(GradReducer):
         self.is_open = True
         if self._on_thread:
             self._set_wait_policy(DURING_BACKWARD)
-        if self._buckets is not None:
-            self._buckets.begin()
+        if self._buckets:
+            self._order.begin()
+            for bucket in self._buckets:
+                bucket.begin()
 
     def mark_ready(self, parameter: Tensor) -> None:
         if not self.is_open:
             return
-        if self._buckets is None:
+        if not self._buckets:
             self._ready_order.append(parameter)
         elif self._overlaps:
-            for bucket in self._buckets.mark_param_ready(parameter):
-                self._tasks.submit(bucket)
+            self._submit(self._order.mark_ready(parameter))
 
     def flush(self) -> None:
         self.is_open = False
         computed_ns = now_ns()
-        if self._buckets is None:
+        if not self._buckets:
             self._follow_ready_order()
-        assert self._buckets is not None, "made above"
-        for bucket in self._buckets.flush():
-            self._tasks.submit(bucket)
+        self._submit(self._order.flush())
         if self._on_thread:
             self._set_wait_policy(AFTER_BACKWARD)
         self._record_times(self._tasks.wait(), computed_ns)
-        for bucket in self._buckets.buckets:
+        for bucket in self._buckets:
             bucket.copy_out()
 
     def fail(self, reason: str) -> None:
@@ -144,8 +148,8 @@ class BucketedGradReducer(GradReducer):
     def plan(self) -> list[list[int]]:
         """Return the parameter numbers of each bucket; a guess before the first block has ended."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
-        if self._buckets is not None:
-            return [[numbers[p] for p in bucket.parameters] for bucket in self._buckets.buckets]
+        if self._buckets:
+            return [[numbers[p] for p in bucket.parameters] for bucket in self._buckets]
         return self._plan_for(range(len(self._parameters) - 1, -1, -1))  # backward goes backwards
 
     def expected_traffic(self) -> Traffic | None:
@@ -172,7 +176,7 @@ class BucketedGradReducer(GradReducer):
         """Return the compressor's state, and the buckets to which it belongs."""
         if not self._compressor.has_state:
             return None
-        plan = self.plan() if self._buckets is not None else []
+        plan = self.plan() if self._buckets else []
         return RankLocalState(self._compressor.state_name, plan, self._compressor.state_dict())
 
     def load_rank_local_state(self, state: RankLocalState) -> bool:
@@ -195,7 +199,7 @@ class BucketedGradReducer(GradReducer):
             group.close()
         if self._on_thread:
             self._group.close()
-        self._buckets = None
+        self._buckets.clear()
 
     def _set_wait_policy(self, policy: WaitPolicy) -> None:
         for group in (self._group, *self._subgroups):
@@ -229,13 +233,20 @@ class BucketedGradReducer(GradReducer):
         self._make_buckets(self._plan_for([*ready_order, *unused]))
 
     def _make_buckets(self, plan: Sequence[Sequence[int]]) -> None:
-        self._buckets = GradientBuckets(self._parameters, plan, visible_memory(self._group))
-        for bucket in self._buckets.buckets:
+        members = [[self._parameters[number] for number in numbers] for numbers in plan]
+        self._buckets = make_buckets(members, visible_memory(self._group))
+        self._order = BucketOrder(members)
+        for bucket in self._buckets:
             self._compressor.prepare(bucket.number, bucket.shapes)
         self._ready_order.clear()
         if not self._overlaps:
             for hook in self._hooks:
                 hook.remove()
+
+    def _submit(self, numbers: range) -> None:
+        for bucket in self._buckets[numbers.start : numbers.stop]:
+            bucket.copy_in()
+            self._tasks.submit(bucket)
 
     def _reduce(self, bucket: Bucket) -> None:
         self._compressor.reduce(bucket.number, bucket.values, self._backend)

@@ -24,31 +24,37 @@ class CompletedTask(NamedTuple, Generic[Task]):
     ended_ns: int
 
 
-class CommThread(Generic[Task]):
-    """Thread that runs submitted tasks in order. After an error it runs no more."""
+class CommTasks(Generic[Task]):
+    """Submitted tasks, run in order: by a thread of their own, or at once by whoever submits them.
+    After an error the thread runs no more."""
 
-    def __init__(self, do: Callable[[Task], None]) -> None:
+    def __init__(self, do: Callable[[Task], None], *, on_thread: bool) -> None:
         self._do = do
         self._submitted: SimpleQueue[Task | None] = SimpleQueue()
         self._done: SimpleQueue[CompletedTask[Task] | None] = SimpleQueue()
-        self._pending = 0
+        self._num_pending = 0
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="grad-comm", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if on_thread:
+            self._thread = threading.Thread(target=self._run, name="grad-comm", daemon=True)
+            self._thread.start()
 
     def submit(self, task: Task) -> None:
-        """Raise the error of an earlier task, if any."""
+        """Raise the error of an earlier task of the thread, if any, or at once that of this one."""
         self._raise()
-        self._pending += 1
-        self._submitted.put(task)
+        if self._thread is None:
+            self._done.put(self._timed(task))
+        else:
+            self._submitted.put(task)
+        self._num_pending += 1
 
     def wait(self) -> list[CompletedTask[Task]]:
         """Wait for all tasks submitted since the last call, and return them. Raises: the first
         error."""
         done = []
-        while self._pending:
+        while self._num_pending:
             completed = self._done.get()
-            self._pending -= 1
+            self._num_pending -= 1
             if completed is not None:
                 done.append(completed)
         self._raise()
@@ -56,51 +62,29 @@ class CommThread(Generic[Task]):
 
     def close(self) -> None:
         """End the thread, which must be idle."""
-        self._submitted.put(None)
-        self._thread.join(CLOSING_TIMEOUT_S)
+        if self._thread is not None:
+            self._submitted.put(None)
+            self._thread.join(CLOSING_TIMEOUT_S)
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
-    @torch.no_grad()
     def _run(self) -> None:
         while (task := self._submitted.get()) is not None:
-            self._done.put(self._execute(task))
-
-    def _execute(self, task: Task) -> CompletedTask[Task] | None:
-        """Run one task; return None after an error."""
-        if self._error is not None:
-            return None
-        began_ns = now_ns()
-        try:
-            self._do(task)
-        except BaseException as error:  # noqa: BLE001  raised by whoever hands over or waits
-            self._error = error
-            return None
-        return CompletedTask(task, began_ns, now_ns())
-
-
-class SameThread(Generic[Task]):
-    """Runs submitted tasks at once, on the thread that submits them."""
-
-    def __init__(self, do: Callable[[Task], None]) -> None:
-        self._do = do
-        self._done: list[CompletedTask[Task]] = []
+            completed = None
+            if self._error is None:
+                try:
+                    completed = self._timed(task)
+                except BaseException as error:  # noqa: BLE001  raised by whoever submits or waits
+                    self._error = error
+            self._done.put(completed)
 
     @torch.no_grad()
-    def submit(self, task: Task) -> None:
+    def _timed(self, task: Task) -> CompletedTask[Task]:
         began_ns = now_ns()
         self._do(task)
-        self._done.append(CompletedTask(task, began_ns, now_ns()))
-
-    def wait(self) -> list[CompletedTask[Task]]:
-        """Return all tasks submitted since the last call."""
-        done, self._done = self._done, []
-        return done
-
-    def close(self) -> None:
-        """Do nothing: there is no thread."""
+        return CompletedTask(task, began_ns, now_ns())
 
 
 def times_of(completed: Sequence[CompletedTask[Task]], computed_ns: int) -> ReduceTimes:

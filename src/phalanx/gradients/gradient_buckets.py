@@ -101,43 +101,14 @@ class BucketOrder:
         return range(first, self._next)
 
 
-class GradientBuckets:
-    """All buckets of a model, filled in their order; missing gradients are taken as they are."""
-
-    def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        plan: Sequence[Sequence[int]],
-        memory: Callable[[int], Tensor],
-    ) -> None:
-        """plan: numbers of the parameters of each bucket; memory: gives a bucket its bytes."""
-        chosen = [[parameters[number] for number in numbers] for numbers in plan]
-        self.buckets = [
-            Bucket(number, some, memory(sum(p.nbytes for p in some)))
-            for number, some in enumerate(chosen)
-        ]
-        self._order = BucketOrder(chosen)
-
-    def begin(self) -> None:
-        """Begin a backward pass."""
-        self._order.begin()
-        for bucket in self.buckets:
-            bucket.begin()
-
-    def mark_param_ready(self, parameter: Tensor) -> list[Bucket]:
-        """Mark a gradient as ready; return the buckets that are filled, as `BucketOrder` has it."""
-        numbers = self._order.mark_ready(parameter)
-        return self._filled(numbers) if numbers else []
-
-    def flush(self) -> list[Bucket]:
-        """End the backward pass; return the remaining buckets."""
-        return self._filled(self._order.flush())
-
-    def _filled(self, numbers: range) -> list[Bucket]:
-        complete = self.buckets[numbers.start : numbers.stop]
-        for bucket in complete:
-            bucket.copy_in()
-        return complete
+def make_buckets(
+    members: Sequence[Sequence[Tensor]], memory: Callable[[int], Tensor]
+) -> list[Bucket]:
+    """Return a bucket of the parameters of each. memory: gives a bucket its bytes."""
+    return [
+        Bucket(number, some, memory(sum(parameter.nbytes for parameter in some)))
+        for number, some in enumerate(members)
+    ]
 
 
 def visible_memory(group: Group) -> Callable[[int], Tensor]:

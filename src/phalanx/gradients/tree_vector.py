@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -18,30 +17,14 @@ from phalanx.gradients.summation_tree import ADD, Exchange
 from phalanx.torch_backend.tensors import buffer_of
 
 
-class TreeVector(ABC):
-    """Lists of tensors as a flat vector, of which each rank sums a slice."""
-
-    is_finite: bool | None = None
-    """True if all of the last sums are; None where they were not checked."""
-    is_divided: bool = False
-    """True if a rank is given the sums that it owns alone; others are empty tensors."""
-
-    @abstractmethod
-    def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
-        """Return the sums. own: the lists of this rank's nodes. Collective."""
-
-    def close(self) -> None:  # noqa: B027  # memory of the process's own
-        """Drop the memory. Collective."""
-
-
-def make_tree_vector(
+def make_tree_vectors(
     world: World,
     likes: Sequence[Tensor],
     num_windows: int,
     owners: Sequence[int | None] | None = None,
-) -> TreeVector:
-    """Return a vector in shared memory where all ranks are on one node and have such, for exchanges
-    of at most `num_windows` terms; else one over messages. Collective.
+) -> Sequence[SharedTreeVector | MessageTreeVector]:
+    """Return one vector in shared memory where all ranks are on one node and have such, for
+    exchanges of at most `num_windows` terms; else some over messages. Collective.
 
     likes: real tensors of the shapes and types of a list. owners: of each, the only rank that needs
     its sum, None where all do; in shared memory all have all.
@@ -56,15 +39,37 @@ def make_tree_vector(
             num_windows=num_windows,
         )
         if buffer is not None:
-            return SharedTreeVector(likes, buffer, world.rank)
-    return MessageTreeVector(likes, world.group, owners)
+            return [SharedTreeVector(likes, buffer, world.rank)]
+    return message_vectors(range(len(likes)), likes, world.group, owners or [None] * len(likes))
 
 
-class SharedTreeVector(TreeVector):
+def message_vectors(
+    places: Sequence[int],
+    likes: Sequence[Tensor],
+    group: Group,
+    owners: Sequence[int | None],
+) -> list[MessageTreeVector]:
+    """Return vectors for these places of a list, one for each type."""
+    kinds: dict[tuple[torch.dtype, bool], list[int]] = {}
+    for place in places:
+        kinds.setdefault((likes[place].dtype, owners[place] is None), []).append(place)
+    vectors = []
+    for own in kinds.values():
+        owned = [owner for place in own if (owner := owners[place]) is not None]
+        vectors.append(MessageTreeVector(own, [likes[place] for place in own], group, owned))
+    return vectors
+
+
+class SharedTreeVector:
     """Vector in memory that the ranks of one node share: all read the sums from one place."""
+
+    is_finite: bool | None = None
+    """True if all of the last sums are, the same on every rank."""
+    is_divided = False
 
     def __init__(self, likes: Sequence[Tensor], buffer: FlatGradBuffer, rank: int) -> None:
         """buffer: of bytes, with one vector, for the sums."""
+        self.places = range(len(likes))
         self._buffer, self._rank = buffer, rank
         self._dtypes = [dtype_of(like.dtype).code for like in likes]
         total = torch.from_numpy(buffer.vectors[0])
@@ -74,6 +79,7 @@ class SharedTreeVector(TreeVector):
         ]
 
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
+        """Return the sums. own: the tensors of each of this rank's nodes. Collective."""
         parts = [plain(tensor) for tensors in own for tensor in tensors]
         num_terms = exchange.num_terms
         self.is_finite = self._buffer.sum_in_order(
@@ -87,41 +93,23 @@ class SharedTreeVector(TreeVector):
         return self._views
 
     def close(self) -> None:
+        """Drop the memory. Collective."""
         self._views.clear()
         self._buffer.close()
 
 
-class MessageTreeVector(TreeVector):
-    """Vectors of this rank's own, one of each type: any number of nodes."""
+class MessageTreeVector:
+    """Vector of this rank's own, of tensors of one type, of which each rank sums a slice: the
+    tensors that it owns, or a share. Any number of nodes."""
+
+    is_finite = None  # not checked
 
     def __init__(
-        self, likes: Sequence[Tensor], group: Group, owners: Sequence[int | None] | None = None
+        self, places: Sequence[int], likes: Sequence[Tensor], group: Group, owners: Sequence[int]
     ) -> None:
-        """owners: of the likes, as `make_tree_vector` has them."""
-        self.is_divided = owners is not None
-        owners = owners or [None] * len(likes)
-        places: dict[tuple[torch.dtype, bool], list[int]] = {}
-        for place, (like, owner) in enumerate(zip(likes, owners, strict=True)):
-            places.setdefault((like.dtype, owner is None), []).append(place)
-        self._places = list(places.values())
-        self._vectors = []
-        for own in self._places:
-            owned = [owner for place in own if (owner := owners[place]) is not None]
-            self._vectors.append(_TypedVector([likes[place] for place in own], group, owned))
-
-    def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
-        found: dict[int, Tensor] = {}
-        for places, vector in zip(self._places, self._vectors, strict=True):
-            typed = [[tensors[place] for place in places] for tensors in own]
-            found.update(zip(places, vector.reduce(typed, exchange), strict=True))
-        return [found[place] for place in sorted(found)]
-
-
-class _TypedVector:
-    """Vector of tensors of one type, of which each rank sums a slice: its tensors, or a share."""
-
-    def __init__(self, likes: Sequence[Tensor], group: Group, owners: Sequence[int]) -> None:
         """owners: of the likes; none: every rank is given all sums."""
+        self.places, self.is_divided = places, bool(owners)
+        """Places of the tensors in the lists; True if other ranks' sums are empty tensors."""
         self._likes, self._group, self._owners = likes, group, owners
         alignment = CACHE_LINE_BYTES // likes[0].itemsize  # as of tensors by themselves
         sizes = [like.numel() for like in likes]
@@ -141,6 +129,7 @@ class _TypedVector:
         ]
 
     def reduce(self, own: Sequence[Sequence[Tensor]], exchange: Exchange) -> list[Tensor]:
+        """Return the sums, as `SharedTreeVector.reduce`."""
         group, like = self._group, self._likes[0]
         mine = self._slices[group.rank]
         flat = like.new_zeros(len(own), self._length)
@@ -152,6 +141,9 @@ class _TypedVector:
         group.all_to_all(list(map(buffer_of, terms)), list(map(buffer_of, parts)))
         sums = evaluate([term for rows in terms for term in rows], exchange.expression)
         return self._own_views(sums) if self._owners else self._gather(sums)
+
+    def close(self) -> None:
+        """Do nothing: the memory is of the process's own."""
 
     def _own_views(self, sums: Tensor) -> list[Tensor]:
         first, nothing = self._slices[self._group.rank].start, sums.new_empty(0, 2)

@@ -20,9 +20,8 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.recovery import Recovery
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.overlapped_tree_reducer import OverlappedTreeReducer
 from phalanx.gradients.reducer import ReduceTimes, dense_gradient
-from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.gradients.tree_reducer import OverlappedTreeReducer, TreeReducer
 from phalanx.jobs.survival import num_spares
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.run_group import RunGroup

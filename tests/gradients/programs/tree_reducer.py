@@ -12,8 +12,7 @@ from phalanx.comm.errors import MismatchError
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.overlapped_tree_reducer import OverlappedTreeReducer
-from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.gradients.tree_reducer import OverlappedTreeReducer, TreeReducer
 
 NUM_LEAVES, STEPS = 11, 12
 LIKES = [
