@@ -21,8 +21,7 @@ from torch.optim import Optimizer
 
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.fused import FusedOptimizerStep
-from phalanx.gradients.fused_over_nodes import LaneOptimizerStep, uneven_nodes
+from phalanx.gradients.fused import FusedOptimizerStep, LaneOptimizerStep, uneven_nodes
 from phalanx.gradients.norms import find_nonfinite
 from phalanx.gradients.reducer import dense_gradient
 from phalanx.parallel.costs import shared_memory_costs

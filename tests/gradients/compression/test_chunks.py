@@ -8,9 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from phalanx.gradients.compression import chunks
-from phalanx.gradients.compression.chunks import CHUNK_BYTES, MAX_CHUNKS, ShardChunks, shards_of
+from phalanx.gradients.compression import codec_compressor
 from phalanx.gradients.compression.codec import BFloat16, BlockInt8, Codec, Float32, ScaledFloat16
+from phalanx.gradients.compression.codec_compressor import (
+    CHUNK_BYTES,
+    MAX_CHUNKS,
+    ShardChunks,
+    shards_of,
+)
 from phalanx.gradients.compression.make import make_compressor
 from tests.conftest import Ranks
 from tests.gradients.compression.thread_backend import ThreadBackend, run
@@ -62,7 +67,7 @@ def test_chunks_change_no_bit(name: str, size: int, monkeypatch: pytest.MonkeyPa
         return sums
 
     whole = run(size, program)
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1500)
+    monkeypatch.setattr(codec_compressor, "CHUNK_BYTES", 1500)
     assert ShardChunks(20_011, size, BlockInt8()).num_chunks >= 4
     for sums in run(size, program):
         assert all(map(torch.equal, sums, whole[0]))

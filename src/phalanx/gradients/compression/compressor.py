@@ -1,13 +1,15 @@
-"""Compressors: how a bucket of gradients is sent and summed."""
+"""Compressors: how a bucket of gradients is sent and summed, and their working memory."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import torch
 from torch import Size, Tensor
 
+from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of
 from phalanx.comm.traffic import all_reduce_traffic
 
 
@@ -145,3 +147,43 @@ def _nothing() -> None:
 def count_of(shapes: Sequence[Size]) -> int:
     """Return the number of values in a bucket of parameters of `shapes`."""
     return sum(shape.numel() for shape in shapes)
+
+
+class Scratch:
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+
+    def bytes(self, name: str, count: int) -> Tensor:
+        """Return (count,) uint8; its content stays until the name is used again."""
+        memory = self._memory.get(name)
+        if memory is None or len(memory) < count:
+            memory = self._memory[name] = torch.empty(count, dtype=torch.uint8)
+        return memory[:count]
+
+    def floats(self, name: str, count: int) -> Tensor:
+        """Return (count,) float32."""
+        return self.bytes(name, 4 * count).view(torch.float32)
+
+    def parts(self, name: str, num_bytes: Sequence[int]) -> list[Tensor]:
+        """Return one (n,) uint8 for each n, each at the beginning of a cache line."""
+        starts = aligned_starts_of(num_bytes, CACHE_LINE_BYTES)
+        whole = self.bytes(name, starts[-1])
+        return [whole[start : start + n] for start, n in zip(starts, num_bytes, strict=False)]
+
+    @contextmanager
+    def as_float32(self, values: Tensor) -> Iterator[Tensor]:
+        """Give `values` themselves, or, where they are of another type, a copy that is copied
+        back."""
+        if values.dtype == torch.float32:
+            yield values
+            return
+        copy = self.floats("float32", len(values))
+        copy.copy_(values)
+        yield copy
+        values.copy_(copy)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Return whether all values are finite, in one pass; a sum that overflows counts as not
+    finite."""
+    return bool(torch.isfinite(values.sum()))

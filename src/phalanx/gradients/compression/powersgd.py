@@ -10,8 +10,7 @@ from torch import Size, Tensor
 
 from phalanx.gradients.compression.codec import Float32
 from phalanx.gradients.compression.codec_compressor import CodecAllReduce, ErrorFeedback
-from phalanx.gradients.compression.compressor import Compressor, ReduceBackend
-from phalanx.gradients.compression.scratch import Scratch, is_finite
+from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Scratch, is_finite
 
 _DEPENDENT = 1e-5
 """A column is linearly dependent on those before it if less than this part of its norm remains:

@@ -9,8 +9,13 @@ import torch
 from torch import Size, Tensor
 
 from phalanx.gradients.compression.coding import select_largest
-from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, count_of
-from phalanx.gradients.compression.scratch import Scratch, is_finite
+from phalanx.gradients.compression.compressor import (
+    Compressor,
+    ReduceBackend,
+    Scratch,
+    count_of,
+    is_finite,
+)
 from phalanx.torch_backend.tensors import buffer_of
 
 

@@ -11,8 +11,8 @@ from phalanx.comm.link import Link
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
 from phalanx.gradients.compression.backends import GroupBackend
-from phalanx.gradients.compression.chunks import ShardChunks
 from phalanx.gradients.compression.codec import BlockInt8
+from phalanx.gradients.compression.codec_compressor import ShardChunks
 from phalanx.gradients.compression.make import make_compressor
 
 RANK, SIZE = COMM_WORLD.Get_rank(), COMM_WORLD.Get_size()
