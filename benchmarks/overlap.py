@@ -36,7 +36,7 @@ from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.mpi import MPI
-from phalanx.parallel.replica_options import Overlap
+from phalanx.parallel.options import Overlap
 from phalanx.parallel.step import Batch, StepResult
 from phalanx.run.memory import keep_freed_memory
 

@@ -90,7 +90,7 @@ def test_another_strategy_is_a_file_and_its_options() -> None:
     room = "phalanx.parallel"
     options = next(
         node
-        for node in ast.parse(MODULES[f"{room}.replica_options"].read_text()).body
+        for node in ast.parse(MODULES[f"{room}.options"].read_text()).body
         if isinstance(node, ast.ClassDef) and node.name == "LocalOptions"
     )
     own = (options.end_lineno or 0) - options.lineno + 1

@@ -12,7 +12,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape
-from phalanx.parallel.replica_options import ServerOptions
+from phalanx.parallel.options import ServerOptions
 from phalanx.parallel.server import Server
 from phalanx.train.config import TrainConfig
 from phalanx.train.validate import validate

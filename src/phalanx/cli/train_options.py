@@ -10,13 +10,15 @@ from cyclopts import Group, Parameter
 
 from phalanx.cli import strategy_help
 from phalanx.cli.strategy_help import strategy_panel
-from phalanx.parallel.mesh_options import (
+from phalanx.parallel.options import (
     BackendOptions,
+    LocalOptions,
+    MpiOptions,
     PipelineOptions,
+    ServerOptions,
     ShardOptions,
     TensorOptions,
 )
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions

@@ -76,6 +76,7 @@ class Bitwise(Strategy):
         # Weighted losses, weights, correct predictions.
         self._losses = torch.zeros(3, dtype=torch.float64, device="cpu")
         self._tree_reducer = self._make_reducer()
+        self._closing.callback(self._tree_reducer.close)
 
     def _make_reducer(self) -> TreeReducer:
         world = self.group.world if isinstance(self.group, WorldGroup) else None
@@ -204,12 +205,6 @@ class Bitwise(Strategy):
 
     def synchronize_buffers(self) -> None:
         """Do nothing: they are the same after every step."""
-
-    def close(self) -> None:
-        if self._tree_reducer is not None:
-            self._tree_reducer.close()
-            self._tree_reducer = None
-        super().close()
 
 
 def check_batch_norm(model: nn.Module) -> None:

@@ -76,6 +76,7 @@ class BitwiseSharded(Bitwise):
         self._shared_s = 0.0
         self._living: Sequence[int] = ()  # ranks among which the shards were held last
         self._restored_in = world
+        self._shards: list[Tensor] = []
         self._copies: dict[int, Tensor] = {}
         """Local copies of parameters owned by other ranks in shared memory, by parameter index."""
 
@@ -83,6 +84,7 @@ class BitwiseSharded(Bitwise):
         """Raises: UserError for an optimizer that may update parameters jointly."""
         check_by_parameter(rule, self.name)
         super().prepare(model, rule)
+        self._closing.callback(self._leave_memory)
         self._allocate([parameter.nbytes for parameter in self._parameters])
         for view, parameter in zip(self._views, self._parameters, strict=True):
             view.copy_(parameter.detach())  # the same by each rank that sees the memory
@@ -170,12 +172,10 @@ class BitwiseSharded(Bitwise):
         """Number of ranks that hold the parameters' memory together."""
         return self._holders.num_shards if self._place.is_shared else 1
 
-    def close(self) -> None:
-        if self._tree_reducer is not None:
-            for parameter in self._parameters:  # their memory may be one that others see
-                parameter.data = parameter.data.clone()
-            self._shards.clear()
-        super().close()
+    def _leave_memory(self) -> None:
+        for parameter in self._parameters:  # their memory may be one that others see
+            parameter.data = parameter.data.clone()
+        self._shards.clear()
 
     def _owners_of_gradients(self) -> Sequence[int] | None:
         if not self._place.are_owners_alone or is_fault_tolerant():

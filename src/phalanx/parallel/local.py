@@ -20,7 +20,7 @@ from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.parallel.costs import local_costs
 from phalanx.parallel.optimizer import OptimizerSource
-from phalanx.parallel.replica_options import LocalOptions
+from phalanx.parallel.options import LocalOptions
 from phalanx.parallel.step import Batch, StateBytes, StepOptions, storage_bytes
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters
@@ -75,6 +75,7 @@ class Local(Strategy):
         self._shared = self._flat_parameters.clone()
         if self.size > 1:
             self._reducer = make_reducer(self._world, [self._shared])
+            self._closing.callback(self._reducer.close)
             self.collective = self._reducer.name
         self._outer = SGD(
             [self._shared],
@@ -180,9 +181,3 @@ class Local(Strategy):
             inner.gradients,
             inner.optimizer + storage_bytes([v for v in outer if isinstance(v, Tensor)]),
         )
-
-    def close(self) -> None:
-        if self._reducer is not None:
-            self._reducer.close()
-            self._reducer = None
-        super().close()

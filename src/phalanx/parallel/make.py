@@ -24,11 +24,10 @@ from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
-from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.mpi import MPI
+from phalanx.parallel.options import MeshOptions, MpiOptions
 from phalanx.parallel.parameter_memory import NodeMemory, ParameterMemory
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.replica_options import MpiOptions
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup

@@ -19,7 +19,7 @@ from phalanx.gradients.norms import square_of
 from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
 from phalanx.parallel.costs import all_reduce_formula, data_parallel_costs
 from phalanx.parallel.optimizer import OptimizerSource
-from phalanx.parallel.replica_options import Overlap
+from phalanx.parallel.options import Overlap
 from phalanx.parallel.step import StepOptions, SummedLoss, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup
@@ -35,6 +35,8 @@ class MPI(Strategy):
     """
 
     recomputes = True
+    reducer: GradReducer
+    """Set by `prepare`."""
 
     def __init__(
         self,
@@ -56,14 +58,13 @@ class MPI(Strategy):
             is_worth_hiding(world) if overlap == "auto" else overlap == "on"
         )
         self._bucket_bytes = bucket_bytes
-        self._reducer: GradReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raise UserError when the ranks cannot sum in the way that is asked for."""
         super().prepare(model, rule)
         self.group.broadcast_model(model)
         try:
-            self._reducer = make_reducer(
+            self.reducer = make_reducer(
                 self._world,
                 self._parameters,
                 self._compressor,
@@ -71,15 +72,11 @@ class MPI(Strategy):
                 bucket_bytes=self._bucket_bytes,
                 overlaps=self._overlaps,
             )
-            self.collective = self._reducer.name
-            self.sums_losses = self._reducer.carried is not None
+            self._closing.callback(self.reducer.close)
+            self.collective = self.reducer.name
+            self.sums_losses = self.reducer.carried is not None
         except ValueError as error:
             raise UserError(f"--all-reduce {self._method}: {error}; leave it out") from error
-
-    @property
-    def reducer(self) -> GradReducer:
-        assert self._reducer is not None, "prepare() comes first"
-        return self._reducer
 
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
@@ -115,9 +112,3 @@ class MPI(Strategy):
 
     def load_rank_local_state(self, state: RankLocalState) -> bool:
         return self.reducer.load_rank_local_state(state)
-
-    def close(self) -> None:
-        if self._reducer is not None:
-            self._reducer.close()
-            self._reducer = None
-        super().close()

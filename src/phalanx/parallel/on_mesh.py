@@ -36,8 +36,8 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
-from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.optimizer import OptimizerSource, optimizer_of_parts, torch_optimizer
+from phalanx.parallel.options import MeshOptions
 from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
     explain_parts,

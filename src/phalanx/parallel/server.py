@@ -23,11 +23,13 @@ from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite, squ
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.costs import server_costs, worker_costs
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
-from phalanx.parallel.replica_options import ServerOptions
-from phalanx.parallel.serving.clocks import Clocks
-from phalanx.parallel.serving.protocol import (
+from phalanx.parallel.options import ServerOptions
+from phalanx.parallel.serving import (
     HEADER_BYTES,
+    Clocks,
     Header,
+    ServerShard,
+    export_optimizer_state,
     push_and_pull,
     receive_gradient,
     receive_header,
@@ -35,7 +37,6 @@ from phalanx.parallel.serving.protocol import (
     send_state,
     send_weights,
 )
-from phalanx.parallel.serving.server_shard import ServerShard, export_optimizer_state
 from phalanx.parallel.step import Batch, StateBytes, StepOptions, storage_bytes
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters, views_of
@@ -151,6 +152,7 @@ class Server(Strategy):
             self._peers = self._world.group.subgroup(
                 range(self._workers, self.size), name="servers"
             )
+            self._closing.callback(self._peers.close)
             self._peers.traffic = None  # it serves checkpoints, not training
 
     def serve(self, num_steps: int) -> None:
@@ -237,9 +239,3 @@ class Server(Strategy):
             storage_bytes([self._slots]),
             storage_bytes(self._shard.state_tensors()),
         )
-
-    def close(self) -> None:
-        if self._peers is not None:
-            self._peers.close()
-            self._peers = None
-        super().close()

@@ -25,11 +25,10 @@ from phalanx.gradients.fused import FusedOptimizerStep, LaneOptimizerStep, uneve
 from phalanx.gradients.norms import find_nonfinite
 from phalanx.gradients.reducer import dense_gradient
 from phalanx.parallel.costs import shared_memory_costs
-from phalanx.parallel.nonfinite import describe_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.parameter_memory import OneCopy
 from phalanx.parallel.step import Batch, StateBytes, StepOptions, SummedLoss
-from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.strategy import Strategy, describe_over_ranks
 from phalanx.parallel.vector import check_one_dtype
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
@@ -55,7 +54,6 @@ class Shared(Strategy):
             )
         super().__init__(WorldGroup(world), step_options)
         self._world = world
-        self._step: FusedOptimizerStep | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
@@ -65,16 +63,18 @@ class Shared(Strategy):
         sizes = [parameter.numel() for parameter in self._parameters]
         dtype = self._parameters[0].detach().numpy().dtype
         kind = FusedOptimizerStep if self._world.on_one_node else LaneOptimizerStep
-        self._step = kind.join(self._world, self._rule, sizes, dtype)
-        if self._step is None:
+        step = kind.join(self._world, self._rule, sizes, dtype)
+        if step is None:
             raise UserError(
                 "--strategy shared needs the compiled kernels and shared memory, and these ranks "
                 "lack one: use --strategy mpi (`phalanx doctor` says more)"
             )
-        self.collective = self._step.name
-        self.sums_losses = self._step.carried is not None
-        self._move_parameters(self._step)
-        self.optimizer = FusedOptimizer(self._parameters, self._step)
+        self._step = step
+        self.collective = step.name
+        self.sums_losses = step.carried is not None
+        self._move_parameters(step)
+        self.optimizer = FusedOptimizer(self._parameters, step)
+        self._closing.callback(self._leave_memory)
         self._one_copy = OneCopy(self._names, self._parameters)
 
     def _move_parameters(self, step: FusedOptimizerStep) -> None:
@@ -95,7 +95,6 @@ class Shared(Strategy):
         return 1.0
 
     def update(self) -> bool:
-        assert self._step is not None, "prepare() comes first"
         self._one_copy.check()
         if (carried := self._step.carried) is None:
             return self.optimizer.apply()
@@ -118,7 +117,6 @@ class Shared(Strategy):
         return describe_over_ranks(self.group, batch.step, own, loss, own, self._names)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        assert self._step is not None, "prepare() comes first"
         world, traffic = self._world, self._step.expected_traffic()
         formula, sharers = self._step.traffic_formula(), "p" if world.on_one_node else "k"
         return shared_memory_costs(self._trained, traffic, formula, world.local_size, sharers)
@@ -128,14 +126,11 @@ class Shared(Strategy):
         whole, sharers = super().state_bytes(), self._world.local_size
         return StateBytes(whole.parameters // sharers, whole.gradients, whole.optimizer // sharers)
 
-    def close(self) -> None:
-        if self._step is not None:
-            for parameter in self._parameters:
-                parameter.data = parameter.data.clone()
-            self.optimizer.state.clear()
-            self._step.close()
-            self._step = None
-        super().close()
+    def _leave_memory(self) -> None:
+        for parameter in self._parameters:
+            parameter.data = parameter.data.clone()
+        self.optimizer.state.clear()
+        self._step.close()
 
 
 class FusedOptimizer(Optimizer):

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -16,9 +16,12 @@ from torch.optim import Optimizer
 from phalanx.comm import kernels
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
+    REMEDIES,
     NonFiniteGradients,
     are_finite,
     clip_factor,
+    describe_nonfinite,
+    describe_nonfinite_sums,
     numbers_of_nonfinite,
     square_of,
     sum_of_squares,
@@ -27,7 +30,6 @@ from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
 from phalanx.parallel.costs import Trained, data_parallel_costs
 from phalanx.parallel.loss import LossFunction
-from phalanx.parallel.nonfinite import NonFiniteGradientsError, describe_over_ranks
 from phalanx.parallel.optimizer import OptimizerSource, rule_of, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import (
@@ -153,6 +155,8 @@ class Strategy:
         self.rank, self.size = self.data_rank, self.data_size = group.rank, group.size
         self.coordinates = {"dp": group.rank}
         self._kernels = kernels.compiled()
+        self._closing = ExitStack()
+        """Releases what `prepare` has made, the last first."""
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
@@ -421,4 +425,36 @@ class Strategy:
 
     def close(self) -> None:
         """Release the strategy's resources and leave the group; the model keeps its parameters."""
+        self._closing.close()
         self.group.close()
+
+
+class NonFiniteGradientsError(UserError):
+    """Gradients that are not finite; all ranks that train together raise it."""
+
+    def __init__(self, why: str) -> None:
+        """why: step, ranks and a parameter."""
+        super().__init__(f"{why}; {REMEDIES}")
+        self.why = why
+
+
+def describe_over_ranks(
+    group: RunGroup,
+    step: int,
+    own: NonFiniteGradients | None,
+    loss: float,
+    summed: NonFiniteGradients,
+    names: Sequence[str],
+) -> str:
+    """Return rank 0's description of all ranks' non-finite gradients. Collective.
+
+    own: of this rank, before they were summed; None, on all ranks: not known any more. loss: of
+    this rank. summed: of the gradients over the ranks. names: of the parameters.
+    """
+    rows = group.gather(own or NonFiniteGradients(-1, 0, loss))
+    if rows is None:
+        return group.share("")
+    if own is None:
+        return group.share(describe_nonfinite_sums(step, [row[2] for row in rows], summed, names))
+    ranks = [NonFiniteGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
+    return group.share(describe_nonfinite(step, ranks, summed, names))

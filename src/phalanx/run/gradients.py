@@ -15,9 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.comm.errors import WaitTimeoutError
 from phalanx.errors import UserError
-from phalanx.parallel.nonfinite import NonFiniteGradientsError
 from phalanx.parallel.step import Batch, StepResult, SummedLoss, backward
-from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.strategy import NonFiniteGradientsError, Strategy
 from phalanx.run.agreement import check_together, first_text
 from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync

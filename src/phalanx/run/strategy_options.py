@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.parallel.mesh_options import (
+from phalanx.parallel.option_groups import default_options, refuse
+from phalanx.parallel.options import (
     BackendOptions,
+    LocalOptions,
     MeshOptions,
+    MpiOptions,
     PipelineOptions,
+    ServerOptions,
     ShardOptions,
     TensorOptions,
 )
-from phalanx.parallel.option_groups import default_options, refuse
-from phalanx.parallel.replica_options import LocalOptions, MpiOptions, ServerOptions
 
 StrategyName = Literal[
     "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"

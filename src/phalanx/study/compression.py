@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
-from phalanx.parallel.replica_options import Compression, Overlap
+from phalanx.parallel.options import Compression, Overlap
 from phalanx.records.configuration import check_counts, check_values
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import COUNT, TrainingRun

@@ -26,9 +26,9 @@ from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.options import LocalOptions, ServerOptions
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.staged import Staged
-from phalanx.parallel.replica_options import LocalOptions, ServerOptions
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared

@@ -20,8 +20,8 @@ from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh, parse_mesh
-from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.options import MeshOptions
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.step import IGNORED, Batch, StepOptions
 from phalanx.parallel.strategy import Strategy

@@ -18,10 +18,9 @@ from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
-from phalanx.parallel.mesh_options import MeshOptions
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
-from phalanx.parallel.replica_options import LocalOptions, ServerOptions
+from phalanx.parallel.options import LocalOptions, MeshOptions, ServerOptions
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch

@@ -17,7 +17,7 @@ from torch import nn
 
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.replica_options import ServerMode, ServerOptions
+from phalanx.parallel.options import ServerMode, ServerOptions
 from phalanx.parallel.server import Server
 from phalanx.parallel.step import Batch
 

@@ -14,7 +14,7 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.costs import stage_costs, step_traffic
 from phalanx.parallel.mesh import Mesh
-from phalanx.parallel.mesh_options import MeshOptions
+from phalanx.parallel.options import MeshOptions
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.pipeline.boundaries import Boundary, boundary_of_samples, outputs_of

@@ -17,7 +17,7 @@ from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import parse_mesh
-from phalanx.parallel.mesh_options import MeshOptions
+from phalanx.parallel.options import MeshOptions
 from phalanx.parallel.pipeline.engine import RECORDED_STEPS
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.staged import Staged

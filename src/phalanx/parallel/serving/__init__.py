@@ -1,1 +1,0 @@
-"""Decisions and state of a parameter server; `parallel/server.py` communicates."""
