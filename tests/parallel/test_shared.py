@@ -59,7 +59,7 @@ def test_ranks_without_kernels_are_refused(
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("link", "waited_in"),
-    [("", "the fused step"), long("10Gbit/s", "all_reduce number 2 of group lane")],
+    [("", "the fused step"), long("10Gbit/s", "all_reduce number 1 of group lane")],
 )
 def test_a_timeout_names_who_is_missing(
     ranks: Ranks,
