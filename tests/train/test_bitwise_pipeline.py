@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from phalanx.errors import UserError
-from phalanx.parallel.pipeline.bitwise import check_held
-from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
+from phalanx.parallel.pipeline.bitwise import BitwiseStage, check_held
 from phalanx.parallel.pipeline.chain import layers_of
 from phalanx.parallel.pipeline.exact_messages import TensorLayout, exact_copy
 from phalanx.parallel.pipeline.messages import Handover

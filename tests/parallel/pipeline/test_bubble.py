@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.orders import Action
-from phalanx.parallel.pipeline.timeline import simulate
+from phalanx.parallel.pipeline.timeline import ideal_bubble, simulate
 
 
 @given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 6), st.integers(0, 12))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import compress
 from typing import Any
 
 import torch
@@ -17,22 +19,20 @@ from torch import Tensor, nn
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.gradients.reducer import dense_gradient
+from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.parallel.bitwise import check_batch_norm
 from phalanx.parallel.costs import stage_costs
 from phalanx.parallel.optimizer import OptimizerSource
-from phalanx.parallel.pipeline.bitwise_stage import BitwiseStage
-from phalanx.parallel.pipeline.boundaries import boundary_of_samples
-from phalanx.parallel.pipeline.bubble import ideal_bubble
-from phalanx.parallel.pipeline.chain import check_chain, join_stages, layers_of, stage_of
-from phalanx.parallel.pipeline.costing import costs_on_all_ranks
+from phalanx.parallel.pipeline.chain import join_stages, stage_of
 from phalanx.parallel.pipeline.cutting import cut_evenly
-from phalanx.parallel.pipeline.engine import Pipeline
 from phalanx.parallel.pipeline.exact_messages import ExactMessages
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.pipeline.messages import Handover
 from phalanx.parallel.pipeline.orders import Action
-from phalanx.parallel.pipeline.stage import MicroBatchLoss
-from phalanx.parallel.pipeline.staged_model import StagedModel
-from phalanx.parallel.pipeline.timeline import duration_in_ticks
+from phalanx.parallel.pipeline.pipelined import Pipelined
+from phalanx.parallel.pipeline.stage import MicroBatchLoss, Stage
+from phalanx.parallel.pipeline.timeline import duration_in_ticks, ideal_bubble
 from phalanx.parallel.step import (
     Batch,
     StepOptions,
@@ -40,16 +40,137 @@ from phalanx.parallel.step import (
     SummedLoss,
     trained_parameters,
 )
-from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup
-from phalanx.records.events import ActionEvent, ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 from phalanx.torch_backend.threads import stop_filling_memory
+
+
+class BitwiseStage(Stage):
+    """Layers of a stage, and the sums of what the micro-batches of a step make of them.
+
+    Each micro-batch has buffers of its own, which begin with the values of the step before, and
+    random numbers of its own: their generator is seeded on the first stage, and its state goes from
+    stage to stage, once a layer has drawn from it.
+    """
+
+    def __init__(
+        self,
+        layers: nn.Module,
+        micro_batches: int,
+        seed_micro_batch: Callable[[int, int], None],
+        autocast: torch.dtype | None,
+    ) -> None:
+        """micro_batches: of a full global batch. seed_micro_batch: seeds PyTorch's generators for
+        (step, micro-batch)."""
+        super().__init__(layers)
+        self._num_leaves, self._seed, self._autocast = micro_batches, seed_micro_batch, autocast
+        self._buffers = list(layers.buffers())
+        self._is_averaged = [buffer.is_floating_point() for buffer in self._buffers]
+        numbers = {id(buffer): number for number, buffer in enumerate(self._buffers)}
+        self._places = [
+            (module, name, numbers[id(buffer)])
+            for module in layers.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        averaged = compress(self._buffers, self._is_averaged)
+        likes = [self._no_losses(), *self._parameters, *averaged]
+        self._reducer = TreeReducer(likes, micro_batches, None)
+        self._step, self._sizes = 0, dict[int, int]()
+        self._buffers_of: dict[int, Sequence[Tensor]] = {}
+        """Buffers by micro-batch, as its forward pass has left them."""
+        self._losses: dict[int, Tensor] = {}
+        """Weighted loss and weight by micro-batch."""
+
+    def begin(self, step: int, sizes: Mapping[int, int]) -> None:
+        super().begin(step, sizes)
+        self._step, self._sizes = step, dict(sizes)
+        self._buffers_of.clear()
+        self._losses.clear()
+        self._reducer.begin([range(self._num_leaves)], list(sizes))
+
+    def forward(self, number: int, given: Handover) -> Handover:
+        buffers = [buffer.clone() for buffer in self._buffers]
+        if given.random_state is None:
+            self._seed(self._step, number)
+        else:
+            torch.set_rng_state(given.random_state)
+        before = torch.get_rng_state()
+        self._place(buffers)
+        try:
+            with self._casting():
+                made = super().forward(number, given)
+        finally:
+            self._place(self._buffers)
+        self._buffers_of[number] = buffers
+        state = torch.get_rng_state()
+        has_drawn = given.random_state is not None or not torch.equal(state, before)
+        return made._replace(random_state=state if has_drawn else None)
+
+    def end_with(self, number: int, loss: MicroBatchLoss) -> None:
+        super().end_with(number, loss)
+        self._losses[number] = torch.tensor([loss.total, self._sizes[number]], dtype=torch.float64)
+
+    def backward(self, number: int, gradient: Tensor | None, *, is_last: bool) -> Handover | None:
+        """Add what a micro-batch makes to the sums, and return the gradient that goes back.
+
+        Raises: UserError where a layer draws random numbers.
+        """
+        before = torch.get_rng_state()
+        back = super().backward(number, gradient, is_last=is_last)
+        if not torch.equal(torch.get_rng_state(), before):
+            raise UserError(
+                "a layer draws random numbers in its backward pass: in a bitwise pipeline it would "
+                "draw other ones than in one process; take another strategy"
+            )
+        self._add(number)
+        return back
+
+    @torch.no_grad()
+    def _add(self, number: int) -> None:
+        gradients = [dense_gradient(parameter) for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        averaged = list(compress(self._buffers_of[number], self._is_averaged))
+        share = self._sizes[number] / sum(self._sizes.values())
+        scaled = torch._foreach_mul(averaged, share) if averaged else ()
+        losses = self._losses.get(number)
+        losses = self._no_losses() if losses is None else losses
+        self._reducer.add(number, [losses, *gradients, *scaled])
+
+    @torch.no_grad()
+    def end(self) -> Tensor:
+        """Give parameters and buffers the sums over the micro-batches; return that of weighted
+        losses and weights, (2,)."""
+        losses, *sums = self._reducer.reduce()
+        self._reducer.clear()
+        number = len(self._parameters)
+        for parameter, total in zip(self._parameters, sums[:number], strict=True):
+            parameter.grad = total
+        means, last = iter(sums[number:]), self._buffers_of[max(self._buffers_of)]
+        for buffer, is_averaged, value in zip(self._buffers, self._is_averaged, last, strict=True):
+            buffer.copy_(next(means) if is_averaged else value)
+        self._buffers_of.clear()
+        return losses
+
+    def _casting(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._autocast is None else torch.autocast("cpu", self._autocast)
+
+    def _place(self, buffers: Sequence[Tensor]) -> None:
+        """Have the layers use these buffers."""
+        for module, name, number in self._places:
+            module._buffers[name] = buffers[number]
+
+    @staticmethod
+    def _no_losses() -> Tensor:
+        return torch.zeros(2, dtype=torch.float64)
+
 
 Seeding = Callable[[int, int], None]
 """Seeds PyTorch's generators for (step, micro-batch)."""
 
 
-class BitwisePipeline(Strategy):
+class BitwisePipeline(Pipelined):
     """Stages of a model, each of which updates its own parameters as one process does.
 
     Every schedule gives the same bits. Those that compute the gradients of weights apart compute
@@ -58,7 +179,7 @@ class BitwisePipeline(Strategy):
 
     collective = "tree"
     name = "pipeline"
-    makes_steps = sums_losses = True
+    sums_losses = True
 
     def __init__(
         self,
@@ -88,21 +209,14 @@ class BitwisePipeline(Strategy):
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         check_batch_norm(model)
-        chain = layers_of(model, self._layer_names)
         state = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self.tensor_names = tuple(name.replace("_orig_mod.", "") for name in state)
+        chain, _, costs = self._measure(model, is_exact=True)
         check_held(state, chain)
-        sample = boundary_of_samples(self.sample, model).of(self._micro_batch_size).zero_()
-        if self.sample is not None:
-            check_chain(model, chain, self.sample, is_exact=True)
-        costs = costs_on_all_ranks(self._world, list(chain.values()), sample)
         self.group.broadcast_model(model)
         names = list(trained_parameters(model))
-        cut = cut_evenly(
-            costs,
-            [bool(trained_parameters(layer)) for layer in chain.values()],
-            self._layout.num_stages,
-        )
+        are_trained = [bool(trained_parameters(layer)) for layer in chain.values()]
+        cut = cut_evenly(costs, are_trained, self._layout.num_stages)
         parts = {n: stage_of(chain, cut[n]) for n in self._layout.stages_of(self.rank)}
         super().prepare(join_stages(list(parts.values())), rule)
         held_numbers = {name: number for number, name in enumerate(names)}
@@ -112,15 +226,8 @@ class BitwisePipeline(Strategy):
             self._stages[n] = BitwiseStage(
                 part, self._layout.micro_batches, self._seed_micro_batch, self.options.autocast
             )
-        self._pipeline = Pipeline(
-            self._layout,
-            self.rank,
-            self._stages,
-            ExactMessages(self._layout, self._world),
-            loss_of=self._loss_of,
-            clock_offset_s=self.group.clock().offset_ns / 1e9,
-        )
-        self.module = StagedModel(self.predict_everywhere)
+        messages = ExactMessages(self._layout, self._world)
+        self._pipeline = self._make_pipeline(self.rank, self._stages, messages, self._loss_of)
 
     # -- a step ------------------------------------------------------------------------------
 
@@ -157,7 +264,6 @@ class BitwisePipeline(Strategy):
         return None if outputs is None else outputs.float()
 
     def predict_everywhere(self, inputs: Tensor) -> Tensor:
-        """Return the outputs for `inputs` on every rank."""
         outputs = self.predict(inputs)
         return self._world.share(outputs, root=self._layout.last_rank)  # type: ignore[return-value]
 
@@ -168,21 +274,9 @@ class BitwisePipeline(Strategy):
 
     # -- around the steps --------------------------------------------------------------------
 
-    def synchronize_buffers(self) -> None:
-        """Do nothing: each is one rank's, and the same after every step."""
-
-    def actions(self) -> Sequence[ActionEvent]:
-        return self._pipeline.recorded_actions()
-
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         bubble = ideal_bubble(self._layout, whole_backward_in_ticks)
         return stage_costs(self._trained, bubble)
-
-    def close(self) -> None:
-        for stage in self._stages.values():
-            stage.close()
-        self._stages.clear()
-        super().close()
 
 
 def check_held(names: Sequence[str], layers: Mapping[str, nn.Module]) -> None:

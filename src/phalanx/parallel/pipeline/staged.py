@@ -14,34 +14,31 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.costs import stage_costs, step_traffic
 from phalanx.parallel.mesh import Mesh
-from phalanx.parallel.options import MeshOptions
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.optimizer import OptimizerSource
-from phalanx.parallel.pipeline.boundaries import Boundary, boundary_of_samples, outputs_of
-from phalanx.parallel.pipeline.bubble import ideal_bubble
-from phalanx.parallel.pipeline.chain import check_chain, join_stages, layers_of, stage_of
-from phalanx.parallel.pipeline.costing import costs_on_all_ranks
+from phalanx.parallel.options import MeshOptions
+from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
+from phalanx.parallel.pipeline.chain import join_stages, stage_of
 from phalanx.parallel.pipeline.cutting import cut_evenly
-from phalanx.parallel.pipeline.engine import Pipeline, summed
+from phalanx.parallel.pipeline.engine import summed
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import TensorMessages
-from phalanx.parallel.pipeline.staged_model import StagedModel
+from phalanx.parallel.pipeline.pipelined import Pipelined
+from phalanx.parallel.pipeline.timeline import ideal_bubble
 from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.step import Batch, StepOptions, StepResult, equally_many
 from phalanx.parallel.tensor import pairs_of_children
 from phalanx.parallel.world_group import running_statistics
-from phalanx.records.events import ActionEvent, ExpectedCosts
+from phalanx.records.events import ExpectedCosts
 
 
-class Staged(OnMesh):
+class Staged(Pipelined, OnMesh):
     """A mesh whose axis pp has several ranks.
 
     The model is cut where its stages cost alike, as measured on rank 0; `model` is what this rank
     holds, under the names of the whole model.
     """
-
-    makes_steps = True
 
     def __init__(
         self,
@@ -64,16 +61,14 @@ class Staged(OnMesh):
         self.counts_samples = self.counts_samples and self._place == layout.last_rank
 
     def _divide(self, model: nn.Module) -> nn.Module:
-        chain, sample = layers_of(model, self._layer_names), boundary_of_samples(self.sample, model)
-        layers = list(chain.values())
-        if self.sample is not None:
-            check_chain(model, chain, self.sample, is_exact=False)
-        micro_batch = sample.of(self._micro_batch_size).zero_()
-        costs = costs_on_all_ranks(self._world, layers, micro_batch)
+        chain, samples, costs = self._measure(model, is_exact=False)
         cut = self._cut(chain, costs)
-        outputs = outputs_of(layers, micro_batch)
+        outputs = outputs_of(list(chain.values()), samples)
         self._outputs = outputs[-1]
-        boundaries = [sample, *(self._divided(outputs[stage[-1]]) for stage in cut[:-1])]
+        boundaries = [
+            Boundary(tuple(samples.shape[1:]), samples.dtype),
+            *(self._divided(outputs[stage[-1]]) for stage in cut[:-1]),
+        ]
         stages = {number: stage_of(chain, cut[number]) for number in self._numbers}
         for stage in stages.values():
             self._split(stage)
@@ -81,13 +76,11 @@ class Staged(OnMesh):
         self._stages = list(stages.values())
         group = self._devices["pp"].get_group()
         self._inner_boundaries = boundaries[1:]
-        self._pipeline = Pipeline(
-            self._layout,
+        self._pipeline = self._make_pipeline(
             self._place,
             {number: MeshStage(stage) for number, stage in stages.items()},
             TensorMessages(self._layout, group, boundaries),
-            loss_of=summed(self.loss),
-            clock_offset_s=self.group.clock().offset_ns / 1e9,
+            summed(self.loss),
         )
         return join_stages(self._stages)
 
@@ -128,10 +121,6 @@ class Staged(OnMesh):
                 "them (LayerNorm, GroupNorm), or another strategy"
             )
         super().prepare(model, rule)
-        self.module = StagedModel(self.predict_everywhere)
-
-    def synchronize_buffers(self) -> None:
-        """Do nothing: stages have no buffers that change."""
 
     # -- a step ------------------------------------------------------------------------------
 
@@ -149,7 +138,6 @@ class Staged(OnMesh):
         return logits
 
     def predict_everywhere(self, inputs: Tensor) -> Tensor:
-        """Return the outputs for `inputs` on every rank of the pipeline."""
         outputs = self.predict(inputs)
         if outputs is None:
             outputs = self._outputs.of(len(inputs))
@@ -162,9 +150,6 @@ class Staged(OnMesh):
         states: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(states, own, group=group)
         return {name: value for state in states for name, value in state.items()}
-
-    def actions(self) -> Sequence[ActionEvent]:
-        return self._pipeline.recorded_actions()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:
         """Return expected bytes where pp is the only axis; the bubble in any case."""

@@ -27,13 +27,13 @@ from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.costs import step_traffic
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.chain import join_stages, layers_of, stage_of
-from phalanx.parallel.pipeline.costing import measured_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline, summed
 from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
 from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import TensorMessages
 from phalanx.parallel.pipeline.orders import Action, orders_of
+from phalanx.parallel.pipeline.pipelined import measured_costs
 from phalanx.parallel.step import Batch, split_micro_batches
 
 NUM_STEPS = 12
