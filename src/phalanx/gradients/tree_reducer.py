@@ -131,9 +131,11 @@ class TreeReducer:
             self._vectors = make_tree_vectors(
                 self._world, self._likes, self._num_windows, self._owners_of_sums
             )
+        own = [self._sums[node] for node in exchange.nodes[self._world.rank]]
+        if len(self._vectors) == 1:  # of all places, in their order
+            return self._as_complex(self._vectors[0].reduce(own, exchange))
         found: dict[int, Tensor] = {}
         for vector in self._vectors:
-            own = [self._sums[node] for node in exchange.nodes[self._world.rank]]
             typed = [[tensors[place] for place in vector.places] for tensors in own]
             found.update(zip(vector.places, vector.reduce(typed, exchange), strict=True))
         return self._in_order(found)
