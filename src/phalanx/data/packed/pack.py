@@ -16,8 +16,7 @@ from phalanx.data.packed.damage import DamagedError, describe_outcome
 from phalanx.data.packed.decode import decode_image
 from phalanx.data.packed.index import Field, element, sample_bytes
 from phalanx.data.packed.index_file import read_index
-from phalanx.data.packed.part_reader import PartReader
-from phalanx.data.packed.span_table import Indices, LocatedParts
+from phalanx.data.packed.part_reader import Indices, LocatedParts, PartReader
 
 
 class Pack:

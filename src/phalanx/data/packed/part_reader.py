@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.checked_reads import SpanBatch, compiled, read_spans
 from phalanx.data.packed.damage import WHAT_TO_DO, DamagedError
-from phalanx.data.packed.index import PackIndex, sample_bytes
+from phalanx.data.packed.index import PackIndex, sample_bytes, table_dtype
 from phalanx.data.packed.open_files import FileKey, OpenFile, OpenFiles
-from phalanx.data.packed.span_table import Indices, LocatedParts, SpanTable
 from phalanx.errors import UserError
-from phalanx.records.regular_file import readable
+from phalanx.records.regular_file import read_regular, readable
+
+Indices = NDArray[np.int64]
 
 SAMPLES_AT_ONCE = 128
 """Samples per read where there are more shards than that, which bounds a reader's open files."""
@@ -27,21 +31,77 @@ MAPPED_BYTES = 64 * 2**20
 Mapped pages count towards the process's memory, so larger packs are read with system calls, which
 cost half a microsecond a sample."""
 
+NOWHERE = 1 << 62
+"""An offset beyond every file, for parts whose table entry is invalid."""
+
+
+class LocatedParts(NamedTuple):
+    """One field of some samples, (n,) each, and its location."""
+
+    file: int
+    """Number of the file in each shard."""
+    samples: Indices
+    shards: Indices
+    offsets: Indices
+    sizes: Indices
+    crcs: NDArray[np.uint32]
+
 
 class PartReader:
-    """Reader of one pack's files. Thread-safe."""
+    """Reader of one pack's files. Thread-safe.
+
+    Memory: 4 bytes a part, and 8 more where samples differ in size, of the shards used so far.
+    """
 
     def __init__(
         self, index: PackIndex, path_of: Callable[[int, int], Path], *, is_strict: bool
     ) -> None:
         """path_of: (shard, number of the file) → its path. is_strict: damage ends the reading."""
         self._index, self._path_of, self._is_strict = index, path_of, is_strict
-        self._table = SpanTable(index, path_of)
         self._files = OpenFiles(path_of, mapped_files(index, MAPPED_BYTES), limit=OPEN_FILES)
-        num_files = len(index.shards) * len(index.fields)
-        self._stay_open = num_files <= OPEN_FILES // 2
+        self._stay_open = len(index.shards) * len(index.fields) <= OPEN_FILES // 2
         self._sizes = [sample_bytes(field) for field in index.fields]
-        self.first_samples, self.locate = self._table.first_samples, self._table.locate
+        counts = [shard.num_samples for shard in index.shards]
+        self.first_samples = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._file_bytes = np.array(
+            [[file.bytes for file in shard.files[1:]] for shard in index.shards], np.int64
+        ).T
+        sizes = [size or 0 for size in self._sizes]
+        self._headers = np.ascontiguousarray(self._file_bytes - np.outer(sizes, counts))
+        """Bytes before the first sample, of each field and shard."""
+        # Untouched pages cost nothing.
+        self._rows = np.zeros(index.num_samples, table_dtype(index.fields))
+        """Tables of the shards, each read at its first use."""
+        self._is_read = np.zeros(len(index.shards), bool)
+        self._lock = threading.Lock()
+
+    def locate(self, field: int, indices: Indices) -> LocatedParts:
+        """Return the location of a field of these samples.
+
+        Raises: IndexError for a sample that does not exist; UserError when a shard's table is
+                missing or not as it was packed.
+        """
+        samples = np.ascontiguousarray(indices, np.int64)
+        num_samples = self._index.num_samples
+        if samples.size and not 0 <= samples.min() <= samples.max() < num_samples:
+            wrong = samples[(samples < 0) | (samples >= num_samples)][0]
+            raise IndexError(f"there is no sample {wrong}: the pack has {num_samples}")
+        shards = np.searchsorted(self.first_samples, samples, side="right") - 1
+        if not self._is_read[shards].all():
+            for shard in np.unique(shards[~self._is_read[shards]]).tolist():
+                self._read_table(shard)
+        size, name = self._sizes[field], self._index.fields[field].name
+        crcs, rows = self._rows[f"{name}.crc"][samples], samples - self.first_samples[shards]
+        if size is not None:
+            offsets = self._headers[field, shards] + rows * size
+            sizes = np.full(len(samples), size, np.int64)
+            return LocatedParts(1 + field, samples, shards, offsets, sizes, crcs)
+        ends = self._rows[f"{name}.end"]
+        starts = np.where(rows > 0, ends[samples - 1], 0)
+        sizes = ends[samples] - starts
+        makes_sense = (starts >= 0) & (sizes > 0) & (sizes <= self._file_bytes[field, shards])
+        offsets, sizes = np.where(makes_sense, starts, NOWHERE), np.where(makes_sense, sizes, 1)
+        return LocatedParts(1 + field, samples, shards, offsets, sizes, crcs)
 
     def check_files(self) -> None:
         """Check that all files exist, and where the reader is strict that they have their sizes.
@@ -82,16 +142,23 @@ class PartReader:
         files takes a few dozen operations on small arrays, which for batches of small samples is
         most of the time.
         """
-        module, size, table = compiled(), self._sizes[field], self._table
+        module, size, index = compiled(), self._sizes[field], self._index
         if module is None or not size or not self._stay_open:
             return False
-        shards = self._files.open_shards(1 + field, len(self._index.shards))
+        try:
+            opened = self._files.of_shards(1 + field, len(index.shards))
+        except OSError:
+            return False
+        dtype = self._rows.dtype
+        assert dtype.fields is not None, "a checksum for each field"
         return bool(
             module.read_samples(
-                table.first_samples,
-                shards.numbers,
-                table.headers[field],
-                *table.entries(field),
+                self.first_samples,
+                opened.numbers,
+                self._headers[field],
+                self._rows.view(np.uint8),
+                dtype.itemsize,
+                dtype.fields[f"{index.fields[field].name}.crc"][1],
                 size,
                 np.ascontiguousarray(indices, np.int64),
                 out,
@@ -132,6 +199,25 @@ class PartReader:
             *files, located.offsets[rows], located.sizes[rows], destinations, located.crcs[rows]
         )
         return read_spans(spans, out)
+
+    def _read_table(self, number: int) -> None:
+        with self._lock:
+            if self._is_read[number]:
+                return
+            shard, path = self._index.shards[number], self._path_of(number, 0)
+            with readable(path):
+                content = read_regular(path)
+            rows = self._rows[self.first_samples[number] : self.first_samples[number + 1]]
+            if (
+                len(content) < rows.nbytes
+                or hashlib.sha256(content).hexdigest() != shard.files[0].sha256
+            ):
+                raise UserError(
+                    f"{path}, the checksums of {shard.num_samples} samples, is not what was packed"
+                    "\npack it again"
+                )
+            rows[:] = np.frombuffer(content[len(content) - rows.nbytes :], rows.dtype)
+            self._is_read[number] = True
 
 
 def mapped_files(index: PackIndex, budget_bytes: int) -> frozenset[FileKey]:
