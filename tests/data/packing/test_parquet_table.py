@@ -121,7 +121,7 @@ def test_folders_of_spark(tmp_path: Path) -> None:
     inputs, _, origin = read(tmp_path, inputs=("x", "year"))
     assert inputs.tolist() == [[1011.5, 2023], [1012, 2024]]
     (rest,) = origin.skipped
-    assert (rest.count, "_SUCCESS" in str(rest), ".crc" in str(rest)) == (2, True, True)
+    assert (rest[:2], "_SUCCESS" in rest, ".crc" in rest) == ("2 ", True, True)
     _, targets, origin = read(tmp_path, inputs=("x",), target="country")
     assert (targets.tolist(), origin.classes) == ([1, 0], ["at", "de"])
     inputs, _, _ = read(tmp_path / "year=2024")

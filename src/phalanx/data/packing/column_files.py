@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from phalanx.data.packing.column_table import (
-    ARROW_ERRORS,
     ColumnTable,
     RowGroup,
     check_words,
@@ -39,7 +38,7 @@ def read_parquet(paths: Sequence[Path]) -> ColumnTable:
     partitions, groups, names = _partitions(paths), list[RowGroup](), dict[str, list[str]]()
     try:
         for path in paths:
-            with reading(f"{path} cannot be read as Parquet", *ARROW_ERRORS):
+            with reading(f"{path} cannot be read as Parquet"):
                 file = opened.enter_context(parquet.ParquetFile(path))
                 schema = file.schema_arrow
             more = partitions[path]
@@ -68,7 +67,7 @@ def read_arrow(paths: Sequence[Path]) -> ColumnTable:
     """
     groups, names = list[RowGroup](), dict[str, list[str]]()
     for path in paths:
-        with reading(f"{path} cannot be read as Arrow", *ARROW_ERRORS, struct.error):
+        with reading(f"{path} cannot be read as Arrow"):
             for number, batch in enumerate(_batches(path)):
                 types = {field.name: field.type for field in batch.schema}
                 names = names or class_names(batch.schema)

@@ -14,12 +14,6 @@ from phalanx.data.packing.table import BlockTable, Known, Values, block_of, read
 from phalanx.data.unpacked import check_unpacked
 from phalanx.errors import UserError
 
-ARROW_ERRORS = (
-    *(OSError, ValueError, KeyError, NotImplementedError, TypeError, MemoryError),
-    *(IndexError, OverflowError),
-)
-"""Classes from which pyarrow's errors derive."""
-
 ROWS_OF_A_BLOCK = 4096
 """Rows of a block of a table in memory."""
 
@@ -35,7 +29,7 @@ class RowGroup(NamedTuple):
     """Arrow's type of each column."""
     num_rows: int
     read: Callable[[str], Any]
-    """Return a column as Arrow's. Raises UserError, or one of `ARROW_ERRORS`."""
+    """Return a column as Arrow's."""
 
 
 class ColumnTable(BlockTable):
@@ -144,7 +138,7 @@ class ColumnTable(BlockTable):
     def _values(self, group: RowGroup, name: str) -> Values:
         title = f"{group.title}, column {name!r}"
         dtype = self._dtype(name)
-        with reading(f"{group.title} cannot be read", *ARROW_ERRORS):
+        with reading(f"{group.title} cannot be read"):
             column = group.read(name)
             if dtype is None:
                 return _images(column, title)

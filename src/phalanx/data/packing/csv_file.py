@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from phalanx.data.columns import LARGEST_EXACT, rounded_note
 from phalanx.data.gzip_file import read_unzipped
 from phalanx.data.packing.options import OriginOptions
-from phalanx.data.packing.table import Numbers, SourceTable, Values, fingerprint_of, take
+from phalanx.data.packing.table import ArrayTable, fingerprint_of
 from phalanx.data.packing.targets import parse_number
 from phalanx.data.unpacked import TEXT_BYTES, unpacked_limit
 from phalanx.errors import UserError
@@ -22,42 +22,34 @@ from phalanx.errors import UserError
 SEPARATORS = ",;\t"
 
 
-class CsvFile(SourceTable):
+class CsvFile(ArrayTable):
     """A header, then a row a sample; separated by what stands between the names in the header: a
-    comma, a semicolon or a tab. Inputs are float32. The table is held in memory."""
+    comma, a semicolon or a tab. Inputs are float32, other columns words, in memory."""
 
     part_word = "column"
+    usual_targets = ()
     needs_target = True
     stacks_one = True
 
     def __init__(self, path: Path, options: OriginOptions) -> None:
         """Raises: UserError where a row is none of a table."""
-        super().__init__()
-        self._path, self._options = path, options
-        self.text, self.fingerprint = str(path), fingerprint_of([path])
-        self.names, self._rows, self._lines = _table(
-            path, options.separator and options.separator.replace(r"\t", "\t")
-        )
-        self.blocks = [range(len(self._rows))]
-        self._columns: dict[str, Values] = {}
+        separator = options.separator and options.separator.replace(r"\t", "\t")
+        names, rows, self._lines = _table(path, separator)
+        words = map(list, zip(*rows, strict=True))
+        columns = dict(zip(names, words, strict=True))
+        super().__init__(str(path), columns, fingerprint=fingerprint_of([path]))
+        self.names = names  # some may stand twice
 
-    def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:
-        for name in names:
-            if name not in self._columns:
-                self._columns[name] = self._column(name)
-        return {name: take(self._columns[name], rows) for name in names}
+    def choose(self, options: OriginOptions) -> tuple[list[str], str | None]:
+        inputs, target = super().choose(options)
+        self._columns |= {name: self._numbers(name, options.decimal) for name in inputs}
+        return inputs, target
 
     def where(self, row: int, name: str) -> str:
-        return f"{self._path} row {self._lines[row]}, column {name!r}"
+        return f"{self.text} row {self._lines[row]}, column {name!r}"
 
-    def _column(self, name: str) -> Values:
-        """Return a column: float32 or, of the target, words."""
-        position = list(self.names).index(name)
-        words = [row[position] for row in self._rows]
-        return [*words] if name == self._options.target else self._numbers(name, words)
-
-    def _numbers(self, name: str, words: Sequence[str]) -> NDArray[np.float32]:
-        decimal = self._options.decimal
+    def _numbers(self, name: str, decimal: str) -> NDArray[np.float32]:
+        words = [str(word) for word in self._columns[name]]
         numbers = [parse_number(word, decimal) for word in words]
         for row, (word, number) in enumerate(zip(words, numbers, strict=True)):
             if number is None:
@@ -67,7 +59,7 @@ class CsvFile(SourceTable):
                 )
         values = np.array(numbers, np.float64)
         if np.abs(values).max(initial=0) > np.finfo(np.float32).max:
-            raise UserError(f"{self._path}, column {name!r} has numbers too large for float32")
+            raise UserError(f"{self.text}, column {name!r} has numbers too large for float32")
         packed = values.astype(np.float32)
         self.notes += _rounded(name, words, packed)
         return packed

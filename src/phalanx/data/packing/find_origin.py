@@ -25,7 +25,7 @@ from phalanx.data.packing.column_table import (
 from phalanx.data.packing.csv_file import CsvFile
 from phalanx.data.packing.function import FunctionSamples, data_of, is_function, samples_in
 from phalanx.data.packing.hdf5_file import Hdf5File
-from phalanx.data.packing.image_folder import ImageFolder, has_images
+from phalanx.data.packing.image_folder import has_images, read_image_folder
 from phalanx.data.packing.json_lines import JsonLines
 from phalanx.data.packing.lmdb_file import LmdbFile
 from phalanx.data.packing.options import Kind, OriginOptions
@@ -70,7 +70,7 @@ FORMATS: dict[Kind, Format] = {
     "hdf5": Format(Hdf5File, "file", (".h5", ".hdf5", ".hdf")),
     "npy": Format(read_npy, "file", (".npy", ".npz")),
     "lmdb": Format(LmdbFile, "file", (".lmdb", ".mdb"), has_images=True),
-    "images": Format(ImageFolder, "folder", has_parts=False, has_images=True),
+    "images": Format(read_image_folder, "folder", has_parts=False, has_images=True),
     "idx": Format(read_idx_folder, "folder", has_parts=False),
 }  # fmt: skip
 
@@ -105,7 +105,7 @@ def _table(path: Path, kind: Kind, options: OriginOptions) -> SourceTable:
         table = form.open(_files(path, kind))
         for other in _content(path, kind) if path.is_dir() else ():
             if not _is_of(other, kind):
-                table.skip(f"hidden or of another ending than .{kind}", other)
+                table.skipped.add(f"hidden or of another ending than .{kind}", other)
         return table
     if path.is_dir() != (form.takes == "folder") and kind != "lmdb":
         is_what = "a folder" if path.is_dir() else "a file"

@@ -126,7 +126,7 @@ def _part(value: Any, where: str) -> Part:
         value = value.detach().cpu()
     if np.ma.is_masked(value):
         raise UserError(f"{where}: it has values that are masked\nfill them in, or leave it out")
-    with reading(f"{where}: {_kind_of(value)} is no array", ValueError, TypeError, RuntimeError):
+    with reading(f"{where}: {_kind_of(value)} is no array"):
         array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         raise UserError(f"{where}: {_kind_of(value)} is no array of numbers")

@@ -32,12 +32,12 @@ class Hdf5File(BlockTable):
         self.text, self.fingerprint = str(path), fingerprint_of([path])
         self._sets: dict[str, Any] = {}
         names: list[str] = []
-        with reading(f"{path} is damaged", *_ERRORS):
+        with reading(f"{path} is damaged"):
             self._file.visititems(lambda name, item: names.append(name) if _is_set(item) else None)
         self.names = names
 
     def has(self, name: str) -> bool:
-        with reading(f"{self._path} is damaged", *_ERRORS):
+        with reading(f"{self._path} is damaged"):
             return self._file.get(name, getlink=True) is not None and self._find(name) is not None
 
     def choose(self, options: OriginOptions) -> tuple[list[str], str | None]:
@@ -45,7 +45,7 @@ class Hdf5File(BlockTable):
         other or the memory."""
         inputs, target = super().choose(options)
         chosen = [*inputs, *([target] if target else [])]
-        with reading(f"{self._path} is damaged", *_ERRORS):
+        with reading(f"{self._path} is damaged"):
             sets = {name: self._find(name) for name in chosen}
             for name, item in sets.items():
                 self._check(name, item, sets[chosen[0]], chosen[0])
@@ -64,7 +64,7 @@ class Hdf5File(BlockTable):
         for name in names:
             item = self._find(name)
             place = f"rows {rows.start} to {rows.stop - 1}"
-            with reading(f"{self._path} is damaged: {place}", *_ERRORS):
+            with reading(f"{self._path} is damaged: {place}"):
                 found = item[rows.start : rows.stop]
             missing = np.isin(found, absent_values(dict(item.attrs), item.dtype))
             if missing.any():
@@ -141,12 +141,8 @@ def absent_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> NDArra
 def _opened(path: Path) -> Any:
     import h5py  # optional dependency
 
-    with reading(f"{path} cannot be read as HDF5", OSError, RuntimeError, ValueError):
+    with reading(f"{path} cannot be read as HDF5"):
         return h5py.File(path, "r")
-
-
-_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
-"""The HDF5 library's answers to damaged files."""
 
 
 def _is_set(item: Any) -> bool:

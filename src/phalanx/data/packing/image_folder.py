@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,8 @@ import numpy as np
 from phalanx.data.packing.table import (
     INPUTS,
     TARGETS,
-    Numbers,
-    SourceTable,
-    Values,
+    ArrayTable,
+    CountedItems,
     fingerprint_of,
 )
 from phalanx.errors import UserError
@@ -27,55 +26,43 @@ _FOR_TRAINING = ("train", "training")
 _FOR_VALIDATION = ("validation", "valid", "val", "test")
 
 
-Skip = Callable[[str, object], None]
-"""Counts what is not packed: a reason and a name."""
-
-
-class ImageFolder(SourceTable):
+def read_image_folder(folder: Path) -> ArrayTable:
     """FOLDER/CLASS/…/image, or FOLDER/train/CLASS/image beside FOLDER/val/CLASS/image. Linked files
-    and folders are followed. Classes are in the order of the alphabet."""
+    and folders are followed. Classes are in the order of the alphabet.
 
-    names = (INPUTS, TARGETS)
-    usual_inputs, usual_targets = (INPUTS,), (TARGETS,)
-
-    def __init__(self, folder: Path) -> None:
-        """Raises: UserError when there are no images, a link leads nowhere or in a circle, or
-        validation has a class that training has not."""
-        super().__init__()
-        train_folder, validation_folder = _splits(folder)
-        train, self.classes = _images(train_folder, self.skip)
-        held_out: list[tuple[Path, str]] = []
-        if validation_folder is not None:
-            held_out, held_out_classes = _images(validation_folder, self.skip)
-            unknown = sorted(set(held_out_classes) - set(self.classes))
-            if unknown:
-                raise UserError(f"{validation_folder / unknown[0]}: no such class for training")
-        if train_folder != folder:
-            beside = "files in folders beside those for training and validation"
-            for path in _visible(folder, self.skip):
-                if path not in (train_folder, validation_folder):
-                    for file in _walk(path, self.skip) if path.is_dir() else [path]:
-                        self.skip(beside, file)
-        elif set(self.classes) <= set(_FOR_VALIDATION):
-            raise UserError(
-                f"{folder} has {', '.join(self.classes)} and no train: name a folder with a folder "
-                "for each class"
-            )
-        self._paths = [path for path, _ in train + held_out]
-        self._targets = np.array([self.classes.index(name) for _, name in train + held_out])
-        self.text = f"images in {folder}"
-        self.fingerprint = fingerprint_of(self._paths)
-        self.blocks = [range(len(self._paths))]
-        self.validation = np.arange(len(train), len(self._paths)) if held_out else None
-
-    def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:
-        values: dict[str, Values] = {TARGETS: self._targets[rows]}
-        if INPUTS in names:
-            values[INPUTS] = [self._paths[row] for row in rows.tolist()]
-        return values
-
-    def where(self, row: int, name: str) -> str:  # noqa: ARG002
-        return str(self._paths[row])
+    Raises: UserError when there are no images, a link leads nowhere or in a circle, or validation
+            has a class that training has not.
+    """
+    skipped = CountedItems()
+    train_folder, validation_folder = _splits(folder)
+    train, classes = _images(train_folder, skipped)
+    held_out: list[tuple[Path, str]] = []
+    if validation_folder is not None:
+        held_out, held_out_classes = _images(validation_folder, skipped)
+        unknown = sorted(set(held_out_classes) - set(classes))
+        if unknown:
+            raise UserError(f"{validation_folder / unknown[0]}: no such class for training")
+    if train_folder != folder:
+        beside = "files in folders beside those for training and validation"
+        for path in _visible(folder, skipped):
+            if path not in (train_folder, validation_folder):
+                for file in _walk(path, skipped) if path.is_dir() else [path]:
+                    skipped.add(beside, file)
+    elif set(classes) <= set(_FOR_VALIDATION):
+        raise UserError(
+            f"{folder} has {', '.join(classes)} and no train: name a folder with a folder for each "
+            "class"
+        )
+    paths, names = zip(*train, *held_out, strict=True)
+    table = ArrayTable(
+        f"images in {folder}",
+        {INPUTS: [*paths], TARGETS: np.array([classes.index(name) for name in names])},
+        fingerprint=fingerprint_of(paths),
+        classes=classes,
+        num_train=len(train) if held_out else None,
+    )
+    table.skipped = skipped
+    return table
 
 
 def has_images(folder: Path) -> bool:
@@ -92,22 +79,22 @@ def _splits(folder: Path) -> tuple[Path, Path | None]:
     return training[0], validation[0] if validation else None
 
 
-def _images(folder: Path, skip: Skip) -> tuple[list[tuple[Path, str]], list[str]]:
+def _images(folder: Path, skipped: CountedItems) -> tuple[list[tuple[Path, str]], list[str]]:
     """Every image with its class, and the classes that have any."""
     found: list[tuple[Path, str]] = []
     foreign = f"files that end in none of {', '.join(ENDINGS[:3])} …"
-    for child in _visible(folder, skip):
+    for child in _visible(folder, skipped):
         if not child.is_dir():
-            skip("files in no class's folder" if _is_image(child) else foreign, child)
+            skipped.add("files in no class's folder" if _is_image(child) else foreign, child)
             continue
         count = len(found)
-        for path in _walk(child, skip):
+        for path in _walk(child, skipped):
             if _is_image(path):
                 found.append((path, child.name))
             else:
-                skip(foreign, path)
+                skipped.add(foreign, path)
         if len(found) == count and child.name not in _FOR_TRAINING + _FOR_VALIDATION:
-            skip("folders without images, which make no class", child)
+            skipped.add("folders without images, which make no class", child)
     if not found:
         raise UserError(
             f"{folder} has no folders of images: one for each class is wanted, with files that end "
@@ -120,7 +107,7 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in ENDINGS
 
 
-def _visible(folder: Path, skip: Skip) -> Iterator[Path]:
+def _visible(folder: Path, skipped: CountedItems) -> Iterator[Path]:
     """Files and folders of a folder, by name.
 
     Raises: UserError for a link to nothing, or an image that is a FIFO or a device.
@@ -129,7 +116,7 @@ def _visible(folder: Path, skip: Skip) -> Iterator[Path]:
         paths = sorted(folder.iterdir())
     for path in paths:
         if path.name.startswith("."):
-            skip("hidden files or folders", path)
+            skipped.add("hidden files or folders", path)
             continue
         try:
             mode = path.stat().st_mode
@@ -144,15 +131,15 @@ def _visible(folder: Path, skip: Skip) -> Iterator[Path]:
 
 
 def _walk(
-    folder: Path, skip: Skip, holders: frozenset[tuple[int, int]] = frozenset()
+    folder: Path, skipped: CountedItems, holders: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[Path]:
     """Files below a folder, by name. holders: the folders that it lies in, by device and number."""
     state = folder.stat()
     here = (state.st_dev, state.st_ino)
     if here in holders:
         raise UserError(f"{folder} links to a folder that holds it: remove the link")
-    for path in _visible(folder, skip):
+    for path in _visible(folder, skipped):
         if path.is_dir():
-            yield from _walk(path, skip, holders | {here})
+            yield from _walk(path, skipped, holders | {here})
         else:
             yield path

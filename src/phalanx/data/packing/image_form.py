@@ -24,7 +24,7 @@ from phalanx.data.packed.decode import (
 )
 from phalanx.data.packed.index import Encoding, Field
 from phalanx.data.packing.options import OriginOptions
-from phalanx.data.packing.table import SkippedItems
+from phalanx.data.packing.table import CountedItems
 from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
 
@@ -80,12 +80,12 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
     other: Peek | None = None
     too_large: Peek | None = None
     channels, num_png, num_images = 1, 0, 0
-    deep, moving = SkippedItems("grey images of 16 bits, scaled to 8"), SkippedItems(_FRAMES)
+    otherwise = CountedItems()
     for image in images:
         if image.has_16_bits:
-            deep.add(image.where)
+            otherwise.add("grey images of 16 bits, scaled to 8", image.where)
         if image.num_frames > 1:
-            moving.add(image.where)
+            otherwise.add(_FRAMES, image.where)
         first = first or image
         if image.height * image.width > MAX_PIXELS:
             too_large = too_large or image
@@ -96,7 +96,6 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
         num_images += 1
     if first is None:
         raise UserError("there are no images to pack")
-    notes = [str(group) for group in (deep, moving) if group.count]
     height, width = options.image_size or (first.height, first.width)
     if options.size or options.decode:
         if other is not None and options.size is None:
@@ -106,7 +105,9 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
                 "for example --size 224x224"
             )
         shape = [channels, height, width]
-        return ImageForm(field=_field("raw", shape), size=options.image_size, notes=notes)
+        return ImageForm(
+            field=_field("raw", shape), size=options.image_size, notes=otherwise.lines()
+        )
     if too_large is not None:
         raise UserError(
             f"{too_large.where} has {too_large.height * too_large.width:,} pixels, more than are "
@@ -114,7 +115,7 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
         )
     encoding: Encoding = "png" if 2 * num_png > num_images else "jpeg"
     described = _field(encoding, None if other else [channels, height, width])
-    return ImageForm(field=described, notes=notes)
+    return ImageForm(field=described, notes=otherwise.lines())
 
 
 def peek(content: bytes | Path, where: str) -> Peek:

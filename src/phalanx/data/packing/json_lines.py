@@ -40,7 +40,7 @@ class JsonLines(RecordFiles):
 
 def parse_object(content: bytes, where: str) -> Mapping[str, Any]:
     """Return a JSON object. Raises: UserError that begins with `where`."""
-    with reading(f"{where} is no JSON", ValueError, RecursionError):
+    with reading(f"{where} is no JSON"):
         found = msgspec.json.decode(content)
     if not isinstance(found, dict) or not found:
         raise UserError(f"{where} is no JSON object with parts, {{…}}, but {content[:40]!r}")
@@ -54,10 +54,8 @@ def part_of_json(value: Any, where: str) -> Part:
     if value is None or isinstance(value, dict):
         what = "null" if value is None else "an object"
         raise UserError(f"{where}: {what} is no array of numbers\nchoose parts with --inputs")
-    try:
+    with reading(f"{where}: lists of differing lengths are no array"):
         array = np.asarray(value)
-    except (ValueError, OverflowError) as error:
-        raise UserError(f"{where}: lists of differing lengths are no array") from error
     if array.dtype.kind not in "biuf" or array.dtype == np.uint64:
         raise UserError(f"{where}: it holds more than numbers, or numbers out of range")
     return array

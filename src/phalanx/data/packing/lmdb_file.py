@@ -36,7 +36,7 @@ class LmdbFile(RecordTable):
             self._keys: list[bytes] = []
             for key in self._transaction.cursor().iternext(keys=True, values=False):
                 if key in _COUNTS:
-                    self.skip("keys that count or list the others", key.decode())
+                    self.skipped.add("keys that count or list the others", key.decode())
                 else:
                     self._keys.append(key)
             self._set_rows(len(self._keys))
@@ -62,7 +62,7 @@ class LmdbFile(RecordTable):
 def _opened(path: Path, file: Path) -> Any:
     import lmdb  # optional dependency
 
-    with reading(f"{path} cannot be read as LMDB", lmdb.Error, OSError):
+    with reading(f"{path} cannot be read as LMDB"):
         environment = lmdb.open(
             str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False
         )
@@ -93,6 +93,6 @@ def parse_value(content: bytes, where: str) -> Mapping[str, Any]:
             "function of yours yields, my_data.py:samples, if you trust it"
         )
     if first and (0x80 <= first[0] < 0x90 or first in (b"\xde", b"\xdf")):
-        with reading(f"{where} is no object of MessagePack", ValueError, RecursionError):
+        with reading(f"{where} is no object of MessagePack"):
             return msgspec.msgpack.decode(content, type=dict[str, Any])
     raise UserError(f"{where} holds {content[:40]!r}: no .npz, JSON, MessagePack or image")

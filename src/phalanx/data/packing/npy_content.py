@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-import struct
 import zipfile
-import zlib
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -48,20 +46,14 @@ def parse_npy(content: bytes) -> NDArray[Any]:
 
 def named_npy(content: bytes, where: str) -> NDArray[Any]:
     """Return the array. Raises: UserError that begins with `where`."""
-    with reading(f"{where} is no array", ValueError):
+    with reading(f"{where} is no array"):
         return parse_npy(content)
-
-
-_ZIP_ERRORS = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, MemoryError),
-    *(NotImplementedError, struct.error, OverflowError),
-)
 
 
 def parse_npz(content: bytes, where: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file `.npz` by name. Raises: UserError that begins with `where`."""
     with (
-        reading(f"{where} is no .npz", *_ZIP_ERRORS),
+        reading(f"{where} is no .npz"),
         zipfile.ZipFile(io.BytesIO(content)) as archive,
     ):
         check_unpacked(sum(member.file_size for member in archive.infolist()), len(content), where)
@@ -76,7 +68,6 @@ def map_npy(path: Path) -> NDArray[Any]:
 
     Raises: UserError when it is damaged or holds objects.
     """
-    errors = ValueError, OSError, EOFError, SyntaxError, TokenError, TypeError, KeyError
-    with reading(f"{path} is no array", *errors):
+    with reading(f"{path} is no array"):
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array

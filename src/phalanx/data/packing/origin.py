@@ -62,7 +62,7 @@ class Origin:
         except BaseException:
             self.close()
             raise
-        self.validation, self.skipped = table.validation, table.skipped
+        self.validation, self.skipped = table.validation, table.skipped.lines()
         self.fingerprint = table.fingerprint
         self.text = table.text
         if table.needs_target and target is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ class SourceTable(ABC):
     """Targets that are text may be numbers."""
 
     def __init__(self) -> None:
-        self.skipped: list[SkippedItems] = []
+        self.skipped = CountedItems()
         """Items of the source that are not packed."""
         self.notes: list[str] = []
         """Lines on what is packed otherwise than it was."""
@@ -128,7 +128,7 @@ class SourceTable(ABC):
         if not inputs and target is not None:
             for name in self.names:
                 if name != target and is_index(name):
-                    self.skip("columns that are the rows' index or have no name", repr(name))
+                    self.skipped.add("columns that are the rows' index or have no name", repr(name))
                 elif name != target:
                     inputs.append(name)
         self._check_choice(inputs, target)
@@ -141,13 +141,6 @@ class SourceTable(ABC):
                 raise UserError(f"{self.text} has two {self.part_word}s {name!r}")
         if len({*chosen}) < len(chosen) or (target is not None and not inputs):
             raise UserError(f"{self.text}: inputs {[*inputs]} and target {target!r} must differ")
-
-    def skip(self, reason: str, name: object) -> None:
-        """Count an item of the source that is not packed."""
-        group = next((group for group in self.skipped if group.reason == reason), None)
-        if group is None:
-            self.skipped.append(group := SkippedItems(reason))
-        group.add(name)
 
     def close(self) -> None:  # noqa: B027  # most formats hold nothing open
         """Close all files."""
@@ -173,7 +166,7 @@ class BlockTable(SourceTable):
 
 
 class ArrayTable(SourceTable):
-    """Table of arrays in memory, or mapped, of equally many rows."""
+    """Table of columns in memory, or mapped, of equally many rows."""
 
     usual_targets = (TARGETS,)
     part_word = "array"
@@ -181,40 +174,44 @@ class ArrayTable(SourceTable):
     def __init__(
         self,
         text: str,
-        arrays: Mapping[str, NDArray[Any]],
+        columns: Mapping[str, Values],
         *,
         fingerprint: str,
         classes: Sequence[str] | None = None,
         num_train: int | None = None,
     ) -> None:
-        """arrays: (n, …) by name. num_train: the rest of the rows is for validation."""
+        """columns: by name. num_train: the rest of the rows is for validation."""
         super().__init__()
-        self.text, self.fingerprint, self.names = text, fingerprint, [*arrays]
+        self.text, self.fingerprint, self.names = text, fingerprint, [*columns]
         self.classes = None if classes is None else [*classes]
-        self._arrays = arrays
-        num_rows = len(next(iter(arrays.values())))
+        self._columns = dict(columns)
+        num_rows = len(next(iter(columns.values())))
         self.blocks = [range(num_rows)]
         self.validation = None if num_train is None else np.arange(num_train, num_rows)
 
-    def known(self, name: str) -> Known:
-        array = self._arrays[name]
-        return Known(array.dtype.newbyteorder("="), array.shape[1:])
+    def known(self, name: str) -> Known | None:
+        column = self._columns[name]
+        if not isinstance(column, np.ndarray):
+            return None
+        return Known(column.dtype.newbyteorder("="), column.shape[1:])
 
     def read(self, names: Sequence[str], rows: Numbers) -> Mapping[str, Values]:
-        return {name: self._arrays[name][rows] for name in names}
+        return {name: take(self._columns[name], rows) for name in names}
 
     def where(self, row: int, name: str) -> str:
-        return f"{self.text}, {name} {row}"
+        value = self._columns[name][row]
+        return str(value) if isinstance(value, Path) else f"{self.text}, {name} {row}"
 
 
 @contextmanager
-def reading(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raises: UserError that begins with `what` for `errors` of a library that reads."""
+def reading(what: str) -> Iterator[None]:
+    """Raises: UserError that begins with `what` for any error of a library that reads: on damaged
+    files they raise what comes."""
     try:
         yield
     except UserError:
         raise
-    except errors as error:
+    except Exception as error:
         raise UserError(f"{what}: {str(error)[:200]}") from error
 
 
@@ -247,20 +244,22 @@ def text_of(paths: Sequence[Path]) -> str:
 MAX_NAMED = 10
 
 
-@dataclass
-class SkippedItems:
-    """Files or members that are not packed, for one reason."""
+class CountedItems:
+    """Number and first names of items, by what they are."""
 
-    reason: str
-    names: list[str] = field(default_factory=list)
-    """The first ones."""
-    count: int = 0
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+        self._names = defaultdict[str, list[str]](list)
 
-    def add(self, name: object) -> None:
-        self.count += 1
-        if len(self.names) < MAX_NAMED:
-            self.names.append(str(name))
+    def add(self, what: str, name: object) -> None:
+        self._counts[what] += 1
+        if len(self._names[what]) < MAX_NAMED:
+            self._names[what].append(str(name))
 
-    def __str__(self) -> str:
-        more = f" and {self.count - len(self.names):,} more" if self.count > len(self.names) else ""
-        return f"{self.count:,} {self.reason}: {', '.join(self.names)}{more}"
+    def lines(self) -> list[str]:
+        """Return a line for each kind, with its first names."""
+        return [
+            f"{count:,} {what}: {', '.join(self._names[what])}"
+            + (f" and {count - MAX_NAMED:,} more" if count > MAX_NAMED else "")
+            for what, count in self._counts.items()
+        ]

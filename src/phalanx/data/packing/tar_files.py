@@ -21,7 +21,7 @@ from phalanx.data.packing.image_folder import ENDINGS
 from phalanx.data.packing.npy_content import parse_npy
 from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.records import RecordTable
-from phalanx.data.packing.table import Part, SkippedItems, fingerprint_of, text_of
+from phalanx.data.packing.table import CountedItems, Part, fingerprint_of, text_of
 from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
 
@@ -51,11 +51,9 @@ class TarFiles(RecordTable):
         super().__init__()
         self._paths = list(paths)
         self.text, self.fingerprint = text_of(paths), fingerprint_of(paths)
-        of_macos = SkippedItems("members ._…, attributes that macOS keeps")
         self._samples = [
-            sample for i, path in enumerate(paths) for sample in read_samples(i, path, of_macos)
+            sample for i, path in enumerate(paths) for sample in read_samples(i, path, self.skipped)
         ]
-        self.skipped += [of_macos] if of_macos.count else []
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
         self._set_rows(len(self._samples))
 
@@ -69,7 +67,7 @@ class TarFiles(RecordTable):
         for sample in self._samples:
             for ending, member in sample.items():
                 if ending not in used:
-                    self.skip(f"members .{ending}, neither inputs nor targets", member.name)
+                    self.skipped.add(f"members .{ending}, neither inputs nor targets", member.name)
         return inputs, target
 
     def record(self, number: int) -> Mapping[str, Member]:
@@ -118,10 +116,10 @@ def _ending(name: str) -> str:
     return name.lstrip(".").lower()
 
 
-def read_samples(number: int, path: Path, of_macos: SkippedItems) -> Iterator[dict[str, Member]]:
+def read_samples(number: int, path: Path, skipped: CountedItems) -> Iterator[dict[str, Member]]:
     """Yield the members of one sample after the other, by ending.
 
-    Archives that were joined are read on. number: of the file, for `Member`. of_macos: gets the
+    Archives that were joined are read on. number: of the file, for `Member`. skipped: gets the
     members `._…`, in which macOS keeps attributes of the files beside them.
 
     Raises: UserError for a damaged or truncated archive, a member that is no file or leaves its
@@ -135,7 +133,7 @@ def read_samples(number: int, path: Path, of_macos: SkippedItems) -> Iterator[di
                     continue
                 _check(path, info)
                 if PurePosixPath(info.name).name.startswith("._"):
-                    of_macos.add(info.name)
+                    skipped.add("members ._…, attributes that macOS keeps", info.name)
                     continue
                 stem, _, ending = PurePosixPath(info.name).name.partition(".")
                 full_key = str(PurePosixPath(info.name).parent / stem)

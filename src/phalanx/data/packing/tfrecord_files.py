@@ -74,9 +74,7 @@ def parse_example(content: bytes, where: str) -> dict[str, Feature]:
 
     Raises: UserError that begins with `where`, when it is none.
     """
-    from google.protobuf.message import DecodeError
-
-    with reading(f"{where}: the record is no tf.train.Example", DecodeError):
+    with reading(f"{where}: the record is no tf.train.Example"):
         features = example_type().FromString(content).features.feature
     return {name: _feature(features[name]) for name in sorted(features)}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.bench.io.formats.store import Indices, Rows, Shape
-from phalanx.data.packing.table import SkippedItems
+from phalanx.data.packing.table import CountedItems
 from phalanx.data.packing.tar_files import read_samples
 from phalanx.errors import UserError
 
@@ -29,12 +29,12 @@ class TarStore:
     def __init__(self, folder: Path, shape: Shape) -> None:
         """Reads all headers."""
         self._sample_bytes = shape.sample_bytes
-        paths, skipped = sorted(folder.glob("*.tar")), SkippedItems("members")
+        paths = sorted(folder.glob("*.tar"))
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
         self._members = [
             (self._files[number], sample["bin"].offset)
             for number, path in enumerate(paths)
-            for sample in read_samples(number, path, skipped)
+            for sample in read_samples(number, path, CountedItems())
         ]
 
     def read(self, indices: Indices) -> Rows:
