@@ -39,8 +39,7 @@ from rich.console import Console
 
 from harness import save
 from phalanx.bench.io.config import IoConfig, Rival
-from phalanx.bench.io.formats.known import path_of, write_files
-from phalanx.bench.io.formats.store import Shape
+from phalanx.bench.io.formats import Shape, path_of, write_files
 from phalanx.bench.io.generate import sample_shards
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.bench.io.config import FORMATS
-from phalanx.bench.io.formats.known import unavailable_reason
+from phalanx.bench.io.formats import unavailable_reason
 from phalanx.records.files import rank_file, read_events, read_io
 from phalanx.records.io import IoEpochEvent
 from tests.cli.conftest import Phalanx, Started

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from phalanx.bench.io.formats.store import Rows, Shape
+from phalanx.bench.io.formats import Rows, Shape
 from phalanx.bench.io.generate import sample_shards
 from phalanx.bench.io.measure import timed_epoch, wait_until
 

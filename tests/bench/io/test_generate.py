@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.bench.io import generate as generating
-from phalanx.bench.io.formats.store import Shape
+from phalanx.bench.io.formats import Shape
 from phalanx.bench.io.generate import (
     DataLocation,
     check_room,

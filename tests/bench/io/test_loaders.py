@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.bench.io.formats.known import PackedStore
-from phalanx.bench.io.formats.store import Indices, Rows, Shape
+from phalanx.bench.io.formats import Indices, PackedStore, Rows, Shape
 from phalanx.bench.io.generate import DataLocation, data_files, generate
 from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.page_cache import drop, resident_share

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.bench.io.formats.store import Shape
+from phalanx.bench.io.formats import Shape
 from phalanx.bench.io.generate import DataLocation, generate, wrong_samples
 from phalanx.bench.io.loaders import BatchReader
 from phalanx.bench.io.torch_loader import TorchLoader

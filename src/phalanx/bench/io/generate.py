@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from phalanx.bench.io.formats.known import WRITE
-from phalanx.bench.io.formats.store import Indices, Rows, Shape
+from phalanx.bench.io.formats import STORAGE, Indices, Rows, Shape
 from phalanx.bench.io.scaling import Workload
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
@@ -173,7 +172,9 @@ def _write(
     try:
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        WRITE[format_](unfinished, location.shape, _counted(location.shape, part, on_progress))
+        STORAGE[format_].write(
+            unfinished, location.shape, _counted(location.shape, part, on_progress)
+        )
         files = data_files(unfinished)
         _to_disk(files)  # dirty pages could not be dropped from the page cache
         sizes = {str(path.relative_to(unfinished)): path.stat().st_size for path in files}

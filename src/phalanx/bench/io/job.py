@@ -12,7 +12,7 @@ from rich.console import Console
 
 from phalanx.bench.io.cells import min_duration_s
 from phalanx.bench.io.config import IoConfig
-from phalanx.bench.io.formats.known import unavailable_reason
+from phalanx.bench.io.formats import unavailable_reason
 from phalanx.bench.io.generate import (
     DataLocation,
     check_room,

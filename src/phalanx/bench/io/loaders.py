@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from phalanx.bench.io.formats.known import OPEN
-from phalanx.bench.io.formats.store import Indices, Rows, Shape, Store
+from phalanx.bench.io.formats import STORAGE, Indices, Rows, Shape, Store
 from phalanx.data.reading.prefetch import Readers
 from phalanx.records.io import Format, IoCell, ReaderKind
 
@@ -27,7 +26,7 @@ class BatchReader:
         with self._lock:
             if self._store is None:
                 format_, folder, shape = self._data
-                self._store = OPEN[format_](folder, shape)
+                self._store = STORAGE[format_].open(folder, shape)
             store = self._store
         return store.read(indices)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from phalanx.bench.io.formats.store import Indices, Rows
+from phalanx.bench.io.formats import Indices, Rows
 from phalanx.bench.io.generate import DataLocation, data_files, wrong_samples
 from phalanx.bench.io.loaders import BatchLoader, open_loader
 from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident_share

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
-from phalanx.bench.io.formats.store import Indices, Rows
+from phalanx.bench.io.formats import Indices, Rows
 from phalanx.bench.io.loaders import BatchReader
 
 
@@ -25,26 +25,14 @@ class ReaderDataset(Dataset[Tensor]):
         return rows if isinstance(index, list) else rows[0]
 
 
-class EpochBatchSampler(Sampler[list[int]]):
-    """The index batches of the next epoch."""
-
-    def __init__(self) -> None:
-        self.batches: Sequence[Indices] = ()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (batch.tolist() for batch in self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-
 class TorchLoader:
     """A DataLoader with persistent workers, which `close` ends."""
 
     def __init__(self, reader: BatchReader, *, readers: int, depth: int, batched: bool) -> None:
-        self._sampler = EpochBatchSampler()
-        how = {"sampler": self._sampler, "batch_size": None} if batched else {
-            "batch_sampler": self._sampler
+        self._wanted: list[list[int]] = []
+        """Batches of the next epoch."""
+        how = {"sampler": self._wanted, "batch_size": None} if batched else {
+            "batch_sampler": self._wanted
         }  # fmt: skip
         ahead = -(-depth // readers) if readers else None
         self._loader: DataLoader[Tensor] = DataLoader(
@@ -61,7 +49,7 @@ class TorchLoader:
 
     def batches(self, wanted: Sequence[Indices], depth: int) -> Iterator[Rows]:
         assert depth == self._depth
-        self._sampler.batches = wanted
+        self._wanted[:] = [batch.tolist() for batch in wanted]
         return (batch.numpy() for batch in self._loader)
 
     def close(self) -> None:

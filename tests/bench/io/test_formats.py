@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from phalanx.bench.io.config import FORMATS
-from phalanx.bench.io.formats.known import unavailable_reason
-from phalanx.bench.io.formats.store import Shape
+from phalanx.bench.io.formats import Shape, unavailable_reason
 from phalanx.bench.io.generate import (
     DataLocation,
     data_files,

@@ -1,1 +1,0 @@
-"""Ways to store samples of one size, each written and read at random."""
