@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.hardware_limits import measure_memory, measure_round_trips, working_sets
-from phalanx.bench.measure import Budget, PreemptionCounter, measure, prepare
+from phalanx.bench.measure import PreemptionCounter, prepare, time_calls
 from phalanx.bench.paths.make import open_paths
 from phalanx.bench.paths.path import BenchParams, BenchPath, CaseBuffers
-from phalanx.bench.plan import Case, cases
+from phalanx.bench.pattern import Pattern
+from phalanx.bench.plan import Case, cases, schedule, turns
 from phalanx.bench.ranks import RankRecords
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.join_world import join_world
@@ -31,6 +33,7 @@ from phalanx.records.environment import process_age_s
 from phalanx.records.processor_time import peak_memory_bytes
 
 KERNELS: tuple[Kernel, ...] = ("copy", "add")
+WARM_UP_CALLS = 2  # the first touches the path's buffers, the second estimates the cost
 
 
 def measure_on_rank(config: CollectivesConfig, folder: Path) -> None:
@@ -91,17 +94,11 @@ class CollectiveBenchmark:
             gc.disable()  # a collection during a call would add to its time
             self._announce(0, total, "memory and flags of this machine")
             self._measure_machine(largest_bytes)
-            budget = Budget(
-                seconds=config.seconds / len(planned),
-                repeats=config.repeats,
-                # From rank 0, since nodes may differ in cores.
-                calls_a_time=world.share(
-                    config.calls_a_time(world.local_size, world.settings.cores)
-                ),
-            )
+            # From rank 0, since nodes may differ in cores.
+            calls_a_time = world.share(config.calls_a_time(world.local_size, world.settings.cores))
             for number, case in enumerate(planned, 1):
                 self._announce(number, total, f"{case.collective} {case.num_bytes}")
-                self._measure_case(case, paths, budget)
+                self._measure_case(case, paths, config.seconds / len(planned), calls_a_time)
             # Again, since other programs may have disturbed the first time.
             self._measure_machine(largest_bytes)
             gc.enable()
@@ -135,26 +132,45 @@ class CollectiveBenchmark:
             )
         self._group.barrier()
 
-    def _measure_case(self, case: Case, paths: Sequence[BenchPath], budget: Budget) -> None:
-        private = CaseBuffers.make(case, self._params)
-        prepared, unsupported = prepare(case, paths, self._group, private)
+    def _measure_case(
+        self, case: Case, paths: Sequence[BenchPath], budget_s: float, calls_a_time: int
+    ) -> None:
+        """Measure a case on all paths in turn. calls_a_time: timed together. Collective."""
+        params, group = self._params, self._group
+        private = CaseBuffers.make(case, params)
+        prepared, unsupported = prepare(case, paths, group, private)
         self._declare(case, paths, unsupported)
-        for turn in measure(
-            case, prepared, self._group, self._barrier, self._params, budget, self.preemption
-        ):
-            self.wrong += turn.wrong
+        pattern = Pattern(
+            case, rank=params.rank, ranks=params.ranks, dtype=params.dtype, op=params.op
+        )
+
+        def time_path(name: str, calls: int) -> tuple[list[float], int]:
+            return time_calls(prepared[name], pattern, self._barrier, range(calls), calls_a_time)
+
+        costs_s = {}
+        for name in prepared:
+            began = time.perf_counter()
+            time_path(name, WARM_UP_CALLS)
+            costs_s[name] = (time.perf_counter() - began) / WARM_UP_CALLS
+        # Rank 0's clock decides, so that all make the same number of calls.
+        plan = group.share(schedule(costs_s, budget_s=budget_s, repeats=self._config.repeats))
+        for number, name in turns(list(prepared), plan.rounds):
+            with self.preemption.watch(name):
+                times_s, wrong = time_path(name, plan.calls[name] + 1)
+            self.wrong += wrong
             self._records.add(
                 CallsEvent,
                 collective=case.collective,
-                path=turn.path,
+                path=name,
                 count=case.count,
                 bytes=case.num_bytes,
-                round=turn.round,
-                calls_a_time=budget.calls_a_time,
-                times_s=rounded(turn.times_s),
-                wrong=turn.wrong,
+                round=number,
+                calls_a_time=calls_a_time,
+                # The first call of a turn is dropped: the path before it has filled the cache.
+                times_s=rounded(times_s[1:]),
+                wrong=wrong,
             )
-        self._group.barrier()
+        group.barrier()
 
     def _declare(self, case: Case, paths: Sequence[BenchPath], unsupported: dict[str, str]) -> None:
         """Record once per collective, and at changes, whether each path supports it; on rank 0."""

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from phalanx.bench.io.formats import Indices, PackedStore, Rows, Shape
-from phalanx.bench.io.generate import DataLocation, data_files, generate
+from phalanx.bench.io.generate import DataLocation, data_files, generate, wrong_samples
+from phalanx.bench.io.loaders import BatchReader, TorchLoader
 from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.page_cache import drop, resident_share
 from phalanx.bench.io.scaling import Workload
@@ -72,3 +73,21 @@ def test_a_cold_epoch_after_a_warm_one_is_cold(tmp_path: Path) -> None:
             assert (warm.wrong, cold.wrong) == (0, 0)
             assert (warm.samples, len(cold.waits_s)) == (60, 5)
     measurement.close()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_two_epochs_of_pytorch_give_the_samples_that_were_asked_for(
+    tmp_path: Path, batched: bool
+) -> None:
+    shape = Shape(num_samples=60, sample_bytes=100, shard_samples=20)
+    location = DataLocation(root=tmp_path, shape=shape)
+    generate(location, ["npy"], 1, lambda *_: None)
+    fetch = BatchReader("npy", location.part("npy", 0), shape)
+    loader = TorchLoader(fetch, readers=0, depth=0, batched=batched)
+    for epoch in range(2):
+        order = np.random.default_rng(epoch).permutation(60)
+        wanted = np.split(order, 5)
+        got = list(loader.batches(wanted, 0))
+        assert [wrong_samples(*pair) for pair in zip(got, wanted, strict=True)] == [0] * 5
+    loader.close()
+    fetch.close()

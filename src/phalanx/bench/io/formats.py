@@ -6,7 +6,6 @@ import io
 import os
 import tarfile
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -62,9 +61,9 @@ class Store:
             self.read_sample(number, row)
         return rows
 
-    @abstractmethod
     def read_sample(self, number: int, into: Rows) -> None:
-        """Read a sample. into: (sample_bytes,)."""
+        """Read a sample, where `read` is none of the store's own. into: (sample_bytes,)."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close all files."""

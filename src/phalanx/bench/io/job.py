@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from phalanx.bench.io.cells import min_duration_s
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.formats import unavailable_reason
 from phalanx.bench.io.generate import (
@@ -23,7 +22,7 @@ from phalanx.bench.io.generate import (
     storage_of,
 )
 from phalanx.bench.io.page_cache import can_drop_names
-from phalanx.bench.io.rank_benchmark import data_location
+from phalanx.bench.io.rank_benchmark import data_location, min_duration_s
 from phalanx.bench.ranks import recorded_job, run_ranks
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import check_ranks

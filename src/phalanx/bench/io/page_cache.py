@@ -1,11 +1,10 @@
-"""The page cache: load files, drop them, count their resident pages (counting on Linux only)."""
+"""The page cache: load files, drop them, count their resident pages."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -19,8 +18,6 @@ _DROP_CACHES = "/proc/sys/vm/drop_caches"
 def drop(paths: Iterable[Path]) -> None:
     """Ask the kernel to drop these files from the page cache; it keeps pages that are mapped or
     dirty, and files of memory file systems."""
-    if not hasattr(os, "posix_fadvise"):
-        return
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -58,8 +55,6 @@ def plain_read(paths: Iterable[Path], into: memoryview | None = None) -> int:
 
 def resident_share(paths: Sequence[Path]) -> float | None:
     """Return the share of the files' pages in the page cache; None where unknown."""
-    if sys.platform != "linux":
-        return None
     libc = ctypes.CDLL(None, use_errno=True)
     here = pages = 0
     for path in paths:

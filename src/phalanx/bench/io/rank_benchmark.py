@@ -1,19 +1,72 @@
-"""The I/O benchmark on one rank: all cells in turn, epoch by epoch."""
+"""The I/O benchmark on one rank: which ways to load are measured, and all in turn by epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from phalanx.bench.io.cells import cells, compute_times
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import DataLocation, shape_of
 from phalanx.bench.io.measure import LoaderBenchmark
+from phalanx.bench.io.scaling import Workload
 from phalanx.bench.plan import turns
 from phalanx.bench.ranks import RankRecords
-from phalanx.records.io import Format, IoEndEvent, IoEpochEvent, IoProgressEvent
+from phalanx.records.io import (
+    READS,
+    Format,
+    IoCell,
+    IoEndEvent,
+    IoEpochEvent,
+    IoProgressEvent,
+    Loader,
+)
 from phalanx.records.processor_time import peak_memory_bytes
+
+PACKED: tuple[Format, ...] = ("tar", "npy")
+TORCH: tuple[Loader, ...] = ("torch", "torch-batched")
+
+
+def cells(config: IoConfig, ranks: int, formats: Sequence[Format]) -> list[IoCell]:
+    """Return all cells for `ranks`. A plain read has no readers; PyTorch's are processes."""
+    ways = product(
+        config.cache, formats, config.loaders, config.kinds, config.readers, config.depth
+    )
+    made: dict[IoCell, None] = {}
+    for cache, format_, loader, kind, number, depth in ways:
+        if loader in TORCH and format_ not in PACKED:
+            continue
+        readers = 0 if loader in READS else number
+        cell = IoCell(
+            format=format_,
+            loader=loader,
+            kind="threads" if not readers else kind if loader == "phalanx" else "processes",
+            readers=readers,
+            depth=depth if readers else 0,
+            cache=cache,
+            ranks=ranks,
+        )
+        made[cell] = None
+    return list(made)
+
+
+def compute_times(cell: IoCell, workload: Workload) -> tuple[float, ...]:
+    """Return the compute times per step to measure: 0 (flat out) and the profile's.
+
+    The other loaders are measured flat out only."""
+    return (0.0, workload.compute_s) if cell.loader == "phalanx" else (0.0,)
+
+
+def min_duration_s(config: IoConfig, formats: Sequence[Format]) -> float:
+    """Return the total emulated compute time, a lower bound of the duration."""
+    workload = config.workload
+    paced = sum(
+        sum(compute_times(cell, workload))
+        for ranks in config.ranks
+        for cell in cells(config, ranks, formats)
+    )
+    return paced * (config.runs + 1) * workload.steps
 
 
 def data_location(config: IoConfig, folder: Path) -> DataLocation:
@@ -23,43 +76,29 @@ def data_location(config: IoConfig, folder: Path) -> DataLocation:
 
 
 def measure_on_rank(options: Mapping[str, Any], folder: Path) -> None:
-    """Measure, with records in `folder`; a single rank needs no MPI.
+    """Measure all cells, with records in `folder`; a single rank needs no MPI.
 
     options: `config`, which names the folder of the data, `ranks` and `formats`.
     """
     config, ranks = IoConfig.from_record(options["config"]), options["ranks"]
-    if ranks == 1:
-        measure_cells(config, folder, options["formats"], 0, 1, barrier=lambda: None)
-        return
-    from phalanx.comm.join_world import join_world
+    world = None
+    if ranks > 1:
+        from phalanx.comm.join_world import join_world
 
-    world = join_world(timeout_s=config.timeout_s)
-    measure_cells(config, folder, options["formats"], world.rank, ranks, barrier=world.barrier)
-    world.close()
-
-
-def measure_cells(
-    config: IoConfig,
-    folder: Path,
-    formats: Sequence[Format],
-    rank: int,
-    ranks: int,
-    *,
-    barrier: Callable[[], None],
-) -> None:
-    """Measure all cells for `ranks`, with records in `folder`."""
-    records, workload = RankRecords(folder, rank), config.workload
+        world = join_world(timeout_s=config.timeout_s)
+    rank, workload = 0 if world is None else world.rank, config.workload
+    records = RankRecords(folder, rank)
     measurement = LoaderBenchmark(
         data_location(config, folder),
         workload,
         part=rank,
-        barrier=barrier,
+        barrier=(lambda: None) if world is None else world.barrier,
         drop_names=config.drop_names,
         kept_batches=max(config.depth) + 1,
     )
     planned = [
         (cell, compute_s)
-        for cell in cells(config, ranks, formats)
+        for cell in cells(config, ranks, options["formats"])
         for compute_s in compute_times(cell, workload)
     ]
     total = len(planned) * (config.runs + 1)
@@ -72,3 +111,5 @@ def measure_cells(
     measurement.close()
     records.add(IoEndEvent, peak_memory_bytes=peak_memory_bytes())
     records.close()
+    if world is not None:
+        world.close()

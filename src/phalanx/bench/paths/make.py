@@ -1,18 +1,26 @@
-"""Creation of all measured paths, in the same order on every rank."""
+"""Creation of all measured paths, in the same order on every rank; that of the MPI library here."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 from phalanx.bench.config import CollectivesConfig, OnMessages, PathName
 from phalanx.bench.paths.engine import prepare_engine, prepare_world
-from phalanx.bench.paths.library import prepare_library, vendor_of
 from phalanx.bench.paths.oneccl import oneccl_path
-from phalanx.bench.paths.path import BenchParams, BenchPath, unavailable
+from phalanx.bench.paths.path import (
+    BenchParams,
+    BenchPath,
+    Call,
+    CaseBuffers,
+    PreparedCase,
+    unavailable,
+)
+from phalanx.bench.plan import Case
 from phalanx.comm.world import World
 
 _TORCH: tuple[PathName, ...] = ("torch", "gloo", "nccl")
@@ -67,3 +75,45 @@ def open_paths(
         from phalanx.torch_backend.leave_group import destroy_default_group
 
         destroy_default_group()
+
+
+def prepare_library(
+    comm: Any, label: str, params: BenchParams, case: Case, private: CaseBuffers
+) -> PreparedCase:
+    """Prepare a case of the MPI library. comm: mpi4py's communicator of all ranks."""
+    if case.collective in ("all_reduce", "reduce_scatter") and params.dtype.name == "bfloat16":
+        raise NotImplementedError(f"{label} has no bfloat16")
+    return PreparedCase(memory=private, call=_call(comm, params, case, private))
+
+
+def _call(comm: Any, params: BenchParams, case: Case, memory: CaseBuffers) -> Call:
+    mpi = sys.modules[type(comm).__module__]  # where it came from
+    given, result = (_typed(mpi, params, array) for array in (memory.input, memory.output))
+    op = getattr(mpi, "PROD" if params.op.name == "PRODUCT" else params.op.name)
+    match case.collective:
+        case "all_reduce":
+            return lambda: comm.Allreduce(mpi.IN_PLACE, given, op)
+        case "broadcast":
+            return lambda: comm.Bcast(given, 0)
+        case "all_gather":
+            return lambda: comm.Allgather(given, result)
+        case "reduce_scatter":
+            return lambda: comm.Reduce_scatter_block(given, result, op)
+        case "all_to_all":
+            return lambda: comm.Alltoall(given, result)
+        case "barrier":
+            barrier: Call = comm.Barrier
+            return barrier
+
+
+def _typed(mpi: Any, params: BenchParams, array: Any) -> Any:
+    """Return buffer and MPI type, so that mpi4py need not look up the type in each call."""
+    names = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16_T"}
+    kind = getattr(mpi, names.get(params.dtype.name, ""), None)
+    return array if kind is None or kind == mpi.DATATYPE_NULL else [array, kind]
+
+
+def vendor_of(library: str) -> str:
+    """Return the vendor, such as `Open MPI` for `Open MPI v5.0.11`."""
+    known = {"Open MPI": "Open MPI", "MPICH": "MPICH", "Intel": "Intel MPI"}
+    return next((name for start, name in known.items() if library.startswith(start)), "MPI")
