@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.packed.pack import Pack
-from phalanx.data.sources.pack_description import describe
+from phalanx.data.sources.packed import describe
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.packed import measure, preparation

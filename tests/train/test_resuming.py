@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from phalanx.checkpoints.find import find_checkpoint
 from phalanx.checkpoints.manifest import folder_name, read_manifest
-from phalanx.data.sampler import epoch_order
-from phalanx.data.windowed_shuffle import windowed_order
+from phalanx.data.sampler import epoch_order, windowed_order
 from phalanx.records.events import EpochEvent, NoticeEvent, StepEvent, SummaryEvent
 from phalanx.records.files import read_events
 from tests.conftest import Ranks

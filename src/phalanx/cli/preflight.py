@@ -17,7 +17,7 @@ from phalanx.jobs.installation import MpiInstallation, find_mpi
 
 if TYPE_CHECKING:  # most commands start no training
     from phalanx.data.datasets.catalog import DatasetChoice
-    from phalanx.data.sources.pack_description import PackDescription
+    from phalanx.data.sources.packed import PackDescription
     from phalanx.doctor.nodes.plan import NodePlan
     from phalanx.train.config import TrainConfig
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from phalanx.records.regular_file import open_lock
 
@@ -22,31 +22,29 @@ def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
     the work goes on without.
     Raises: TimeoutError when another process keeps `path` for longer than `timeout_s`.
     """
+    place, deadline = path.with_name(f".{path.name}.lock"), time.monotonic() + timeout_s
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_lock(path.with_name(f".{path.name}.lock"))
+        while (file := lock_file(place)) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
     except OSError:
         yield
         return
+    if file is None:
+        raise TimeoutError(f"{place} is held by another process")
     with file:
-        _wait_for_lock(file, time.monotonic() + timeout_s)
         yield
 
 
-def _wait_for_lock(file: IO[bytes], deadline: float) -> None:
-    while not try_lock(file):
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"{file.name} is held by another process")
-        time.sleep(_POLL_S)
-
-
-def try_lock(file: IO[Any]) -> bool:
-    """Lock an open file until it is closed, or this process ends; return False when another process
-    holds it. A file system without locks refuses nobody."""
+def lock_file(path: Path) -> IO[bytes] | None:
+    """Open and lock a file until it is closed, or this process ends; None: another process holds
+    it. A file system without locks refuses nobody."""
+    file = open_lock(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        file.close()
+        return None
     except OSError:  # a file system without locks
-        return True
-    return True
+        return file
+    return file

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import INPUTS, Preparation
-from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription
+from phalanx.data.sampler import windowed_order
 from phalanx.data.sources.pack_source import PackSource
-from phalanx.data.sources.packed import Packed
+from phalanx.data.sources.packed import TRAIN, VALIDATION, PackDescription, Packed
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
 from phalanx.data.staging.stage_plan import ReadSchedule
 from phalanx.data.staging.stager import Stager
-from phalanx.data.windowed_shuffle import windowed_order
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy

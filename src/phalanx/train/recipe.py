@@ -33,7 +33,7 @@ def recipe_of(config: TrainConfig) -> dict[str, Value]:
     """
     fingerprint = ""
     if config.data is not None:
-        from phalanx.data.sources.pack_description import describe  # imports NumPy
+        from phalanx.data.sources.packed import describe  # imports NumPy
 
         fingerprint = describe(config.data).fingerprint
     learning = [field.name for field in fields(OptimizerOptions)]

@@ -45,7 +45,7 @@ from phalanx.train.resume import resumed
 from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:
-    from phalanx.data.sources.pack_description import PackDescription
+    from phalanx.data.sources.packed import PackDescription
 
 # Options left out of a setting: those with a field of their own, and those that decide no number.
 EXCLUDED_OPTIONS = {
@@ -170,7 +170,7 @@ def _check_writable(option: str, folder: Path | None) -> None:
 def _resolve_data(config: TrainConfig) -> DatasetChoice | PackDescription:
     if config.data is None:
         return resolve(dataset_for(config), config.data_root)
-    from phalanx.data.sources.pack_description import describe  # imports NumPy
+    from phalanx.data.sources.packed import describe  # imports NumPy
 
     return describe(config.data)
 

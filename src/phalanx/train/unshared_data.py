@@ -21,7 +21,7 @@ from phalanx.data.datasets.catalog import FILE_SETS
 from phalanx.data.packed.index import INDEX
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.published.file_sets import find_file, find_folder, search_roots
-from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription, describe
+from phalanx.data.sources.packed import TRAIN, VALIDATION, PackDescription, describe
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup

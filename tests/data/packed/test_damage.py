@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import INDEX
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.part_reader import DamagedError
 from phalanx.data.packed.verify import damaged_samples, verify
 from phalanx.errors import UserError
 from tests.data.packed.made import IMAGES, Kind, flip, folder, make

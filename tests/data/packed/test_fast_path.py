@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from phalanx.data.packed.checked_reads import compiled
-from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.part_reader import DamagedError
 from phalanx.data.packed.writer import PackWriter
 from tests.data.packed.made import flip, rows
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.part_reader import DamagedError
 from phalanx.data.packed.writer import PackWriter
 
 image_module = pytest.importorskip("PIL.Image")

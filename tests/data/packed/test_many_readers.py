@@ -10,9 +10,8 @@ import pytest
 
 from phalanx.data.packed import part_reader
 from phalanx.data.packed.index import Field, File, PackIndex, Shard
-from phalanx.data.packed.open_files import OpenFile, OpenFiles
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.part_reader import mapped_files
+from phalanx.data.packed.part_reader import OpenFile, OpenFiles, mapped_files
 from phalanx.data.packed.writer import PackWriter
 from tests.data.packed.made import flip, folder, make, rows
 

@@ -14,7 +14,7 @@ from phalanx.data.packed.index import INDEX
 from phalanx.data.packed.index_file import find_splits, read_index
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.verify import damaged_samples, verify
-from phalanx.data.sources.pack_description import describe
+from phalanx.data.sources.packed import describe
 from phalanx.errors import UserError
 from tests.data.packed.made import make
 

@@ -9,7 +9,13 @@ from phalanx.data.packed.buffer_pool import SMALLEST_BYTES
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.writer import PackWriter
-from phalanx.data.reading.pack_reader import CHUNK_BYTES, Preparation, ReadRequest, SplitReader
+from phalanx.data.reading.pack_reader import (
+    CHUNK_BYTES,
+    Preparation,
+    ReadRequest,
+    SampleCache,
+    SplitReader,
+)
 
 SHAPE = (2, 100, 300)
 FIELDS = [
@@ -62,3 +68,38 @@ def test_a_batch_that_is_held_stays_what_it_is_and_memory_comes_back(tmp_path: P
     for samples, tensor in held:
         assert tensor.numpy().tobytes() == expected[samples].tobytes()
     assert len(places) == len(held) + 1, "one for all the batches that nobody held"
+
+
+def rows(samples: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.array(samples)
+    return np.repeat(numbers[:, None], 5, axis=1).astype(np.uint8), numbers
+
+
+def read(cache: SampleCache, samples: list[int]) -> list[int]:
+    """Read samples; return those that were not in the cache."""
+    asked: list[int] = []
+
+    def missing(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        asked.extend(numbers.tolist())
+        return rows(asked)
+
+    inputs, targets = cache.read(np.array(samples), missing)
+    assert targets.tolist() == samples and inputs[:, 2].tolist() == samples
+    return asked
+
+
+def test_as_many_are_kept_as_fit() -> None:
+    cache = SampleCache(100, 10 * (5 + 8) + 3)
+    assert read(cache, [0, 1, 2, 3]) == [0, 1, 2, 3]
+    cache.add(np.array([7, 3, 50, 9]), rows([7, 3, 50, 9]))
+    cache.add(np.arange(60, 80), rows(list(range(60, 80))))
+    kept = {3, 7, 9, 50, *range(60, 66)}
+    assert [sample for sample in range(100) if not read(cache, [sample])] == sorted(kept)
+    assert read(cache, [65, 3]) == []
+    assert read(cache, [*range(99, 0, -1)]) == [n for n in range(99, 0, -1) if n not in kept]
+
+
+def test_none_are_kept_without_memory() -> None:
+    cache = SampleCache(10, 0)
+    cache.add(np.array([1]), rows([1]))
+    assert read(cache, [1, 2]) == [1, 2]

@@ -106,7 +106,7 @@ def test_a_reader_that_gives_nothing_is_given_up() -> None:
         pytest.MonkeyPatch.context() as patched,
         pytest.raises(RunFailedError, match=r"for 0\.3 s"),
     ):
-        patched.setattr("phalanx.data.reading.reader_processes.SHUTDOWN_S", 0.1)
+        patched.setattr("phalanx.data.reading.prefetch.SHUTDOWN_S", 0.1)
         next(slow)
     assert not living()
 

@@ -8,9 +8,8 @@ import torch
 
 from phalanx.data.reading.pack_reader import Preparation
 from phalanx.data.reading.prefetch import lane_of
-from phalanx.data.sources.pack_description import describe
 from phalanx.data.sources.pack_source import PackSource
-from phalanx.data.sources.packed import Packed
+from phalanx.data.sources.packed import Packed, describe
 from phalanx.records.spans import SpanRecorder
 from tests.data.packs import make_pack
 

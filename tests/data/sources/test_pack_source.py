@@ -14,9 +14,8 @@ from phalanx.data.packed.writer import PackWriter
 from phalanx.data.reading.pack_reader import Preparation
 from phalanx.data.sampler import epoch_order
 from phalanx.data.samples import PartialBatch
-from phalanx.data.sources.pack_description import describe
 from phalanx.data.sources.pack_source import PackSource
-from phalanx.data.sources.packed import Packed
+from phalanx.data.sources.packed import Packed, describe
 from phalanx.errors import UserError
 from phalanx.models.options import check_data
 from tests.data.packs import alter, make_pack, number_of, rows

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.data.sampler import shard_windows
 from phalanx.data.staging.stage_plan import ReadSchedule, StageMove, next_move
-from phalanx.data.windowed_shuffle import shard_windows
 
 windows_of_units = st.lists(
     st.lists(st.integers(0, 9), unique=True, max_size=4), min_size=1, max_size=6

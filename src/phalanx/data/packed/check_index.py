@@ -33,23 +33,15 @@ def check_fields(fields: Sequence[Field]) -> None:
 
 def check_index(index: PackIndex, path: Path) -> None:
     """Raises: UserError, naming `path` and the numbers that do not fit each other."""
+    counted = sum(shard.num_samples for shard in index.shards)
     try:
         check_fields(index.fields)
+        if index.num_samples < 1 or counted != index.num_samples:
+            raise UserError(f"its shards have {counted} samples together, not {index.num_samples}")
+        for number, shard in enumerate(index.shards):
+            _check_shard(index, number, shard)
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    fault = next(filter(None, _faults(index)), None)
-    if fault:
-        raise UserError(f"{path} is damaged: {fault}")
-
-
-def _faults(index: PackIndex) -> list[str]:
-    counted = sum(shard.num_samples for shard in index.shards)
-    faults = []
-    if index.num_samples < 1 or counted != index.num_samples:
-        faults.append(f"its shards have {counted} samples together, not {index.num_samples}")
-    for number, shard in enumerate(index.shards):
-        faults.append(_fault_of_shard(index, number, shard))
-    return faults
 
 
 def _fault_of_field(field: Field) -> str:
@@ -79,27 +71,20 @@ def _fault_of_field(field: Field) -> str:
     return ""
 
 
-def _fault_of_shard(index: PackIndex, number: int, shard: Shard) -> str:
+def _check_shard(index: PackIndex, number: int, shard: Shard) -> None:
     expected = file_names(index.fields, number)
     names = [file.name for file in shard.files]
     if names != expected:
-        return f"shard {number} has the files {names}, expected {expected}"
+        raise UserError(f"shard {number} has the files {names}, expected {expected}")
     if shard.num_samples < 1:
-        return f"shard {number} has {shard.num_samples} samples"
-    for file, size in zip(shard.files, _expected_bytes(index, shard), strict=True):
-        if size is None:
-            fits = 0 < file.bytes <= MAX_BYTES
-        else:
-            fits = size < file.bytes <= size + MAX_HEADER_BYTES
-        if not fits:
-            return f"{file.name} is said to have {file.bytes} bytes for {shard.num_samples} samples"
-    return ""
-
-
-def _expected_bytes(index: PackIndex, shard: Shard) -> list[int | None]:
-    """Return the bytes of each file without its header; None where the index does not decide it."""
+        raise UserError(f"shard {number} has {shard.num_samples} samples")
     sizes = [table_dtype(index.fields).itemsize, *map(sample_bytes, index.fields)]
-    return [None if size is None else shard.num_samples * size for size in sizes]
+    for file, size in zip(shard.files, sizes, strict=True):
+        header = file.bytes - shard.num_samples * (size or 0)
+        if not 0 < header <= (MAX_BYTES if size is None else MAX_HEADER_BYTES):
+            raise UserError(
+                f"{file.name} is said to have {file.bytes} bytes for {shard.num_samples} samples"
+            )
 
 
 def check_rows(fields: Sequence[Field], rows: Rows) -> int:

@@ -20,6 +20,13 @@ INTACT, TRUNCATED, ALTERED = 0, 1, 2
 """Outcome of reading a span; or a negative errno."""
 
 
+def describe_outcome(outcome: int) -> str:
+    """Describe the outcome of reading a span."""
+    if outcome < 0:
+        return f"cannot be read: {os.strerror(-outcome)}"
+    return "lies beyond the file's end" if outcome == TRUNCATED else "is not what was packed"
+
+
 class SpanBatch(NamedTuple):
     """Spans to read: (n,) each, contiguous."""
 

@@ -12,11 +12,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from phalanx.data.file_lock import try_lock
+from phalanx.data.file_lock import lock_file
 from phalanx.data.packed.index import INDEX
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
-from phalanx.records.regular_file import open_lock
 
 ARGUMENTS, LOCK = ".arguments.json", ".lock"
 
@@ -40,10 +39,11 @@ class HiddenFolder(Generic[Arguments]):
         self._remedy = "remove it" if overwrite is None else "replace it with --overwrite"
         self._check_place(bool(overwrite))
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = open_lock(self.path / LOCK)
+        lock = lock_file(self.path / LOCK)
+        if lock is None:
+            raise UserError(f"{folder} is being packed by another process: wait for it")
+        self._lock = lock
         try:
-            if not try_lock(self._lock):
-                raise UserError(f"{folder} is being packed by another process: wait for it")
             begun = self._begun(type(arguments))
             if begun is None or (begun != arguments and overwrite):
                 self._clear()

@@ -26,7 +26,9 @@ def read_index(folder: Path) -> PackIndex:
         try:
             content = read_regular(path)
         except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f"{folder} is no pack: it has no {INDEX}{_hint(folder)}") from None
+            splits = splits_of(folder)
+            hint = f"; name a split of it, {folder / splits[0]}" if splits else ""
+            raise UserError(f"{folder} is no pack: it has no {INDEX}{hint}") from None
     try:
         schema = msgspec.json.decode(content, type=_Schema).schema
         if schema != SCHEMA_VERSION:
@@ -67,11 +69,6 @@ def has_index(folder: Path) -> bool:
 
 class _Schema(msgspec.Struct):
     schema: int
-
-
-def _hint(folder: Path) -> str:
-    splits = splits_of(folder)
-    return f"; name a split of it, {folder / splits[0]}" if splits else ""
 
 
 class FoundSplits(NamedTuple):

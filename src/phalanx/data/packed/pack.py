@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.buffer_pool import BufferPool
-from phalanx.data.packed.damage import DamagedError, describe_outcome
+from phalanx.data.packed.checked_reads import describe_outcome
 from phalanx.data.packed.decode import decode_image
 from phalanx.data.packed.index import Field, element, sample_bytes
 from phalanx.data.packed.index_file import read_index
-from phalanx.data.packed.part_reader import Indices, LocatedParts, PartReader
+from phalanx.data.packed.part_reader import DamagedError, Indices, LocatedParts, PartReader
 
 
 class Pack:

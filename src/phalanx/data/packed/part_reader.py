@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.checked_reads import SpanBatch, compiled, read_spans
-from phalanx.data.packed.damage import WHAT_TO_DO, DamagedError
 from phalanx.data.packed.index import PackIndex, sample_bytes, table_dtype
-from phalanx.data.packed.open_files import FileKey, OpenFile, OpenFiles
 from phalanx.errors import UserError
-from phalanx.records.regular_file import read_regular, readable
+from phalanx.records.regular_file import open_regular, read_regular, readable
 
 Indices = NDArray[np.int64]
 
@@ -35,6 +36,27 @@ NOWHERE = 1 << 62
 """An offset beyond every file, for parts whose table entry is invalid."""
 
 
+WHAT_TO_DO = "pack it again, or go on without such samples with --damaged skip"
+
+
+class DamagedError(UserError):
+    """A sample that was altered since it was packed, or cut off; `file` and `offset_bytes` say
+    where it should have been, `sample` is its number in the pack."""
+
+    def __init__(self, fault: str, *, file: Path, sample: int, offset_bytes: int) -> None:
+        super().__init__(
+            f"{file} is damaged: sample {sample} at byte {offset_bytes} {fault}\n{WHAT_TO_DO}"
+        )
+        self.fault, self.file, self.sample, self.offset_bytes = fault, file, sample, offset_bytes
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Support pickling: reader processes send it to their parent."""
+        again = partial(
+            DamagedError, file=self.file, sample=self.sample, offset_bytes=self.offset_bytes
+        )
+        return again, (self.fault,)
+
+
 class LocatedParts(NamedTuple):
     """One field of some samples, (n,) each, and its location."""
 
@@ -45,6 +67,82 @@ class LocatedParts(NamedTuple):
     offsets: Indices
     sizes: Indices
     crcs: NDArray[np.uint32]
+
+
+FileKey = tuple[int, int]
+"""(shard, number of the file)"""
+
+
+class OpenFile:
+    """A file that is open, and mapped if wanted, as long as this object lives."""
+
+    def __init__(self, path: Path, *, is_mapped: bool) -> None:
+        self._file = open_regular(path).detach()
+        descriptor = self._file.fileno()
+        self._map = _mapped(descriptor) if is_mapped else np.empty(0, np.uint8)
+        address = self._map.ctypes.data if self._map.size else 0
+        self.numbers = descriptor, address, self._map.size
+        """Descriptor, address of the mapping (0: not mapped), bytes mapped."""
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it could not be opened
+            self._file.close()
+
+
+class OpenShards(NamedTuple):
+    """The file of one number in all shards; they stay open as long as this object."""
+
+    files: list[OpenFile]
+    numbers: NDArray[np.int64]
+    """(shards, 3): descriptor, address of the mapping, bytes mapped."""
+
+
+class OpenFiles:
+    """Keeps at most `limit` files open, and besides those that somebody refers to. Thread-safe."""
+
+    def __init__(
+        self, path_of: Callable[[int, int], Path], mapped: Container[FileKey], *, limit: int
+    ) -> None:
+        """mapped: the files that are memory-mapped."""
+        self._lock = threading.Lock()
+        self._open = lru_cache(limit)(lambda *key: OpenFile(path_of(*key), is_mapped=key in mapped))
+        self._shards: dict[int, OpenShards] = {}
+
+    def get(self, keys: Iterable[FileKey]) -> list[OpenFile]:
+        """Return these files; each stays open as long as the caller refers to it.
+
+        Raises: OSError when one cannot be opened.
+        """
+        with self._lock:
+            return [self._open(*key) for key in keys]
+
+    def of_shards(self, number: int, num_shards: int) -> OpenShards:
+        """Return the files of one number, for reading without further look-ups.
+
+        Raises: OSError when one cannot be opened.
+        """
+        found = self._shards.get(number)
+        if found is None:
+            with self._lock:
+                files = [self._open(shard, number) for shard in range(num_shards)]
+                numbers = np.array([file.numbers for file in files], np.int64)
+                found = self._shards[number] = OpenShards(files, numbers)
+        return found
+
+    def close(self) -> None:
+        """Close all files; a file in use is closed after its last user, and the next use opens it
+        again at `path_of`."""
+        with self._lock:
+            self._open.cache_clear()
+            self._shards.clear()
+
+
+def _mapped(descriptor: int) -> NDArray[np.uint8]:
+    """Map a file; empty where the system refuses, and the file is read instead."""
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
+    except (OSError, ValueError):
+        return np.empty(0, np.uint8)
 
 
 class PartReader:
@@ -172,15 +270,14 @@ class PartReader:
 
         Raises: UserError when a file cannot be opened.
         """
-        step = max(1, len(located.samples))
-        if len(self._index.shards) > SAMPLES_AT_ONCE:
-            step = SAMPLES_AT_ONCE
-        starts = range(0, len(located.samples), step)
-        parts = [
-            self._fetch(located, slice(s, s + step), destinations[s : s + step], out)
-            for s in starts
+        num_parts = len(located.samples)
+        are_many = len(self._index.shards) > SAMPLES_AT_ONCE
+        step = SAMPLES_AT_ONCE if are_many else max(1, num_parts)
+        outcomes = [
+            self._fetch(located, slice(start, start + step), destinations, out)
+            for start in range(0, num_parts, step)
         ]
-        return np.concatenate([np.empty(0, np.int32), *parts])
+        return np.concatenate([np.empty(0, np.int32), *outcomes])
 
     def close(self) -> None:
         """Close all files; reads in flight finish first, and the next read opens them again at
@@ -191,12 +288,20 @@ class PartReader:
         self, located: LocatedParts, rows: slice, destinations: Indices, out: NDArray[np.uint8]
     ) -> NDArray[np.int32]:
         shards = located.shards[rows]
-        present = np.flatnonzero(np.bincount(shards)).tolist()
+        present = np.flatnonzero(np.bincount(shards))
         with readable():
-            opened = self._files.get((shard, located.file) for shard in present)
-        files = _by_row(opened, present, shards)
+            opened = self._files.get((shard, located.file) for shard in present.tolist())
+        numbers = np.array([file.numbers for file in opened], np.int64)
+        by_row = numbers[np.searchsorted(present, shards)]
+        files, maps, map_bytes = np.ascontiguousarray(by_row.T)
         spans = SpanBatch(
-            *files, located.offsets[rows], located.sizes[rows], destinations, located.crcs[rows]
+            files.astype(np.int32),
+            maps,
+            map_bytes,
+            located.offsets[rows],
+            located.sizes[rows],
+            destinations[rows],
+            located.crcs[rows],
         )
         return read_spans(spans, out)
 
@@ -231,16 +336,3 @@ def mapped_files(index: PackIndex, budget_bytes: int) -> frozenset[FileKey]:
     total = np.cumsum([size for size, _, _ in files])
     num_mapped = int(np.searchsorted(total, budget_bytes, side="right"))
     return frozenset((shard, number) for _, shard, number in files[:num_mapped])
-
-
-def _by_row(
-    opened: list[OpenFile], present: list[int], shards: Indices
-) -> tuple[NDArray[np.int32], Indices, Indices]:
-    """Return descriptor, address and mapped bytes by row. present: the shards of `opened`."""
-    if len(opened) == 1:
-        shards = np.zeros_like(shards)
-        present = [0]
-    of_shard = np.empty((3, max(present, default=0) + 1), np.int64)
-    of_shard[:, present] = np.array([file.numbers for file in opened], np.int64).reshape(-1, 3).T
-    descriptors, maps, map_bytes = np.take(of_shard, shards, axis=1)
-    return descriptors.astype(np.int32), maps, map_bytes

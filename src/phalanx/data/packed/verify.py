@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import File, PackIndex
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.part_reader import DamagedError
 from phalanx.errors import UserError
 from phalanx.records.regular_file import open_regular
 

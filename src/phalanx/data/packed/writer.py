@@ -140,7 +140,10 @@ class PackWriter:
         if self._shard is not None:
             shard = self._shard.finish()
             self._shard = None
-            self._add_progress(shard)
+            with (self._path / PROGRESS).open("ab") as file:  # files of the shard are on the disk
+                file.write(msgspec.json.encode(shard) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
             self._shards.append(shard)
 
     def _publish(self) -> PackIndex:
@@ -165,13 +168,6 @@ class PackWriter:
         self._hidden.publish()
         self._abandon()
         return read_index(self._folder)
-
-    def _add_progress(self, shard: Shard) -> None:
-        """Append and fsync the line of a shard whose files are already on disk."""
-        with (self._path / PROGRESS).open("ab") as file:
-            file.write(msgspec.json.encode(shard) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
 
     def _abandon(self) -> None:
         """Drop the unfinished shard and the lock."""

@@ -3,8 +3,9 @@ reader process starts fast."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from phalanx.data.packed.buffer_pool import BufferPool
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.augment import augment
-from phalanx.data.reading.sample_cache import Rows, SampleCache
 from phalanx.errors import UserError
 
 INPUTS, TARGETS = "inputs", "targets"
@@ -62,6 +62,57 @@ class Preparation(NamedTuple):
     """None: training images are not augmented."""
 
 
+Rows = tuple[NDArray[Any], NDArray[Any]]
+
+
+class SampleCache:
+    """Cache of decoded inputs and targets, filled until it is full; thread-safe.
+
+    There is no eviction: every sample is needed once an epoch, in a new order each time, so the hit
+    rate is the fraction of samples that fit, whichever are cached.
+    """
+
+    def __init__(self, num_samples: int, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._slots = np.full(num_samples if max_bytes else 0, -1, np.int64)
+        self._lock = threading.Lock()
+        self._used = 0
+        self._rows: Rows | None = None
+
+    def read(self, samples: NDArray[np.int64], read: Callable[[NDArray[np.int64]], Rows]) -> Rows:
+        """Return inputs and targets of samples, (n, …): those that are cached, and the others as
+        `read` returns them."""
+        if self._rows is None:
+            return read(samples)
+        slots = self._slots[samples]
+        missing = slots < 0
+        if missing.all():
+            return read(samples)
+        inputs, targets = (values[slots] for values in self._rows)
+        if missing.any():
+            inputs[missing], targets[missing] = read(samples[missing])
+        return inputs, targets
+
+    def add(self, samples: NDArray[np.int64], rows: Rows) -> None:
+        """Cache as many of the samples as there is room for."""
+        if not self._max_bytes or not len(samples):
+            return
+        with self._lock:
+            cached = self._rows = self._rows or self._allocate(rows)
+            start, self._used = self._used, min(len(cached[0]), self._used + len(samples))
+            stop = self._used
+        for target, values in zip(cached, rows, strict=True):
+            target[start:stop] = values[: stop - start]
+        self._slots[samples[: stop - start]] = np.arange(start, stop)
+
+    def _allocate(self, rows: Rows) -> Rows:
+        """Allocate the rows; pages are committed only as they are written."""
+        sample_bytes = sum(max(1, values[0].nbytes) for values in rows)
+        number = min(len(self._slots), self._max_bytes // sample_bytes)
+        inputs, targets = (np.empty((number, *v.shape[1:]), v.dtype) for v in rows)
+        return inputs, targets
+
+
 class SplitReader:
     """Reader of one split of a pack. A reader process has its own copy, with its own pack."""
 
@@ -92,38 +143,28 @@ class SplitReader:
         """
         self._poll_stage()
         samples = request.samples
-        inputs, targets = self._cached_rows(samples)
+        inputs, targets = self._cache.read(samples, self._read)
         is_damaged = self._pack.damaged_of(samples)
         damaged = samples[is_damaged]
         if len(damaged):
-            intact = ~is_damaged
-            samples, inputs, targets = samples[intact], inputs[intact], targets[intact]
+            samples, inputs, targets = (v[~is_damaged] for v in (samples, inputs, targets))
         self._check_targets(samples, targets)
         inputs = self._prepare(inputs, samples, request)
         is_float = targets.dtype.kind == "f"
         dtype = self._preparation.dtype if is_float else "int64"
         return ReadResult(inputs, targets.astype(dtype, copy=False), damaged)
 
-    def _cached_rows(self, samples: NDArray[np.int64]) -> Rows:
-        slots = self._cache.find(samples)
-        missing = slots < 0
-        if missing.all():
-            rows = self._read(samples)
-            self._cache.add(*self._drop_damaged(samples, rows))
-            return rows
-        found = self._cache.get(slots[~missing])
-        if not missing.any():
-            return found
-        rows = self._read(samples[missing])
-        self._cache.add(*self._drop_damaged(samples[missing], rows))
-        inputs, targets = (np.empty((len(samples), *v.shape[1:]), v.dtype) for v in rows)
-        for out, old, new in zip((inputs, targets), found, rows, strict=True):
-            out[~missing], out[missing] = old, new
+    def _read(self, samples: NDArray[np.int64]) -> Rows:
+        """Read samples; cache those that are intact."""
+        inputs, targets = (self._read_field(name, samples) for name in (INPUTS, TARGETS))
+        if self._cache_bytes:
+            intact = ~self._pack.damaged_of(samples)
+            self._cache.add(samples[intact], (inputs[intact], targets[intact]))
         return inputs, targets
 
-    def _read(self, samples: NDArray[np.int64]) -> Rows:
+    def _read_field(self, name: str, samples: NDArray[np.int64]) -> NDArray[Any]:
         try:
-            return self._pack.read(INPUTS, samples), self._pack.read(TARGETS, samples)
+            return self._pack.read(name, samples)
         except UserError:
             # A staged shard may have been evicted since it was looked for: retry from the pack
             # itself, whose own errors are then raised.
@@ -131,7 +172,7 @@ class SplitReader:
                 raise
             self._changed_at = 0
             self._pack.read_from(None)
-            return self._pack.read(INPUTS, samples), self._pack.read(TARGETS, samples)
+            return self._pack.read(name, samples)
 
     def _poll_stage(self) -> None:
         """Read the shards that are staged now, if the folder has changed. Cost: one comparison
@@ -146,15 +187,6 @@ class SplitReader:
         if changed_at != self._changed_at:
             self._changed_at = changed_at
             self._pack.read_from(self._staged)
-
-    def _drop_damaged(
-        self, samples: NDArray[np.int64], rows: Rows
-    ) -> tuple[NDArray[np.int64], Rows]:
-        """Drop damaged samples."""
-        is_damaged = self._pack.damaged_of(samples)
-        if not is_damaged.any():
-            return samples, rows
-        return samples[~is_damaged], (rows[0][~is_damaged], rows[1][~is_damaged])
 
     def _check_targets(self, samples: NDArray[np.int64], targets: NDArray[Any]) -> None:
         classes = self._preparation.num_classes
@@ -187,11 +219,6 @@ class SplitReader:
             out,
         )
         return out
-
-
-def read_split(splits: Mapping[str, SplitReader], request: ReadRequest) -> ReadResult:
-    """Read and prepare the samples of a request for one of the splits."""
-    return splits[request.split].read(request)
 
 
 def _normalise(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +15,10 @@ from phalanx.data.reading.pack_reader import (
     ReadRequest,
     ReadResult,
     SplitReader,
-    read_split,
 )
 from phalanx.data.reading.prefetch import Readers, trace_reads
 from phalanx.data.samples import PartialBatch
-from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription
-from phalanx.data.sources.packed import Packed
+from phalanx.data.sources.packed import TRAIN, VALIDATION, PackDescription, Packed
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.data.staging.stager import Stager
 from phalanx.records.spans import SpanRecorder
@@ -62,7 +60,7 @@ class PackSource:
             )
             for split, pack in self._packs.items()
         }
-        fetch: Callable[[ReadRequest], ReadResult] = partial(read_split, splits)
+        fetch: Callable[[ReadRequest], ReadResult] = partial(_read_split, splits)
         if spans is not None and (packed.reader_kind == "threads" or not packed.readers):
             fetch = trace_reads(fetch, spans)
         self._readers = Readers(fetch, packed.readers, packed.reader_kind)
@@ -123,3 +121,7 @@ class PackSource:
             for split, pack in self._packs.items()
             for shard in pack.shards[: len(self.first_samples(split)) - 1]
         ]
+
+
+def _read_split(splits: Mapping[str, SplitReader], request: ReadRequest) -> ReadResult:
+    return splits[request.split].read(request)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
-from phalanx.data.file_lock import try_lock
+from phalanx.data.file_lock import lock_file
 from phalanx.data.packed.verify import file_fault
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.errors import UserError
-from phalanx.records.regular_file import is_own_folder, open_lock
+from phalanx.records.regular_file import is_own_folder
 
 PREFIX = "phalanx-stage-"
 LOCK, KEPT = ".lock", ".kept"
@@ -38,7 +37,7 @@ class StageFolder:
                     f"{path} belongs to somebody else, who could change what is staged there: give "
                     "--stage another folder"
                 )
-            self._lock = _try_lock(path)
+            self._lock = lock_file(path / LOCK)
             (path / KEPT).unlink(missing_ok=True)
         except OSError as error:
             raise UserError(
@@ -89,16 +88,7 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(f"{PREFIX}*"):
         if not is_own_folder(path) or (path / KEPT).exists() or not (path / LOCK).exists():
             continue
-        lock = _try_lock(path)
+        lock = lock_file(path / LOCK)
         if lock is not None:
             shutil.rmtree(path, ignore_errors=True)
             lock.close()
-
-
-def _try_lock(path: Path) -> IO[bytes] | None:
-    """Lock the folder until this process ends; None: another process holds the lock."""
-    lock = open_lock(path / LOCK)
-    if try_lock(lock):
-        return lock
-    lock.close()
-    return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from phalanx.data.packed.index import File
-from phalanx.data.windowed_shuffle import shard_windows
+from phalanx.data.sampler import shard_windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,9 @@ class ReadSchedule:
     def ahead(self, epoch: int, sample: int) -> list[list[int]]:
         """Return the units of the current window and of all later ones until the end of the next
         epoch. sample: number of samples of the epoch already read."""
-        windows = self._of_epoch(epoch)
-        now = self._window_at(windows, sample)
+        windows, first = self._of_epoch(epoch), self.first_samples
+        sizes = (sum(first[s + 1] - first[s] for s in shards) for shards in windows[:-1])
+        now = bisect_right([*accumulate(sizes)], sample)
         later = self._of_epoch(epoch + 1) if epoch + 1 < self.epochs else []
         return windows[now:] + later
 
@@ -59,13 +61,6 @@ class ReadSchedule:
         if self.window is None:
             return [[*range(num_shards)], validation]
         return [*shard_windows(num_shards, self.window, self.seed, epoch), validation]
-
-    def _window_at(self, windows: list[list[int]], sample: int) -> int:
-        ends, end = [], 0
-        for shards in windows[:-1]:
-            end += sum(self.first_samples[s + 1] - self.first_samples[s] for s in shards)
-            ends.append(end)
-        return bisect_right(ends, sample)
 
 
 def next_move(

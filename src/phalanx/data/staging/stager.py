@@ -13,22 +13,19 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
+from phalanx.comm.message_request import MessageRequest
 from phalanx.data.packed.index import File
-from phalanx.data.staging.chain_broadcast import (
-    CHUNK_BYTES,
-    COMMAND_TAG,
-    chain_broadcast,
-    receive,
-    send_to_all,
-)
 from phalanx.data.staging.stage_folder import StageFolder
 from phalanx.data.staging.stage_plan import StageMove, StageUnit, next_move
 
@@ -36,6 +33,10 @@ POLL_S = 0.05
 """Time between two polls for work."""
 
 STOP = -1
+
+CHUNK_BYTES = 4 * 2**20
+COMMAND_TAG, CHUNK_TAG = 1, 2
+MESSAGE_POLL_S = 1e-3
 
 SHUTDOWN_S = 60.0
 """Time for the shard in transit to complete when the run ends."""
@@ -111,7 +112,7 @@ class Stager:
     def _follow(self, group: Group) -> None:
         while True:
             command = np.empty(len(self._units) + 2, np.int64)
-            receive(group, command, 0, COMMAND_TAG)
+            _receive(group, command, 0, COMMAND_TAG)
             if command[0] == STOP:
                 return
             evict = command[2 : 2 + int(command[1])].tolist()
@@ -122,7 +123,8 @@ class Stager:
             command = np.zeros(len(self._units) + 2, np.int64)
             command[0], command[1] = words[0], len(words) - 1
             command[2 : 1 + len(words)] = words[1:]
-            send_to_all(self._group, command)
+            for rank in range(1, self._group.size):
+                _send(self._group, command, rank, COMMAND_TAG)
 
     def _apply(self, move: StageMove) -> None:
         for number in move.evict:
@@ -195,3 +197,46 @@ class Stager:
     def _notify(self, notice: str) -> None:
         with self._lock:
             self._notices.append(notice)
+
+
+def chain_broadcast(
+    group: Group, root: int, chunks: Iterable[bytes], num_bytes: int
+) -> Iterator[memoryview]:
+    """Yield `num_bytes` that `root` reads, on every rank of the chain root, root + 1, …; each rank
+    forwards a chunk before it yields it: a pipeline in which no rank sends a byte twice.
+
+    chunks: of `CHUNK_BYTES`, the last one of what is left; used on `root` only.
+    Cost: a rank sends each byte at most once; the last is `size` - 1 chunks behind the first.
+    Raises: OSError on `root` from reading, at the end: its peers get zeros for what is missing.
+    """
+    before, after = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+    source, fault = iter(chunks), None
+    for start in range(0, num_bytes, CHUNK_BYTES):
+        chunk = np.zeros(min(CHUNK_BYTES, num_bytes - start), np.uint8)
+        if group.rank != root:
+            _receive(group, chunk, before, CHUNK_TAG)
+        elif fault is None:
+            try:
+                content = np.frombuffer(next(source, b""), np.uint8)[: len(chunk)]
+                chunk[: len(content)] = content
+            except OSError as error:
+                fault = error
+        if after != root:
+            _send(group, chunk, after, CHUNK_TAG)
+        yield chunk.data
+    if fault is not None:
+        raise fault
+
+
+def _receive(group: Group, array: NDArray[Any], source: int, tag: int) -> None:
+    _wait(group.receive(Buffer.of(array), source=source, tag=tag))
+
+
+def _send(group: Group, array: NDArray[Any], dest: int, tag: int) -> None:
+    _wait(group.send(Buffer.of(array), dest=dest, tag=tag))
+
+
+def _wait(request: MessageRequest) -> None:
+    """Poll with sleeps between, so that staging takes little time from training."""
+    while not request.test():
+        time.sleep(MESSAGE_POLL_S)
