@@ -25,8 +25,8 @@ from schemes import Alone, Library, Ring, Server, Worker
 from tensor import Tensor, parts_of
 
 import phalanx
+from phalanx.data.datasets.arrays import read_images
 from phalanx.data.datasets.catalog import resolve
-from phalanx.data.datasets.images import read_images
 from records import EpochSums, RunRecords
 
 SCHEMES = ("alone", "library", "ring", "server", "tensor")

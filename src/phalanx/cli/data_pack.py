@@ -6,6 +6,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -70,10 +71,13 @@ def pack_data(
         allow_megapixels(max_megapixels)
     with Console(stderr=True).status(escape(f"reading {source}")):
         origin = find_origin(source, reading)
+    counted = TextColumn("{task.completed:,.0f} of {task.total:,.0f} samples")
     try:
-        indices = _packed(origin, folder, packing)
-    finally:
-        origin.close()
+        with closing(origin), ProgressBars(counted, _Speed(), TimeRemainingColumn()) as bars:
+            indices = pack(origin, folder, packing, bars.progress)
+    except KeyboardInterrupt:
+        print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
+        raise
     _show(indices, origin)
     if hint := _next_step(indices, folder):
         print(f"\nnext: {hint}")
@@ -90,17 +94,6 @@ def _next_step(indices: Mapping[str, PackIndex], folder: Path) -> str:
         if is_whole and inputs is not None and targets in ([], inputs[:1]):
             return f"phalanx train --data {folder}"
     return f'phalanx.start(model, optimizer, "{folder}", batch_size=…) in a program of yours'
-
-
-def _packed(origin: Origin, folder: Path, options: PackingOptions) -> Mapping[str, PackIndex]:
-    """Pack every split, with a progress bar for each; return the indices by split."""
-    counted = TextColumn("{task.completed:,.0f} of {task.total:,.0f} samples")
-    try:
-        with ProgressBars(counted, _Speed(), TimeRemainingColumn()) as bars:
-            return pack(origin, folder, options, bars.progress)
-    except KeyboardInterrupt:
-        print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
-        raise
 
 
 def verify_data(folder: Path, /, *, threads: int | None = None) -> None:

@@ -155,9 +155,17 @@ class PackSamples(ReadSamples):
 
         Raises: DamagedError, a UserError, for samples that are not what was packed.
         """
+        pack, parts = self._pack, dict[str, Any]()
         if self._collate is None:
-            return read_batch(self._pack, indices)
-        return self._collate(read_list(self._pack, indices))
+            parts = {name: torch.from_numpy(pack.read(name, indices)) for name in pack.fields}
+            return as_batch(parts)
+        parts = {name: pack.read_each(name, indices) for name in pack.fields}
+        return self._collate(
+            [
+                as_batch({name: torch.as_tensor(values[row]) for name, values in parts.items()})
+                for row in range(len(indices))
+            ]
+        )
 
 
 class DatasetColumns(ReadSamples):
@@ -185,30 +193,13 @@ class DatasetColumns(ReadSamples):
     def read(self, indices: NDArray[np.int64]) -> Any:
         """Return samples as a batch. indices: (n,)."""
         table = self._rows[indices.tolist()]
-        return {
-            name: _column(table.column(name), f"column {name!r} of the data set")
-            for name in table.column_names
-        }
+        return _columns(table, table.column_names, "the data set")
 
 
 _OWN_WAY = (
     'or give the data set a format or transform of its own, or loading={"collate_fn": …}, a '
     "function of a list of rows"
 )
-
-
-def read_batch(pack: Pack, indices: NDArray[np.int64]) -> Any:
-    """Return samples of a pack as a batch. indices: (n,)."""
-    return as_batch({name: torch.from_numpy(pack.read(name, indices)) for name in pack.fields})
-
-
-def read_list(pack: Pack, indices: NDArray[np.int64]) -> list[Any]:
-    """Return samples of a pack one by one. indices: (n,)."""
-    parts = {name: pack.read_each(name, indices) for name in pack.fields}
-    return [
-        as_batch({name: torch.as_tensor(values[row]) for name, values in parts.items()})
-        for row in range(len(indices))
-    ]
 
 
 def pack_samples(path: Path, loading: Mapping[str, Any], split: str) -> PackSamples:
@@ -288,13 +279,15 @@ def table_samples(data: Any) -> TensorSamples:
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"data: the table has two columns {twice!r}")
-    return TensorSamples(
-        {name: _column(table.column(name), f"column {name!r} of the table") for name in names}
-    )
+    return TensorSamples(_columns(table, names, "the table"))
 
 
-def _column(column: Any, title: str) -> Tensor:
-    array = column_array(column, f"data: {title}")
-    if array.dtype == TEXT:
-        raise UserError(f"data: {title} holds {column.type}, not numbers: leave it out")
-    return as_tensor(array, title)
+def _columns(table: Any, names: Iterable[str], of: str) -> dict[str, Tensor]:
+    tensors = {}
+    for name in names:
+        column, title = table.column(name), f"column {name!r} of {of}"
+        array = column_array(column, f"data: {title}")
+        if array.dtype == TEXT:
+            raise UserError(f"data: {title} holds {column.type}, not numbers: leave it out")
+        tensors[name] = as_tensor(array, title)
+    return tensors

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from phalanx.data.datasets.arrays import read_files
 from phalanx.data.datasets.catalog import resolve
 from phalanx.data.datasets.dataset import load_dataset
-from phalanx.data.datasets.images import read_files
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.file_sets import CIFAR10
 from phalanx.errors import UserError
@@ -57,17 +57,17 @@ def linked(folder: Path, to: Path) -> Path:
 
 def test_what_was_written_is_read(folder: Path) -> None:
     arrays = read_files("cifar10", folder)
-    assert arrays.train_images.shape == (50_000, 3, 32, 32)
-    assert arrays.validation_images.shape == (10_000, 3, 32, 32)
-    assert (arrays.train_labels == np.arange(50_000) % 10).all()
-    assert (arrays.validation_labels == np.arange(10_000) % 10).all()
+    assert arrays.train_inputs.shape == (50_000, 3, 32, 32)
+    assert arrays.validation_inputs.shape == (10_000, 3, 32, 32)
+    assert (arrays.train_targets == np.arange(50_000) % 10).all()
+    assert (arrays.validation_targets == np.arange(10_000) % 10).all()
     for i in (0, 7, 19):
         np.testing.assert_array_equal(
-            arrays.train_images[10_000 + i], expected_image(records(1)[i])
+            arrays.train_inputs[10_000 + i], expected_image(records(1)[i])
         )
-        np.testing.assert_array_equal(arrays.validation_images[i], expected_image(records(5)[i]))
+        np.testing.assert_array_equal(arrays.validation_inputs[i], expected_image(records(5)[i]))
     for batch in range(5):
-        assert (arrays.train_images[10_000 * (batch + 1) - 2 :][:2] == batch + 1).all()
+        assert (arrays.train_inputs[10_000 * (batch + 1) - 2 :][:2] == batch + 1).all()
 
 
 def test_the_data_set_is_found_and_normalised(folder: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_data_set_is_found_and_normalised(folder: Path) -> None:
     assert dataset.train_inputs.dtype == torch.float64
     assert dataset.validation_targets.tolist() == [*range(10)] * 2
     pixels = (
-        torch.from_numpy(read_files("cifar10", folder).train_images[10_003].astype(float)) / 255
+        torch.from_numpy(read_files("cifar10", folder).train_inputs[10_003].astype(float)) / 255
     )
     mean, deviation = torch.tensor([[0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]]).double()
     expected = (pixels - mean[:, None, None]) / deviation[:, None, None]

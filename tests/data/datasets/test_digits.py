@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from phalanx.data.datasets.array_cache import Arrays
 from phalanx.data.datasets.digits import (
     TRAIN_SEED,
     VALIDATION_SEED,
@@ -19,7 +20,6 @@ from phalanx.data.datasets.digits import (
     read_originals,
     split_originals,
 )
-from phalanx.data.datasets.images import Arrays
 
 # The same on one thread and on two, with scalar, AVX2 and AVX-512 arithmetic.
 SHA256 = Arrays(
@@ -44,18 +44,18 @@ def test_the_bytes_never_change(digits: Arrays, part: str) -> None:
 
 
 def test_there_are_as_many_as_in_mnist(digits: Arrays) -> None:
-    assert digits.train_images.shape == (60_000, 28, 28)
-    assert digits.train_labels.shape == (60_000,)
-    assert digits.validation_images.shape == (10_000, 28, 28)
-    assert digits.validation_labels.shape == (10_000,)
+    assert digits.train_inputs.shape == (60_000, 28, 28)
+    assert digits.train_targets.shape == (60_000,)
+    assert digits.validation_inputs.shape == (10_000, 28, 28)
+    assert digits.validation_targets.shape == (10_000,)
 
 
 def test_classes_are_as_frequent_as_among_the_originals(digits: Arrays) -> None:
     _, labels = read_originals()
     expected = np.bincount(labels) / len(labels)
-    for labels in (digits.train_labels, digits.validation_labels):
+    for labels in (digits.train_targets, digits.validation_targets):
         np.testing.assert_allclose(np.bincount(labels) / len(labels), expected, atol=0.003)
-    first = np.bincount(digits.train_labels[:1000]) / 1000  # what --train-samples 1000 keeps
+    first = np.bincount(digits.train_targets[:1000]) / 1000  # what --train-samples 1000 keeps
     np.testing.assert_allclose(first, expected, atol=0.03)
 
 
@@ -111,7 +111,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 
 def test_digits_lie_in_the_middle_with_an_empty_edge(digits: Arrays) -> None:
-    ink = digits.train_images.mean(axis=0) / 255
+    ink = digits.train_inputs.mean(axis=0) / 255
     assert ink[[0, -1]].max() < 0.01
     assert ink[:, [0, -1]].max() < 0.01
     rows, columns = ink.sum(axis=1), ink.sum(axis=0)
@@ -131,7 +131,7 @@ def test_a_small_network_learns_them_though_not_at_once(digits: Arrays) -> None:
         torch.nn.Linear(128, 10),
     )
     optimizer = torch.optim.Adam(network.parameters(), 1e-3)
-    images, labels = torch.from_numpy(digits.train_images) / 255, digits.train_labels
+    images, labels = torch.from_numpy(digits.train_inputs) / 255, digits.train_targets
     for batch in torch.randperm(60_000).split(128):
         optimizer.zero_grad()
         output = network(images[batch])
@@ -139,6 +139,6 @@ def test_a_small_network_learns_them_though_not_at_once(digits: Arrays) -> None:
         torch.nn.functional.cross_entropy(output, target).backward()
         optimizer.step()
     with torch.no_grad():
-        output = network(torch.from_numpy(digits.validation_images) / 255)
-    correct = output.argmax(dim=1).numpy() == digits.validation_labels
+        output = network(torch.from_numpy(digits.validation_inputs) / 255)
+    correct = output.argmax(dim=1).numpy() == digits.validation_targets
     assert 0.90 < correct.mean() < 0.98

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from phalanx.data.datasets.arrays import read_files
 from phalanx.data.datasets.catalog import resolve
 from phalanx.data.datasets.dataset import load_dataset
-from phalanx.data.datasets.images import read_files
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.file_sets import FASHION, is_verified
 from phalanx.errors import UserError

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.datasets.images import read_files
+from phalanx.data.datasets.arrays import read_files
 from phalanx.errors import UserError
 
 
 def test_the_arrays_are_those_of_mnist(mnist_folder: Path) -> None:
     arrays = read_files("mnist", mnist_folder)
-    assert arrays.train_images.shape == (60_000, 28, 28)
-    assert arrays.validation_images.shape == (10_000, 28, 28)
-    assert arrays.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
-    assert np.bincount(arrays.validation_labels).tolist() == [
+    assert arrays.train_inputs.shape == (60_000, 28, 28)
+    assert arrays.validation_inputs.shape == (10_000, 28, 28)
+    assert arrays.train_targets[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert np.bincount(arrays.validation_targets).tolist() == [
         980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009,
     ]  # fmt: skip
 

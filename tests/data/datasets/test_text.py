@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.data.datasets import language_reference
+from phalanx.data.datasets.arrays import num_windows, read_text, windows
 from phalanx.data.datasets.catalog import CONTEXT, resolve
 from phalanx.data.datasets.dataset import load_dataset
 from phalanx.data.datasets.language_reference import (
@@ -22,7 +23,6 @@ from phalanx.data.datasets.language_reference import (
     encode,
     read_reference,
 )
-from phalanx.data.datasets.text import num_windows, read_text, windows
 from phalanx.errors import UserError
 
 

@@ -1,4 +1,4 @@
-"""Arrays of images, and a file cache for arrays that are costly to make, verified when read."""
+"""Arrays of a data set, and a file cache for arrays that are costly to make, verified when read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,13 @@ LOCK_TIMEOUT_S = 60.0
 
 
 class Arrays(NamedTuple):
-    """Images (n, 28, 28), or (n, 3, 32, 32) of colours; labels (n,) from 0 to 9."""
+    """Images (n, 28, 28), or (n, 3, 32, 32) of colours, with labels (n,) from 0 to 9; of text
+    (n, context) int64, target [i, t] being the character after inputs [i, :t + 1]."""
 
-    train_images: Bytes
-    train_labels: Bytes
-    validation_images: Bytes
-    validation_labels: Bytes
+    train_inputs: NDArray[Any]
+    train_targets: NDArray[Any]
+    validation_inputs: NDArray[Any]
+    validation_targets: NDArray[Any]
 
 
 def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
@@ -60,7 +61,7 @@ def read(path: Path) -> Arrays | None:
     if hashlib.sha256(content).hexdigest() != expected.strip():
         return None
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        return Arrays(*(file[name] for name in Arrays._fields))
+        return Arrays(*(file[name] for name in file.files))
 
 
 def checksum_file(path: Path) -> Path:

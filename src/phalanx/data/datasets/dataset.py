@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from phalanx.data.datasets.array_cache import Bytes
+from phalanx.data.datasets.arrays import read_arrays
 from phalanx.data.datasets.catalog import DatasetChoice, Name, resolve
-from phalanx.data.datasets.images import read_images
-from phalanx.data.datasets.text import Tokens, read_text
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
 
@@ -58,16 +58,15 @@ def load_dataset(
     Raises: UserError when the data is missing, truncated or damaged, or has fewer samples.
     """
     choice = resolve(name, data_root)
-    arrays = read_text() if choice.name == "text" else read_images(choice)
-    train_inputs, train_targets, validation_inputs, validation_targets = arrays
-    _check("--train-samples", choice, train_samples, len(train_inputs))
-    _check("--validation-samples", choice, validation_samples, len(validation_inputs))
+    arrays = read_arrays(choice)
+    _check("--train-samples", choice, train_samples, len(arrays.train_inputs))
+    _check("--validation-samples", choice, validation_samples, len(arrays.validation_inputs))
     return Dataset(
         name=choice.name,
-        train_inputs=_inputs(train_inputs[:train_samples], choice, dtype),
-        train_targets=_targets(train_targets[:train_samples]),
-        validation_inputs=_inputs(validation_inputs[:validation_samples], choice, dtype),
-        validation_targets=_targets(validation_targets[:validation_samples]),
+        train_inputs=_inputs(arrays.train_inputs[:train_samples], choice, dtype),
+        train_targets=_targets(arrays.train_targets[:train_samples]),
+        validation_inputs=_inputs(arrays.validation_inputs[:validation_samples], choice, dtype),
+        validation_targets=_targets(arrays.validation_targets[:validation_samples]),
         reason=choice.reason,
         shape=choice.shape,
     )
@@ -78,7 +77,7 @@ def _check(option: str, choice: DatasetChoice, wanted: int | None, largest: int)
         raise UserError(f"{option} must be 1 to {largest} for {choice.name}, not {wanted}")
 
 
-def _inputs(inputs: Bytes | Tokens, choice: DatasetChoice, dtype: torch.dtype) -> Tensor:
+def _inputs(inputs: NDArray[Any], choice: DatasetChoice, dtype: torch.dtype) -> Tensor:
     """Tokens as they are; images (n, channels, height, width) as numbers of mean 0 and deviation 1,
     after one copy."""
     if choice.name == "text":
@@ -91,5 +90,5 @@ def _inputs(inputs: Bytes | Tokens, choice: DatasetChoice, dtype: torch.dtype) -
     return tensor.mul_(scales[:, None, None]).sub_(shifts[:, None, None])
 
 
-def _targets(targets: Bytes | Tokens) -> Tensor:
+def _targets(targets: NDArray[Any]) -> Tensor:
     return torch.from_numpy(targets).to(torch.int64)

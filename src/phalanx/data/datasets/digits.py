@@ -50,10 +50,10 @@ def make_digits() -> Arrays:
     train_sources = choose_sources(train, NUM_TRAIN_SAMPLES, TRAIN_SEED)
     validation_sources = choose_sources(validation, NUM_VALIDATION_SAMPLES, VALIDATION_SEED)
     return Arrays(
-        train_images=distort(images[train_sources], TRAIN_SEED),
-        train_labels=labels[train_sources].astype(np.uint8),
-        validation_images=distort(images[validation_sources], VALIDATION_SEED),
-        validation_labels=labels[validation_sources].astype(np.uint8),
+        train_inputs=distort(images[train_sources], TRAIN_SEED),
+        train_targets=labels[train_sources].astype(np.uint8),
+        validation_inputs=distort(images[validation_sources], VALIDATION_SEED),
+        validation_targets=labels[validation_sources].astype(np.uint8),
     )
 
 

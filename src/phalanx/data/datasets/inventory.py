@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.data.datasets.array_cache import read
+from phalanx.data.datasets.arrays import num_windows, read_files
 from phalanx.data.datasets.catalog import (
     FILE_SETS,
     NUM_TRAIN_SAMPLES,
@@ -15,9 +16,7 @@ from phalanx.data.datasets.catalog import (
     Name,
     digits_file,
 )
-from phalanx.data.datasets.images import read_files
 from phalanx.data.datasets.language_reference import fingerprint, has_reference, read_reference
-from phalanx.data.datasets.text import num_windows
 from phalanx.data.published.file_sets import (
     PublishedFile,
     find_file,
@@ -52,12 +51,11 @@ def inventory(data_root: Path | None = None) -> list[InventoryEntry]:
 def _digits() -> InventoryEntry:
     path = digits_file()
     try:
-        state = "made when first used" if not path.exists() else ""
+        state = "verified" if path.exists() else "made when first used"
     except OSError as error:
         state = f"made in each run: {error.strerror}"
-    if state:
-        return InventoryEntry(name="digits", state=state, where=str(path))
-    state = "verified" if read(path) is not None else "damaged, made again when used"
+    if state == "verified" and read(path) is None:
+        state = "damaged, made again when used"
     return InventoryEntry(name="digits", state=state, where=str(path))
 
 
@@ -74,21 +72,21 @@ def _state(name: Name, folder: Path) -> str:
     files = FILE_SETS[name].files
     if all(is_verified(folder, file) for file in files):
         return "verified"
-    damaged = [file.usual_name for file in files if not _is_whole(folder, file)]
+    damaged = [file.usual_name for file in files if not _succeeds(_read, folder, file)]
     if damaged:
         return f"damaged: {', '.join(damaged)}"
-    try:
-        read_files(name, folder)
-    except UserError:
-        return "damaged: labels"
-    return "sizes and labels right"
+    return "sizes and labels right" if _succeeds(read_files, name, folder) else "damaged: labels"
 
 
-def _is_whole(folder: Path, file: PublishedFile) -> bool:
+def _read(folder: Path, file: PublishedFile) -> None:
     path = find_file(folder, file)
     assert path is not None, "the folder holds all of them"
+    read_verified(path, file)
+
+
+def _succeeds(read: Callable[..., object], *arguments: object) -> bool:
     try:
-        read_verified(path, file)
+        read(*arguments)
     except UserError:
         return False
     return True

@@ -1,20 +1,25 @@
-"""Origins held in memory: pairs of IDX files, and the data sets that Phalanx knows by name."""
+"""Origins held in memory: pairs of IDX files, the data sets that Phalanx knows by name, and files
+of NumPy, whose content is checked before it is believed; nothing is unpickled."""
 
 from __future__ import annotations
 
+import io
+import math
 import re
+import zipfile
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, get_args
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from phalanx.data.datasets.arrays import read_arrays
 from phalanx.data.datasets.catalog import Name, resolve
 from phalanx.data.datasets.idx import read_idx
-from phalanx.data.datasets.images import read_images
-from phalanx.data.datasets.text import read_text
-from phalanx.data.packing.npy_content import map_npy, parse_npz
-from phalanx.data.packing.table import INPUTS, TARGETS, ArrayTable, fingerprint_of
+from phalanx.data.packing.table import INPUTS, TARGETS, ArrayTable, fingerprint_of, reading
+from phalanx.data.unpacked import check_unpacked
 from phalanx.errors import UserError
 
 _NAME = re.compile(r"(?P<split>.*?)-?(?P<part>images|labels)[-.]idx(?P<dims>\d)-ubyte(\.gz)?")
@@ -80,16 +85,17 @@ def read_known(name: str, data_root: Path | None = None) -> ArrayTable:
     Raises: UserError when files are asked for and missing, or damaged.
     """
     choice = resolve(name, data_root)
-    arrays = read_text() if choice.name == "text" else read_images(choice)
-    train_inputs, train_targets, validation_inputs, validation_targets = arrays
-    inputs = np.concatenate([train_inputs, validation_inputs])
-    targets = np.concatenate([train_targets, validation_targets]).astype(np.int64)
+    arrays = read_arrays(choice)
+    inputs, targets = (np.concatenate(parts) for parts in (arrays[::2], arrays[1::2]))
     return ArrayTable(
         choice.name if choice.folder is None else f"{choice.name} in {choice.folder}",
-        {INPUTS: inputs.reshape(len(inputs), *choice.shape.inputs), TARGETS: targets},
+        {
+            INPUTS: inputs.reshape(len(inputs), *choice.shape.inputs),
+            TARGETS: targets.astype(np.int64),
+        },
         classes=[str(i) for i in range(choice.shape.num_classes)],
         fingerprint=f"{len(inputs)} samples",
-        num_train=len(train_inputs),
+        num_train=len(arrays.train_inputs),
     )
 
 
@@ -105,3 +111,60 @@ def read_npy(path: Path) -> ArrayTable:
         listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise UserError(f"{path}: arrays of equally many rows are wanted, and it has {listed}")
     return ArrayTable(str(path), arrays, fingerprint=fingerprint_of([path]))
+
+
+_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+def parse_npy(content: bytes) -> NDArray[Any]:
+    """Return the array, read-only, in the memory of `content`. Nothing is unpickled.
+
+    Raises: ValueError, in words, when it is no array, holds objects, or its header names another
+            size than follows.
+    """
+    file = io.BytesIO(content)
+    try:
+        version = npy.read_magic(file)
+        if version not in _READERS:
+            raise ValueError(f"version {version[0]}.{version[1]} is of no plain array")
+        shape, is_fortran, dtype = _READERS[version](file)
+    except (SyntaxError, TokenError, TypeError, KeyError, EOFError, RecursionError) as error:
+        raise ValueError(f"its header cannot be read: {error}") from error
+    if dtype.hasobject:
+        raise ValueError("Object arrays are pickles, which can run any program")
+    expected, found = math.prod(shape) * dtype.itemsize, len(content) - file.tell()
+    if expected != found or dtype.itemsize == 0:
+        raise ValueError(
+            f"its header says {dtype} of {shape}, {expected:,} bytes, and {found:,} follow"
+        )
+    flat: NDArray[Any] = np.frombuffer(content, dtype, offset=file.tell())
+    return flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def named_npy(content: bytes, where: str) -> NDArray[Any]:
+    """Return the array. Raises: UserError that begins with `where`."""
+    with reading(f"{where} is no array"):
+        return parse_npy(content)
+
+
+def parse_npz(content: bytes, where: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file `.npz` by name. Raises: UserError that begins with `where`."""
+    with (
+        reading(f"{where} is no .npz"),
+        zipfile.ZipFile(io.BytesIO(content)) as archive,
+    ):
+        check_unpacked(sum(member.file_size for member in archive.infolist()), len(content), where)
+        return {
+            name.removesuffix(".npy"): named_npy(archive.read(name), f"{where}, {name}")
+            for name in archive.namelist()
+        }
+
+
+def map_npy(path: Path) -> NDArray[Any]:
+    """Return the array of a file, mapped into memory, read-only.
+
+    Raises: UserError when it is damaged or holds objects.
+    """
+    with reading(f"{path} is no array"):
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array

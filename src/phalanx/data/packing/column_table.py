@@ -146,31 +146,20 @@ class ColumnTable(BlockTable):
         return values.tolist() if dtype == TEXT else values.astype(dtype, copy=False)
 
 
-def table_groups(table: Any, title: str) -> list[RowGroup]:
-    """Return the rows of a table of Arrow in groups."""
-    types = {field.name: field.type for field in table.schema}
-    starts = range(0, table.num_rows, ROWS_OF_A_BLOCK)
-    parts = [table.slice(start, ROWS_OF_A_BLOCK) for start in starts]
-    return [
-        RowGroup(title, f"{title} from row {start} on", types, part.num_rows, part.column)
-        for start, part in zip(starts, parts, strict=True)
-    ]
-
-
-def dataset_groups(dataset: Any, title: str) -> list[RowGroup]:
-    """Return the rows of a `datasets.Dataset` of Hugging Face in groups, which are read by need."""
-    rows = dataset.with_format("arrow")
-    types = {field.name: field.type for field in dataset.features.arrow_schema}
+def table_of_program(rows: Any, schema: Any, title: str, fingerprint: str) -> ColumnTable:
+    """Return a table of Arrow, or a data set of Hugging Face in that format, read by need."""
+    types = {field.name: field.type for field in schema}
+    select = rows.select_columns if hasattr(rows, "select_columns") else rows.select
 
     def group(start: int) -> RowGroup:
-        chosen = range(start, min(start + ROWS_OF_A_BLOCK, len(dataset)))
+        stop = min(start + ROWS_OF_A_BLOCK, len(rows))
+        place = f"{title} from row {start} on"
+        return RowGroup(
+            title, place, types, stop - start, lambda name: select([name])[start:stop].column(name)
+        )
 
-        def read(name: str) -> Any:
-            return rows.select_columns([name])[chosen.start : chosen.stop].column(name)
-
-        return RowGroup(title, f"{title} from row {start} on", types, len(chosen), read)
-
-    return [group(start) for start in range(0, len(dataset), ROWS_OF_A_BLOCK)]
+    groups = map(group, range(0, len(rows), ROWS_OF_A_BLOCK))
+    return ColumnTable(title, groups, fingerprint=fingerprint, class_names=class_names(schema))
 
 
 def class_names(schema: Any) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from phalanx.data.columns import is_dataset
 from phalanx.data.packing.array_tables import (
@@ -16,20 +16,15 @@ from phalanx.data.packing.array_tables import (
     read_npy,
 )
 from phalanx.data.packing.column_files import read_arrow, read_parquet
-from phalanx.data.packing.column_table import (
-    ColumnTable,
-    class_names,
-    dataset_groups,
-    table_groups,
-)
+from phalanx.data.packing.column_table import table_of_program
 from phalanx.data.packing.csv_file import CsvFile
 from phalanx.data.packing.function import FunctionSamples, data_of, is_function, samples_in
 from phalanx.data.packing.hdf5_file import Hdf5File
 from phalanx.data.packing.image_folder import has_images, read_image_folder
-from phalanx.data.packing.json_lines import JsonLines
 from phalanx.data.packing.lmdb_file import LmdbFile
 from phalanx.data.packing.options import Kind, OriginOptions
 from phalanx.data.packing.origin import Origin
+from phalanx.data.packing.records import JsonLines
 from phalanx.data.packing.table import SourceTable
 from phalanx.data.packing.tar_files import TarFiles
 from phalanx.data.packing.tfrecord_files import TfRecords
@@ -118,22 +113,16 @@ def _table_of_program(source: str, options: OriginOptions) -> SourceTable:
     name, made = data_of(source)
     is_table = is_dataset(made) or hasattr(made, "__arrow_c_stream__")
     _refuse_unused("function", options, has_parts=is_table, has_images=True)
-    if is_dataset(made):
-        groups, schema = dataset_groups(made, source), made.features.arrow_schema
-        fingerprint = str(made._fingerprint)
-    elif hasattr(made, "__arrow_c_stream__"):
-        table = _arrow(made)
-        groups, schema = table_groups(table, source), table.schema
-        fingerprint = f"{table.num_rows} rows of {table.nbytes} bytes"
-    else:
+    if not is_table:
         return FunctionSamples(source, samples_in(made, name))
-    return ColumnTable(source, groups, fingerprint=fingerprint, class_names=class_names(schema))
-
-
-def _arrow(data: Any) -> Any:
+    if is_dataset(made):
+        rows, schema = made.with_format("arrow"), made.features.arrow_schema
+        return table_of_program(rows, schema, source, str(made._fingerprint))
     import pyarrow as pa  # optional dependency
 
-    return pa.table(data)
+    table = pa.table(made)
+    fingerprint = f"{table.num_rows} rows of {table.nbytes} bytes"
+    return table_of_program(table, table.schema, source, fingerprint)
 
 
 def _refuse_unused(

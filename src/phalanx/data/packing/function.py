@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
+import tempfile
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.data.packing.records import RecordTable
-from phalanx.data.packing.spool import SampleSpool
 from phalanx.data.packing.table import INPUTS, TARGETS, Part, reading
 from phalanx.errors import UserError
 from phalanx.models.user_function import FunctionName, load_any, users_code
@@ -23,39 +29,66 @@ def is_function(source: str) -> bool:
 
 class FunctionSamples(RecordTable):
     """Samples of a generator, or of whatever can be iterated: dictionaries, whose keys name the
-    fields, pairs of inputs and targets, or inputs alone. Kept on disk until they are packed."""
+    fields, pairs of inputs and targets, or inputs alone. Kept in a file in the folder for temporary
+    files ($TMPDIR) until they are packed, so that they are read in any order."""
 
     keeps_targets = True
 
     def __init__(self, text: str, samples: Iterable[Any]) -> None:
-        """Takes all samples. Raises: UserError naming the sample and field at fault."""
+        """Takes all samples. Raises: UserError naming the sample and field at fault, or when the
+        disk is full."""
         super().__init__()
-        self.text = text
-        self._spool = SampleSpool()
+        self.text, self._ends = text, array("q", [0])
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         try:
-            self._take(samples)
-            self.fingerprint = self._spool.digest
-            self._set_rows(len(self._spool))
+            digest, first = hashlib.sha256(), dict[str, Part]()
+            for number, sample in enumerate(samples):
+                parts = _parts(sample, self.place(number))
+                first = first or parts
+                _check_alike(parts, first, self.place(number))
+                digest.update(content := msgspec.msgpack.encode(parts, enc_hook=_encoded))
+                self._write(content)
+            self._file.flush()
+            self.fingerprint = digest.hexdigest()[:16]
+            self._set_rows(len(self._ends) - 1)
         except BaseException:
-            self._spool.close()
+            self.close()
             raise
 
     def record(self, number: int) -> Mapping[str, Part]:
-        return self._spool.read(number)
+        start, end = self._ends[number : number + 2]
+        content = os.pread(self._file.fileno(), end - start, start)
+        return {name: _decoded(part) for name, part in msgspec.msgpack.decode(content).items()}
 
     def place(self, number: int) -> str:
         return f"{self.text}, sample {number}"
 
     def close(self) -> None:
-        self._spool.close()
+        self._file.close()
 
-    def _take(self, samples: Iterable[Any]) -> None:
-        first: dict[str, Part] = {}
-        for number, sample in enumerate(samples):
-            parts = _parts(sample, self.place(number))
-            first = first or parts
-            _check_alike(parts, first, self.place(number))
-            self._spool.add(parts)
+    def _write(self, content: bytes) -> None:
+        self._ends.append(self._ends[-1] + len(content))
+        try:
+            self._file.write(content)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(
+                f"{tempfile.gettempdir()} is full: samples are kept there until they are packed; "
+                "name a folder on another disk by TMPDIR=…"
+            ) from error
+
+
+def _encoded(part: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
+    return part.dtype.str, part.shape, np.ascontiguousarray(part).tobytes()
+
+
+def _decoded(part: Any) -> Part:
+    if isinstance(part, list):
+        dtype, shape, content = part
+        return np.frombuffer(content, dtype).reshape(shape)
+    decoded: Part = part
+    return decoded
 
 
 def data_of(source: str) -> tuple[FunctionName, Any]:

@@ -71,7 +71,7 @@ class ImageForm:
         return content if _kind(content) in KEPT else _as_png(pixels)
 
 
-def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
+def choose_form(name: str, images: Iterable[Peek], options: OriginOptions) -> ImageForm:
     """The form that suits all of them: grey where all are, of one shape where all are.
 
     Raises: UserError when they are to be decoded and differ in size.
@@ -104,18 +104,17 @@ def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
                 f"{other.where} {other.height}×{other.width}\nbring them to one with --size, "
                 "for example --size 224x224"
             )
-        shape = [channels, height, width]
-        return ImageForm(
-            field=_field("raw", shape), size=options.image_size, notes=otherwise.lines()
-        )
+        field = Field(name=name, dtype="uint8", shape=[channels, height, width])
+        return ImageForm(field=field, size=options.image_size, notes=otherwise.lines())
     if too_large is not None:
         raise UserError(
             f"{too_large.where} has {too_large.height * too_large.width:,} pixels, more than are "
             "read from a file while training\npack arrays of a smaller size, with --size"
         )
     encoding: Encoding = "png" if 2 * num_png > num_images else "jpeg"
-    described = _field(encoding, None if other else [channels, height, width])
-    return ImageForm(field=described, notes=otherwise.lines())
+    shape = None if other else [channels, height, width]
+    field = Field(name=name, dtype="uint8", shape=shape, encoding=encoding)
+    return ImageForm(field=field, notes=otherwise.lines())
 
 
 def peek(content: bytes | Path, where: str) -> Peek:
@@ -137,10 +136,6 @@ def _opened(path: Path) -> IO[bytes]:
 def _content(path: Path) -> bytes:
     with _opened(path) as file, readable(path):
         return file.read()
-
-
-def _field(encoding: Encoding, shape: list[int] | None) -> Field:
-    return Field(name="inputs", dtype="uint8", shape=shape, encoding=encoding)
 
 
 def _resized(content: bytes, where: str, size: tuple[int, int]) -> bytes:

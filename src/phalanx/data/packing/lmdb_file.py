@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from phalanx.data.packing.json_lines import parse_object, part_of_json
-from phalanx.data.packing.npy_content import named_npy, parse_npz
-from phalanx.data.packing.records import RecordTable
+from phalanx.data.packing.array_tables import named_npy, parse_npz
+from phalanx.data.packing.records import RecordTable, parse_object, part_of_json
 from phalanx.data.packing.table import INPUTS, Part, fingerprint_of, reading
 from phalanx.data.packing.tfrecord_files import IMAGES, image_or_text
 from phalanx.errors import UserError

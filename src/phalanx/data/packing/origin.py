@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.columns import check_rounded
+from phalanx.data.columns import check_rounded, promoted
 from phalanx.data.packed.index import Field, sample_bytes
 from phalanx.data.packed.shard_writers import Rows
-from phalanx.data.packing.field_scan import FieldScan
-from phalanx.data.packing.image_form import ImageForm, choose_form
+from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
 from phalanx.data.packing.options import OriginOptions
-from phalanx.data.packing.table import INPUTS, TARGETS, Known, Numbers, SourceTable, Values
+from phalanx.data.packing.table import INPUTS, TARGETS, Known, Numbers, Part, SourceTable, Values
 from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError
 from phalanx.jobs.cores import check_fits, usable_cores
@@ -92,14 +92,12 @@ class Origin:
         """Return the parts of each field."""
         if not inputs and target is None:
             return {self._table.field_name(name): (name,) for name in self._table.names}
-        fields: dict[str, tuple[str, ...]] = {
-            self._table.field_name(name): (name,) for name in inputs
-        }
         self._are_numbers = all(map(self._is_number, inputs)) and (
             len(inputs) > 1 or self._table.stacks_one
         )
-        if len(inputs) == 1 or self._are_numbers:
-            fields = {INPUTS: tuple(inputs)}
+        fields: dict[str, tuple[str, ...]] = {INPUTS: tuple(inputs)}
+        if len(inputs) > 1 and not self._are_numbers:
+            fields = {self._table.field_name(name): (name,) for name in inputs}
         return fields if target is None else {**fields, TARGETS: (target,)}
 
     def _is_number(self, name: str) -> bool:
@@ -126,13 +124,14 @@ class Origin:
         return scans
 
     def _known(self, field: str) -> Known | None:
-        known = [self._table.known(name) for name in self._sources[field]]
-        found = [part for part in known if part is not None]
-        if len(found) < len(known):
+        found = [part for name in self._sources[field] if (part := self._table.known(name))]
+        if len(found) < len(self._sources[field]):
             return None
-        is_stacked = field == INPUTS and self._are_numbers
-        shape = (len(found),) if is_stacked else found[0].shape
+        shape = (len(found),) if self._is_stacked(field) else found[0].shape
         return Known(np.result_type(*(part.dtype for part in found)), shape)
+
+    def _is_stacked(self, field: str) -> bool:
+        return field == INPUTS and self._are_numbers
 
     def _locate(self, field: str, rows: Numbers) -> Callable[[int], str]:
         return lambda position: self._table.where(int(rows[position]), self._sources[field][0])
@@ -149,28 +148,22 @@ class Origin:
             shape = list(self._targets.shape[1:])
             return Field(name=name, dtype=self._targets.dtype.name, shape=shape)
         if scan.peeks:
-            form = self._forms[name] = choose_form(scan.peeks, options)
+            form = self._forms[name] = choose_form(name, scan.peeks, options)
             self.notes += form.notes
-            return Field(
-                name=name, dtype="uint8", shape=form.field.shape, encoding=form.field.encoding
-            )
+            return form.field
         assert scan.dtype is not None, "there is a row"
         dtype = table.packed_dtype(scan.dtype).newbyteorder("=")
-        return Field(
-            name=name, dtype=dtype.name, shape=None if scan.shape is None else list(scan.shape)
-        )
+        shape = None if scan.shape is None else list(scan.shape)
+        return Field(name=name, dtype=dtype.name, shape=shape)
 
     def _label(self, scan: FieldScan, options: OriginOptions) -> None:
         table, (name,) = self._table, self._sources[TARGETS]
         locations = TargetLocations(
             f"{table.text}, {table.part_word} {name!r}", lambda row: table.where(row, name)
         )
-        if scan.words:
-            values = np.array(scan.words)
-            if table.parses_words:
-                values = parse_targets(scan.words, locations, options.decimal)
-        else:
-            values = np.concatenate(scan.numbers)
+        values = np.concatenate(scan.numbers) if scan.numbers else np.array(scan.words)
+        if scan.words and table.parses_words:
+            values = parse_targets(scan.words, locations, options.decimal)
         if table.classes is None:
             self._targets, self.classes = labelled(values, locations, options.classes)
         else:
@@ -178,32 +171,24 @@ class Origin:
 
     def _read(self, rows: Numbers) -> dict[str, Any]:
         """Return the fields of rows of one chunk: (n, …), or a list of n."""
-        is_held = {TARGETS} if self._targets is not None else set()
-        names = [n for field, parts in self._sources.items() if field not in is_held for n in parts]
+        read: dict[str, Any] = {} if self._targets is None else {TARGETS: self._targets[rows]}
+        fields = [field for field in self.fields if field.name not in read]
+        names = [name for field in fields for name in self._sources[field.name]]
         values = self._table.read(names, rows) if names else {}
-        read: dict[str, Any] = {}
-        for field in self.fields:
-            if field.name in is_held:
-                assert self._targets is not None
-                read[field.name] = self._targets[rows]
-            elif field.name in self._forms:
-                read[field.name] = self._images(field, values[self._sources[field.name][0]], rows)
-            else:
-                read[field.name] = self._numbers(field, values, rows)
+        for field in fields:
+            pack = self._images if field.name in self._forms else self._numbers
+            read[field.name] = pack(field, values, rows)
         return read
 
-    def _images(self, field: Field, images: Values, rows: Numbers) -> Any:
-        form, locate = self._forms[field.name], self._locate(field.name, rows)
-        places = map(locate, range(len(rows)))
-        packed = list(self._pool.map(form.packed, images, places))
+    def _images(self, field: Field, values: Mapping[str, Values], rows: Numbers) -> Any:
+        (name,), form = self._sources[field.name], self._forms[field.name]
+        places = map(self._locate(field.name, rows), range(len(rows)))
+        packed = list(self._pool.map(form.packed, values[name], places))
         return np.stack(packed) if sample_bytes(field) is not None else packed
 
     def _numbers(self, field: Field, values: Mapping[str, Values], rows: Numbers) -> Any:
         dtype, name = np.dtype(field.dtype), self._sources[field.name][0]
-        together, locate = (
-            self._together(field.name, values, rows, dtype),
-            self._locate(field.name, rows),
-        )
+        together = self._together(field.name, values, rows, dtype)
         if not isinstance(together, np.ndarray):
             arrays = [self._checked(name, np.asarray(value), dtype) for value in together]
             if field.shape is None:
@@ -213,7 +198,8 @@ class Origin:
             together = together.reshape(len(rows))
         shape = tuple(field.shape or ())
         if together.shape[1:] != shape:
-            raise UserError(f"{locate(0)}: its shape is {together.shape[1:]}, and {shape} before")
+            where = self._table.where(int(rows[0]), name)
+            raise UserError(f"{where}: its shape is {together.shape[1:]}, and {shape} before")
         return np.ascontiguousarray(self._checked(name, together, dtype), dtype)
 
     def _together(
@@ -228,7 +214,7 @@ class Origin:
         dtype: of the result; None: the one that holds all.
         """
         names = self._sources[field]
-        if field != INPUTS or not self._are_numbers:
+        if not self._is_stacked(field):
             return values[names[0]]
         columns = [self._column(name, values[name], rows, dtype) for name in names]
         dtype = dtype or self._table.packed_dtype(np.result_type(*columns))
@@ -270,3 +256,86 @@ def _runs(chunks: Sequence[range], numbers: Numbers) -> list[Numbers]:
     """Return consecutive samples of one chunk."""
     of = np.searchsorted([chunk.start for chunk in chunks], numbers, side="right") - 1
     return [run for run in np.split(numbers, np.flatnonzero(np.diff(of)) + 1) if len(run)]
+
+
+_SPOKEN = {"numbers": "numbers", "bytes": "an image", "str": "text"}
+
+
+class FieldScan:
+    """Kind, dtype and shape of a field in all rows that were added."""
+
+    def __init__(self, name: str, known: Known | None = None) -> None:
+        self.name = name
+        self.dtype = None if known is None else known.dtype
+        self.shape: tuple[int, ...] | None = None if known is None else known.shape
+        """None: rows differ."""
+        self.words: list[str] = []
+        self.numbers: list[NDArray[Any]] = []
+        """Targets, (n, …) each."""
+        self.peeks: list[Peek] = []
+        self.max_bytes = 0
+        """Bytes of the largest part, or of the largest image's file."""
+        self._kind: str | None = None
+
+    def add(self, values: Values, where: Callable[[int], str]) -> None:
+        """Add the field of several rows. where: returns the location of one, by its position.
+
+        Raises: UserError that begins with a location, for a part of another kind than before.
+        """
+        if isinstance(values, np.ndarray):
+            if len(values):
+                self._add_numbers(values[0], where, 0, values)
+            return
+        for position, part in enumerate(values):
+            self._add(part, where, position)
+
+    def _add(self, part: Part, where: Callable[[int], str], position: int) -> None:
+        if isinstance(part, np.ndarray):
+            self._add_numbers(part, where, position, part[None])
+        elif isinstance(part, str):
+            self._check_kind("str", where, position)
+            if self.name != TARGETS:
+                raise UserError(
+                    f"{where(position)}: the text {part[:40]!r} is no array of numbers\nonly a "
+                    "target can be text: name it with --target, or choose parts with --inputs"
+                )
+            self.words.append(part)
+        else:
+            self._check_kind("bytes", where, position)
+            self.peeks.append(peek(part, where(position)))
+            self.max_bytes = max(self.max_bytes, 0 if isinstance(part, Path) else len(part))
+
+    def _check_kind(self, kind: str, where: Callable[[int], str], position: int) -> None:
+        if self._kind and self._kind != kind:
+            raise UserError(
+                f"{where(position)}: it holds {_SPOKEN[kind]}, and {_SPOKEN[self._kind]} before"
+            )
+        self._kind = kind
+
+    def _add_numbers(
+        self, one: NDArray[Any], where: Callable[[int], str], position: int, rows: NDArray[Any]
+    ) -> None:
+        """one: the first of `rows`, (n, …)."""
+        is_first = self._kind is None and self.dtype is None
+        self._check_kind("numbers", where, position)
+        if one.dtype.kind not in "biufc":
+            raise UserError(f"{where(position)}: an array of {one.dtype} is not one of numbers")
+        self.max_bytes = max(self.max_bytes, one.nbytes)
+        if is_first:
+            self.dtype, self.shape = one.dtype, one.shape
+        elif self.dtype is not None and self.dtype != one.dtype:
+            dtype = promoted(self.dtype, one.dtype)
+            if dtype is None:
+                raise UserError(
+                    f"{where(position)}: it holds {one.dtype}, and {self.dtype} before: no type "
+                    "holds both"
+                )
+            self.dtype = dtype
+        if self.shape is not None and one.shape != self.shape:
+            if one.ndim != len(self.shape):
+                raise UserError(
+                    f"{where(position)}: its shape is {one.shape}, and {self.shape} before"
+                )
+            self.shape = None
+        if self.name == TARGETS and one.ndim < 2:
+            self.numbers.append(rows)

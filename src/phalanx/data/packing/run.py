@@ -13,7 +13,7 @@ import numpy as np
 
 from phalanx.data.packed.check_index import check_fields
 from phalanx.data.packed.hidden_folder import HiddenFolder, hidden_folder, writing
-from phalanx.data.packed.index import INDEX, Field, PackIndex, sample_bytes
+from phalanx.data.packed.index import INDEX, PackIndex, sample_bytes
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.shard_writers import Part, Rows
 from phalanx.data.packed.writer import Arguments, PackWriter
@@ -114,7 +114,9 @@ def _pack_split(
     with PackWriter(
         folder,
         **msgspec.structs.asdict(request.arguments),
-        measure=_measured(request.arguments.fields) if folder.name == "train" else [],
+        measure=[field.name for field in origin.fields if field.name != "targets"]
+        if folder.name == "train"
+        else [],
     ) as writer:
         on_progress(folder.name, writer.num_samples, len(numbers))
         for part in _pieces(numbers[writer.num_samples :], origin):
@@ -123,10 +125,6 @@ def _pack_split(
             writer.add_rows(rows)
             on_progress(folder.name, writer.num_samples, len(numbers))
     return read_index(folder)
-
-
-def _measured(fields: list[Field]) -> list[str]:
-    return [field.name for field in fields if field.name != "targets"]
 
 
 def _pieces(numbers: Numbers, origin: Origin) -> Iterator[Numbers]:

@@ -131,16 +131,13 @@ class SourceTable(ABC):
                     self.skipped.add("columns that are the rows' index or have no name", repr(name))
                 elif name != target:
                     inputs.append(name)
-        self._check_choice(inputs, target)
-        return inputs, target
-
-    def _check_choice(self, inputs: Sequence[str], target: str | None) -> None:
         chosen = [*inputs, *([] if target is None else [target])]
         for name in chosen:
             if list(self.names).count(name) > 1:
                 raise UserError(f"{self.text} has two {self.part_word}s {name!r}")
         if len({*chosen}) < len(chosen) or (target is not None and not inputs):
-            raise UserError(f"{self.text}: inputs {[*inputs]} and target {target!r} must differ")
+            raise UserError(f"{self.text}: inputs {inputs} and target {target!r} must differ")
+        return inputs, target
 
     def close(self) -> None:  # noqa: B027  # most formats hold nothing open
         """Close all files."""
@@ -168,7 +165,7 @@ class BlockTable(SourceTable):
 class ArrayTable(SourceTable):
     """Table of columns in memory, or mapped, of equally many rows."""
 
-    usual_targets = (TARGETS,)
+    usual_targets: Sequence[str] = (TARGETS,)
     part_word = "array"
 
     def __init__(

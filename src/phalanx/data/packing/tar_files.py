@@ -17,8 +17,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from phalanx.data.packing.array_tables import parse_npy
 from phalanx.data.packing.image_folder import ENDINGS
-from phalanx.data.packing.npy_content import parse_npy
 from phalanx.data.packing.options import OriginOptions
 from phalanx.data.packing.records import RecordTable
 from phalanx.data.packing.table import CountedItems, Part, fingerprint_of, text_of

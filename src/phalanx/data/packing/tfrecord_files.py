@@ -90,43 +90,39 @@ def _feature(feature: Any) -> Feature:
     return np.empty(0, np.float32)
 
 
+_EXAMPLE = """
+name: "example.proto" package: "tf" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".tf.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".tf.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".tf.Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: ".tf.Feature" } }
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: ".tf.Features.FeatureEntry" } }
+message_type { name: "Example" field { name: "features" number: 1 type_name: ".tf.Features" } }
+"""
+"""Source: tensorflow/core/example/example.proto and feature.proto."""
+
+
 @cache
 def example_type() -> Any:
-    """Return the class of messages `tf.train.Example`, made of its published description.
-
-    Source: tensorflow/core/example/example.proto and feature.proto.
-    """
+    """Return the class of messages `tf.train.Example`, made of its published description."""
     from google.protobuf import (  # optional dependency
         descriptor_pb2,
         descriptor_pool,
         message_factory,
+        text_format,
     )
 
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
-
-    def add(message: Any, number: int, name: str, kind: int, of: str | None = None) -> Any:
-        return message.field.add(
-            number=number, name=name, type=kind, type_name=of, label=kinds.LABEL_OPTIONAL
-        )
-
-    def add_list(message: Any, name: str, kind: int, of: str | None = None) -> None:
-        add(message, 1, name, kind, of).label = kinds.LABEL_REPEATED
-
-    lists = {"bytes_list": kinds.TYPE_BYTES, "float_list": kinds.TYPE_FLOAT}
-    feature = descriptor_pb2.DescriptorProto(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (name, kind) in enumerate({**lists, "int64_list": kinds.TYPE_INT64}.items(), 1):
-        add_list(file.message_type.add(name=name), "value", kind)
-        add(feature, number, name, kinds.TYPE_MESSAGE, f".tf.{name}").oneof_index = 0
-    file.message_type.append(feature)
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry", options={"map_entry": True})
-    add(entry, 1, "key", kinds.TYPE_STRING)
-    add(entry, 2, "value", kinds.TYPE_MESSAGE, ".tf.Feature")
-    add_list(features, "feature", kinds.TYPE_MESSAGE, ".tf.Features.FeatureEntry")
-    example = file.message_type.add(name="Example")
-    add(example, 1, "features", kinds.TYPE_MESSAGE, ".tf.Features")
+    file = text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tf.Example"))

@@ -1,4 +1,4 @@
-"""Images and labels of a chosen data set as arrays; needs no PyTorch, unless the embedded digits
+"""Samples of a chosen data set as arrays; needs no PyTorch, unless the embedded digits
 must be made first.
 
 Sources: LeCun, Cortes & Burges, "The MNIST database of handwritten digits"; Xiao, Rasul & Vollgraf
@@ -11,15 +11,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from phalanx.data.datasets.array_cache import Arrays as Arrays
-from phalanx.data.datasets.array_cache import Bytes, cached
-from phalanx.data.datasets.catalog import DatasetChoice, Name, digits_file
+from phalanx.data.datasets.array_cache import Arrays, Bytes, cached
+from phalanx.data.datasets.catalog import (
+    CONTEXT,
+    FILE_SETS,
+    DatasetChoice,
+    Name,
+    digits_file,
+)
 from phalanx.data.datasets.idx import parse_idx
+from phalanx.data.datasets.language_reference import Reference, encode, read_reference
 from phalanx.data.published.file_sets import (
     CIFAR10,
-    FASHION,
-    MNIST,
     FileSet,
     PublishedFile,
     find_file,
@@ -31,28 +36,16 @@ NUM_CLASSES = 10
 GREY, COLOURS = (28, 28), (3, 32, 32)
 
 
-def read_images(choice: DatasetChoice) -> Arrays:
-    """The images that `catalog.resolve` has chosen.
+def read_arrays(choice: DatasetChoice) -> Arrays:
+    """The samples that `catalog.resolve` has chosen.
 
     Raises: UserError when a file is missing, truncated or damaged.
     """
+    if choice.name == "text":
+        return read_text()
     if choice.folder is not None:
         return read_files(choice.name, choice.folder)
     return cached(digits_file(), _make_digits)
-
-
-def read_files(name: Name, folder: Path) -> Arrays:
-    """The images of a data set that is files of others.
-
-    Raises: UserError when a file is missing, truncated or damaged.
-    """
-    match name:
-        case "mnist":
-            return _read_idx_files(folder, MNIST)  # whose checksums are known
-        case "fashion":
-            return _read_fashion(folder)
-        case _:
-            return _read_cifar10(folder)
 
 
 def _make_digits() -> Arrays:
@@ -61,17 +54,23 @@ def _make_digits() -> Arrays:
     return make_digits()
 
 
-def _read_idx_files(folder: Path, files: FileSet) -> Arrays:
-    """Images and labels for training, images and labels for validation."""
-    return Arrays(
-        *(
-            _read_idx(folder, file, files, shape)
-            for file, shape in zip(files.files, (GREY, (), GREY, ()), strict=True)
-        )
-    )
+def read_files(name: Name, folder: Path) -> Arrays:
+    """The images of a data set that is files of others.
+
+    Raises: UserError when a file is missing, truncated or damaged.
+    """
+    if name == "cifar10":
+        return _read_cifar10(folder)
+    files = FILE_SETS[name]
+    shapes = (GREY, (), GREY, ())
+    arrays = [_read_idx(folder, *each, files) for each in zip(files.files, shapes, strict=True)]
+    if name == "fashion":  # whose checksums are not known
+        for labels, file in zip(arrays[1::2], files.files[1::2], strict=True):
+            check_labels(labels, f"{folder / file.name}", file.remedy)
+    return Arrays(*arrays)
 
 
-def _read_idx(folder: Path, file: PublishedFile, files: FileSet, shape: tuple[int, ...]) -> Bytes:
+def _read_idx(folder: Path, file: PublishedFile, shape: tuple[int, ...], files: FileSet) -> Bytes:
     """shape: of one image or label."""
     path, content = _read(folder, file, files)
     array = parse_idx(content, str(path), num_dims=1 + len(shape))
@@ -88,13 +87,6 @@ def _read(folder: Path, file: PublishedFile, files: FileSet) -> tuple[Path, byte
     return path, read_verified(path, file)
 
 
-def _read_fashion(folder: Path) -> Arrays:
-    arrays = _read_idx_files(folder, FASHION)
-    for labels, file in zip(arrays[1::2], FASHION.files[1::2], strict=True):
-        check_labels(labels, f"{folder / file.name}", file.remedy)
-    return arrays
-
-
 def _read_cifar10(folder: Path) -> Arrays:
     """Read the binary version: records of a label and 3 × 32 × 32 pixels, plane by plane."""
     records = [
@@ -108,10 +100,10 @@ def _read_cifar10(folder: Path) -> Arrays:
     check_labels(train[:, 0], f"{folder} (data_batch_1 to 5)", test.remedy)
     check_labels(validation[:, 0], str(folder / test.name), test.remedy)
     return Arrays(
-        train_images=train[:, 1:].reshape(-1, *COLOURS),
-        train_labels=train[:, 0],
-        validation_images=validation[:, 1:].reshape(-1, *COLOURS),
-        validation_labels=validation[:, 0],
+        train_inputs=train[:, 1:].reshape(-1, *COLOURS),
+        train_targets=train[:, 0],
+        validation_inputs=validation[:, 1:].reshape(-1, *COLOURS),
+        validation_targets=validation[:, 0],
     )
 
 
@@ -132,3 +124,30 @@ def check_labels(labels: Bytes, source: str, remedy: str) -> None:
             f"{source} is damaged: its classes have {counts.min()} to {counts.max()} images, "
             f"not {labels.size // NUM_CLASSES} each\n{remedy}"
         )
+
+
+Tokens = NDArray[np.int64]
+
+
+def read_text(reference: Reference | None = None) -> Arrays:
+    """The samples of a text; of the running Python's reference where none is given.
+
+    Raises: UserError when this Python came without.
+    """
+    training, validation = reference or read_reference()
+    return Arrays(*windows(encode(training)), *windows(encode(validation)))
+
+
+def windows(tokens: bytes, context: int = CONTEXT) -> tuple[Tokens, Tokens]:
+    """Inputs and targets, each (n, context) and with memory of its own.
+
+    The windows lie side by side: every character but those of the rest is an input once.
+    """
+    stream = np.frombuffer(tokens, np.uint8).astype(np.int64)
+    used = num_windows(len(stream), context) * context
+    return stream[:used].reshape(-1, context), stream[1 : used + 1].reshape(-1, context).copy()
+
+
+def num_windows(num_characters: int, context: int = CONTEXT) -> int:
+    """Samples that a text gives: the last character is a target only."""
+    return max(0, num_characters - 1) // context
