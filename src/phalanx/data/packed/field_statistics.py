@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,10 @@ def _moments(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[Numbers, Numb
     num_chunks = -(-values.nbytes // CHUNK_BYTES)
     chunks = np.array_split(values, max(1, min(len(values), num_chunks)))
     num_values = math.prod(values.shape[axis] for axis in axes)
-    mean = sum(_sum(chunk, axes) for chunk in chunks) / num_values
-    squares = sum(_sum((chunk - mean) ** 2, axes) for chunk in chunks)
+    total = partial(np.sum, axis=axes, dtype=np.float64, keepdims=True)
+    mean = sum(map(total, chunks)) / num_values
+    squares = sum(total((chunk - mean) ** 2) for chunk in chunks)
     return np.atleast_1d(np.squeeze(mean)), np.atleast_1d(np.squeeze(squares / num_values)) ** 0.5
-
-
-def _sum(values: NDArray[Any], axes: tuple[int, ...]) -> Numbers:
-    total: Numbers = np.sum(values, axis=axes, dtype=np.float64, keepdims=True)
-    return total
 
 
 def _can_be(field: Field) -> bool:

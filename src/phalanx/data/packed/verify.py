@@ -57,15 +57,11 @@ def damaged_samples(folder: Path, states: Sequence[FileState]) -> list[DamagedEr
         for number, shard in enumerate(pack.shards):
             table, *data = (file.name in damaged for file in shard.files)
             if any(data) and not table:
-                _read_all(pack, int(pack.first_samples[number]), shard.num_samples)
+                first = int(pack.first_samples[number])
+                for sample in range(first, first + shard.num_samples):  # they may be large
+                    for field in pack.fields:
+                        pack.read_bytes(field, np.array([sample]))
         return pack.damages
-
-
-def _read_all(pack: Pack, first: int, num_samples: int) -> None:
-    """A sample at a time: they may be large."""
-    for sample in range(first, first + num_samples):
-        for field in pack.fields:
-            pack.read_bytes(field, np.array([sample]))
 
 
 def file_fault(folder: Path, expected: File, on_read: OnRead = lambda _: None) -> str:

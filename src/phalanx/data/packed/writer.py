@@ -105,8 +105,12 @@ class PackWriter:
         start = 0
         with self._closing_on_error():
             while start < num_rows:
-                rest = {name: part[start:] for name, part in rows.items()}
-                taken = self._open_shard().add_rows(rest)
+                if self._shard is None:
+                    number, most = len(self._shards), self._arguments.shard_bytes
+                    self._shard = ShardWriter(
+                        self._path, self._arguments.fields, number=number, shard_bytes=most
+                    )
+                taken = self._shard.add_rows({name: part[start:] for name, part in rows.items()})
                 start += taken
                 self.num_samples += taken
                 if start < num_rows:
@@ -115,7 +119,29 @@ class PackWriter:
     def finish(self) -> PackIndex:
         """Close the last shard, write the index, and rename the hidden folder."""
         with self._closing_on_error():
-            return self._publish()
+            self._close_shard()
+            if not self._shards:
+                raise UserError(f"there are no samples to pack into {self._folder}")
+            index = PackIndex(
+                fields=self._arguments.fields,
+                shards=self._shards,
+                num_samples=self.num_samples,
+                classes=self._arguments.classes,
+                source=self._arguments.source,
+                splits=self._arguments.splits,
+            )
+            path = self._path / INDEX
+            write_atomically(path, encode_index(index))
+            if self._measure:
+                index = msgspec.structs.replace(
+                    index, fields=measure_fields(self._path, self._measure)
+                )
+                write_atomically(path, encode_index(index))
+            (self._path / PROGRESS).unlink()
+            assert self._hidden is not None, "it is open"
+            self._hidden.publish()
+            self._abandon()
+            return read_index(self._folder)
 
     def __enter__(self) -> PackWriter:
         return self
@@ -126,16 +152,6 @@ class PackWriter:
         else:
             self._abandon()
 
-    def _open_shard(self) -> ShardWriter:
-        if self._shard is None:
-            self._shard = ShardWriter(
-                self._path,
-                self._arguments.fields,
-                number=len(self._shards),
-                shard_bytes=self._arguments.shard_bytes,
-            )
-        return self._shard
-
     def _close_shard(self) -> None:
         if self._shard is not None:
             shard = self._shard.finish()
@@ -145,29 +161,6 @@ class PackWriter:
                 file.flush()
                 os.fsync(file.fileno())
             self._shards.append(shard)
-
-    def _publish(self) -> PackIndex:
-        self._close_shard()
-        if not self._shards:
-            raise UserError(f"there are no samples to pack into {self._folder}")
-        index = PackIndex(
-            fields=self._arguments.fields,
-            shards=self._shards,
-            num_samples=self.num_samples,
-            classes=self._arguments.classes,
-            source=self._arguments.source,
-            splits=self._arguments.splits,
-        )
-        path = self._path / INDEX
-        write_atomically(path, encode_index(index))
-        if self._measure:
-            index = msgspec.structs.replace(index, fields=measure_fields(self._path, self._measure))
-            write_atomically(path, encode_index(index))
-        (self._path / PROGRESS).unlink()
-        assert self._hidden is not None, "it is open"
-        self._hidden.publish()
-        self._abandon()
-        return read_index(self._folder)
 
     def _abandon(self) -> None:
         """Drop the unfinished shard and the lock."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from phalanx.data.packing.array_tables import named_npy, parse_npz
+from phalanx.data.packing.array_tables import parse_npy, parse_npz
 from phalanx.data.packing.records import RecordTable, parse_object, part_of_json
 from phalanx.data.packing.table import INPUTS, Part, fingerprint_of, reading
 from phalanx.data.packing.tfrecord_files import IMAGES, image_or_text
@@ -83,7 +83,7 @@ def parse_value(content: bytes, where: str) -> Mapping[str, Any]:
     if content.startswith(b"PK\3\4"):
         return parse_npz(content, where)
     if content.startswith(b"\x93NUMPY"):
-        return {INPUTS: named_npy(content, where)}
+        return {INPUTS: parse_npy(content, where)}
     if first == b"{":
         return parse_object(content, where)
     if first == b"\x80" and content[1:2] in (b"\2", b"\3", b"\4", b"\5"):

@@ -153,8 +153,8 @@ class Origin:
             return form.field
         assert scan.dtype is not None, "there is a row"
         dtype = table.packed_dtype(scan.dtype).newbyteorder("=")
-        shape = None if scan.shape is None else list(scan.shape)
-        return Field(name=name, dtype=dtype.name, shape=shape)
+        sizes = None if scan.shape is None else list(scan.shape)
+        return Field(name=name, dtype=dtype.name, shape=sizes)
 
     def _label(self, scan: FieldScan, options: OriginOptions) -> None:
         table, (name,) = self._table, self._sources[TARGETS]

@@ -88,12 +88,14 @@ class TarFiles(RecordTable):
             raise UserError(f"{where} is cut off: the archive is truncated")
         if kind in ENDINGS:
             return content
+        if kind == ".npy":
+            array = parse_npy(content, where)
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            return np.ascontiguousarray(native).reshape(array.shape)
         try:
-            return content.decode() if kind != ".npy" else _array(content)
+            return content.decode()
         except UnicodeDecodeError:
             raise UserError(f"{where} is neither text nor an array") from None
-        except ValueError as error:
-            raise UserError(f"{where} is no array: {error}") from error
 
     def field_name(self, part: str) -> str:
         return PurePosixPath(part).stem.replace(".", "_")
@@ -104,12 +106,6 @@ class TarFiles(RecordTable):
 
     def _at(self, member: Member) -> str:
         return f"{self._paths[member.file]}: {member.name} at byte {member.offset}"
-
-
-def _array(content: bytes) -> Part:
-    array = parse_npy(content)
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return np.ascontiguousarray(native).reshape(array.shape)
 
 
 def _ending(name: str) -> str:
