@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from phalanx.data import unpacked
-from phalanx.data.packing.column_files import read_parquet
+from phalanx.data.packing.column_table import read_parquet
 from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.options import OriginOptions
 from phalanx.data.unpacked import check_unpacked, check_zlib

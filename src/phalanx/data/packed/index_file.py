@@ -1,19 +1,35 @@
-"""Reading and writing of `index.json`."""
+"""Reading and writing of `index.json`, which is checked before a file is opened or memory is
+allocated from it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from phalanx.data.packed.check_index import check_index
-from phalanx.data.packed.index import INDEX, SCHEMA_VERSION, PackIndex
+from phalanx.data.packed.index import (
+    INDEX,
+    SCHEMA_VERSION,
+    Field,
+    PackIndex,
+    Shard,
+    file_names,
+    sample_bytes,
+    table_dtype,
+)
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS
 from phalanx.records.regular_file import read_regular, readable
+
+MAX_HEADER_BYTES = 1 << 16
+MAX_BYTES = 1 << 50  # no sample, no shard
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def read_index(folder: Path) -> PackIndex:
@@ -69,6 +85,73 @@ def has_index(folder: Path) -> bool:
 
 class _Schema(msgspec.Struct):
     schema: int
+
+
+def check_fields(fields: Sequence[Field]) -> None:
+    """Raises: UserError for a field that no pack can have, naming it."""
+    names = [field.name for field in fields]
+    if not names or len(set(names)) != len(names):
+        raise UserError(f"a pack needs fields with different names, not {names}")
+    for field in fields:
+        fault = _fault_of_field(field)
+        if fault:
+            raise UserError(f"field {field.name!r} cannot be packed: {fault}")
+
+
+def check_index(index: PackIndex, path: Path) -> None:
+    """Raises: UserError, naming `path` and the numbers that do not fit each other."""
+    counted = sum(shard.num_samples for shard in index.shards)
+    try:
+        check_fields(index.fields)
+        if index.num_samples < 1 or counted != index.num_samples:
+            raise UserError(f"its shards have {counted} samples together, not {index.num_samples}")
+        for number, shard in enumerate(index.shards):
+            _check_shard(index, number, shard)
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+
+
+def _fault_of_field(field: Field) -> str:
+    if not _NAME.fullmatch(field.name):
+        return "a name is made of letters, digits, - and _"
+    try:
+        dtype = np.dtype(field.dtype)
+    except TypeError:
+        return f"there is no dtype {field.dtype!r}"
+    if dtype.kind not in "biufc":
+        return f"its dtype {field.dtype} is not one of numbers"
+    shape = field.shape
+    if shape is not None and (
+        len(shape) > 8
+        or any(size < 0 for size in shape)
+        or math.prod(shape) * dtype.itemsize > MAX_BYTES
+    ):
+        return f"its shape {shape} is none of a sample"
+    if field.encoding != "raw" and dtype != np.uint8:
+        return f"{field.encoding} holds uint8, not {field.dtype}"
+    if (
+        field.encoding != "raw"
+        and shape is not None
+        and (len(shape) != 3 or shape[0] not in (1, 3))
+    ):
+        return f"{field.encoding} holds (1 or 3, height, width), not {shape}"
+    return ""
+
+
+def _check_shard(index: PackIndex, number: int, shard: Shard) -> None:
+    expected = file_names(index.fields, number)
+    names = [file.name for file in shard.files]
+    if names != expected:
+        raise UserError(f"shard {number} has the files {names}, expected {expected}")
+    if shard.num_samples < 1:
+        raise UserError(f"shard {number} has {shard.num_samples} samples")
+    sizes = [table_dtype(index.fields).itemsize, *map(sample_bytes, index.fields)]
+    for file, size in zip(shard.files, sizes, strict=True):
+        header = file.bytes - shard.num_samples * (size or 0)
+        if not 0 < header <= (MAX_BYTES if size is None else MAX_HEADER_BYTES):
+            raise UserError(
+                f"{file.name} is said to have {file.bytes} bytes for {shard.num_samples} samples"
+            )
 
 
 class FoundSplits(NamedTuple):

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from phalanx.data.packed.check_index import check_fields, check_rows
 from phalanx.data.packed.field_statistics import measure_fields
 from phalanx.data.packed.hidden_folder import HiddenFolder, hidden_folder, writing
-from phalanx.data.packed.index import INDEX, Field, PackIndex, Shard
-from phalanx.data.packed.index_file import encode_index, read_index
+from phalanx.data.packed.index import INDEX, Field, PackIndex, Shard, sample_bytes
+from phalanx.data.packed.index_file import check_fields, encode_index, read_index
 from phalanx.data.packed.shard_writers import Part, Rows, ShardWriter
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
@@ -200,3 +201,36 @@ def _whole_shards(folder: Path) -> list[Shard]:
             shards,
         )
     )
+
+
+def check_rows(fields: Sequence[Field], rows: Rows) -> int:
+    """Return the number of rows.
+
+    Raises: ValueError, naming the field, what was expected and what came.
+    """
+    expected = {field.name for field in fields}
+    if set(rows) != expected:
+        raise ValueError(f"a sample has the fields {sorted(expected)}, not {sorted(rows)}")
+    counts = {name: len(part) for name, part in rows.items()}
+    if len(set(counts.values())) != 1:
+        raise ValueError(f"fields have different numbers of rows: {counts}")
+    for field in fields:
+        parts = rows[field.name]
+        are_alike = isinstance(parts, np.ndarray) and sample_bytes(field) is not None
+        for part in parts[:1] if are_alike else parts:
+            _check_part(field, part)
+    return next(iter(counts.values()))
+
+
+def _check_part(field: Field, array: NDArray[Any] | bytes) -> None:
+    if isinstance(array, bytes):
+        if field.encoding == "raw" or not array:
+            raise ValueError(f"{field.name!r} takes an array of {field.dtype}, not bytes")
+        return
+    if field.encoding != "raw":
+        raise ValueError(f"{field.name!r} takes the bytes of a {field.encoding}, not an array")
+    expected, shape = "any shape" if field.shape is None else tuple(field.shape), np.shape(array)
+    if array.dtype != np.dtype(field.dtype) or (field.shape is not None and shape != expected):
+        raise ValueError(
+            f"{field.name!r} takes {field.dtype} of {expected}, not {array.dtype} of {shape}"
+        )

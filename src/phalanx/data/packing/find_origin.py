@@ -15,8 +15,7 @@ from phalanx.data.packing.array_tables import (
     read_known,
     read_npy,
 )
-from phalanx.data.packing.column_files import read_arrow, read_parquet
-from phalanx.data.packing.column_table import table_of_program
+from phalanx.data.packing.column_table import read_arrow, read_parquet, table_of_program
 from phalanx.data.packing.csv_file import CsvFile
 from phalanx.data.packing.function import FunctionSamples, data_of, is_function, samples_in
 from phalanx.data.packing.hdf5_file import Hdf5File

@@ -11,10 +11,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from phalanx.data.packed.check_index import check_fields
 from phalanx.data.packed.hidden_folder import HiddenFolder, hidden_folder, writing
 from phalanx.data.packed.index import INDEX, PackIndex, sample_bytes
-from phalanx.data.packed.index_file import read_index
+from phalanx.data.packed.index_file import check_fields, read_index
 from phalanx.data.packed.shard_writers import Part, Rows
 from phalanx.data.packed.writer import Arguments, PackWriter
 from phalanx.data.packing.origin import Origin
