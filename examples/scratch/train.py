@@ -25,7 +25,7 @@ from schemes import Alone, Library, Ring, Server, Worker
 from tensor import Tensor, parts_of
 
 import phalanx
-from phalanx.data.datasets.arrays import read_images
+from phalanx.data.datasets.arrays import read_arrays
 from phalanx.data.datasets.catalog import resolve
 from records import EpochSums, RunRecords
 
@@ -155,11 +155,11 @@ def share_on_node(array: Array | None, node: Any) -> Array:
 
 def read_rows(options: argparse.Namespace) -> tuple[Array, Array]:
     """Rows of the training and of the validation samples."""
-    arrays = read_images(resolve(options.dataset))
+    arrays = read_arrays(resolve(options.dataset))
     train, validation = slice(options.train_samples), slice(options.validation_samples)
     return (
-        rows_of(arrays.train_images[train], arrays.train_labels[train]),
-        rows_of(arrays.validation_images[validation], arrays.validation_labels[validation]),
+        rows_of(arrays.train_inputs[train], arrays.train_targets[train]),
+        rows_of(arrays.validation_inputs[validation], arrays.validation_targets[validation]),
     )
 
 
