@@ -73,6 +73,14 @@ def is_unbuffered_program(words: list[str]) -> bool:
     return words[0] == "-u" and not words[1].startswith("-")
 
 
+def forward(pid: int, number: int) -> None:
+    """Send a signal on to the program, which may have ended already, its status on its way."""
+    try:  # noqa: SIM105  # `contextlib` takes milliseconds
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
 def main(python: str, words: list[str]) -> None:
     if words[0].startswith("-") and words[0] != "-m" and not is_unbuffered_program(words):
         os.execv(sys.executable, [sys.executable, *words])
@@ -83,7 +91,7 @@ def main(python: str, words: list[str]) -> None:
     pid = receive_number(server)
     for number in FORWARDED:
         if _signal.getsignal(number) != _signal.SIG_IGN:
-            _signal.signal(number, lambda which, _: os.kill(pid, which))
+            _signal.signal(number, lambda which, _: forward(pid, which))
     code = os.waitstatus_to_exitcode(receive_number(server))
     if code < 0:
         if -code in FORWARDED:
