@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.checkpoints.contents import TensorFile
 from phalanx.checkpoints.nested import NestedEncoder, decode
-from phalanx.checkpoints.tensor_file import Spec, read_specs, read_tensors
+from phalanx.checkpoints.tensor_file import Spec, TensorFile, read_specs, read_tensors
 from phalanx.errors import UserError
 
 

@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from phalanx.checkpoints import parts
-from phalanx.checkpoints.checkpoint import write_checkpoint
-from phalanx.checkpoints.contents import SentParts, TensorFile, TextFile
+from phalanx.checkpoints import checkpoint as parts
+from phalanx.checkpoints.checkpoint import Notes, write_checkpoint, write_part
 from phalanx.checkpoints.folder import begin
 from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, verify
-from phalanx.checkpoints.parts import Notes, write_part
-from phalanx.checkpoints.tensor_file import file_names, read_tensors, stored_files
+from phalanx.checkpoints.tensor_file import (
+    SentParts,
+    TensorFile,
+    TextFile,
+    file_names,
+    read_tensors,
+    stored_files,
+)
 from phalanx.errors import UserError
 
 

@@ -15,7 +15,7 @@ from phalanx.gradients.summation_tree import SummationTree, plan_exchange
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.gradients.tree_vector import evaluate
 from phalanx.parallel.run_group import RunGroup
-from phalanx.run.exact_sum import sum_of, sum_over_ranks
+from phalanx.run.evaluation import sum_of, sum_over_ranks
 
 AT_ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Of a machine with other work."""

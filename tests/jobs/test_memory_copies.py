@@ -112,7 +112,7 @@ def test_a_rank_takes_a_valid_copy_that_is_newer_than_the_disk(
     assert find_copy(Path("other"), group, (-1, 0)) is None
     found = find_copy(disk, group, (1, 0))
     assert found is not None
-    assert (found.path, found.manifest) == (copy, read_manifest(copy))
+    assert (found[0].path, found[0].manifest) == (copy, read_manifest(copy))
     assert not invalid.exists()
 
 

@@ -9,7 +9,7 @@ from phalanx.cli.compare import compare
 from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_run, write_record
 from phalanx.report.bitwise import find_parting, judge, read_bitwise_run
-from phalanx.run.ended import close_ended
+from phalanx.run.departure import close_ended
 from tests.run.programs.certificate import train
 
 pytestmark = pytest.mark.usefixtures("restored_settings")

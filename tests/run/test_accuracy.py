@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from phalanx.run.accuracy import LARGE, MAX_LOGITS, CorrectCounter, num_correct
+from phalanx.run.recording import LARGE, MAX_LOGITS, CorrectCounter, num_correct
 
 
 def truth(logits: torch.Tensor, targets: torch.Tensor) -> int:

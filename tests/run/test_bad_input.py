@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import phalanx
 from phalanx.parallel.optimizer import rule_of
-from phalanx.run.check_loss import check_mean
 from phalanx.run.program import ProgramRun
+from phalanx.run.program_loss import check_mean
 from phalanx.run.workers import check_workers
 from tests.conftest import Ranks
 

@@ -16,8 +16,7 @@ from torch.utils.data import Dataset
 import phalanx
 from phalanx.checkpoints.checkpoint import state_sha256
 from phalanx.errors import UserError
-from phalanx.run.certificate import odd_ones, torch_build
-from phalanx.run.digests import MAX_DIGESTS, digest_of, group_tensors
+from phalanx.run.certificate import MAX_DIGESTS, digest_of, group_tensors, odd_ones, torch_build
 from phalanx.run.samples import samples_of, seeded_samples
 from phalanx.torch_backend.threads import naming_operations
 from tests.conftest import Ranks, long

@@ -22,11 +22,11 @@ from phalanx.checkpoints.find import find_checkpoint, find_newest
 from phalanx.checkpoints.manifest import MODEL_FILE
 from phalanx.records.events import SavedEvent
 from phalanx.records.files import read_events
-from phalanx.run.contents import ends_of
-from phalanx.run.ended import close_ended
+from phalanx.run.departure import close_ended
 from phalanx.run.options import Checkpoints
 from phalanx.run.program import ProgramRun
 from phalanx.run.samples import samples_of
+from phalanx.run.source import ends_of
 from tests.conftest import ONE_THREAD, Ranks, long
 from tests.run.programs.checkpoints import CASES, STEPS, Rows, results
 

@@ -21,9 +21,8 @@ from torch.utils.data import (
 import phalanx
 from phalanx.data.samples import TensorSamples
 from phalanx.run.batch import MicroBatch
-from phalanx.run.data_loader import order_of
 from phalanx.run.feed import FeedPlace, IndexedFeed
-from phalanx.run.order import DrawnOrder
+from phalanx.run.order import DrawnOrder, order_of
 
 NUMBERS = torch.arange(23.0)
 DATA = TensorDataset(NUMBERS)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.run.pace import RankPace
-from phalanx.run.rebalance import LEAST_GAIN, Rebalancer, balanced_counts, division, step_s
+from phalanx.run.pace import LEAST_GAIN, RankPace, Rebalancer, balanced_counts, division, step_s
 
 STEPS = 20
 

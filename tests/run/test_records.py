@@ -30,7 +30,7 @@ from phalanx.records.files import rank_file, read_events, read_run
 from phalanx.report.folder import read_folder
 from phalanx.report.page import content_of
 from phalanx.run.batch import MicroBatch
-from phalanx.run.ended import close_ended
+from phalanx.run.departure import close_ended
 from phalanx.run.options import Records
 from phalanx.run.program import ProgramRun
 from tests.conftest import ONE_THREAD, PATIENCE, Ranks, forked_python, long

@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
-from phalanx.train.few_steps import VALIDATION_SAMPLES, few_steps
+from phalanx.train.run import VALIDATION_SAMPLES, few_steps
 
 DIGITS = TrainConfig.from_options(dataset="digits", strategy="mpi", ranks=2)
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from phalanx.jobs.live_line import LiveLine
 from phalanx.records.events import StartedEvent, StepEvent, SummaryEvent
 from phalanx.train.config import TrainConfig
+from phalanx.train.job import TrainingProgress
 from phalanx.train.metrics import epoch_line
-from phalanx.train.progress import TrainingProgress
 
 IMAGES = TrainConfig.from_options(
     dataset="digits", strategy="mpi", ranks=2, epochs=3, batch_size=100

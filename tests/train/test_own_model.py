@@ -15,7 +15,7 @@ from phalanx.records.events import FinishedEvent
 from phalanx.records.files import rank_file, read_events
 from phalanx.train.config import TrainConfig
 from phalanx.train.own_model import examine, make_loss, mean_cross_entropy
-from phalanx.train.recipe import recipe_of
+from phalanx.train.resume import recipe_of
 from phalanx.train.run import begin_run, new_folder, setting_of
 from phalanx.train.session import train
 from phalanx.train.validate import validate

@@ -12,6 +12,7 @@ import pytest
 
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
+    Retention,
     check_checkpoint_dir,
     find_checkpoint,
     find_newest,
@@ -24,11 +25,15 @@ from phalanx.checkpoints.manifest import (
     Manifest,
     folder_name,
 )
-from phalanx.checkpoints.retention import Retention
 from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
-from phalanx.train.recipe import recipe_of, restarts_schedule
-from phalanx.train.resume import SCHEDULE_START, RunIsFinishedError, check_resumable
+from phalanx.train.resume import (
+    SCHEDULE_START,
+    RunIsFinishedError,
+    check_resumable,
+    recipe_of,
+    restarts_schedule,
+)
 from phalanx.train.run import complete, folder_of
 from tests.checkpoints.test_manifest import save
 from tests.data.packs import make_pack

@@ -307,11 +307,12 @@ class Stream:
         self.num_read += start
 
 
-def send_tensors(group: Group, specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
-    """Send tensors to rank 0, which receives them by `receive_tensors`."""
+def send_tensors(
+    group: Group, specs: Mapping[str, Spec], tensors: Iterable[Tensor], dest: int = 0
+) -> None:
+    """Send tensors, in the order of `specs`, to a rank that receives them by `receive_tensors`."""
     total = sum(spec.num_bytes for spec in specs.values())
-    arrays = (_bytes(tensors[name]) for name in specs)
-    for _ in _transfer(group, packed(arrays, total), 0, 0, 0):
+    for _ in _transfer(group, packed(map(_bytes, tensors), total), dest, 0, 0):
         pass
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -75,6 +75,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def position(self) -> tuple[int, int]:
         """Epochs done, and samples seen of the next."""
         return self.epochs_done, self.samples_seen
+
+
+def differing_values(
+    there: Mapping[str, Value], here: Mapping[str, Value], label: Callable[[str], str] = str
+) -> dict[str, str]:
+    """Return a phrase for each value that differs, by its name; a name that is missing on one side
+    has the value None there. label: returns what the phrase calls a name."""
+    return {
+        name: f"{label(name)} {_shown(there.get(name))} there, {_shown(here.get(name))} here"
+        for name in {**here, **there}
+        if there.get(name) != here.get(name)
+    }
+
+
+def _shown(value: Value) -> str:
+    return "none" if value is None or value == "" else str(value)
 
 
 def folder_name(epochs_done: int, samples_seen: int = 0) -> str:

@@ -19,15 +19,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.checkpoints.contents import CheckpointFile, SentParts, TextFile, write_files
+from phalanx.checkpoints.find import FoundCheckpoint
 from phalanx.checkpoints.folder import LOCK, FolderLock, readable_folders, replacing, sweep
 from phalanx.checkpoints.manifest import MANIFEST, Manifest, read_manifest
+from phalanx.checkpoints.tensor_file import CheckpointFile, SentParts, TextFile, write_files
 from phalanx.checkpoints.writer import StateWriter, gather_files
 from phalanx.comm.file_copies import send_files
 from phalanx.comm.shared_folder import gather_text
@@ -122,11 +122,6 @@ class MemoryCopies(StateWriter):
             return
         self._writing = self._thread.submit(self._write, files, position, saved_at)
 
-    def close(self) -> None:
-        """Wait until the last copy is written."""
-        self._take()
-        self._unlock()
-
     def _can_write(self) -> bool:
         """Return whether this rank, not the first, has all of the state, and room for its node."""
         strategy = self.strategy
@@ -207,15 +202,6 @@ def _bytes_of(file: CheckpointFile) -> int:
     return 0 if isinstance(file, SentParts) else sum(spec.num_bytes for spec in file.specs.values())
 
 
-class FoundCopy(NamedTuple):
-    """A valid copy, which rank 0's node has."""
-
-    path: Path
-    manifest: Manifest
-    text: str
-    """Words on it for the user."""
-
-
 class _Copy(msgspec.Struct, frozen=True):
     """A copy that a rank sees; without a name: none."""
 
@@ -227,9 +213,9 @@ class _Copy(msgspec.Struct, frozen=True):
 
 def find_copy(
     checkpoint_dir: Path, group: RunGroup, further_than: tuple[int, int]
-) -> FoundCopy | None:
-    """Return the newest valid copy of the run's checkpoints, of whichever node has it; None where
-    none is newer than what rank 0 has found on the disk. Collective.
+) -> tuple[FoundCheckpoint, str] | None:
+    """Return the newest valid copy of the run's checkpoints, of whichever node has it, and words on
+    it for the user; None where none is newer than what rank 0 has found on the disk. Collective.
 
     Rank 0's node gets one that it lacks, and all nodes lose the others.
     further_than: position of that on the disk, on rank 0.
@@ -259,7 +245,7 @@ def find_copy(
     content = (path / MANIFEST).read_text() if group.rank == 0 else ""
     manifest = msgspec.json.decode(group.share(content), type=Manifest)
     text = f"resuming from the copy in the memory of {chosen.host}: {path.name}"
-    return FoundCopy(path, manifest, text)
+    return FoundCheckpoint(path=path, manifest=manifest), text
 
 
 def _newest_here(folder: Path, valid: frozenset[str]) -> _Copy:

@@ -18,11 +18,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.checkpoints.checkpoint import model_tensors, stored_name
-from phalanx.checkpoints.contents import CheckpointFile, TensorFile, TextFile
 from phalanx.checkpoints.load import load
 from phalanx.checkpoints.manifest import PROGRAM_FILE
 from phalanx.checkpoints.nested import PLAIN, NestedEncoder, check_storable, decode
-from phalanx.checkpoints.tensor_file import read_tensors
+from phalanx.checkpoints.tensor_file import CheckpointFile, TensorFile, TextFile, read_tensors
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import JointOptimizer, rule_of

@@ -15,9 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx import __version__
 from phalanx.checkpoints.checkpoint import model_tensors
-from phalanx.checkpoints.differences import differing_tensors, differing_values
 from phalanx.checkpoints.find import FoundCheckpoint
-from phalanx.checkpoints.manifest import MODEL_FILE, TRAINER, Manifest, Value
+from phalanx.checkpoints.manifest import MODEL_FILE, TRAINER, Manifest, Value, differing_values
 from phalanx.checkpoints.nested import NestedEncoder
 from phalanx.checkpoints.program import NOT_SAVED
 from phalanx.checkpoints.tensor_file import Spec, read_specs, stored_files
@@ -29,6 +28,8 @@ WITHIN_EPOCH = {
 """Options that decide which samples are left of an epoch."""
 LAYERS, ENDS = "text of the model", "digest of the first and last samples"
 """Entries of a recipe that may differ where a run is not bitwise."""
+MAX_NAMED = 3
+"""Tensors that an error lists."""
 
 
 def program_manifest(
@@ -94,7 +95,7 @@ def check_program(
     if allow_changes:  # but not which samples are left of an epoch
         kept = WITHIN_EPOCH if manifest.samples_seen else set()
         there, here = ({name: of[name] for name in of.keys() & kept} for of in (there, here))
-    if differing := differing_values(there, here):
+    if differing := [*differing_values(there, here).values()]:
         raise UserError(
             f"checkpoint {path} is of another recipe: {'; '.join(differing)}\n"
             "give what it had; what is to change from here on, change after phalanx.start"
@@ -127,6 +128,29 @@ def _differing_contents(there: Mapping[str, Value], here: Mapping[str, Value]) -
     if all(ends) and ends[0] != ends[1]:
         lines.append("the first or the last sample of the data is another")
     return lines
+
+
+def differing_tensors(there: Mapping[str, Spec], here: Mapping[str, Spec]) -> str:
+    """Return which tensors differ, the first few by name; empty: none.
+
+    there: of the checkpoint. here: of the run's model.
+    """
+    names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
+    lines = [
+        f"{name} is {_described(there.get(name), here.get(name))} there, "
+        f"{_described(here.get(name), there.get(name))} here"
+        for name in names[:MAX_NAMED]
+    ]
+    more = len(names) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more else "")
+
+
+def _described(spec: Spec | None, other: Spec | None) -> str:
+    """Return the shape of a tensor, and its type where the other's is another."""
+    if spec is None:
+        return "missing"
+    is_same_type = other is None or other.code == spec.code
+    return f"{spec.shape}" if is_same_type else f"{spec.shape} {spec.code}"
 
 
 def check_model(checkpoint: Path, there: str, here: str, tensors: Mapping[str, Tensor]) -> None:

@@ -16,10 +16,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from phalanx.checkpoints.contents import TensorFile
 from phalanx.checkpoints.gathering import gather_objects, receive_tensors, send_tensors
 from phalanx.checkpoints.manifest import Manifest, is_rank_state_file, rank_state_file
-from phalanx.checkpoints.tensor_file import Spec, in_file_order
+from phalanx.checkpoints.tensor_file import Spec, TensorFile, in_file_order
 from phalanx.gradients.reducer import RankLocalState
 from phalanx.parallel.strategy import Strategy
 
@@ -55,8 +54,7 @@ def gather_rank_state(strategy: Strategy, *, is_shared: bool) -> list[TensorFile
         return [file]
     rows = list(gather_objects(group, own))
     if rank:
-        tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
-        send_tensors(group, specs, tensors)
+        send_tensors(group, specs, [state.tensors[name].contiguous() for name in specs])
         return []
     return [file] + [
         row.file(peer, receive_tensors(group, row.specs, peer))

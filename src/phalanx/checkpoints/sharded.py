@@ -19,11 +19,13 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from phalanx.checkpoints.checkpoint import model_tensors, stored_name
-from phalanx.checkpoints.contents import CheckpointFile, SentParts, TensorFile
 from phalanx.checkpoints.gathering import GatherPlan, LocalBox, assemble, make_gather_plan
 from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, verify
 from phalanx.checkpoints.tensor_file import (
+    CheckpointFile,
+    SentParts,
     Spec,
+    TensorFile,
     file_names,
     in_file_order,
     in_windows,

@@ -1,4 +1,6 @@
-"""Files of safetensors, written one tensor at a time: no rank needs memory for all of them.
+"""Files of a checkpoint. Safetensors are written one tensor at a time: no rank needs memory for all
+of them. Until `SnapshotMemory` has copied them, they are where training changes them, or arrive
+from other ranks.
 
 The order of the tensors depends on their types and names alone: equal tensors make equal files,
 whoever holds them. Format: an 8-byte length, a JSON header, the tensors' bytes one after the other
@@ -11,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,8 +132,7 @@ def write_stream(
     with path.open("wb") as file:
         file.write(head)
         for tensor in tensors:
-            plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-            values = raw(plain).numpy().data
+            values = raw(plain_values(tensor).cpu()).numpy().data
             digest.update(values)
             file.write(values)
     return StoredFile(sha256=digest.hexdigest(), bytes=len(head) + end)
@@ -167,6 +169,112 @@ def _complex_names(file: Any) -> set[str]:
     return set(json.loads((file.metadata() or {}).get(_COMPLEX, "[]")))
 
 
+def plain_values(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor of the values, which views of complex ones may conjugate."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
 def raw(tensor: Tensor) -> Tensor:
     """Return the bytes of a contiguous tensor, (n,) uint8, on the same memory."""
     return tensor.reshape(-1).view(torch.uint8)
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A file of tensors, in the format of safetensors."""
+
+    name: str
+    specs: Mapping[str, Spec]
+    tensors: Iterable[Tensor]
+    """Tensors in the order of `in_file_order(specs)`; each is asked for when it is due, once."""
+    metadata: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, name: str, tensors: Mapping[str, Tensor]) -> TensorFile:
+        """Return the file of tensors that are all here."""
+        specs = {key: Spec.of(tensor) for key, tensor in tensors.items()}
+        return cls(name, specs, [tensors[key] for key in in_file_order(specs)])
+
+    @classmethod
+    def all_of(cls, name: str, tensors: Mapping[str, Tensor]) -> list[TensorFile]:
+        """Return the files of tensors that are all here, as many as their size asks for."""
+        specs = {key: Spec.of(tensor) for key, tensor in tensors.items()}
+        windows = in_windows(specs, in_file_order(specs))
+        return [
+            cls.of(own, {key: tensors[key] for key in window})
+            for own, window in zip(file_names(name, len(windows)), windows, strict=True)
+        ]
+
+    def write(self, folder: Path) -> StoredFile:
+        """Write the file into the folder of a new checkpoint. Raises: OSError."""
+        return write_stream(folder / self.name, self.specs, self.tensors, self.metadata)
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of text."""
+
+    name: str
+    text: str
+
+    def write(self, folder: Path) -> StoredFile:
+        """Write the file into the folder of a new checkpoint. Raises: OSError."""
+        content = self.text.encode()
+        (folder / self.name).write_bytes(content)
+        return StoredFile(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+
+
+@dataclass(frozen=True)
+class SentParts:
+    """This rank's parts of a file that another rank writes, in its place among the files."""
+
+    send: Callable[[], object]
+    """Sends them. Collective."""
+
+
+CheckpointFile = TensorFile | TextFile | SentParts
+
+
+def write_files(files: Iterable[CheckpointFile], folder: Path) -> dict[str, StoredFile]:
+    """Write files into the folder of a new checkpoint, in their order, and send the parts that
+    other ranks write. Raises: OSError."""
+    stored = {}
+    for file in files:
+        if isinstance(file, SentParts):
+            file.send()
+        else:
+            stored[file.name] = file.write(folder)
+    return stored
+
+
+class SnapshotMemory:
+    """Memory for one copy of the tensors of a checkpoint, used again for the next."""
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[str, str], Tensor] = {}
+
+    def copy(self, files: Iterable[CheckpointFile]) -> list[CheckpointFile]:
+        """Return the same files with tensors of this memory, which the next call overwrites; parts
+        of those that other ranks write are sent."""
+        copies: list[CheckpointFile] = []
+        for each in files:
+            if isinstance(each, SentParts):
+                each.send()
+            else:
+                copies.append(each if isinstance(each, TextFile) else self._copy(each))
+        return copies
+
+    def _copy(self, file: TensorFile) -> TensorFile:
+        names = in_file_order(file.specs)
+        copies = [
+            self._copy_tensor((file.name, name), tensor)
+            for name, tensor in zip(names, file.tensors, strict=True)
+        ]
+        return replace(file, tensors=copies)
+
+    def _copy_tensor(self, key: tuple[str, str], tensor: Tensor) -> Tensor:
+        memory = self._memory.get(key)
+        if memory is None or (memory.shape, memory.dtype) != (tensor.shape, tensor.dtype):
+            memory = self._memory[key] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        with torch.no_grad():
+            return memory.copy_(tensor.detach())

@@ -12,20 +12,21 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.checkpoints.checkpoint import model_files, write_checkpoint
-from phalanx.checkpoints.contents import CheckpointFile, SnapshotMemory, write_files
-from phalanx.checkpoints.folder import FolderLock, begin, lock
-from phalanx.checkpoints.load import check_written_folder
-from phalanx.checkpoints.manifest import Manifest, folder_name
-from phalanx.checkpoints.parts import (
+from phalanx.checkpoints.checkpoint import (
     Gathered,
     Notes,
     WrittenByOthers,
+    model_files,
     named_checkpoint,
+    write_checkpoint,
     write_part,
 )
+from phalanx.checkpoints.find import Retention
+from phalanx.checkpoints.folder import FolderLock, begin, lock
+from phalanx.checkpoints.load import check_written_folder
+from phalanx.checkpoints.manifest import Manifest, folder_name
 from phalanx.checkpoints.rank_state import gather_rank_state
-from phalanx.checkpoints.retention import Retention
+from phalanx.checkpoints.tensor_file import CheckpointFile, SnapshotMemory, write_files
 from phalanx.comm.shared_folder import named_host
 from phalanx.jobs.detect import detect
 from phalanx.parallel.strategy import Strategy
@@ -127,6 +128,20 @@ class StateWriter:
         self._retention.remove_older(path)
         return event
 
+    def close(self) -> None:
+        """Wait until the last checkpoint is written, and let other runs have the folder.
+
+        Raises: UserError when it could not be written, and the run needs it.
+        """
+        try:
+            self._take()
+        finally:
+            self._unlock()
+
+    def _take(self) -> None:
+        """Wait for the last checkpoint, and report on it."""
+        raise NotImplementedError
+
     def _written(self) -> SavedEvent | None:
         """Wait for the checkpoint that the thread writes. Raises: what writing it has raised."""
         writing, self._writing = self._writing, None
@@ -177,16 +192,6 @@ class CheckpointWriter(StateWriter):
         except BaseException:
             self._unlock()
             raise
-
-    def close(self) -> None:
-        """Wait until the last checkpoint is written, and let other runs have the folder.
-
-        Raises: UserError when it could not be written.
-        """
-        try:
-            self._take()
-        finally:
-            self._unlock()
 
     def poll(self) -> bool:
         """Record a checkpoint that has been written, and return whether one still is. Not

@@ -42,7 +42,7 @@ from phalanx.study.programs import file_state, plan_program
 from phalanx.study.scaling import ScalingConfig
 from phalanx.study.scratch import plan_scratch
 from phalanx.study.survival import SurvivalConfig
-from phalanx.train.data_options import DatasetName
+from phalanx.train.options import DatasetName
 
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")

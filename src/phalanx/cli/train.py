@@ -25,10 +25,9 @@ from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.records.files import read_run
 from phalanx.records.rank_texts import lost_text
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.few_steps import few_steps
 from phalanx.train.job import TrainingJob
 from phalanx.train.resume import RunIsFinishedError
-from phalanx.train.run import complete, folder_of, title, where
+from phalanx.train.run import complete, few_steps, folder_of, title, where
 
 
 def train(
@@ -126,9 +125,9 @@ def _join(config: TrainConfig, launched: Launched, *, json_: bool) -> None:
             f"--grace-s {config.grace_s:g}: {launched.launcher} has started the ranks, and how "
             "long it waits is its own: leave it out"
         )
-    from phalanx.train.rank import run_started_by_launcher  # imports torch
+    from phalanx.train.rank import run_guarded  # imports torch
 
-    folder = run_started_by_launcher(config, launched)
+    folder = run_guarded(config, launched, None)
     if launched.rank == 0 and folder is not None:
         _show_trace(config, folder, new_console())
 

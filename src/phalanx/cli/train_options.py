@@ -20,10 +20,14 @@ from phalanx.parallel.options import (
     TensorOptions,
 )
 from phalanx.train.config import TrainConfig
-from phalanx.train.data_options import DataOptions
-from phalanx.train.optimizer_options import OptimizerOptions
-from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions
-from phalanx.train.training_options import CheckpointOptions, TrainingOptions
+from phalanx.train.options import (
+    CheckpointOptions,
+    CommunicationOptions,
+    DataOptions,
+    OptimizerOptions,
+    ParallelOptions,
+    TrainingOptions,
+)
 
 
 def _panel(group: Group) -> Parameter:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -117,3 +118,38 @@ class Epoch:
 
     def __iter__(self) -> Iterator[MicroBatch]:
         return self._batches
+
+
+class Position(NamedTuple):
+    """Where a run stands between two steps, whatever its number of ranks."""
+
+    epoch: int = 0
+    seen: int = 0
+    """Samples of that epoch that all ranks have computed."""
+    step: int = 0
+    """Number of the next update."""
+
+
+BEGINNING = Position()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions:
+    """Length of a run, and where it begins."""
+
+    batch_size: int
+    """Samples of the global batch."""
+    epochs: int = sys.maxsize
+    steps: int | None = None
+    """Updates after which the run ends, within the epochs; None: their number."""
+    start: Position = BEGINNING
+    resumes: bool = False
+    """True if it was asked to resume, if there is a checkpoint."""
+    sums: tuple[float, int] = (0.0, 0)
+    """Loss and samples of the epoch before `start`, over all ranks."""
+    rebalances: bool = False
+    """True if slow ranks of a bitwise run get fewer micro-batches."""
+    ends_with_epoch: bool = False
+    """True if the program ends with the first epoch, as if it were asked to stop."""
+    agree: Callable[[int], None] | None = None
+    """Compares the order of samples of an epoch between the ranks. Collective."""

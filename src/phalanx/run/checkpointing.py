@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from phalanx.checkpoints.contents import CheckpointFile
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
     check_checkpoint_dir,
@@ -24,13 +22,14 @@ from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.checkpoints.memory_copies import MemoryCopies, find_copy
 from phalanx.checkpoints.program import ProgramState
 from phalanx.checkpoints.program_recipe import check_program, is_same_recipe
+from phalanx.checkpoints.tensor_file import CheckpointFile
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
 from phalanx.jobs.memory_copies import OPTION, copy_plan
 from phalanx.jobs.restarts import is_restart
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.events import NoticeEvent
-from phalanx.run.loop import BEGINNING, LoopOptions, Position
+from phalanx.run.batch import BEGINNING, LoopOptions, Position
 from phalanx.run.options import Checkpoints
 from phalanx.run.recording import RunRecorder
 
@@ -38,26 +37,20 @@ AUTOMATIC = "auto"
 """Resume from the newest valid checkpoint in the run's folder, or begin anew."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointPlan:
-    """Where a program's checkpoints go, and where it looks for the one to resume from."""
+class ProgramCheckpoints:
+    """One rank's part in a program's checkpoints: where they go, the one that the run resumes from,
+    and when more are written."""
 
-    folder: Path | None
-    options: Checkpoints
-    place: Path | None = None
-    """A checkpoint, or a folder of them; None: the run begins anew."""
-    is_automatic: bool = False
-    """True if the run begins anew also where no checkpoint in the folder is valid."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         checkpoint_dir: Path | str | None,
         resume: bool | Path | str | None,
         options: Checkpoints,
-    ) -> CheckpointPlan:
-        """Return the plan of what `phalanx.start` was given. Raises: UserError where that does not
-        fit."""
+        *,
+        seed: int,
+    ) -> None:
+        """Arguments as of `phalanx.start`. seed: of the run. Raises: UserError where they do not
+        fit each other."""
         folder = None if checkpoint_dir is None else Path(checkpoint_dir)
         if folder is None and options.given:
             raise UserError(f"checkpoints=Checkpoints({options.given}) needs checkpoint_dir=")
@@ -67,24 +60,74 @@ class CheckpointPlan:
         place = folder if resume is True or is_automatic else Path(resume) if resume else None
         if is_restart() and folder is not None and (place is None or readable_folders(folder)):
             place, is_automatic = folder, True
-        return cls(
-            folder=folder,
-            options=options,
-            place=place,
-            is_automatic=is_automatic,
+        self.options, self._folder = options, folder
+        self._place = place
+        """A checkpoint, or a folder of them; None: the run begins anew."""
+        self._may_begin = is_automatic
+        """True if the run begins anew also where no checkpoint in the folder is valid."""
+        self.is_used = folder is not None or place is not None
+        """True if the run has anything to do with checkpoints."""
+        if self.is_used and not 0 <= seed < 2**63:
+            raise UserError(f"seed={seed}: runs with checkpoints take one from 0 to 2⁶³ - 1")
+        self._writer: CheckpointWriter | None = None
+        self.copies: MemoryCopies | None = None
+        """Copies in memory, beside those that are written."""
+        self._checks_at = 0
+        self.resumed: Mapping[str, Value] | None = None
+        """The program's own options in the checkpoint that was loaded."""
+        self._forgotten: list[str] = []
+        self._notice = ""
+
+    def begin(
+        self, state: ProgramState, manifest: Manifest, *, epochs: int, steps: int | None
+    ) -> LoopOptions:
+        """Make the folder this run's, load the checkpoint to resume from into `state`, and return
+        where the run begins and ends. Collective.
+
+        manifest: of the run at its first step. epochs, steps: after which it ends.
+        Raises: UserError when another run writes into the folder, ranks see different checkpoints,
+                or the one that was found is damaged or of another model, recipe or optimizer.
+        """
+        strategy, self.state = state.strategy, state
+        writer = None
+        if self._folder is not None:
+            writer = self._writer = CheckpointWriter(
+                folder=self._folder,
+                strategy=strategy,
+                manifest=manifest,
+                shapes=state.whole.shapes,
+                also=state.files,
+                in_background=self.options.in_thread,
+                keep=self.options.keep,
+            )
+            self._notice = writer.begin()
+        try:
+            strategy.group.barrier()  # from here on the folder is as every rank finds it
+            position, run = self._resume(state, manifest, epochs=epochs, steps=steps)
+            if writer is not None:
+                writer.manifest = msgspec.structs.replace(manifest, run=run)
+                self.copies = MemoryCopies.of(
+                    writer.folder, strategy, writer.manifest, writer.shapes, self._files_after
+                )
+        except BaseException:
+            self.close()  # the error may live on, and the lock with it
+            raise
+        self._checks_at = position.step + 2
+        return LoopOptions(
+            batch_size=manifest.global_batch_size,
+            epochs=epochs,
+            steps=steps,
+            start=position,
+            sums=state.sums() if position.seen else (0.0, 0),
+            resumes=self._place is not None,
         )
 
-    @property
-    def is_used(self) -> bool:
-        """Return whether the run has anything to do with checkpoints."""
-        return self.folder is not None or self.place is not None
-
-    def find(self) -> tuple[FoundCheckpoint | None, list[str]]:
+    def _find(self) -> tuple[FoundCheckpoint | None, list[str]]:
         """Find the checkpoint on the disk that this rank sees, and return lines for the user.
 
         Raises: UserError for a folder of another run, or a checkpoint that is missing or damaged.
         """
-        folder, place, may_begin = self.folder, self.place, self.is_automatic
+        folder, place, may_begin = self._folder, self._place, self._may_begin
         lines: list[str] = []
         if may_begin and folder is not None:
             found, lines = find_newest(folder)
@@ -100,11 +143,11 @@ class CheckpointPlan:
             check_checkpoint_dir(folder, found, IN_PROGRAM, may_begin=may_begin)
         return found, lines
 
-    def find_together(self, group: RunGroup) -> tuple[FoundCheckpoint | None, list[str]]:
+    def _find_together(self, group: RunGroup) -> tuple[FoundCheckpoint | None, list[str]]:
         """Find the checkpoint on the disk that this rank sees, and return lines for the user.
         Collective; ranks may see different ones, and None where the node has none.
 
-        Raises: UserError, on every rank, where `find` raises it on rank 0; on a rank whose own
+        Raises: UserError, on every rank, where `_find` raises it on rank 0; on a rank whose own
                 checkpoint is damaged.
         """
         found: FoundCheckpoint | None = None
@@ -112,110 +155,39 @@ class CheckpointPlan:
         problem = ""
         if group.rank == 0:
             try:
-                found, lines = self.find()
+                found, lines = self._find()
             except UserError as error:
                 problem = str(error)
         if problem := group.share(problem):
             raise UserError(problem)
-        if group.rank > 0 and self.place is not None and has_checkpoints(self.place):
-            if self.is_automatic:
-                found, _ = find_newest(self.place)
+        if group.rank > 0 and self._place is not None and has_checkpoints(self._place):
+            if self._may_begin:
+                found, _ = find_newest(self._place)
             else:
-                found = find_checkpoint(self.place, IN_PROGRAM)
+                found = find_checkpoint(self._place, IN_PROGRAM)
         return found, lines
 
-
-class ProgramCheckpoints:
-    """One rank's part in a program's checkpoints."""
-
-    def __init__(self, plan: CheckpointPlan, manifest: Manifest) -> None:
-        """manifest: of the run at its first step. Raises: UserError for a seed that none holds."""
-        if (plan.folder or plan.place) and not 0 <= manifest.seed < 2**63:
-            raise UserError(
-                f"seed={manifest.seed}: runs with checkpoints take one from 0 to 2⁶³ - 1"
-            )
-        self._plan, self._manifest = plan, manifest
-        self._writer: CheckpointWriter | None = None
-        self._copies: MemoryCopies | None = None
-        self._checks_at = 0
-        self.resumed: Mapping[str, Value] | None = None
-        """The program's own options in the checkpoint that was loaded."""
-        self._forgotten: list[str] = []
-        self._notice = ""
-
-    def begin(self, state: ProgramState, *, epochs: int, steps: int | None) -> LoopOptions:
-        """Make the folder this run's, load the checkpoint to resume from into `state`, and return
-        where the run begins and when it saves. Collective.
-
-        epochs, steps: after which it ends.
-        Raises: UserError when another run writes into the folder, ranks see different checkpoints,
-                or the one that was found is damaged or of another model, recipe or optimizer.
-        """
-        plan, strategy, self.state = self._plan, state.strategy, state
-        writer = None
-        if plan.folder is not None:
-            writer = self._writer = CheckpointWriter(
-                folder=plan.folder,
-                strategy=strategy,
-                manifest=self._manifest,
-                shapes=state.whole.shapes,
-                also=state.files,
-                in_background=plan.options.in_thread,
-                keep=plan.options.keep,
-            )
-            self._notice = writer.begin()
-        try:
-            strategy.group.barrier()  # from here on the folder is as every rank finds it
-            position, run = self._resume(state, epochs=epochs, steps=steps)
-            if writer is not None:
-                self._use(writer, run)
-        except BaseException:
-            self.close()  # the error may live on, and the lock with it
-            raise
-        self._checks_at = position.step + 2
-        return LoopOptions(
-            batch_size=self._manifest.global_batch_size,
-            epochs=epochs,
-            steps=steps,
-            start=position,
-            sums=state.sums() if position.seen else (0.0, 0),
-            resumes=plan.place is not None,
-            checkpoint_steps=plan.options.every_steps,
-            checkpoint_seconds=plan.options.every_seconds,
-            save=None if writer is None else self.save,
-            poll=None if writer is None else writer.poll,
-            copies=self._copies,
-        )
-
-    def _use(self, writer: CheckpointWriter, run: str) -> None:
-        """Make the run's checkpoints, and copies of them where these are asked for. run: its id."""
-        writer.manifest = msgspec.structs.replace(self._manifest, run=run)
-        self._copies = MemoryCopies.of(
-            writer.folder, writer.strategy, writer.manifest, writer.shapes, self._files_after
-        )
-
     def _resume(
-        self, state: ProgramState, *, epochs: int, steps: int | None
+        self, state: ProgramState, manifest: Manifest, *, epochs: int, steps: int | None
     ) -> tuple[Position, str]:
         """Load the checkpoint, if there is one; return where the run begins, and its id."""
         strategy, position, is_same = state.strategy, BEGINNING, False
-        found, lines = self._plan.find_together(strategy.group)
+        found, lines = self._find_together(strategy.group)
         copy = None
-        if self._plan.folder is not None:
+        if self._folder is not None:
             on_disk = found.manifest.position if found else (-1, 0)
-            copy = find_copy(self._plan.folder, strategy.group, on_disk)
+            copy = find_copy(self._folder, strategy.group, on_disk)
             if copy is not None:
-                found = FoundCheckpoint(path=copy.path, manifest=copy.manifest)
-                lines = [*(line for line in lines if line.startswith("passed over")), copy.text]
+                found, text = copy
+                lines = [*(line for line in lines if line.startswith("passed over")), text]
         agreed = agreed_manifest(found.path if found else None, strategy.group)
         if agreed is not None:
+            changes = self.options.allow_changes
             path = Path(strategy.group.share(str(found.path if found else "")))
             with readable_everywhere(path, agreed, strategy.group) as folder:
-                here, changes = FoundCheckpoint(path=folder, manifest=agreed), self._changes
-                notices = check_program(
-                    here, self._manifest, state.whole.tensors, allow_changes=changes
-                )
-                is_same = is_same_recipe(agreed, self._manifest)
+                here = FoundCheckpoint(path=folder, manifest=agreed)
+                notices = check_program(here, manifest, state.whole.tensors, allow_changes=changes)
+                is_same = is_same_recipe(agreed, manifest)
                 if copy is None:
                     changed = "" if is_same else ", with changed options"
                     lines += [f"resuming from {path}{changed}"]
@@ -226,7 +198,7 @@ class ProgramCheckpoints:
             position = Position(*agreed.position, state.step)
             if position.epoch >= epochs or (steps is not None and position.step >= steps):
                 lines.append(_finished(path, position, epochs=epochs, steps=steps))
-        if self._plan.folder is None and copy_plan(os.environ) is not None:
+        if self._folder is None and copy_plan(os.environ) is not None:
             lines.append(f"{OPTION}: no copies are made: the program gave no checkpoint_dir=")
         lines += filter(None, [self._notice])
         if strategy.rank == 0 and lines:
@@ -235,29 +207,31 @@ class ProgramCheckpoints:
         run = agreed.run if agreed is not None and is_same else uuid.uuid4().hex
         return position, strategy.group.share(run)
 
-    @property
-    def _changes(self) -> bool:
-        return self._plan.options.allow_changes
-
     def record_in(self, recorder: RunRecorder) -> None:
         """Record what did not fit the run, and each checkpoint from now on."""
-        if recorder.writer is None:
-            return
         for line in filter(None, [*self._forgotten, self._notice]):
-            recorder.writer.add(NoticeEvent(at_s=recorder.at_s(), text=line))
-        if self._writer is not None:
-            self._writer.writer, self._writer.began_at = recorder.writer, recorder.began_at
-        if self._copies is not None:
-            self._copies.writer, self._copies.began_at = recorder.writer, recorder.began_at
+            recorder.write(NoticeEvent(at_s=recorder.at_s(), text=line))
+        for each in filter(None, (self._writer, self.copies)):
+            each.writer, each.began_at = recorder.writer, recorder.began_at
+
+    @property
+    def are_saved(self) -> bool:
+        """Return whether the run writes checkpoints."""
+        return self._writer is not None
 
     def save(self, position: Position) -> None:
-        """Write a checkpoint of the run where it stands."""
+        """Write a checkpoint of the run where it stands. Collective."""
         writer = self._writer
         if writer is None:
             return
         self.state.step = position.step
         at = (position.epoch, position.seen)
         self.state.strategy.group.together(lambda: writer.save(at))
+
+    def poll(self) -> bool:
+        """Return whether a checkpoint is still being written. Raises: UserError when one could not
+        be."""
+        return self._writer is not None and self._writer.poll()
 
     def _files_after(self, step: int) -> list[CheckpointFile]:
         """Return the program's files of a copy. step: updates made."""
@@ -278,10 +252,8 @@ class ProgramCheckpoints:
 
         Raises: UserError when it could not be written.
         """
-        if self._copies is not None:
-            self._copies.close()
-        if self._writer is not None:
-            self._writer.close()
+        for each in filter(None, (self.copies, self._writer)):
+            each.close()
 
 
 def _finished(checkpoint: Path, position: Position, *, epochs: int, steps: int | None) -> str:

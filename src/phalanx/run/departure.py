@@ -1,4 +1,8 @@
-"""Departure of a rank from its loop before the end, which is for all ranks or for none."""
+"""Departure of a rank from its loop, before the end or at it, which is for all ranks or for none.
+
+A program evaluates its model after the loop, on any number of ranks, without a word about closing:
+the ranks of a run whose loop has begun stay together until then.
+"""
 
 from __future__ import annotations
 
@@ -122,3 +126,33 @@ class ShownError:
 
 def _last_value() -> BaseException | None:
     return getattr(sys, "last_value", None)
+
+
+_BEGUN: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+"""Runs whose loop has begun: functions that return whether it is over, and that close the run."""
+
+
+def close_later(is_over: Callable[[], bool], close: Callable[[], None]) -> None:
+    """Close a run when the program ends, or another one starts after the end of its loop.
+
+    is_over: returns whether the loop has ended or was left. close: collective."""
+    _BEGUN.append((is_over, close))
+    atexit.register(_close_at_exit, os.getpid())
+
+
+def close_ended(*, at_exit: bool = False) -> None:
+    """Close the runs whose loop is over, in their order. Collective. at_exit: all of them."""
+    for run in [*_BEGUN]:
+        is_over, close = run
+        if at_exit or is_over():
+            _BEGUN.remove(run)
+            close()
+
+
+def _close_at_exit(pid: int) -> None:
+    if os.getpid() != pid:
+        return
+    try:
+        close_ended(at_exit=True)
+    except Exception as error:  # noqa: BLE001  Python would print it, and the peers would wait
+        end_program(type(error), error, error.__traceback__)

@@ -1,23 +1,31 @@
-"""Evaluation of a program's model: every sample once, on any number of ranks."""
+"""Evaluation of a program's model: every sample once, on any number of ranks, which sum numbers
+whatever their order. Packs are opened for it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
+from phalanx.data.sampler import epoch_order
 from phalanx.data.samples import PartialBatch, Samples
+from phalanx.data.sources.packed import Packed
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.device import CPU, copy_to
-from phalanx.run.exact_sum import sum_over_ranks
+from phalanx.run.order import DrawnOrder, reading_options, takes_all
+from phalanx.run.packed import PackedSamples
+from phalanx.run.plan import RunPlan
 from phalanx.run.randomness import generators_kept, seed_generators
+from phalanx.run.samples import ChosenSamples, samples_of, samples_of_dataset, seeded_samples
 
 Reduction = Literal["mean", "sum"]
 Evaluated = Tensor | float | Mapping[str, Tensor | float]
@@ -133,3 +141,86 @@ def _over_ranks(
     totals = sum_over_ranks(group, [sums.get(name, []) for name in names])
     values = {name: total / divisor for name, total in zip(names, totals, strict=True)}
     return values if is_mapping else values[""]
+
+
+def sum_over_ranks(group: RunGroup, columns: Sequence[Sequence[float]]) -> list[float]:
+    """Return the sum of each column over the ranks, rounded once: the same however numbers are
+    spread over them. Collective.
+
+    columns: of this rank, equally many on each, of any lengths. Cost: rank 0 gets every number.
+    """
+    longest = max(map(len, columns), default=0)
+    widths = group.gather([longest])
+    width = 1 + int(group.share("" if widths is None else str(int(max(row[0] for row in widths)))))
+    rows = group.gather([part for own in columns for part in [*own, *[0.0] * (width - len(own))]])
+    text = ""
+    if rows is not None:
+        totals = [
+            sum_of([row[column] for row in rows for column in range(start, start + width)])
+            for start in range(0, len(columns) * width, width)
+        ]
+        text = " ".join(total.hex() for total in totals)
+    return [float.fromhex(word) for word in group.share(text).split()]
+
+
+def sum_of(values: Sequence[float]) -> float:
+    """Return the sum, rounded once (Shewchuk 1997, doi:10.1007/PL00009321); of values that are not
+    finite, what floats make of them."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
+
+
+class EvaluatedData:
+    """Samples of a run's evaluations; packs stay open until it is closed."""
+
+    def __init__(self, plan: RunPlan, strategy: Strategy) -> None:
+        self._plan, self._source, self._group = plan, plan.batches.source, strategy.group
+        self._seeds_samples = strategy.num_blocks is not None  # of (seed, sample)
+        self._packs: dict[Packed, PackedSamples] = {}
+
+    def of(self, data: object) -> Samples:
+        """Return the samples of what a program gives. Collective."""
+        if isinstance(data, Packed):
+            samples: Samples = self._pack(data).validation()
+        elif isinstance(data, DataLoader):
+            samples = self._loaded(data)
+        else:
+            samples = samples_of(data, self._plan.batches.loading, split="validation")
+        return seeded_samples(samples, self._plan.seed) if self._seeds_samples else samples
+
+    def _loaded(self, loader: DataLoader[Any]) -> Samples:
+        """Return the samples that a loader's sampler gives, each as often. Collective."""
+        samples = samples_of_dataset(loader.dataset, reading_options(loader))
+        if takes_all(loader):
+            return samples
+        order = DrawnOrder(loader, len(samples), seed=self._plan.seed, steps=None, drawn={})
+        drawn = order.draw(0)
+        order.check_same(drawn, self._group)
+        return ChosenSamples(samples, drawn.indices)
+
+    def some(self, number: int) -> Samples:
+        """Return so many of the training samples, or all: the same for every seed.
+
+        Raises: UserError for data that are not read by number.
+        """
+        if not isinstance(self._source, Samples):
+            raise UserError("run.some_samples is for data that are read by number")
+        return ChosenSamples(self._source, epoch_order(len(self._source), 0, 0)[:number])
+
+    def _pack(self, data: Packed) -> PackedSamples:
+        """Return a pack that is open: the run's, or another one. Collective."""
+        if isinstance(self._source, PackedSamples) and self._source.packed == data:
+            return self._source
+        if data not in self._packs:
+            made = self._packs[data] = PackedSamples(data)
+            seed, timeout_s = self._plan.seed, self._plan.ranks.timeout_s
+            made.open(self._group, seed=seed, epochs=1, timeout_s=timeout_s)
+        return self._packs[data]
+
+    def close(self) -> None:
+        """End the readers of packs."""
+        for source in (self._source, *self._packs.values()):
+            if isinstance(source, PackedSamples):
+                source.close()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
 from phalanx.jobs.restarts import RESTART
 from phalanx.parallel.run_group import RunGroup
@@ -26,45 +26,33 @@ class FaultInjector:
 
     def __init__(
         self,
-        schedule: Iterator[ScheduledFault],
         ranks: RunGroup,
         writer: EventWriter | None,
         *,
         began_at: float,
         num_steps: Callable[[], int],
     ) -> None:
-        """ranks: before any was lost. writer: of this rank's records. began_at:
-        `time.perf_counter()` that events count from. num_steps: returns the updates made."""
-        self._schedule, self._ranks, self._writer = schedule, ranks, writer
+        """Read the faults that the environment asks for.
+
+        ranks: before any was lost. writer: of this rank's records. began_at: `time.perf_counter()`
+        that events count from. num_steps: returns the updates made.
+        """
+        spares, attempt = ranks.num_spares, int(os.environ.get(RESTART, "0"))
+        self._injections = injections_of(os.environ)
+        self._schedule = fault_schedule(
+            self._injections, ranks.size - spares, spares=spares, attempt=attempt
+        )
+        self._ranks, self._writer = ranks, writer
         self._rank, self._began_at, self._num_steps = ranks.rank, began_at, num_steps
         self._is_cancelled = threading.Event()
         self._lock = threading.Lock()  # of the decision between a fault and the end
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
         self._first_step_at = 0.0
 
-    @classmethod
-    def of(
-        cls,
-        environ: Mapping[str, str],
-        ranks: RunGroup,
-        writer: EventWriter | None,
-        *,
-        began_at: float,
-        num_steps: Callable[[], int],
-    ) -> FaultInjector | None:
-        """Return an injector of the faults that the environment asks for; None for none."""
-        injections = injections_of(environ)
-        if not injections:
-            return None
-        attempt = int(environ.get(RESTART, "0"))
-        spares = ranks.num_spares
-        schedule = fault_schedule(injections, ranks.size - spares, spares=spares, attempt=attempt)
-        return cls(schedule, ranks, writer, began_at=began_at, num_steps=num_steps)
-
     def begin(self) -> None:
         """Count time from now on. The ranks call it together, before the first step; later calls do
-        nothing."""
-        if self._thread.ident is None:
+        nothing, and without faults this one does not, either."""
+        if self._injections and self._thread.ident is None:
             self._first_step_at = time.perf_counter()
             self._thread.start()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
@@ -27,16 +27,16 @@ OF_SAMPLES = 0x736D706C
 """Makes random numbers of samples others than those of the computation."""
 
 
-class Feed(Protocol):
+class Feed:
     """One rank's micro-batches. How a global batch is cut depends on options alone, never on the
     number of ranks."""
 
-    @property
-    def num_samples(self) -> int | None:
-        """Samples of an epoch, over all ranks; None: known when it ends."""
-
-    num_damaged: int
+    num_samples: int | None = None
+    """Samples of an epoch, over all ranks; None: known when it ends."""
+    num_damaged = 0
     """Samples of this rank that were left out so far because they are damaged."""
+    is_divisible = False
+    """True if it can be divided among the ranks anew, by `of`."""
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
@@ -46,17 +46,14 @@ class Feed(Protocol):
         seen: samples of it, over all ranks, that were computed before. step: number in the run of
         the first update. max_steps: updates after which the epoch ends, whatever is left.
         """
-
-
-@runtime_checkable
-class DivisibleFeed(Feed, Protocol):
-    """A feed that can be divided among the ranks anew."""
+        raise NotImplementedError
 
     def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> Feed:
         """Return a feed of the micro-batches of each global batch that have these numbers.
 
         first: numbers of the first step alone; None: as all others.
         """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,17 +88,17 @@ class FeedPlace:
         )
 
 
-class MappedFeed:
+class MappedFeed(Feed):
     """The micro-batches of a feed, each as a function changes it."""
 
     def __init__(self, feed: Feed, change: Callable[[MicroBatch], MicroBatch]) -> None:
         self._feed, self._change = feed, change
         self.num_samples, self.num_damaged = feed.num_samples, feed.num_damaged
+        self.is_divisible = feed.is_divisible
 
     def micro_batches(
         self, epoch: int, *, seen: int, step: int, max_steps: int
     ) -> Iterator[MicroBatch]:
-        """Yield as the feed does."""
         feed = self._feed
         for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=max_steps):
             self.num_damaged = feed.num_damaged
@@ -109,29 +106,22 @@ class MappedFeed:
         self.num_samples = feed.num_samples
 
     def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> Feed:
-        """Return a feed of the micro-batches of each global batch that have these numbers."""
-        assert isinstance(self._feed, DivisibleFeed), "checked before the run"
         return MappedFeed(self._feed.of(numbers, first), self._change)
 
 
-class IndexedFeed:
+class IndexedFeed(Feed):
     """Global batches of samples in an order that is the same on every rank."""
 
-    num_damaged = 0
+    is_divisible = True
 
     def __init__(
         self, samples: Samples, order: SampleOrder, place: FeedPlace, *, seeds_samples: bool = False
     ) -> None:
         """seeds_samples: gives each sample random numbers of (seed, epoch, sample)."""
         self._samples, self._order, self._place = samples, order, place
-        self._seeds_samples = seeds_samples
+        self._seeds_samples, self.num_samples = seeds_samples, order.num_samples
         self._numbers: Sequence[int] = share_of(place.rank, place.num_ranks, place.micro_batches)
         self._first: Sequence[int] | None = None
-
-    @property
-    def num_samples(self) -> int | None:
-        """Samples of an epoch, over all ranks; None: not known before it is drawn."""
-        return self._order.num_samples
 
     def _cut(self, size: int, own: Sequence[int]) -> list[MicroBatchSlice]:
         place = self._place
@@ -140,7 +130,6 @@ class IndexedFeed:
         return cut_micro_batches(size, number=place.micro_batches, own=own)
 
     def of(self, numbers: Sequence[int], first: Sequence[int] | None = None) -> IndexedFeed:
-        """Return a feed of the micro-batches of each global batch that have these numbers."""
         feed = copy(self)
         feed._numbers, feed._first = numbers, first
         return feed
@@ -170,7 +159,7 @@ class IndexedFeed:
         for position, ((start, size, piece), data) in enumerate(zip(slices, batches, strict=True)):
             is_last = position + 1 == len(slices)
             ends_step = is_last or slices[position + 1][0] != start
-            num_samples = 0 if piece.is_padding else piece.stop - piece.start
+            num_samples = piece.num_samples
             if isinstance(data, PartialBatch):
                 self.num_damaged += 0 if piece.is_padding else data.num_damaged
                 num_samples, data = min(num_samples, data.num_samples), data.data

@@ -19,15 +19,26 @@ from phalanx.parallel.step import Batch, StepResult, SummedLoss, backward
 from phalanx.parallel.strategy import NonFiniteGradientsError, Strategy
 from phalanx.run.agreement import check_together, first_text
 from phalanx.run.batch import MicroBatch
-from phalanx.run.batch_norm import BatchNormSync
-from phalanx.run.check_loss import check_loss, check_mean, check_weight
-from phalanx.run.nonfinite_data import find_bad_sample
-from phalanx.run.optimizers import check_step_hooks
-from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
-from phalanx.run.program_loss import LossOf, ProgramLoss, WeightOf
+from phalanx.run.model_changes import BatchNormSync
+from phalanx.run.nonfinite import StepPasses, find_bad_sample
+from phalanx.run.optimizers import (
+    FollowedRate,
+    Untrained,
+    check_dense,
+    check_step_hooks,
+    complete,
+    nothing_of,
+    trained_by,
+)
+from phalanx.run.program_loss import (
+    LossOf,
+    ProgramLoss,
+    WeightOf,
+    check_loss,
+    check_mean,
+    check_weight,
+)
 from phalanx.run.randomness import seed_micro_batch
-from phalanx.run.schedulers import FollowedRate
-from phalanx.run.step_passes import StepPasses
 
 NOTHING = torch.empty(0)
 BEGINNING = StepResult(0.0, None, 0.0, 0.0, 0.0)

@@ -8,16 +8,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from phalanx.checkpoints.memory_copies import MemoryCopies
 from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.batch import Epoch, MicroBatch
-from phalanx.run.feed import DivisibleFeed, Feed
+from phalanx.run.batch import Epoch, LoopOptions, MicroBatch, Position
+from phalanx.run.checkpointing import ProgramCheckpoints
+from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
 from phalanx.run.recording import RunRecorder
 from phalanx.run.step_watch import StepWatch
@@ -30,52 +29,6 @@ MEASURED_STEP = 2
 """The step of a run after which memory is measured: by then every buffer has been made."""
 
 
-class Position(NamedTuple):
-    """Where a run stands between two steps, whatever its number of ranks."""
-
-    epoch: int = 0
-    seen: int = 0
-    """Samples of that epoch that all ranks have computed."""
-    step: int = 0
-    """Number of the next update."""
-
-
-BEGINNING = Position()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopOptions:
-    """Length of a run, and its checkpoints."""
-
-    batch_size: int
-    """Samples of the global batch."""
-    epochs: int = sys.maxsize
-    steps: int | None = None
-    """Updates after which the run ends, within the epochs; None: their number."""
-    start: Position = BEGINNING
-    resumes: bool = False
-    """True if it was asked to resume, if there is a checkpoint."""
-    sums: tuple[float, int] = (0.0, 0)
-    """Loss and samples of the epoch before `start`, over all ranks."""
-    checkpoint_steps: int | None = None
-    """Steps of an epoch after which `save` is called, again and again; None: never."""
-    checkpoint_seconds: float | None = None
-    """Time after which `save` is called, again and again, between two steps; None: never."""
-    save: Callable[[Position], None] | None = None
-    """Writes a checkpoint, after each epoch and within one. Collective."""
-    copies: MemoryCopies | None = None
-    """Copies of checkpoints in memory; they need `save`."""
-    rebalances: bool = False
-    """True if slow ranks of a bitwise run get fewer micro-batches."""
-    ends_with_epoch: bool = False
-    """True if the program ends with the first epoch, as if it were asked to stop."""
-    agree: Callable[[int], None] | None = None
-    """Compares the order of samples of an epoch between the ranks. Collective."""
-    poll: Callable[[], bool] | None = None
-    """Returns whether a checkpoint is still being written. Raises: UserError when one could not
-    be."""
-
-
 class TrainingLoop:
     """Epochs and steps of one rank. All ranks iterate to the end."""
 
@@ -86,8 +39,9 @@ class TrainingLoop:
         recorder: RunRecorder,
         options: LoopOptions,
         gradients: StepGradients,
+        checkpoints: ProgramCheckpoints,
     ) -> None:
-        self.strategy, self.recorder = strategy, recorder
+        self.strategy, self.recorder, self._checkpoints = strategy, recorder, checkpoints
         self._feed, self._gradients, self.options = feed, gradients, options
         self._num_ended = 0  # epochs
         self._is_extended = False
@@ -105,12 +59,12 @@ class TrainingLoop:
         """A spare for which nothing is left: the others have left the loop."""
         self._epoch = Epoch(options.start.epoch, iter(()))
         self.stop: StopRequest | None = None
-        if options.save is not None:
+        if checkpoints.are_saved:
             self.stop = StopRequest(
                 strategy.group,
-                save_every_s=options.checkpoint_seconds,
-                is_saving=self._poll,
-                copies=options.copies,
+                save_every_s=checkpoints.options.every_seconds,
+                is_saving=checkpoints.poll,
+                copies=checkpoints.copies,
             )
 
     def epochs(self, end: Callable[[Stopped], None]) -> Iterator[Epoch]:
@@ -134,10 +88,8 @@ class TrainingLoop:
                     f"epoch {epoch} was left before its end; every rank iterates each of "
                     "run.epochs() to its end: give steps= for a shorter run"
                 )
-            if options.save is not None:
-                self.recorder.sum_losses()
-                options.save(self.position)
-                self.note_saved()
+            if self._checkpoints.are_saved:
+                self._save()
 
     def stop_if_asked(self) -> None:
         """End the run between two epochs, after their checkpoint, where a signal has asked for it.
@@ -245,7 +197,7 @@ class TrainingLoop:
             raise Stopped(step)
         if self.places is not None:
             self.places.end_step()
-        return step + (self.options.checkpoint_steps or 0) if step == due else due
+        return step + (self._checkpoints.options.every_steps or 0) if step == due else due
 
     def _fed(self) -> Iterator[MicroBatch]:
         """Yield what the feed has for this rank. It changes when others are lost: this rank gets
@@ -254,7 +206,8 @@ class TrainingLoop:
         first: Sequence[int] | None = None
         while True:
             (epoch, seen, step), numbers = self.position, strategy.numbers
-            feed, left = self._feed_of(numbers, first), self._steps_left()
+            feed = self._feed if numbers is None else self._feed.of(numbers, first)
+            left = self._steps_left()
             for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=left):
                 yield batch
                 is_changed = self.position.step > batch.step and strategy.numbers != numbers
@@ -264,12 +217,6 @@ class TrainingLoop:
                 return
             first = strategy.missing if self._is_extended else None
             self._is_extended = False
-
-    def _feed_of(self, numbers: Sequence[int] | None, first: Sequence[int] | None) -> Feed:
-        if numbers is None:
-            return self._feed
-        assert isinstance(self._feed, DivisibleFeed), "checked before the run"
-        return self._feed.of(numbers, first)
 
     def extend_step(self) -> None:
         """Let the step go on, whose last micro-batch was computed: others of it were lost."""
@@ -299,7 +246,7 @@ class TrainingLoop:
 
     def _stops(self) -> bool:
         """Return whether to end the run after this step. Collective now and then."""
-        self._poll()
+        self._checkpoints.poll()
         stop, step = self.stop, self.position.step
         return stop is not None and self.strategy.is_in_lockstep and stop.agree(step)
 
@@ -311,15 +258,6 @@ class TrainingLoop:
     @property
     def _saves_by_time(self) -> bool:
         return self.stop is not None and self.stop.saves
-
-    def _poll(self) -> bool:
-        """Return whether a checkpoint is still being written."""
-        return self.options.poll is not None and self.options.poll()
-
-    def note_saved(self) -> None:
-        """Count the time to the next checkpoint from now."""
-        if self.stop is not None:
-            self.stop.saved()
 
     def end_step(self, result: StepResult, samples: int) -> None:
         """Record the step that was just made, and move on. samples: of this rank."""
@@ -340,23 +278,26 @@ class TrainingLoop:
 
     def _next_save(self, position: Position) -> int | None:
         """Return the number of steps made at which the next checkpoint within the epoch is due."""
-        options, period = self.options, self.options.checkpoint_steps
-        if options.save is None or period is None:
+        period = self._checkpoints.options.every_steps
+        if period is None:
             return None
-        made = num_batches(position.seen, options.batch_size)
+        made = num_batches(position.seen, self.options.batch_size)
         return position.step + period - made % period
 
     def _save_within(self) -> None:
         self.strategy.finish_epoch()
         self.strategy.synchronize_buffers()
+        self._save()
+
+    def _save(self) -> None:
         self.recorder.sum_losses()
-        assert self.options.save is not None, "what makes it due"
-        self.options.save(self.position)
-        self.note_saved()
+        self._checkpoints.save(self.position)
+        if self.stop is not None:
+            self.stop.saved()
 
     def _copy(self) -> None:
         """Have the state copied in memory, where the ranks have agreed on it."""
-        stop, copies = self.stop, self.options.copies
+        stop, copies = self.stop, self._checkpoints.copies
         if stop is None or copies is None or not stop.copies_at:
             return
         self.strategy.finish_epoch()

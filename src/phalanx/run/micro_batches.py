@@ -24,6 +24,11 @@ class MicroBatchSlice(NamedTuple):
     is_padding: bool = False
     """Computed so that the rank takes part in the step, and counted nowhere."""
 
+    @property
+    def num_samples(self) -> int:
+        """Return the samples that count."""
+        return 0 if self.is_padding else self.stop - self.start
+
 
 def micro_batches_of_rank(
     num_samples: int, *, number: int, rank: int, num_ranks: int, evenly: bool = False

@@ -22,7 +22,7 @@ from phalanx.data.staging.stager import Stager
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.order import EpochOrder, ShuffledOrder
+from phalanx.run.order import ShuffledOrder
 
 MEASURED_SAMPLES = 1000
 """Samples whose mean and deviation are taken if the pack names none."""
@@ -117,12 +117,9 @@ class WindowedOrder(ShuffledOrder):
         super().__init__(len(samples), batch_size, seed)
         self._samples = samples
 
-    def of(self, epoch: int) -> EpochOrder:
-        """Return the order of an epoch."""
-        _, bounds = super().of(epoch)
+    def _shuffled(self, epoch: int) -> Tensor:
         window = self._samples.packed.shuffle_shards or 1
-        order = windowed_order(self._samples.first_samples(), window, self._seed, epoch)
-        return EpochOrder(order, bounds)
+        return windowed_order(self._samples.first_samples(), window, self._seed, epoch)
 
 
 def check_damaged(samples: PackedSamples, strategy: Strategy) -> None:

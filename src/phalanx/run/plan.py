@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence, Sized
-from contextlib import ExitStack
+import sys
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -27,27 +28,19 @@ from phalanx.parallel.step import StepOptions, trained_parameters
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.schema import Setting
 from phalanx.run.agreement import check_alike, check_same_pack
-from phalanx.run.as_arguments import as_arguments
-from phalanx.run.autocast import Autocast
-from phalanx.run.batch import MicroBatch
-from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
-from phalanx.run.contents import ends_of, layers_of
-from phalanx.run.data_loader import describe_order, order_of
+from phalanx.run.batch import LoopOptions, MicroBatch
 from phalanx.run.device import CPU, choose_device, copy_to, move_model
-from phalanx.run.feed import DivisibleFeed, Feed, FeedPlace, IndexedFeed, MappedFeed
-from phalanx.run.loop import LoopOptions
+from phalanx.run.feed import Feed, FeedPlace, IndexedFeed, MappedFeed
 from phalanx.run.memory import keep_freed_memory
-from phalanx.run.optimizers import check_optimizers
-from phalanx.run.options import Records
-from phalanx.run.order import SampleOrder
+from phalanx.run.optimizers import check_optimizers, forget_others
+from phalanx.run.options import Records, RunDescription
+from phalanx.run.order import SampleOrder, describe_order, order_of
 from phalanx.run.packed import PackedSamples, check_damaged
-from phalanx.run.parameters import forget_others
 from phalanx.run.program_loss import ProgramLoss
 from phalanx.run.randomness import generators_kept
 from phalanx.run.records import ProgramRecords
-from phalanx.run.setting import describe_data, name_of_model
-from phalanx.run.source import Source, UnindexedData, identity_of
-from phalanx.run.strategy import StrategyChoice, layout_of, make_strategy
+from phalanx.run.source import Source, UnindexedData, ends_of, identity_of, layers_of
+from phalanx.run.strategy import StrategyChoice, as_arguments, layout_of, make_strategy
 from phalanx.torch_backend.threads import compute_bitwise, share_cores
 
 
@@ -103,15 +96,6 @@ class BatchPlan:
         return order_of(
             self.loader, len(self.source), self.batch_size, seed=seed, steps=self.steps, drawn=drawn
         )
-
-
-class ModelChanges(NamedTuple):
-    """Changes of a run to the calls of its model."""
-
-    batch_norm: BatchNormSync | None
-    """Statistics of the model's synchronized layers, if it has some."""
-    end: Callable[[], None]
-    """Gives the model its own calls back; later calls do nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,10 +241,14 @@ class RunPlan:
     ) -> ProgramRecords:
         """Return this rank's records, begun. Keywords: as `phalanx.start` has them."""
         batches, described = self.batches, options.description
+        if described is None:
+            setting = self._setting(strategy, loop)
+            config = msgspec.to_builtins(setting)
+            described = RunDescription(kind="program", config=config, setting=setting)
         records = ProgramRecords(
             strategy,
             run_dir,
-            self._setting(strategy, loop),
+            described,
             options=loop,
             num_samples=batches.num_samples,
             asked=options,
@@ -268,7 +256,7 @@ class RunPlan:
         records.recorder.start(
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             train_samples=batches.num_samples or 0,
-            validation_samples=0 if described is None else described.validation_samples,
+            validation_samples=described.validation_samples,
             expected=strategy.expected(batches.batch_size) if strategy.knows_rule else None,
         )
         return records
@@ -329,7 +317,6 @@ class RunPlan:
             loading=batches.loading,
             group=strategy.group,
         )
-        feed: Feed
         if isinstance(batches.source, UnindexedData):
             feed = batches.source.feed(place)
         else:
@@ -342,7 +329,7 @@ class RunPlan:
                 "numbers, such as tensors or a Dataset, in an order of known length"
             )
         is_divided = strategy.numbers is not None or (rebalances and strategy.size > 1)
-        if is_divided and not isinstance(feed, DivisibleFeed):
+        if is_divided and not feed.is_divisible:
             option = "rebalance" if strategy.numbers is None else "--survive"
             whose = "slow" if strategy.numbers is None else "lost"
             raise UserError(
@@ -355,17 +342,6 @@ class RunPlan:
         if device != CPU:
             feed = MappedFeed(feed, lambda b: replace(b, data=copy_to(device, b.data)))
         return feed
-
-    def change_model(self, strategy: Strategy) -> ModelChanges:
-        """Make the changes of the run to the model's calls."""
-        batch_norm, dtype = None, self.step.autocast
-        with ExitStack() as changes:
-            if dtype is not None:
-                changes.callback(Autocast(self.model, dtype).close)
-            if self.device == CPU and has_sync_batch_norm(self.model):
-                batch_norm = BatchNormSync(self.model, strategy.group)
-                changes.callback(batch_norm.close)
-            return ModelChanges(batch_norm, changes.pop_all().close)
 
 
 def plan_layout(
@@ -413,3 +389,17 @@ def place_model(
         move_model(model, list(optimizers.values()), place)
         check_optimizers(model, optimizers)  # they hold the same parameters still
     return place
+
+
+def name_of_model(model: nn.Module) -> str:
+    """Return the class of a model; the program's name where that is a container of PyTorch's, which
+    tells nothing."""
+    kind = type(model)
+    program = Path(sys.argv[0]).stem
+    return program if kind.__module__.startswith("torch.") and program else kind.__name__
+
+
+def describe_data(data: object) -> str:
+    """Return what records call the data of a program."""
+    is_tensors = isinstance(data, (tuple, list)) and all(isinstance(p, Tensor) for p in data)
+    return "tensors" if is_tensors or isinstance(data, Tensor) else type(data).__name__

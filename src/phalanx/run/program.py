@@ -19,19 +19,18 @@ from phalanx.data.samples import Samples
 from phalanx.errors import UserError
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.totals import Validation
-from phalanx.run.batch import Epoch, MicroBatch
+from phalanx.run.batch import Epoch, LoopOptions, MicroBatch, Position
 from phalanx.run.certificate import certify
 from phalanx.run.checkpointing import ProgramCheckpoints
-from phalanx.run.departure import MEND, Departure
-from phalanx.run.ended import close_later
-from phalanx.run.evaluated_data import EvaluatedData
-from phalanx.run.evaluation import Evaluated, Reduction, evaluate
+from phalanx.run.departure import MEND, Departure, close_later
+from phalanx.run.evaluation import Evaluated, EvaluatedData, Reduction, evaluate
 from phalanx.run.feed import Feed
 from phalanx.run.gather import check_gather, gather_rows
 from phalanx.run.gradients import StepGradients
-from phalanx.run.loop import LoopOptions, Position, TrainingLoop
+from phalanx.run.loop import TrainingLoop
+from phalanx.run.model_changes import ModelChanges
 from phalanx.run.packed import PackedSamples
-from phalanx.run.plan import ModelChanges, RunPlan
+from phalanx.run.plan import RunPlan
 from phalanx.run.program_loss import LossOf, WeightOf, detached
 from phalanx.run.records import ProgramRecords
 from phalanx.run.spares import SparePlaces
@@ -76,7 +75,9 @@ class ProgramRun:
             counts_by_weight=getattr(self._source, "skips_damaged", False),
             batch_norm=changes.batch_norm,
         )
-        self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
+        self._loop = TrainingLoop(
+            strategy, feed, records.recorder, loop_options, self._gradients, checkpoints
+        )
         self._strategy, self._group = strategy, strategy.group
         self._records, self._checkpoints = records, checkpoints
         self._plan, self._end_changes = plan, changes.end
@@ -168,7 +169,7 @@ class ProgramRun:
         if self._departure.has_begun:
             raise UserError("a run is iterated once: start another for more epochs")
         self._departure.begin(sys._getframe(1))
-        close_later(self)
+        close_later(lambda: self.is_over, self.close_unless_failed)
         try:
             for epoch in self._loop.epochs(self._end):
                 yield epoch

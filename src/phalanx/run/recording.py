@@ -1,28 +1,40 @@
-"""One rank's records of a run: a line a step and an epoch, sums over its own samples."""
+"""One rank's records of a run: a line a step and an epoch, sums over its own samples; and their way
+to rank 0's folder, where its node lacks that."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
+import secrets
 import socket
+import sys
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from msgspec import structs
 from torch import Tensor
 
 from phalanx.comm.traffic import TrafficCounter
+from phalanx.jobs import relayed
+from phalanx.jobs.collector import Files
+from phalanx.jobs.frames import Frame
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.places import Admission
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.events import (
     Certificate,
     EpochEvent,
+    Event,
     ExpectedCosts,
     FinishedEvent,
     MemoryEvent,
@@ -31,18 +43,96 @@ from phalanx.records.events import (
     ReplacedEvent,
     SkippedEvent,
     StartedEvent,
+    StepEvent,
     StoppedEvent,
 )
-from phalanx.records.files import EventWriter
+from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.processor_time import ProcessorTime
-from phalanx.run.accuracy import CorrectCounter, num_correct
+from phalanx.records.spans import spans_file
 from phalanx.run.batch import MicroBatch
-from phalanx.run.digests import ModelDigests
+from phalanx.run.certificate import ModelDigests
 from phalanx.run.fault_injector import FaultInjector
-from phalanx.run.gathered_records import GatheredRecords
 from phalanx.run.memory import resident_bytes
-from phalanx.run.step_record import step_record
 from phalanx.run.watching import ProgramWatch
+
+
+class GatheredRecords:
+    """This rank's part in gathering the records of one run on rank 0, while the ranks talk.
+
+    For ranks that the user's own launcher started: those of Phalanx's launchers need it not, their
+    output brings them home (`jobs/relay.py`), also when they fail.
+    """
+
+    def __init__(self, group: RunGroup, folder: Path, absent: list[int]) -> None:
+        """absent: ranks that do not see rank 0's `folder`."""
+        self._group, self._folder, self._absent = group, folder, absent
+        self._rank = group.rank  # before any is lost
+        self._sent: dict[Path, int] = {}
+        self._files = Files(folder)
+
+    @classmethod
+    def begin(cls, group: RunGroup, folder: Path) -> Self:
+        """Find out which ranks do not see what rank 0 has made. Collective."""
+        if not group.sum([float(group.node)])[0]:  # all on the first node
+            return cls(group, folder, [])
+        name = f".here-{secrets.token_hex(8)}" if group.rank == 0 else ""
+        path = folder / group.share(name)
+        if group.rank == 0:
+            path.touch()
+        group.barrier()
+        seen = [0.0] * group.size
+        seen[group.rank] = float(path.exists() or relayed.local_folder(folder) is not None)
+        seen = group.sum(seen)
+        if group.rank == 0:
+            path.unlink(missing_ok=True)
+        return cls(group, folder, [rank for rank, sees in enumerate(seen) if not sees])
+
+    def tell_where(self) -> None:
+        """Print where the records of a rank that fails are, if rank 0's folder lacks their end. Not
+        collective."""
+        rank = self._rank
+        if rank in self._absent:
+            here = f"{socket.gethostname()}:{self._folder.absolute()}"
+            with contextlib.suppress(OSError, ValueError):
+                print(f"phalanx: rank {rank} keeps its records in {here}", file=sys.stderr)
+
+    def bring(self) -> None:
+        """Append what the ranks have written since the last call to the files in rank 0's folder.
+        Collective; nothing is sent where all ranks see the folder."""
+        if not self._absent:
+            return
+        parts, data = [], b""
+        group = self._group
+        if self._rank in self._absent:
+            for path in (rank_file(self._folder, self._rank), spans_file(self._folder, self._rank)):
+                new = self._new(path)
+                if new:
+                    parts.append((path.name, self._sent[path] - len(new), len(new)))
+                    data += new
+        own = json.dumps(parts).encode() + b"\n" + data
+        group.together(lambda: self._gather(zlib.compress(own, 1)))
+
+    def _gather(self, own: bytes) -> None:
+        """Write on rank 0 what each rank sends, one after the other. Made again after a loss, it
+        leaves out what is there."""
+        with self._group.uncounted():
+            for text in self._group.gather_bytes(own):
+                head, _, content = zlib.decompress(text).partition(b"\n")
+                with contextlib.suppress(OSError):  # a full disk ends no training
+                    for name, offset, size in json.loads(head):
+                        chunk, content = content[:size], content[size:]
+                        self._files.take(Frame(0, name, 0, offset, chunk, True))
+                    self._files.flush()
+
+    def _new(self, path: Path) -> bytes:
+        """Return what a file of this rank has got since the last call."""
+        if not path.exists():
+            return b""
+        with path.open("rb") as file:
+            file.seek(self._sent.setdefault(path, 0))
+            new = file.read()
+        self._sent[path] += len(new)
+        return new
 
 
 @dataclass
@@ -100,8 +190,7 @@ class RunRecorder:
         self._outputs: list[tuple[Tensor, Tensor]] = []
         self._digests: ModelDigests | None = None
         self._num_steps = 0  # updates made
-        self._faults = FaultInjector.of(
-            os.environ,
+        self._faults = FaultInjector(
             strategy.group,
             writer,
             began_at=began_at,
@@ -159,8 +248,7 @@ class RunRecorder:
 
     def begin_faults(self) -> None:
         """Count the times of injected faults from now on, unless an epoch has begun before."""
-        if self._faults is not None:
-            self._faults.begin()
+        self._faults.begin()
 
     def arrive(self, step: int) -> None:
         """Go on after `step` updates that other ranks have made."""
@@ -324,51 +412,38 @@ class RunRecorder:
         """Record a program's own metrics."""
         if self.program is not None:
             self.program.add_metrics(step, metrics)
-        if self.writer is not None:
-            event = MetricsEvent(at_s=self.at_s(), epoch=epoch, step=step, metrics=metrics)
-            self.writer.add(event)
+        self.write(MetricsEvent(at_s=self.at_s(), epoch=epoch, step=step, metrics=metrics))
 
     def add_loss(self, step: int, lost: Sequence[int], recovery_s: float) -> None:
         """Record at once that ranks have died, and that this one goes on. step: updates made."""
         strategy = self._strategy
-        if self.writer is None:
-            return
-        self.writer.add(
-            RecoveredEvent(at_s=self.at_s(), step=step, lost=list(lost), recovery_s=recovery_s)
+        # At once, since from here on this rank may be the first.
+        self.write(
+            RecoveredEvent(at_s=self.at_s(), step=step, lost=list(lost), recovery_s=recovery_s),
+            at_once=True,
         )
-        self.writer.flush()  # from here on this rank may be the first
         is_first = strategy.rank == 0 and strategy.num_blocks is not None
         self._has_taken_over = is_first and self._digests is None
 
     def add_replaced(self, step: int, admission: Admission) -> None:
         """Record spares that have taken places. step: updates made."""
-        if self.writer is not None and admission.joined:
-            self.writer.add(
-                ReplacedEvent(
-                    at_s=self.at_s(),
-                    step=step,
-                    spares=list(admission.joined),
-                    lost=list(admission.lost),
-                    seconds=admission.seconds,
-                )
+        if admission.joined:
+            event = ReplacedEvent(
+                at_s=self.at_s(),
+                step=step,
+                spares=list(admission.joined),
+                lost=list(admission.lost),
+                seconds=admission.seconds,
             )
-            self.writer.flush()
+            self.write(event, at_once=True)
 
     def stop(self, step: int) -> None:
         """Write the last line of a run that was stopped. step: updates made."""
-        if self._faults is not None:
-            self._faults.cancel()
-        if self.writer is not None:
-            self.writer.add(StoppedEvent(at_s=self.at_s(), step=step))
-            self.writer.close()
+        self._end(StoppedEvent(at_s=self.at_s(), step=step))
 
     def finish(self, parameters_sha256: str, certificate: Certificate | None = None) -> None:
         """Write the last line of a rank that came to the end. certificate: of a bitwise run."""
-        if self._faults is not None:
-            self._faults.cancel()
-        if self.writer is None:
-            return
-        self.writer.add(
+        self._end(
             FinishedEvent(
                 at_s=self.at_s(),
                 parameters_sha256=parameters_sha256,
@@ -376,7 +451,19 @@ class RunRecorder:
                 certificate=certificate,
             )
         )
-        self.writer.close()
+
+    def write(self, event: Event, *, at_once: bool = False) -> None:
+        """Write an event, where records are written."""
+        if self.writer is not None:
+            self.writer.add(event)
+            if at_once:
+                self.writer.flush()
+
+    def _end(self, event: Event) -> None:
+        self._faults.cancel()
+        self.write(event)
+        if self.writer is not None:
+            self.writer.close()
 
     def _times_since_last_step(self) -> tuple[float | None, float | None]:
         """Return the seconds of exchanges on the node and between nodes since it was last called;
@@ -402,3 +489,100 @@ def link_times(traffic: TrafficCounter | None) -> tuple[float, float, int] | Non
     if traffic is None:
         return None
     return traffic.node_s, traffic.network_s, traffic.formula_bytes
+
+
+def step_record(
+    origin: float,
+    epoch: int,
+    step: int,
+    samples: int,
+    loss_sum: float,
+    began: float,
+    loaded_at: float,
+    ended: float,
+    forward_s: float,
+    backward_s: float,
+    communication_s: float,
+    hidden_s: float | None,
+    last_bucket_s: float | None,
+    why_skipped: str,
+    grad_norm: float | None = None,
+    node_s: float | None = None,
+    network_s: float | None = None,
+) -> StepEvent:
+    """Return the record of a step, from what the loop has noted of it. Pure.
+
+    origin: what `at_s` counts from. began: when the step before ended; all on one clock."""
+    timed_s = forward_s + backward_s + communication_s
+    return StepEvent(
+        at_s=ended - origin,
+        epoch=epoch,
+        step=step,
+        samples=samples,
+        loss_sum=loss_sum,
+        data_s=loaded_at - began,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        communication_s=communication_s,
+        optimizer_s=max(0.0, ended - loaded_at - timed_s),
+        hidden_s=hidden_s,
+        last_bucket_s=last_bucket_s,
+        is_skipped=bool(why_skipped),
+        node_s=node_s,
+        network_s=network_s,
+        grad_norm=grad_norm,
+    )
+
+
+LARGE = 2**15
+"""Logits of a step that are compared while they are in the cache; to store them would take memory
+that has not been touched before, which costs more than comparing."""
+MAX_LOGITS = 2**18
+"""Most logits of small steps that are kept and compared together, which is faster than one by
+one."""
+
+
+class CorrectCounter:
+    """Counter of correct predictions. An ignored target is never correct."""
+
+    def __init__(self) -> None:
+        self._total, self._waiting = 0, 0
+        self._logits: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def add(self, logits: Tensor, targets: Tensor) -> None:
+        """logits: (m, …, classes), of which the first n count; targets: (n, …)."""
+        if logits.requires_grad:
+            logits = logits.detach()
+        if logits.shape[0] != targets.shape[0]:
+            logits = logits[: targets.shape[0]]
+        number = logits.numel()
+        if number >= LARGE:
+            self._total += num_correct(logits, targets)
+            return
+        self._logits.append(logits)
+        self._targets.append(targets)
+        self._waiting += number
+        if self._waiting >= MAX_LOGITS:
+            self._count()
+
+    def total(self) -> int:
+        self._count()
+        return self._total
+
+    def _count(self) -> None:
+        if not self._logits:
+            return
+        self._total += num_correct(torch.cat(self._logits), torch.cat(self._targets))
+        self._logits.clear()
+        self._targets.clear()
+        self._waiting = 0
+
+
+def num_correct(logits: Tensor, targets: Tensor) -> int:
+    """Return how many targets have the largest logit, of equal ones the first.
+
+    logits: (n, …, classes); targets: (n, …).
+    """
+    # Not `argmax`: it takes twice as long.
+    return int((logits.max(-1).indices == targets).sum())

@@ -1,17 +1,17 @@
-"""Records of a program's run: its folder, its live line, and how it ended."""
+"""Records of a program's run: its folder, its live line, its trace, and how it ended."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from torch import Tensor
 
 from phalanx.checkpoints.checkpoint import parameters_sha256
@@ -27,24 +27,33 @@ from phalanx.jobs.record import (
 )
 from phalanx.jobs.relayed import local_folder
 from phalanx.jobs.restarts import is_restart
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
-from phalanx.records.events import Certificate, NoticeEvent
+from phalanx.records.events import Certificate, NoticeEvent, StartedEvent
 from phalanx.records.failures import failure_of
-from phalanx.records.files import EventWriter, rank_file, report_end, why_full, write_failure
-from phalanx.records.schema import Outcome, Run, Setting
+from phalanx.records.files import (
+    EventWriter,
+    rank_file,
+    read_events,
+    read_failure,
+    report_end,
+    why_full,
+    write_failure,
+)
+from phalanx.records.last_collectives import DUMP_DIR, last_collectives_file
+from phalanx.records.schema import Outcome, Run
+from phalanx.records.spans import SpanRecorder, TracedRank, write_spans
+from phalanx.run.batch import LoopOptions, Position
 from phalanx.run.defaults import RUN_DIR
-from phalanx.run.gathered_records import GatheredRecords
-from phalanx.run.known_failure import known_failure
-from phalanx.run.loop import LoopOptions, Position
-from phalanx.run.options import Records
-from phalanx.run.recording import RunRecorder
+from phalanx.run.options import Records, RunDescription
+from phalanx.run.recording import GatheredRecords, RunRecorder
 from phalanx.run.stop import Stopped, outcome_of
-from phalanx.run.trace import Tracing, dump_into
 
 if TYPE_CHECKING:
     from phalanx.jobs.live_line import LiveLine
+
 
 LIVE_INTERVAL_S = 0.5
 
@@ -58,7 +67,7 @@ class ProgramRecords:
         self,
         strategy: Strategy,
         run_dir: Path | str | None,
-        setting: Setting,
+        described: RunDescription,
         *,
         options: LoopOptions,
         num_samples: int | None,
@@ -67,16 +76,16 @@ class ProgramRecords:
         """Make the folder on rank 0, and open this rank's file. Collective.
 
         run_dir: None: that of `PHALANX_RUN_DIR`, if it is set. Where it is taken, a resumed run
-            gets one of its own beside it. setting: where the program has no description.
-            num_samples: of an epoch. asked: for what is recorded.
+            gets one of its own beside it. described: by the program, or by what it was started
+            with. num_samples: of an epoch. asked: for what is recorded.
         Raises: UserError on rank 0 when it holds another run's records or cannot be written.
         """
-        self._strategy, self._asked = strategy, asked
+        self._strategy, self._asked, self._described = strategy, asked, described
         folder = _shared_folder(strategy, run_dir, asked, resumes=options.resumes)
         gathered: GatheredRecords | None = None
         if folder is not None:
             if strategy.rank == 0 and self._keeps_run:
-                _begin_run(folder, setting, asked, strategy)
+                _begin_run(folder, described, strategy)
             strategy.group.barrier()
             gathered = GatheredRecords.begin(strategy.group, folder)
             folder = local_folder(folder) or folder
@@ -88,15 +97,16 @@ class ProgramRecords:
         self._original_rank = strategy.rank  # others may die
         began_at = time.perf_counter() - process_age_s()
         self._path = None if folder is None else rank_file(folder, strategy.rank)
-        described = asked.description
-        needs_end = described is not None  # whoever has started the ranks judges by the last event
+        needs_end = (
+            asked.description is not None
+        )  # whoever has started the ranks judges by the last event
         writer = None if self._path is None else EventWriter(self._path, needs_end=needs_end)
         self.recorder = RunRecorder(
             strategy,
             writer,
             began_at=began_at,
-            resident_before=None if described is None else described.resident_before,
-            targets_per_sample=1 if described is None else described.targets_per_sample,
+            resident_before=described.resident_before,
+            targets_per_sample=described.targets_per_sample,
             counts_correct=asked.counts_correct,
         )
         self.recorder.gathered = gathered
@@ -162,9 +172,8 @@ class ProgramRecords:
 
     def note(self, text: str, *, of_all: bool = False) -> None:
         """Write a notice of rank 0. of_all: each rank has its own."""
-        writer = self.recorder.writer
-        if writer is not None and (of_all or self._rank == 0) and not self.is_ended:
-            writer.add(NoticeEvent(at_s=self.recorder.at_s(), text=text))
+        if (of_all or self._rank == 0) and not self.is_ended:
+            self.recorder.write(NoticeEvent(at_s=self.recorder.at_s(), text=text))
 
     def tell(self, text: str) -> None:
         """Write a notice of rank 0, and print it; an empty one is none."""
@@ -224,7 +233,7 @@ class ProgramRecords:
     @property
     def _keeps_run(self) -> bool:
         """Return whether the ranks themselves keep `run.json`."""
-        return self._asked.description is None or not self._asked.description.is_begun
+        return not self._described.is_begun
 
     def fail(self, error: BaseException) -> None:
         """Write how the run ended, as far as the disk still takes it. Not collective."""
@@ -310,13 +319,12 @@ def _shared_folder(
     return Path(strategy.group.share(str(unused_folder(folder))))
 
 
-def _begin_run(folder: Path, setting: Setting, asked: Records, strategy: Strategy) -> None:
-    described = asked.description
+def _begin_run(folder: Path, described: RunDescription, strategy: Strategy) -> None:
     run = Run(
-        study="program" if described is None else described.kind,
+        study=described.kind,
         run=folder.name,
-        config=msgspec.to_builtins(setting if described is None else described.config),
-        setting=setting if described is None else described.setting,
+        config=dict(described.config),
+        setting=described.setting,
         **opening_fields(job_command(os.environ), strategy.group.library),
     )
     try:
@@ -330,3 +338,76 @@ def _number(name: str, value: float | Tensor) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"run.log: {name}={value!r} is no number") from error
+
+
+def known_failure(folder: Path, group: RunGroup) -> Outcome | None:
+    """Return the failure of a rank, if that is why the launcher now ends the others.
+
+    A rank that is ended as this one is leaves its last collectives; one that was killed does not.
+    """
+    with contextlib.suppress(Exception):
+        failure = read_failure(folder)
+        if failure is not None:
+            return Outcome(status="failed", error=failure.message, rank=failure.rank)
+        if not group.recorders():
+            return None
+        for rank in range(1, group.size):
+            file = rank_file(folder, rank)
+            first = next(iter(read_events(file)), None) if file.exists() else None
+            if isinstance(first, StartedEvent) and _is_killed(first, folder):
+                error = f"rank {rank} ended without a word"
+                return Outcome(status="failed", error=error, rank=rank)
+    return None
+
+
+def _is_killed(rank: StartedEvent, folder: Path) -> bool:
+    """Return whether the process of a rank on this node is gone without having written why."""
+    if rank.hostname != socket.gethostname() or last_collectives_file(folder, rank.rank).exists():
+        return False
+    try:
+        os.kill(rank.process_id, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def dump_into(folder: Path) -> None:
+    """Set the folder to which ranks write their last collectives on failure, unless the user has
+    named another."""
+    os.environ.setdefault(DUMP_DIR, str(folder))
+
+
+class Tracing:
+    """Trace of one rank, from the moment at which all ranks are connected."""
+
+    def __init__(self, group: RunGroup, folder: Path, began_at: float) -> None:
+        """began_at: seconds of `time.perf_counter()` that the rank's events count from. Collective:
+        the clocks of several machines are compared."""
+        self._group, self._folder = group, folder
+        self._rank, self._size = group.rank, group.size  # before any is lost
+        self._began_ns = int(began_at * 1e9)
+        self._spans: SpanRecorder | None = SpanRecorder()
+        self._readings = [group.clock()]
+        group.trace(self._spans)
+
+    def compare_clocks(self) -> None:
+        """Compare the clocks again, at the end: drift is taken as linear. Collective; later spans
+        are not part of the trace."""
+        self._group.trace(None)
+        self._readings.append(self._group.clock())
+
+    def write(self) -> None:
+        """Write the rank's file, once."""
+        spans, self._spans = self._spans, None
+        if spans is None:
+            return
+        traced = TracedRank(
+            rank=self._rank,
+            size=self._size,
+            hostname=socket.gethostname(),
+            process_id=os.getpid(),
+            began_ns=self._began_ns,
+            readings=self._readings,
+            dropped=spans.dropped,
+        )
+        write_spans(self._folder, traced, spans.take())

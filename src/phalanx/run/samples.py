@@ -32,8 +32,7 @@ from phalanx.data.samples import (
 )
 from phalanx.errors import UserError
 from phalanx.jobs.worker_environment import worker_environment
-from phalanx.run.seeded_samples import SeededDataset, as_it_is
-from phalanx.run.workers import in_processes
+from phalanx.run.workers import SeededDataset, as_it_is, in_processes
 
 
 class DatasetSamples:

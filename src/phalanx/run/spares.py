@@ -7,21 +7,28 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from phalanx.checkpoints.checkpoint import fill, model_files, model_tensors, stored_name
-from phalanx.checkpoints.contents import CheckpointFile, TensorFile, TextFile
+from phalanx.checkpoints.gathering import receive_tensors, send_tensors
 from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE
 from phalanx.checkpoints.program import ProgramState
-from phalanx.checkpoints.tensor_file import DTYPES, Spec, in_file_order, raw
+from phalanx.checkpoints.tensor_file import (
+    CheckpointFile,
+    Spec,
+    TensorFile,
+    TextFile,
+    in_file_order,
+    plain_values,
+)
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.places import Admission
 from phalanx.parallel.step import SummedLoss
 from phalanx.parallel.surviving_group import SurvivingGroup
-from phalanx.run.loop import Position, TrainingLoop
+from phalanx.run.batch import Position
+from phalanx.run.loop import TrainingLoop
 from phalanx.run.stop import Stopped
 
 BUFFERS_FILE = "buffers"
@@ -138,10 +145,9 @@ class SparePlaces:
         group.send(Buffer.of(np.array([len(text)])), dest=dest).wait()
         group.send(Buffer.of(text), dest=dest).wait()
         for file in files:
-            for tensor in file.tensors if isinstance(file, TensorFile) else ():
-                plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-                if plain.numel():
-                    group.send(Buffer.of(raw(plain).numpy()), dest=dest).wait()
+            if isinstance(file, TensorFile):
+                specs = {name: file.specs[name] for name in in_file_order(file.specs)}
+                send_tensors(group, specs, map(plain_values, file.tensors), dest)
 
     def receive(self, group: Group, source: int) -> None:
         """Replace what this rank has by what `send` gives it."""
@@ -153,14 +159,8 @@ class SparePlaces:
         found: dict[str, dict[str, Tensor]] = {}
         for file, rows in head["specs"].items():
             specs = {name: Spec(code, tuple(shape)) for name, (code, shape) in rows.items()}
-            found[file] = {}
-            for name in in_file_order(specs):
-                tensor = torch.empty(
-                    specs[name].shape, dtype=DTYPES[specs[name].code], device="cpu"
-                )
-                if tensor.numel():
-                    group.receive(Buffer.of(raw(tensor).numpy()), source=source).wait()
-                found[file][name] = tensor
+            specs = {name: specs[name] for name in in_file_order(specs)}
+            found[file] = dict(zip(specs, receive_tensors(group, specs, source), strict=True))
         self._fill(found, head["texts"])
         self._end, self._sums = head["end"], head["sums"]
         self.known.update(head["known"])

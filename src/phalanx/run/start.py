@@ -24,23 +24,20 @@ from phalanx.jobs.detect import detect
 from phalanx.parallel.make import JobRanks
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.batch_norm import check_sync_batch_norm
 from phalanx.run.certificate import probe_processors
-from phalanx.run.check_model import check_model
 from phalanx.run.check_values import check_arguments
-from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
-from phalanx.run.data_loader import samples_in_epoch, unwrap_loader
+from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.defaults import rebalances, seed_of, strategy_of
+from phalanx.run.departure import close_ended
 from phalanx.run.device import CPU, check_on_cpu
-from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
-from phalanx.run.optimizers import check_alternate, check_optimizers
+from phalanx.run.model_changes import ModelChanges, check_sync_batch_norm
+from phalanx.run.optimizers import check_alternate, check_model, check_optimizers, schedulers_of
 from phalanx.run.options import Checkpoints, Records
-from phalanx.run.order import DrawnOrder
+from phalanx.run.order import DrawnOrder, samples_in_epoch, unwrap_loader
 from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model, plan_layout
 from phalanx.run.program import ProgramRun
-from phalanx.run.schedulers import schedulers_of
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
 from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
@@ -156,7 +153,8 @@ def start(
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_model(model)
     check_optimizers(model, optimizers)
-    saving = CheckpointPlan.of(checkpoint_dir, resume, checkpoints)
+    seed = seed_of(seed)
+    saved = ProgramCheckpoints(checkpoint_dir, resume, checkpoints, seed=seed)
     bitwise = is_bitwise(bitwise)
     strategy, strategy_options = strategy_of(strategy), dict(strategy_options)
     is_rebalanced = rebalances(strategy_options.pop("rebalance", None), bitwise=bitwise)
@@ -203,15 +201,14 @@ def start(
             autocast=torch.bfloat16 if autocast else None,
         ),
         device=place,
-        seed=seed_of(seed),
+        seed=seed,
         alternate=check_alternate(optimizers, alternate, choice.options.compress),
     )
-    manifest = plan.manifest(checkpoints.options, has_checkpoints=saving.is_used)
-    saved = ProgramCheckpoints(saving, manifest)
+    manifest = plan.manifest(checkpoints.options, has_checkpoints=saved.is_used)
     whole = WholeModel.of(model, optimizers)
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers, whole=whole)
-    loop = saved.begin(state, epochs=batches.epochs, steps=steps)
+    loop = saved.begin(state, manifest, epochs=batches.epochs, steps=steps)
     order = batches.order(plan.seed, state.drawn)
     loop = replace(loop, rebalances=is_rebalanced)
     if isinstance(order, DrawnOrder):
@@ -223,7 +220,7 @@ def start(
     saved.record_in(told.recorder)
     told.tell(probe_processors(chosen))
     feed = plan.make_feed(chosen, order, rebalances=is_rebalanced)
-    changes = plan.change_model(chosen)
+    changes = ModelChanges.of(model, chosen.group, place, plan.step.autocast)
     if (check := plan_of(os.environ)) is not None:
         program = ProgramWatch(
             *(check, chosen.rank, model, optimizers),

@@ -10,8 +10,7 @@ from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import RebalancedEvent, SlowRankEvent
 from phalanx.records.rank_texts import rebalanced_text, slow_rank_text
-from phalanx.run.pace import RankPace, SlowRank, SlowRanks
-from phalanx.run.rebalance import Rebalancer, division
+from phalanx.run.pace import RankPace, Rebalancer, SlowRank, SlowRanks, division
 from phalanx.run.recording import RunRecorder
 
 FIRST_STEPS = 3
@@ -125,5 +124,4 @@ class StepWatch:
         """Record and print, on rank 0."""
         if self._group.rank == 0:
             print(text, file=sys.stderr, flush=True)
-            if self._recorder.writer is not None:
-                self._recorder.writer.add(event)
+            self._recorder.write(event)

@@ -1,8 +1,10 @@
-"""Choice of the strategy of a program's run, and its construction."""
+"""Choice of the strategy of a program's run, one of Phalanx's or its own, and its construction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -29,9 +31,8 @@ from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.as_arguments import as_arguments
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.run.check_values import misfit, shown
-from phalanx.run.own_strategy import OwnStrategy, check_own, make_own, name_of
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.strategy_options import (
     MESH_STRATEGIES,
@@ -39,6 +40,30 @@ from phalanx.run.strategy_options import (
     StrategyOptions,
     check_applicable,
 )
+
+_OPTION = re.compile(
+    r"--([a-z]+(?:-[a-z]+)*)(?![a-z=-])"
+    r"(?: (none|auto|on|off|mpi|shared|gloo|zero|local|server|sequential|fp16|bf16|"
+    r"int8|powersgd|topk|average|nesterov|library|naive|direct|ring|tree|halving|"
+    r"gpipe|1f1b|interleaved|zero-bubble|[\d.]+))?"
+)
+
+
+@contextmanager
+def as_arguments() -> Iterator[None]:
+    """Let errors within name arguments of Python in place of options of the command line."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_OPTION.sub(_argument, str(error))) from error
+
+
+def _argument(option: re.Match[str]) -> str:
+    name, value = option[1].replace("-", "_"), option[2]
+    if value is None:
+        return f"{name}="
+    return f"{name}={value}" if value[0].isdigit() else f'{name}="{value}"'
+
 
 AskedStrategy = Literal["auto", StrategyName]
 OF_ONE_OPTIMIZER = ("shared", "gloo", "server", *MESH_STRATEGIES)
@@ -320,3 +345,51 @@ def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int)
         wrong = f"{num_optimizers} optimizers: PyTorch's DDP, which sums on GPUs, takes one"
     if wrong:
         raise UserError(f'{wrong}: leave it out, or take device="cpu"')
+
+
+OwnStrategy = Callable[..., Strategy]
+"""A class or a function of (group, step options), and of the program's `strategy_options`. The
+group has the `World` of all ranks as `group.world`."""
+
+
+def name_of(make: OwnStrategy) -> str:
+    """Return what records and errors call the strategy."""
+    return getattr(make, "__name__", type(make).__name__)
+
+
+def check_own(make: OwnStrategy, *, is_bitwise: bool, is_on_gpu: bool) -> None:
+    """Raise UserError for arguments of `phalanx.start` that only its own strategies know."""
+    if is_bitwise:
+        raise UserError(
+            f"strategy={name_of(make)}: bitwise=True and --survive sum gradients in a fixed order, "
+            'which is theirs: leave them out, or take strategy="mpi"'
+        )
+    if is_on_gpu:
+        raise UserError(
+            f"strategy={name_of(make)} of the program is for the CPU: leave device= out"
+        )
+
+
+def make_own(
+    make: OwnStrategy, options: Mapping[str, Any], ranks: JobRanks, *, step: StepOptions
+) -> Strategy:
+    """Return the program's strategy on all ranks. Collective.
+
+    Raises: UserError for what makes no strategy, or does not take these options.
+    """
+    group = WorldGroup(ranks.join())
+    try:
+        made = make(group, step, **options)
+    except TypeError as error:
+        group.close()
+        raise UserError(
+            f"strategy={name_of(make)}: {error}: it is called with the group, the step's options "
+            "and strategy_options"
+        ) from error
+    if not isinstance(made, Strategy):
+        group.close()
+        raise UserError(
+            f"strategy={name_of(make)} returned a {type(made).__name__}, no phalanx.Strategy: see "
+            "docs/own_strategy.md"
+        )
+    return made

@@ -1,11 +1,8 @@
-"""Micro-batches of data that have no index: streams, generated data, and shards of a program's own.
-
-Each class is a `Feed` (feed.py).
-"""
+"""Micro-batches of data that have no index: streams, generated data, shards of a program's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
@@ -19,7 +16,7 @@ from phalanx.errors import UserError
 from phalanx.jobs.worker_environment import worker_environment
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import EpochEnd, MicroBatch
-from phalanx.run.feed import FeedPlace
+from phalanx.run.feed import Feed, FeedPlace
 from phalanx.run.micro_batches import MicroBatchSlice
 from phalanx.run.randomness import StreamState, seed_micro_batch
 from phalanx.run.samples import first_tensor
@@ -29,15 +26,12 @@ OF_DATA = 0x64617461
 """Makes random numbers of data others than those of the computation."""
 
 
-class StreamFeed:
+class StreamFeed(Feed):
     """Samples of an iterable, the same on every rank: each reads all and computes its part.
 
     The generators of PyTorch, NumPy and Python have a state of their own while samples are read,
     seeded by (seed, epoch), so that a stream that draws from them is the same on every rank.
     """
-
-    num_samples: int | None = None
-    num_damaged = 0
 
     def __init__(
         self, samples: Iterable[Any], place: FeedPlace, *, drops_last: bool = False
@@ -71,20 +65,8 @@ class StreamFeed:
             seen += len(samples)
             end: Literal[True] | EpochEnd = True if max_steps <= 0 else EpochEnd(is_over, is_over)
             slices = self._place.slices(len(samples))
-            for piece in slices:
-                seed_micro_batch(of_data, step, piece.number)  # a collate_fn may draw, too
-                data = self._collate(samples[piece.start : piece.stop])
-                ends_step = piece is slices[-1]
-                yield MicroBatch(
-                    data,
-                    0 if piece.is_padding else piece.stop - piece.start,
-                    epoch,
-                    step,
-                    piece.number,
-                    ends_step,
-                    end if ends_step else False,
-                    len(samples),
-                )
+            made = (self._collated(of_data, step, samples, piece) for piece in slices)
+            yield from step_batches(made, slices, epoch, step, end, len(samples))
             if end is True and isinstance(self._samples, Iterator):
                 return  # its next item may never come, and no epoch follows
             if is_over() if end is True else end.agree():
@@ -96,15 +78,16 @@ class StreamFeed:
             with state.use():
                 samples = stream.take(self._place.batch_size)
 
+    def _collated(self, seed: int, step: int, samples: list[Any], piece: MicroBatchSlice) -> Any:
+        seed_micro_batch(seed, step, piece.number)  # a collate_fn may draw, too
+        return self._collate(samples[piece.start : piece.stop])
 
-class GeneratedFeed:
+
+class GeneratedFeed(Feed):
     """Micro-batches that a function makes, with random numbers of (seed, step, micro-batch).
 
     Or every rank makes the global batch and takes its rows: the same on any number of ranks.
     """
-
-    num_samples: int | None = None
-    num_damaged = 0
 
     def __init__(self, make: Callable[[int], Any], place: FeedPlace) -> None:
         """make: returns so many samples: a micro-batch, or, without a fixed cut, a global batch."""
@@ -116,20 +99,11 @@ class GeneratedFeed:
         self, epoch: int, *, seen: int, step: int, max_steps: int
     ) -> Iterator[MicroBatch]:
         assert seen % self._batch_size == 0, "global batches are full"
-        for number in range(max_steps):
-            for piece in self._slices:
-                ends_step = piece is self._slices[-1]
-                yield MicroBatch(
-                    self._made(step, piece),
-                    0 if piece.is_padding else piece.stop - piece.start,
-                    epoch,
-                    step,
-                    piece.number,
-                    ends_step,
-                    ends_step and number + 1 == max_steps,
-                    self._batch_size,
-                )
-            step += 1
+        last = step + max_steps - 1
+        for number in range(step, last + 1):
+            made = (self._made(number, piece) for piece in self._slices)
+            parts = made, self._slices
+            yield from step_batches(*parts, epoch, number, number == last, self._batch_size)
 
     def _made(self, step: int, piece: MicroBatchSlice) -> Any:
         if self._makes_whole:
@@ -160,15 +134,12 @@ def rows_of(batch: Any, start: int, stop: int, *, length: int) -> Any:
     return batch[start:stop]
 
 
-class ShardedFeed:
+class ShardedFeed(Feed):
     """Micro-batches that each rank reads for itself, as the program has divided its data.
 
     A micro-batch counts by the length of its first tensor; one without a tensor as one sample. The
     ranks tell each other, once a step, how many samples they have and whether they have any.
     """
-
-    num_samples: int | None = None
-    num_damaged = 0
 
     def __init__(self, batches: Iterable[Any], place: FeedPlace) -> None:
         """Raises: UserError where ranks need the same data."""
@@ -204,18 +175,11 @@ class ShardedFeed:
             end: Literal[True] | EpochEnd = (
                 True if max_steps <= 0 else EpochEnd(steps.stream.is_over, steps.are_over)
             )
-            for position, item in enumerate(items):
-                ends_step = position + 1 == len(items)
-                yield MicroBatch(
-                    item,
-                    length_of(item),
-                    epoch,
-                    step,
-                    self._numbers[position],
-                    ends_step,
-                    end if ends_step else False,
-                    size,
-                )
+            pieces = [
+                MicroBatchSlice(number, 0, length_of(item))
+                for number, item in zip(self._numbers, items, strict=False)
+            ]
+            yield from step_batches(items, pieces, epoch, step, end, size)
             if end is True or end.agree():
                 return
             items, size = steps.take()
@@ -262,6 +226,29 @@ class ShardedSteps:
                 "micro-batches an epoch, or end all of them by steps="
             )
         return items, int(size)
+
+
+def step_batches(
+    made: Iterable[Any],
+    pieces: Sequence[MicroBatchSlice],
+    epoch: int,
+    step: int,
+    end: bool | EpochEnd,
+    global_samples: int,
+) -> Iterator[MicroBatch]:
+    """Yield a rank's micro-batches of a step. made: the data of its `pieces`. end: of the last."""
+    for position, (data, piece) in enumerate(zip(made, pieces, strict=True), start=1):
+        ends_step = position == len(pieces)
+        yield MicroBatch(
+            data,
+            piece.num_samples,
+            epoch,
+            step,
+            piece.number,
+            ends_step,
+            end if ends_step else False,
+            global_samples,
+        )
 
 
 class ReadAhead:

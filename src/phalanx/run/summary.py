@@ -23,10 +23,9 @@ from phalanx.records.events import (
 )
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.totals import RankTotals, Validation, summarize
-from phalanx.run.accuracy import num_correct
 from phalanx.run.batch import inputs_of, targets_of
 from phalanx.run.program_loss import LossOf
-from phalanx.run.recording import RunRecorder
+from phalanx.run.recording import RunRecorder, num_correct
 
 Show = Callable[[SummaryEvent], None]
 
@@ -110,9 +109,9 @@ class EpochSummaries:
             self._unsettled = self._results(epoch, validation, training), summary, show
         if group.rank == 0 and self._unsettled is not None:
             self._write(*self._unsettled)
-        elif self._recorder.writer is not None:
+        else:
             for event in self._results(epoch, validation, training, is_first=False):
-                self._recorder.writer.add(event)
+                self._recorder.write(event)
         group.together(group.barrier)
         self._unsettled = None
 
@@ -180,9 +179,8 @@ class EpochSummaries:
         return False
 
     def _write(self, events: list[Event], summary: SummaryEvent, show: Show | None) -> None:
-        if self._recorder.writer is not None:
-            for event in (*events, summary):
-                self._recorder.writer.add(event)
-            self._recorder.writer.flush()
+        for event in events:
+            self._recorder.write(event)
+        self._recorder.write(summary, at_once=True)
         if show is not None:
             show(summary)

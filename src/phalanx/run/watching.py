@@ -33,7 +33,7 @@ from phalanx.records.watched import (
     write_watched,
 )
 from phalanx.run.batch import MicroBatch
-from phalanx.run.digests import MASK, sum_of_words
+from phalanx.run.certificate import MASK, sum_of_words
 from phalanx.run.feed import Feed, MappedFeed
 from phalanx.run.randomness import are_used
 from phalanx.torch_backend.torch_patches import keep_dropped

@@ -1,4 +1,5 @@
-"""Worker processes that read a program's data, beside MPI."""
+"""Worker processes that read a program's data, beside MPI; random numbers of a data set belong to
+the sample, not to the rank that reads it."""
 
 from __future__ import annotations
 
@@ -7,20 +8,23 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing import forkserver, parent_process, process, resource_tracker
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
+from phalanx.data.hashing import hash_seed
 from phalanx.errors import UserError
+from phalanx.run.randomness import generators_kept, seed_generators
 
 MEND = (
     "a fork of a rank shares its connections to the others: leave it out, or say "
     'multiprocessing_context="forkserver"'
 )
 
-_PRELOADED = ("torch.utils.data", "phalanx.run.seeded_samples", __name__)
+_PRELOADED = ("torch.utils.data", __name__)
 """Modules that each worker needs: to import PyTorch takes it seconds."""
 
 
@@ -49,25 +53,21 @@ def in_processes(loading: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("num_workers"):
         # A fork of a process in which MPI runs would share its connections.
         options.setdefault("multiprocessing_context", "forkserver")
-        options["worker_init_fn"] = EndsWithRank(options.get("worker_init_fn"))
+        options["worker_init_fn"] = partial(end_with_rank, options.get("worker_init_fn"))
         _preload()
         _track_files()
     return options
 
 
-class EndsWithRank:
-    """First call in a worker, which ends as soon as its rank is gone. PyTorch has it end with the
-    process that has forked it, and that one waits for its workers."""
+def end_with_rank(then: Callable[[int], None] | None, worker: int) -> None:
+    """Watch the rank, as the first call in a worker, which ends as soon as its rank is gone.
+    PyTorch has it end with the process that has forked it, and that one waits for its workers.
 
-    def __init__(self, then: Callable[[int], None] | None) -> None:
-        """then: first call of the program's own."""
-        self._then = then
-
-    def __call__(self, worker: int) -> None:
-        """Watch the rank. worker: number of this one."""
-        threading.Thread(target=_await_end_of_rank, daemon=True).start()
-        if self._then is not None:
-            self._then(worker)
+    then: first call of the program's own. worker: number of this one.
+    """
+    threading.Thread(target=_await_end_of_rank, daemon=True).start()
+    if then is not None:
+        then(worker)
 
 
 def _await_end_of_rank() -> None:
@@ -122,3 +122,41 @@ def _start_method(context: Any) -> str | None:
     method = getattr(context, "get_start_method", None)
     name: str | None = method() if callable(method) else context
     return name
+
+
+class SeededDataset(Dataset[Any]):
+    """A data set of batches, whose samples are read with generators seeded by (seed, sample): those
+    of Python, NumPy and PyTorch. Also in a worker of `DataLoader`, which collates by `as_it_is`.
+
+    Cost: some 40 µs a sample.
+    """
+
+    def __init__(
+        self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any], seed: int
+    ) -> None:
+        self._dataset, self._collate, self._seed = dataset, collate, seed
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Return the samples of a batch, put together."""
+        with generators_kept():
+            return self._collate(self._samples(indices))
+
+    def _samples(self, indices: Sequence[int]) -> list[Any]:
+        whole: Any = getattr(self._dataset, "__getitems__", None)
+        if whole is not None:  # which draws for all of them: a batch is the same on any rank
+            seed_generators(hash_seed(self._seed, indices[0]))
+            samples: list[Any] = whole(indices)
+            return samples
+        samples = []
+        for index in indices:
+            seed_generators(hash_seed(self._seed, index))
+            samples.append(self._dataset[index])
+        return samples
+
+
+def as_it_is(batch: Any) -> Any:
+    """Return a batch that is put together already."""
+    return batch

@@ -17,7 +17,7 @@ from phalanx.records.configuration import check_counts, check_values
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
-from phalanx.train.training_options import DEFAULT_BATCH_SIZE
+from phalanx.train.options import DEFAULT_BATCH_SIZE
 
 RemedyName = Literal["plain", "linear", "linear-warmup", "sqrt-warmup", "lars", "lamb"]
 

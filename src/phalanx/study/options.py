@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.train.data_options import DatasetName
+from phalanx.train.options import DatasetName
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from phalanx.study.options import StudyOptions
 from phalanx.study.planned import COUNT, PlannedRun, StudyPlan, TrainingRun
 from phalanx.study.schemes import SCHEMES
 from phalanx.train.config import TrainConfig
-from phalanx.train.data_options import DatasetName
+from phalanx.train.options import DatasetName
 from phalanx.train.validate import validate
 
 IMAGES: Mapping[str, int | None] = {

@@ -15,7 +15,7 @@ from phalanx.run.strategy_options import StrategyName
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
-from phalanx.train.training_options import DEFAULT_BATCH_SIZE
+from phalanx.train.options import DEFAULT_BATCH_SIZE
 
 EPOCHS = 6
 """The first is warm-up, which leaves five that are timed."""

@@ -27,10 +27,17 @@ from phalanx.run.strategy_options import (
     check_bitwise_strategy,
     check_survived,
 )
-from phalanx.train.data_options import DataOptions
-from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
-from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions, parse_slow_rank
-from phalanx.train.training_options import AUTOMATIC, CheckpointOptions, TrainingOptions
+from phalanx.train.options import (
+    AUTOMATIC,
+    CheckpointOptions,
+    CommunicationOptions,
+    DataOptions,
+    OptimizerOptions,
+    ParallelOptions,
+    TrainingOptions,
+    check_milestones,
+    parse_slow_rank,
+)
 
 PATHS = ("data_root", "data", "stage", "checkpoint_dir", "resume", "run_dir")
 

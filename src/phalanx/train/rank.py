@@ -50,18 +50,11 @@ def run_started_by_phalanx(folder: Path) -> None:
     run_guarded(config, launched, folder)
 
 
-def run_started_by_launcher(config: TrainConfig, launched: Launched) -> Path | None:
-    """Run a rank that the user's own mpirun, srun or torchrun started. Rank 0 keeps the run's
-    record, in a folder that it names to its peers. Ends the process when anything fails.
-
-    Returns: the folder.
-    """
-    return run_guarded(config, launched, None)
-
-
 def run_guarded(config: TrainConfig, launched: Launched | None, folder: Path | None) -> Path | None:
     """Train; an error is written down and ends all ranks, the first one is shown.
 
+    folder: of the records; None: the user's own mpirun, srun or torchrun has started the ranks, and
+        rank 0 keeps the run's record, in a folder that it names to its peers.
     Returns: the folder of the records; None where nothing was left to do.
     """
     rank = launched.rank if launched else 0

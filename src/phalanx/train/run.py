@@ -1,4 +1,5 @@
-"""A run before it begins: options completed, its folder named, `run.json` begun."""
+"""A run before it begins: options completed, those of `phalanx trace` too, its folder named,
+`run.json` begun. No torch, no MPI."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.data.datasets.catalog import DatasetChoice, resolve
+from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, DatasetChoice, resolve
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import (
     THIS_MACHINE,
@@ -46,6 +47,7 @@ from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:
     from phalanx.data.sources.packed import PackDescription
+
 
 # Options left out of a setting: those with a field of their own, and those that decide no number.
 EXCLUDED_OPTIONS = {
@@ -347,3 +349,39 @@ def _strategy_details(config: TrainConfig, setting: Setting) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
+
+
+VALIDATION_SAMPLES = 500
+"""Evaluated after an epoch; few, as evaluation is not what the trace is for."""
+
+
+def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
+    """Return the config of the same run, traced, in `steps` steps; where the data has fewer, in
+    several epochs, rounded up to full ones. `config` is complete.
+
+    Raises: UserError when there is no step to be made.
+    """
+    if steps < 1:
+        raise UserError(f"--steps must be at least 1, not {steps}")
+    wanted = steps * config.global_batch_size(config.num_ranks)
+    available = config.train_samples or _num_available(config)
+    return replace(
+        config,
+        trace=True,
+        epochs=-(-wanted // available),
+        train_samples=min(wanted, available),
+        validation_samples=config.validation_samples or VALIDATION_SAMPLES,
+    )
+
+
+def _num_available(config: TrainConfig) -> int:
+    from phalanx.data.datasets.inventory import inventory  # these import NumPy
+    from phalanx.data.packed.index_file import read_index
+
+    if config.data is not None:
+        return read_index(config.data / "train").num_samples
+    name = resolve(config.dataset, config.data_root).name
+    if name in ("digits", "mnist", "fashion"):
+        return NUM_TRAIN_SAMPLES
+    found = {holding.name: holding for holding in inventory(config.data_root)}
+    return found[name].num_train_samples

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from phalanx.errors import UserError
 from phalanx.records.schema import LearningRateSchedule
 from phalanx.train.config import TrainConfig
-from phalanx.train.optimizer_options import WarmUp
+from phalanx.train.options import WarmUp
 
 CONSTANT_WARM_UP = 0.1
 """Part of the highest rate that a constant warm-up has."""

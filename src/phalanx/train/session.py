@@ -29,10 +29,9 @@ from phalanx.train.agreement import Agreement, TrainingData
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import make_optimizer
+from phalanx.train.options import parse_slow_rank
 from phalanx.train.own_model import TrainingLoss, make_loss, named_plan
-from phalanx.train.parallel_options import parse_slow_rank
-from phalanx.train.recipe import recipe_of, restarts_schedule
-from phalanx.train.resume import SCHEDULE_START
+from phalanx.train.resume import SCHEDULE_START, recipe_of, restarts_schedule
 from phalanx.train.run import folder_of, setting_of, title
 from phalanx.train.schedule import LRSchedule, schedule_of
 

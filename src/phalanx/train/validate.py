@@ -18,7 +18,7 @@ from phalanx.models.options import (
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.train.config import TrainConfig
-from phalanx.train.parallel_options import parse_slow_rank
+from phalanx.train.options import parse_slow_rank
 from phalanx.train.schedule import check_warm_up
 
 

@@ -14,7 +14,7 @@ from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.files import rank_file
-from phalanx.run.gathered_records import GatheredRecords
+from phalanx.run.recording import GatheredRecords
 
 
 def main(folder: Path, what: str) -> None:

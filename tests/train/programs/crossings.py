@@ -20,7 +20,7 @@ import torch
 from on_mesh import ADAM, Case, compare
 from tests.parallel.stepping import CROSS_ENTROPY, make_step
 
-from phalanx.checkpoints import contents, gathering, sharded, tensor_file
+from phalanx.checkpoints import gathering, sharded, tensor_file
 from phalanx.checkpoints.checkpoint import load_checkpoint, model_tensors
 from phalanx.checkpoints.manifest import Manifest
 from phalanx.checkpoints.sharded import load_sharded
@@ -193,7 +193,7 @@ def main(folder: Path, what: str) -> None:
             save(folder, strategy, MLP)
             sharded.assemble = telling
             if rank == 1 and what.endswith("-files"):
-                die_at_the_second_call(contents, "write_stream")
+                die_at_the_second_call(tensor_file, "write_stream")
             elif rank == 1:
                 die_at_the_second_call(gathering, "_bytes")
         save(folder, strategy, MLP, 2)

@@ -1,18 +1,23 @@
-"""`torch.nn.SyncBatchNorm` on the CPU: statistics of the global batch, on all ranks of a run."""
+"""Changes of a run to the calls of its model: `torch.nn.SyncBatchNorm` on the CPU, with statistics
+of the global batch on all ranks, and forward passes in a smaller type."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import MicroBatch
+from phalanx.run.device import CPU
 
 
 def has_sync_batch_norm(model: nn.Module) -> bool:
@@ -148,3 +153,56 @@ class _Normalize(torch.autograd.Function):
             of_bias if needs[2] else None,
             *[None] * 3,
         )
+
+
+class Autocast:
+    """Calls of a model under `torch.autocast`, also in evaluations. What it returns in that type
+    is float32 again, so that losses are computed in it."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self._dtype, self._device = dtype, next(model.parameters()).device.type
+        self._open: list[torch.autocast] = []
+        self._hooks = [
+            model.register_forward_pre_hook(self._enter, prepend=True),
+            model.register_forward_hook(self._leave, always_call=True),
+        ]
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, *_: Any) -> None:
+        context = torch.autocast(self._device, dtype=self._dtype)
+        context.__enter__()
+        self._open.append(context)
+
+    def _leave(self, _module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+        self._open.pop().__exit__(None, None, None)
+        return tree_map(self._widen, outputs)
+
+    def _widen(self, value: Any) -> Any:
+        return value.float() if isinstance(value, Tensor) and value.dtype == self._dtype else value
+
+
+class ModelChanges(NamedTuple):
+    """Changes of a run to the calls of its model."""
+
+    batch_norm: BatchNormSync | None
+    """Statistics of the model's synchronized layers, if it has some."""
+    end: Callable[[], None]
+    """Gives the model its own calls back; later calls do nothing."""
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, group: RunGroup, device: torch.device, dtype: torch.dtype | None
+    ) -> ModelChanges:
+        """Make the changes. dtype: of forward passes; None: the model's own."""
+        batch_norm = None
+        with ExitStack() as changes:
+            if dtype is not None:
+                changes.callback(Autocast(model, dtype).close)
+            if device == CPU and has_sync_batch_norm(model):
+                batch_norm = BatchNormSync(model, group)
+                changes.callback(batch_norm.close)
+            return cls(batch_norm, changes.pop_all().close)
