@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from phalanx.data.sampler import epoch_order, num_batches
 from phalanx.data.samples import TensorSamples
-from phalanx.run.batch import MicroBatch
+from phalanx.run.batch import MicroBatch, Position
 from phalanx.run.feed import FeedPlace, IndexedFeed
 from phalanx.run.order import ShuffledOrder
 
@@ -25,7 +25,7 @@ def batches_of(
         ShuffledOrder(num_samples, batch_size, 3),
         place,
     )
-    return list(feed.micro_batches(4, seen=seen, step=0, max_steps=1000))
+    return list(feed.micro_batches(Position(4, seen), 1000))
 
 
 def given_out(num_ranks: int, num_samples: int, batch_size: int, seen: int = 0) -> list[int]:

@@ -20,7 +20,7 @@ from torch.utils.data import (
 
 import phalanx
 from phalanx.data.samples import TensorSamples
-from phalanx.run.batch import MicroBatch
+from phalanx.run.batch import MicroBatch, Position
 from phalanx.run.feed import FeedPlace, IndexedFeed
 from phalanx.run.order import DrawnOrder, order_of
 
@@ -95,7 +95,12 @@ def test_a_loader_gives_the_batches_that_it_gives_alone(name: str) -> None:
 
 
 def of_ranks(
-    make: Callable[[], DataLoader[Any]], num_ranks: int, epoch: int, **given: Any
+    make: Callable[[], DataLoader[Any]],
+    num_ranks: int,
+    epoch: int,
+    *,
+    seen: int = 0,
+    max_steps: int = 99,
 ) -> list[list[float]]:
     """Return the global batches, put together from the micro-batches of all ranks."""
     steps: dict[int, list[MicroBatch]] = {}
@@ -104,7 +109,7 @@ def of_ranks(
         samples = TensorSamples([NUMBERS], is_single=True)
         place = FeedPlace(batch_size=5, micro_batches=3, seed=1, rank=rank, num_ranks=num_ranks)
         feed = IndexedFeed(samples, order, place)
-        for batch in feed.micro_batches(epoch, step=0, **{"seen": 0, "max_steps": 99, **given}):
+        for batch in feed.micro_batches(Position(epoch, seen), max_steps):
             steps.setdefault(batch.step, []).append(batch)
     for batches in steps.values():
         assert sum(b.num_samples for b in batches) == batches[0].global_samples

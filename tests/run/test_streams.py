@@ -11,7 +11,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, IterableDataset
 
 import phalanx
-from phalanx.run.batch import MicroBatch
+from phalanx.run.batch import MicroBatch, Position
 from phalanx.run.device import choose_device, copy_to
 from phalanx.run.feed import Feed, FeedPlace, MappedFeed
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed, rows_of
@@ -30,7 +30,7 @@ class Noise(IterableDataset[Tensor]):
 
 def all_of(feed: Feed, epoch: int = 0, *, seen: int = 0, max_steps: int = 99) -> list[MicroBatch]:
     found = []
-    for batch in feed.micro_batches(epoch, seen=seen, step=5, max_steps=max_steps):
+    for batch in feed.micro_batches(Position(epoch, seen, 5), max_steps):
         torch.rand(7 + batch.number)  # a computation that draws, too
         found.append(batch)
     return found

@@ -13,7 +13,7 @@ from phalanx.comm.layout import share_of
 from phalanx.data.hashing import hash_seed
 from phalanx.data.samples import PartialBatch, Samples
 from phalanx.parallel.run_group import RunGroup
-from phalanx.run.batch import MicroBatch
+from phalanx.run.batch import MicroBatch, Position
 from phalanx.run.micro_batches import (
     MicroBatchSlice,
     cut_micro_batches,
@@ -38,13 +38,10 @@ class Feed:
     is_divisible = False
     """True if it can be divided among the ranks anew, by `of`."""
 
-    def micro_batches(
-        self, epoch: int, *, seen: int, step: int, max_steps: int
-    ) -> Iterator[MicroBatch]:
-        """Yield the micro-batches that are left of an epoch.
+    def micro_batches(self, start: Position, max_steps: int) -> Iterator[MicroBatch]:
+        """Yield the micro-batches that are left of an epoch from `start` on.
 
-        seen: samples of it, over all ranks, that were computed before. step: number in the run of
-        the first update. max_steps: updates after which the epoch ends, whatever is left.
+        max_steps: updates after which the epoch ends, whatever is left.
         """
         raise NotImplementedError
 
@@ -96,11 +93,9 @@ class MappedFeed(Feed):
         self.num_samples, self.num_damaged = feed.num_samples, feed.num_damaged
         self.is_divisible = feed.is_divisible
 
-    def micro_batches(
-        self, epoch: int, *, seen: int, step: int, max_steps: int
-    ) -> Iterator[MicroBatch]:
+    def micro_batches(self, start: Position, max_steps: int) -> Iterator[MicroBatch]:
         feed = self._feed
-        for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=max_steps):
+        for batch in feed.micro_batches(start, max_steps):
             self.num_damaged = feed.num_damaged
             yield self._change(batch)
         self.num_samples = feed.num_samples
@@ -134,31 +129,30 @@ class IndexedFeed(Feed):
         feed._numbers, feed._first = numbers, first
         return feed
 
-    def micro_batches(
-        self, epoch: int, *, seen: int, step: int, max_steps: int
-    ) -> Iterator[MicroBatch]:
+    def micro_batches(self, start: Position, max_steps: int) -> Iterator[MicroBatch]:
+        epoch, seen, step = start
         order, bounds = self._order.of(epoch)
         begin = bisect_left(bounds, seen)
         cuts = list(pairwise(bounds[begin : begin + min(max_steps, len(bounds)) + 1]))
         of_first = self._numbers if self._first is None else self._first
         slices = [
-            (start, stop - start, piece)
-            for start, stop in cuts
-            for piece in self._cut(stop - start, self._numbers if start > seen else of_first)
+            (first, stop - first, piece)
+            for first, stop in cuts
+            for piece in self._cut(stop - first, self._numbers if first > seen else of_first)
         ]
-        indices = [order[start + piece.start : start + piece.stop] for start, _, piece in slices]
+        indices = [order[first + piece.start : first + piece.stop] for first, _, piece in slices]
         samples = self._samples
         if self._seeds_samples:
             samples = seeded_samples(
                 samples, hash_seed(hash_seed(self._place.seed, OF_SAMPLES), epoch)
             )
         if isinstance(samples, PackedSamples):
-            batches = samples.batches_of(indices, epoch, [start for start, _, _ in slices])
+            batches = samples.batches_of(indices, epoch, [first for first, _, _ in slices])
         else:
             batches = samples.batches(indices)
-        for position, ((start, size, piece), data) in enumerate(zip(slices, batches, strict=True)):
+        for position, ((first, size, piece), data) in enumerate(zip(slices, batches, strict=True)):
             is_last = position + 1 == len(slices)
-            ends_step = is_last or slices[position + 1][0] != start
+            ends_step = is_last or slices[position + 1][0] != first
             num_samples = piece.num_samples
             if isinstance(data, PartialBatch):
                 self.num_damaged += 0 if piece.is_padding else data.num_damaged

@@ -205,10 +205,9 @@ class TrainingLoop:
         strategy = self.strategy
         first: Sequence[int] | None = None
         while True:
-            (epoch, seen, step), numbers = self.position, strategy.numbers
+            numbers = strategy.numbers
             feed = self._feed if numbers is None else self._feed.of(numbers, first)
-            left = self._steps_left()
-            for batch in feed.micro_batches(epoch, seen=seen, step=step, max_steps=left):
+            for batch in feed.micro_batches(self.position, self._steps_left()):
                 yield batch
                 is_changed = self.position.step > batch.step and strategy.numbers != numbers
                 if self._is_extended or is_changed:

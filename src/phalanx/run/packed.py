@@ -61,9 +61,34 @@ class PackedSamples:
 
     def open(self, group: RunGroup, *, seed: int, epochs: int, timeout_s: float) -> None:
         """Begin to read. Collective."""
-        self._source = open_pack(
-            self.packed, self.described, group, seed=seed, epochs=epochs, timeout_s=timeout_s
+        packed, described, path = self.packed, self.described, None
+        if packed.stage is not None:
+            run = group.share(f"{socket.gethostname()}-{os.getpid()}")
+            path = stage_path(Path(packed.stage), described.fingerprint, run, group.node)
+        self._source = source = PackSource(
+            packed,
+            described,
+            preparation(packed, described, group, seed=seed),
+            timeout_s=timeout_s,
+            staged=path,
+            spans=group.spans,
         )
+        if path is not None and group.is_node_leader:
+            schedule = ReadSchedule(
+                first_samples=source.first_samples(TRAIN),
+                num_validation_shards=len(source.first_samples(VALIDATION)) - 1,
+                window=packed.shuffle_shards,
+                seed=seed,
+                epochs=epochs,
+            )
+            source.stager = Stager(
+                described.folder,
+                StageFolder(path, described.fingerprint, keep=packed.keep_staged),
+                source.stage_units(),
+                lambda: schedule.ahead(*source.position),
+                max_bytes=None if packed.stage_mb is None else packed.stage_mb * 1e6,
+                group=group.node_leaders(),
+            )
 
     def validation(self) -> PackedSamples:
         """Return the samples for validation, read by the same readers."""
@@ -133,47 +158,6 @@ def check_damaged(samples: PackedSamples, strategy: Strategy) -> None:
         raise UserError(
             f'Packed(damaged="skip"): {wrong}: leave damaged out, or take strategy="mpi"'
         )
-
-
-def open_pack(
-    packed: Packed,
-    described: PackDescription,
-    group: RunGroup,
-    *,
-    seed: int,
-    epochs: int,
-    timeout_s: float,
-) -> PackSource:
-    """Return a pack that is read for training. Collective."""
-    path: Path | None = None
-    if packed.stage is not None:
-        run = group.share(f"{socket.gethostname()}-{os.getpid()}")
-        path = stage_path(Path(packed.stage), described.fingerprint, run, group.node)
-    source = PackSource(
-        packed,
-        described,
-        preparation(packed, described, group, seed=seed),
-        timeout_s=timeout_s,
-        staged=path,
-        spans=group.spans,
-    )
-    if path is not None and group.is_node_leader:
-        schedule = ReadSchedule(
-            first_samples=source.first_samples(TRAIN),
-            num_validation_shards=len(source.first_samples(VALIDATION)) - 1,
-            window=packed.shuffle_shards,
-            seed=seed,
-            epochs=epochs,
-        )
-        source.stager = Stager(
-            described.folder,
-            StageFolder(path, described.fingerprint, keep=packed.keep_staged),
-            source.stage_units(),
-            lambda: schedule.ahead(*source.position),
-            max_bytes=None if packed.stage_mb is None else packed.stage_mb * 1e6,
-            group=group.node_leaders(),
-        )
-    return source
 
 
 def preparation(

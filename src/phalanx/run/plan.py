@@ -40,7 +40,7 @@ from phalanx.run.program_loss import ProgramLoss
 from phalanx.run.randomness import generators_kept
 from phalanx.run.records import ProgramRecords
 from phalanx.run.source import Source, UnindexedData, ends_of, identity_of, layers_of
-from phalanx.run.strategy import StrategyChoice, as_arguments, layout_of, make_strategy
+from phalanx.run.strategy import StrategyChoice, as_arguments, make_strategy
 from phalanx.torch_backend.threads import compute_bitwise, share_cores
 
 
@@ -342,21 +342,6 @@ class RunPlan:
         if device != CPU:
             feed = MappedFeed(feed, lambda b: replace(b, data=copy_to(device, b.data)))
         return feed
-
-
-def plan_layout(
-    choice: StrategyChoice, batches: BatchPlan, autocast: str | None
-) -> PipelineLayout | None:
-    """Return the layout of a pipeline of several ranks. Raises: UserError where none fits."""
-    micro_batches = batches.number if choice.is_bitwise else batches.micro_batches
-    with as_arguments():
-        layout = layout_of(choice, batch_size=batches.batch_size, micro_batches=micro_batches)
-    if layout is not None and autocast and not choice.is_bitwise:
-        raise UserError(
-            'autocast="bf16" and a pipeline exclude each other: its stages hand on tensors of the '
-            "types that they were made for; leave it out, or take bitwise=True"
-        )
-    return layout
 
 
 def num_ranks_of(comm: Any) -> int:

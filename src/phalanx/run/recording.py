@@ -344,7 +344,7 @@ class RunRecorder:
             (
                 *(step_record, self.began_at, epoch, step, samples),
                 loss_sum * self.targets_per_sample,
-                *(*times, *result[2:], *self._times_since_last_step()),
+                *(times, result[2:], self._times_since_last_step()),
             )
         )
         if self._has_taken_over:
@@ -497,22 +497,18 @@ def step_record(
     step: int,
     samples: int,
     loss_sum: float,
-    began: float,
-    loaded_at: float,
-    ended: float,
-    forward_s: float,
-    backward_s: float,
-    communication_s: float,
-    hidden_s: float | None,
-    last_bucket_s: float | None,
-    why_skipped: str,
-    grad_norm: float | None = None,
-    node_s: float | None = None,
-    network_s: float | None = None,
+    times: tuple[float, float, float],
+    spent: tuple[float, float, float, float | None, float | None, str, float | None],
+    link_times: tuple[float | None, float | None],
 ) -> StepEvent:
     """Return the record of a step, from what the loop has noted of it. Pure.
 
-    origin: what `at_s` counts from. began: when the step before ended; all on one clock."""
+    origin: what `at_s` counts from. times: when the step before ended, the data were there, and the
+    step ended; all on one clock. spent: `StepResult` without loss and logits. link_times: of
+    exchanges on the node, and between nodes.
+    """
+    began, loaded_at, ended = times
+    forward_s, backward_s, communication_s, hidden_s, last_bucket_s, why_skipped, grad_norm = spent
     timed_s = forward_s + backward_s + communication_s
     return StepEvent(
         at_s=ended - origin,
@@ -528,8 +524,8 @@ def step_record(
         hidden_s=hidden_s,
         last_bucket_s=last_bucket_s,
         is_skipped=bool(why_skipped),
-        node_s=node_s,
-        network_s=network_s,
+        node_s=link_times[0],
+        network_s=link_times[1],
         grad_norm=grad_norm,
     )
 

@@ -36,10 +36,10 @@ from phalanx.run.model_changes import ModelChanges, check_sync_batch_norm
 from phalanx.run.optimizers import check_alternate, check_model, check_optimizers, schedulers_of
 from phalanx.run.options import Checkpoints, Records
 from phalanx.run.order import DrawnOrder, samples_in_epoch, unwrap_loader
-from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model, plan_layout
+from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model
 from phalanx.run.program import ProgramRun
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
-from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy
+from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy, layout_of
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -183,7 +183,12 @@ def start(
     )
     check_sync_batch_norm(model, batches.number, num_ranks)
     schedulers = schedulers_of(scheduler, optimizers)
-    layout = plan_layout(choice, batches, autocast)
+    layout = layout_of(
+        choice,
+        batch_size=batches.batch_size,
+        micro_batches=batches.number if bitwise else batches.micro_batches,
+        autocast=autocast,
+    )
     accumulate = 1 if layout else max(1, (micro_batches or 1) // choice.data_parts)
     plan = RunPlan(
         model=model,

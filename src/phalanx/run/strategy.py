@@ -287,10 +287,10 @@ def make_strategy(
 
 
 def layout_of(
-    choice: StrategyChoice, *, batch_size: int, micro_batches: int | None
+    choice: StrategyChoice, *, batch_size: int, micro_batches: int | None, autocast: str | None
 ) -> PipelineLayout | None:
-    """Return the layout of a pipeline; None where there is none. micro_batches: of a global batch,
-    of which each of its parts is cut into as many.
+    """Return the layout of a pipeline of several ranks; None where there is none. micro_batches: of
+    a global batch, of which each of its parts is cut into as many.
 
     Raises: UserError where the schedule, the mesh and the samples do not fit each other.
     """
@@ -301,7 +301,7 @@ def layout_of(
         each = mesh.pp * max(1, min(4, batch_size // (parts * mesh.pp)))
     elif micro_batches % parts:
         raise UserError(
-            f"--micro-batches {micro_batches} and a mesh of {mesh} exclude each other: each of the "
+            f"micro_batches={micro_batches} and a mesh of {mesh} exclude each other: each of the "
             f"{parts} parts of a global batch is cut alike; give a multiple of {parts}"
         )
     else:
@@ -311,7 +311,14 @@ def layout_of(
             f"batch_size={batch_size} is less than the pipeline's {parts * each} micro-batches: "
             "take a larger batch, or fewer micro_batches="
         )
-    return replace(choice.options, micro_batches=each).layout(mesh)
+    with as_arguments():
+        layout = replace(choice.options, micro_batches=each).layout(mesh)
+    if layout is not None and autocast and not choice.is_bitwise:
+        raise UserError(
+            'autocast="bf16" and a pipeline exclude each other: its stages hand on tensors of the '
+            "types that they were made for; leave it out, or take bitwise=True"
+        )
+    return layout
 
 
 def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) -> None:

@@ -15,7 +15,7 @@ from phalanx.data.hashing import hash_seed
 from phalanx.errors import UserError
 from phalanx.jobs.worker_environment import worker_environment
 from phalanx.parallel.run_group import RunGroup
-from phalanx.run.batch import EpochEnd, MicroBatch
+from phalanx.run.batch import EpochEnd, MicroBatch, Position
 from phalanx.run.feed import Feed, FeedPlace
 from phalanx.run.micro_batches import MicroBatchSlice
 from phalanx.run.randomness import StreamState, seed_micro_batch
@@ -42,9 +42,8 @@ class StreamFeed(Feed):
         self._loading = dict(place.loading)
         self._collate = self._loading.pop("collate_fn", None) or default_collate
 
-    def micro_batches(
-        self, epoch: int, *, seen: int, step: int, max_steps: int
-    ) -> Iterator[MicroBatch]:
+    def micro_batches(self, start: Position, max_steps: int) -> Iterator[MicroBatch]:
+        epoch, seen, step = start
         of_data = hash_seed(self._place.seed, OF_DATA)
         state = StreamState(hash_seed(of_data, epoch))
         with state.use():
@@ -95,9 +94,8 @@ class GeneratedFeed(Feed):
         self._seed, self._makes_whole = hash_seed(place.seed, OF_DATA), not place.has_fixed_cut
         self._slices = place.slices(place.batch_size)
 
-    def micro_batches(
-        self, epoch: int, *, seen: int, step: int, max_steps: int
-    ) -> Iterator[MicroBatch]:
+    def micro_batches(self, start: Position, max_steps: int) -> Iterator[MicroBatch]:
+        epoch, seen, step = start
         assert seen % self._batch_size == 0, "global batches are full"
         last = step + max_steps - 1
         for number in range(step, last + 1):
@@ -151,9 +149,8 @@ class ShardedFeed(Feed):
         self._batches, self._group, self._loading = batches, place.group, place.loading
         self._numbers = share_of(self._group.rank, self._group.size, place.micro_batches)
 
-    def micro_batches(
-        self, epoch: int, *, seen: int, step: int, max_steps: int
-    ) -> Iterator[MicroBatch]:
+    def micro_batches(self, start: Position, max_steps: int) -> Iterator[MicroBatch]:
+        epoch, seen, step = start
         steps = ShardedSteps(
             self._group, read_stream(self._batches, self._loading), len(self._numbers), step
         )
