@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_kill_at_any_point_leaves_the_old_or_the_new(tmp_path: Path) -> None:
         was_killed = killed_after(number, lambda: write(folder, NEW))  # noqa: B023
         found.append(contents(folder))
         # What the next run does: it sweeps, and the same checkpoint is still there.
-        with lock(folder):
+        with closing(lock(folder)):
             assert contents(folder) == found[-1]
             assert {path.name for path in folder.iterdir()} == {"epoch-0001", LOCK}
         write(folder, NEW)
@@ -91,7 +92,7 @@ def test_removing_is_never_seen_in_part(tmp_path: Path) -> None:
         was_killed = killed_after(number, lambda: remove(folder / "epoch-0001"))  # noqa: B023
         if readable_folders(folder):
             assert contents(folder) == OLD
-        with lock(folder):
+        with closing(lock(folder)):
             assert {path.name for path in folder.iterdir()} <= {"epoch-0001", LOCK}
         number += 1
     assert number > 3
@@ -133,13 +134,13 @@ def test_what_older_versions_left_is_swept(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "model").write_bytes(OLD)
     (tmp_path / ".epochs").mkdir()
-    with lock(tmp_path):
+    with closing(lock(tmp_path)):
         assert sorted(os.listdir(tmp_path)) == [".epochs", LOCK]
     write(tmp_path, NEW)
 
 
 def test_a_folder_that_another_run_writes_is_left_alone(tmp_path: Path) -> None:
-    with lock(tmp_path):
+    with closing(lock(tmp_path)):
         (tmp_path / ".epoch-0001.new").mkdir()  # of the run that has the lock
         process = os.fork()
         if not process:

@@ -171,7 +171,7 @@ def test_what_lies_on_a_device_is_sent_from_the_host() -> None:
     def act(group: Any) -> list[Tensor]:
         specs = {"weight": Spec.of(tensor)}
         if group.rank:
-            send_tensors(group, specs, {"weight": tensor.as_subclass(OnDevice)})
+            send_tensors(group, specs, [tensor.as_subclass(OnDevice)])
             return []
         return list(receive_tensors(group, specs, 1))
 

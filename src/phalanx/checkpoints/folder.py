@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import IO, NamedTuple
 
 import msgspec
 
@@ -132,12 +132,6 @@ class FolderLock:
             self._file.truncate(0)
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def lock(folder: Path) -> FolderLock:
     """Make `folder` this process's to write checkpoints into, and sweep what killed runs left.
@@ -179,15 +173,15 @@ def lock(folder: Path) -> FolderLock:
     return locked
 
 
-def check_unlocked(folder: Path, names: OptionNames = COMMAND_LINE) -> None:
+def check_unlocked(folder: Path) -> None:
     """Raise UserError when another run, as far as this machine sees, writes checkpoints into
     `folder`, or it is that of another task of the job array; nothing is locked."""
-    _check_array_task(folder, names)
+    _check_array_task(folder, COMMAND_LINE)
     try:
         with open_regular(folder / LOCK, follow_links=False) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _another_run(folder, names) from None
+        raise _another_run(folder, COMMAND_LINE) from None
     except OSError:  # no such file, or a file system without locks
         return
 

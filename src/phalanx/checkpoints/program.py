@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from phalanx.checkpoints.checkpoint import model_tensors, stored_name
-from phalanx.checkpoints.load import load
+from phalanx.checkpoints.checkpoint import load, model_tensors, stored_name
 from phalanx.checkpoints.manifest import PROGRAM_FILE
 from phalanx.checkpoints.nested import PLAIN, NestedEncoder, check_storable, decode
 from phalanx.checkpoints.tensor_file import CheckpointFile, TensorFile, TextFile, read_tensors

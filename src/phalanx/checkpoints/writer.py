@@ -16,6 +16,7 @@ from phalanx.checkpoints.checkpoint import (
     Gathered,
     Notes,
     WrittenByOthers,
+    check_written_folder,
     model_files,
     named_checkpoint,
     write_checkpoint,
@@ -23,7 +24,6 @@ from phalanx.checkpoints.checkpoint import (
 )
 from phalanx.checkpoints.find import Retention
 from phalanx.checkpoints.folder import FolderLock, begin, lock
-from phalanx.checkpoints.load import check_written_folder
 from phalanx.checkpoints.manifest import Manifest, folder_name
 from phalanx.checkpoints.rank_state import gather_rank_state
 from phalanx.checkpoints.tensor_file import CheckpointFile, SnapshotMemory, write_files

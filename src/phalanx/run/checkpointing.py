@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.checkpoints.checkpoint import agreed_manifest, readable_everywhere
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
     check_checkpoint_dir,
@@ -17,7 +18,6 @@ from phalanx.checkpoints.find import (
     has_checkpoints,
 )
 from phalanx.checkpoints.folder import IN_PROGRAM, readable_folders
-from phalanx.checkpoints.load import agreed_manifest, readable_everywhere
 from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.checkpoints.memory_copies import MemoryCopies, find_copy
 from phalanx.checkpoints.program import ProgramState

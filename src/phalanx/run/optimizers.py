@@ -78,8 +78,6 @@ def check_alternate(
     Raises: UserError where they are not those of several optimizers, or a compressor would carry
             what is left of one's gradients into the step of another.
     """
-    if isinstance(alternate, str) or not all(isinstance(name, str) for name in alternate):
-        raise UserError(f"alternate={alternate!r} is no sequence of names of optimizers")
     if not alternate:
         return ()
     given = ", ".join(map(repr, optimizers))

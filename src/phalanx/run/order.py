@@ -261,18 +261,16 @@ def reading_options(loader: DataLoader[Any]) -> dict[str, Any]:
 
 def unwrap_loader(
     data: object, batch_size: int | None, loading: dict[str, Any] | None
-) -> tuple[object, int, dict[str, Any]]:
+) -> tuple[object, int | None, dict[str, Any] | None]:
     """Return data, size of the global batch and reading, which a `DataLoader` brings with it.
 
-    Raises: UserError when it cannot be followed, or there is no size.
+    Raises: UserError when it cannot be followed.
     """
     if isinstance(data, DataLoader):
         loading = {**reading_options(data), **(loading or {})}
         batch_size = size_of_batches(data, batch_size)
         data = data.dataset
-    if batch_size is None:
-        raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
-    return data, batch_size, loading or {}
+    return data, batch_size, loading
 
 
 def size_of_batches(loader: DataLoader[Any], given: int | None) -> int:

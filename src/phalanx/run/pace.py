@@ -65,8 +65,6 @@ def slow_phase(paces: Sequence[RankPace], rank: int, steps: int) -> tuple[str, f
     if len(paces) == 1:
         return None
     others = [pace.phases(steps) for number, pace in enumerate(paces) if number != rank]
-    if not others:  # all have died
-        return None
     usual = [median(times) for times in zip(*others, strict=True)]
     own = paces[rank].phases(steps)
     per_step = [paces[rank].micro_batches / steps] * 3 + [1.0]

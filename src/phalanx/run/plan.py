@@ -60,7 +60,6 @@ class BatchPlan:
     """Number of micro-batches in a full global batch."""
     epochs: int
     steps: int | None
-    is_sharded: bool
     loading: dict[str, Any]
     """Arguments of PyTorch's `DataLoader`."""
     loader: DataLoader[Any] | None
@@ -228,7 +227,7 @@ class RunPlan:
             "steps": batches.steps,
             "seed": self.seed,
             "bitwise": batches.number if self.choice.is_bitwise else None,
-            "the number of samples": None if batches.is_sharded else batches.num_samples,
+            "the number of samples": batches.num_samples,
         }
 
     def begin_records(
@@ -256,7 +255,6 @@ class RunPlan:
         records.recorder.start(
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             train_samples=batches.num_samples or 0,
-            validation_samples=described.validation_samples,
             expected=strategy.expected(batches.batch_size) if strategy.knows_rule else None,
         )
         return records

@@ -53,6 +53,7 @@ from phalanx.run.batch import MicroBatch
 from phalanx.run.certificate import ModelDigests
 from phalanx.run.fault_injector import FaultInjector
 from phalanx.run.memory import resident_bytes
+from phalanx.run.options import RunDescription
 from phalanx.run.watching import ProgramWatch
 
 
@@ -173,18 +174,16 @@ class RunRecorder:
         strategy: Strategy,
         writer: EventWriter | None,
         *,
+        described: RunDescription,
         began_at: float,
-        resident_before: int | None = None,
-        targets_per_sample: int = 1,
-        counts_correct: bool = False,
+        counts_correct: bool,
     ) -> None:
         """writer: None writes nothing. began_at: `time.perf_counter()` that events count from.
-        resident_before: bytes of the process before the run. targets_per_sample: predictions that
-        a sample asks for. counts_correct: whether right ones are counted."""
+        counts_correct: whether right predictions are counted."""
         self.writer, self.began_at = writer, began_at
         self.counts = EpochCounts()
-        self.targets_per_sample, self._counts_correct = targets_per_sample, counts_correct
-        self._strategy, self._resident_before = strategy, resident_before
+        self.targets_per_sample, self._counts_correct = described.targets_per_sample, counts_correct
+        self._strategy, self._described = strategy, described
         self._counts_samples = strategy.counts_samples
         self._epoch_began = began_at
         self._outputs: list[tuple[Tensor, Tensor]] = []
@@ -203,12 +202,7 @@ class RunRecorder:
         """Brings this rank's file to rank 0's folder after each epoch."""
 
     def start(
-        self,
-        *,
-        num_parameters: int,
-        train_samples: int,
-        expected: ExpectedCosts | None,
-        validation_samples: int = 0,
+        self, *, num_parameters: int, train_samples: int, expected: ExpectedCosts | None
     ) -> None:
         """Write the first line. num_parameters: of the whole model, of which this rank may hold a
         part. expected: of the strategy, where it knows the optimizer's rule."""
@@ -226,7 +220,7 @@ class RunRecorder:
                 startup_s=self.at_s(),
                 parameters=num_parameters,
                 train_samples=train_samples,
-                validation_samples=validation_samples,
+                validation_samples=self._described.validation_samples,
                 targets_per_sample=self.targets_per_sample,
                 collective=strategy.collective,
                 role=strategy.role,
@@ -397,7 +391,7 @@ class RunRecorder:
         if self.writer is None:
             return
         state = self._strategy.state_bytes()
-        now, before = resident_bytes(), self._resident_before
+        now, before = resident_bytes(), self._described.resident_before
         self.writer.add(
             MemoryEvent(
                 at_s=self.at_s(),

@@ -105,8 +105,7 @@ class ProgramRecords:
             strategy,
             writer,
             began_at=began_at,
-            resident_before=described.resident_before,
-            targets_per_sample=described.targets_per_sample,
+            described=described,
             counts_correct=asked.counts_correct,
         )
         self.recorder.gathered = gathered

@@ -85,7 +85,7 @@ def source_of(
     return UnindexedData("a function", partial(GeneratedFeed, data), is_read_once=True)
 
 
-def check_loading(loading: object, source: Source) -> None:
+def check_loading(loading: dict[str, Any] | None, source: Source) -> None:
     """Raise UserError for arguments of PyTorch's `DataLoader` that are none, are the run's own
     affair, or that these data do not need.
 
@@ -93,8 +93,6 @@ def check_loading(loading: object, source: Source) -> None:
     """
     if not loading:
         return
-    if not isinstance(loading, dict):
-        raise UserError(f"loading={loading!r} is no dictionary of arguments of DataLoader")
     known = inspect.signature(DataLoader).parameters.keys() - {"dataset"}
     for name in loading:
         if name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):

@@ -25,7 +25,6 @@ from phalanx.parallel.make import JobRanks
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.certificate import probe_processors
-from phalanx.run.check_values import check_arguments
 from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.defaults import rebalances, seed_of, strategy_of
 from phalanx.run.departure import close_ended
@@ -34,7 +33,7 @@ from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.model_changes import ModelChanges, check_sync_batch_norm
 from phalanx.run.optimizers import check_alternate, check_model, check_optimizers, schedulers_of
-from phalanx.run.options import Checkpoints, Records
+from phalanx.run.options import Checkpoints, Records, check_arguments
 from phalanx.run.order import DrawnOrder, samples_in_epoch, unwrap_loader
 from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model
 from phalanx.run.program import ProgramRun
@@ -295,7 +294,6 @@ def _plan_batches(
         ),
         epochs=epochs or _epochs_of(source, steps, num_samples, batch_size),
         steps=steps,
-        is_sharded=sharded,
         loading=loading,
         loader=loader,
     )

@@ -32,7 +32,7 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup
-from phalanx.run.check_values import misfit, shown
+from phalanx.run.options import misfit, shown
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.strategy_options import (
     MESH_STRATEGIES,

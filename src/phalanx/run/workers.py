@@ -136,9 +136,6 @@ class SeededDataset(Dataset[Any]):
     ) -> None:
         self._dataset, self._collate, self._seed = dataset, collate, seed
 
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])
-
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return the samples of a batch, put together."""
         with generators_kept():
