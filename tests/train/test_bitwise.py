@@ -134,7 +134,7 @@ def test_the_cut_survives_the_record() -> None:
     config = TrainConfig.from_options(bitwise=True, strategy="mpi", ranks=2, dataset="digits")
     config, _ = complete(config, None)
     assert config.threads == 1
-    assert config.bitwise_micro_batches(2) == 8
+    assert config.bitwise_micro_batches() == 8
     again = TrainConfig.from_record(config.as_record())
     assert again == config
     assert again.as_record()["micro_batches"] == 8

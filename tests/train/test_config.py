@@ -28,21 +28,25 @@ def test_bad_options_are_named_with_their_value(options: dict[str, Any], message
         TrainConfig.from_options(**options)
 
 
+def of_ranks(number: int, **options: Any) -> TrainConfig:
+    return TrainConfig.from_options(strategy="mpi", ranks=number, **options)
+
+
 def test_a_batch_smaller_than_the_ranks_is_refused() -> None:
     with pytest.raises(UserError, match="batch of 2 cannot be split over 3 ranks"):
-        TrainConfig.from_options(strategy="mpi", batch_size=2).global_batch_size(3)
+        of_ranks(3, batch_size=2).global_batch_size()
 
 
 def test_the_global_batch_is_what_batch_size_means() -> None:
-    assert TrainConfig.from_options().global_batch_size(4) == 128
-    assert TrainConfig.from_options(batch_size=256).global_batch_size(4) == 256
-    assert TrainConfig.from_options(per_rank_batch_size=32).global_batch_size(4) == 128
+    assert of_ranks(4).global_batch_size() == 128
+    assert of_ranks(4, batch_size=256).global_batch_size() == 256
+    assert of_ranks(4, per_rank_batch_size=32).global_batch_size() == 128
 
 
 def test_text_has_smaller_batches() -> None:
     """A sample of it asks for 64 predictions."""
-    assert TrainConfig.from_options(model="gpt").global_batch_size(4) == 32
-    assert TrainConfig.from_options(model="gpt", batch_size=128).global_batch_size(4) == 128
+    assert of_ranks(4, model="gpt").global_batch_size() == 32
+    assert of_ranks(4, model="gpt", batch_size=128).global_batch_size() == 128
     assert TrainConfig.from_options(model="gpt", lr=0.1, lr_rule="linear").learning_rate(64) == 0.2
 
 

@@ -11,7 +11,7 @@ from phalanx.jobs.live_line import LiveLine
 from phalanx.records.events import StartedEvent, StepEvent, SummaryEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import TrainingProgress
-from phalanx.train.metrics import epoch_line
+from phalanx.train.run import epoch_line
 
 IMAGES = TrainConfig.from_options(
     dataset="digits", strategy="mpi", ranks=2, epochs=3, batch_size=100

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ def found(
         optimizer=config.optimizer,
         dataset="digits",
         seed=config.seed,
-        global_batch_size=config.global_batch_size(1),
+        global_batch_size=config.global_batch_size(),
         epochs_done=epochs,
         samples_seen=samples,
         run="a run",
@@ -376,7 +377,8 @@ def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_a_second_run_in_a_folder_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     options = {"dataset": "digits", "ranks": 1, "checkpoint_dir": tmp_path}
     config = TrainConfig.from_options(**options, resume=Path("auto"))
-    with lock(tmp_path), pytest.raises(UserError, match=rf"\(process {os.getpid()} on .*: wait"):
+    refused = rf"\(process {os.getpid()} on .*: wait"
+    with closing(lock(tmp_path)), pytest.raises(UserError, match=refused):
         complete(config, None)
     completed, _ = complete(config, None)
     assert completed.resume is None

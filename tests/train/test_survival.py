@@ -3,6 +3,7 @@
 The runs themselves: `tests/survival/test_train.py`.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -74,7 +75,7 @@ def test_programs_survive_by_the_same_strategies(
 def test_what_bitwise_runs_lack_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         config = TrainConfig.from_options(**{"strategy": "mpi", "survive": True, **options})
-        config.bitwise_micro_batches(config.ranks or 1)
+        replace(config, ranks=config.ranks or 1).bitwise_micro_batches()
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def _planned(
         validation_samples=study.validation_samples
         or (None if study.full else QUICK_VALIDATION_SAMPLES),
     )
-    config.global_batch_size(layout.ranks)
+    config.global_batch_size()
     return TrainingRun(
         name=f"{model}-{layout.strategy}-{layout.label}-b{batch_size}-s{seed}",
         config=config,

@@ -193,37 +193,34 @@ class TrainConfig(
         assert self.ranks is not None, "complete() comes first"
         return self.ranks
 
-    def mesh_of(self, ranks: int) -> Mesh:
-        """Return the mesh of `ranks` ranks; all along the data axis for what has no mesh.
+    def rank_mesh(self) -> Mesh:
+        """Return the mesh of the ranks; all along the data axis for what has no mesh.
 
-        Raises: UserError when the axes do not multiply up to `ranks`.
+        Raises: UserError when the axes do not multiply up to their number.
         """
-        return Mesh(dp=ranks) if self._is_replicated else super().mesh_of(ranks)
+        return Mesh(dp=self.num_ranks) if self._is_replicated else self.mesh_of(self.num_ranks)
 
     @property
     def _is_replicated(self) -> bool:
         """Return whether no mesh divides the model, as in a bitwise run of `zero`."""
         return self.strategy not in MESH_STRATEGIES or (self.bitwise and self.strategy == "zero")
 
-    def axes(self, ranks: int) -> dict[str, int]:
+    def axes(self) -> dict[str, int]:
         """Return the axes with several ranks, of a run that has a mesh."""
-        if self._is_replicated:
-            return {}
-        mesh = self.mesh_of(ranks)
+        mesh = Mesh() if self._is_replicated else self.rank_mesh()
         return {axis: getattr(mesh, axis) for axis in AXES if getattr(mesh, axis) > 1}
 
-    def data_parts(self, ranks: int) -> int:
+    def data_parts(self) -> int:
         """Return into how many shards a global batch is divided.
 
         Raises: UserError when no worker is left beside the servers.
         """
-        return (
-            self.num_workers(ranks) if self.strategy == "server" else self.mesh_of(ranks).data_size
-        )
+        is_served = self.strategy == "server"
+        return self.num_workers(self.num_ranks) if is_served else self.rank_mesh().data_size
 
-    def global_batch_size(self, ranks: int) -> int:
-        """Samples an update over `ranks` ranks; raises UserError when a rank would have none."""
-        parts = self.data_parts(ranks)
+    def global_batch_size(self) -> int:
+        """Samples an update over all ranks; raises UserError when a rank would have none."""
+        parts = self.data_parts()
         if self.per_rank_batch_size is not None:
             return self.per_rank_batch_size * parts
         size = self.default_batch_size if self.batch_size is None else self.batch_size
@@ -234,16 +231,15 @@ class TrainConfig(
             )
         return size
 
-    def bitwise_micro_batches(self, ranks: int) -> int | None:
+    def bitwise_micro_batches(self) -> int | None:
         """Return the micro-batches of a full global batch of a bitwise run; None of any other.
 
         Raises: UserError when ranks, or micro-batches, would be left without samples.
         """
         if not self.bitwise:
             return None
-        batch_size = self.global_batch_size(ranks)
+        batch_size, ranks, least = self.global_batch_size(), self.num_ranks, self.data_parts()
         number = self.micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
-        least = self.data_parts(ranks)
         if not least <= number <= batch_size:
             raise UserError(
                 f"--micro-batches {number} does not fit: with {ranks} rank{'s' * (ranks > 1)} and "
@@ -251,22 +247,22 @@ class TrainConfig(
             )
         return number
 
-    def pipeline_layout(self, ranks: int) -> PipelineLayout | None:
+    def pipeline_layout(self) -> PipelineLayout | None:
         """Return the layout of the pipeline; None where the run has none, or one stage.
 
         Raises: UserError when the schedule cannot run with these numbers.
         """
-        number = self.bitwise_micro_batches(ranks) or self.micro_batches
-        return replace(self, micro_batches=number).layout(self.mesh_of(ranks))
+        number = self.bitwise_micro_batches() or self.micro_batches
+        return replace(self, micro_batches=number).layout(self.rank_mesh())
 
-    def num_micro_batches(self, ranks: int) -> int | None:
+    def num_micro_batches(self) -> int | None:
         """Return into how many micro-batches a global batch is cut; None: one per rank."""
-        parts, batch_size = self.data_parts(ranks), self.global_batch_size(ranks)
         if self.bitwise:
-            return self.bitwise_micro_batches(ranks)
-        if (layout := self.pipeline_layout(ranks)) is not None:
-            return parts * layout.micro_batches
-        return min(batch_size, parts * self.accumulate) if self.accumulate > 1 else None
+            return self.bitwise_micro_batches()
+        if (layout := self.pipeline_layout()) is not None:
+            return self.data_parts() * layout.micro_batches
+        number = self.data_parts() * self.accumulate
+        return min(self.global_batch_size(), number) if self.accumulate > 1 else None
 
     def learning_rate(self, global_batch_size: int) -> float:
         """The rate in use. Linear: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky

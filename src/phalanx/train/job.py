@@ -46,9 +46,16 @@ from phalanx.records.rank_texts import (
 )
 from phalanx.records.schema import Run
 from phalanx.train.config import TrainConfig
-from phalanx.train.metrics import accuracy_text, communication_words, epoch_line, samples_word
 from phalanx.train.options import AUTOMATIC
-from phalanx.train.run import begin_run, complete, has_launcher
+from phalanx.train.run import (
+    accuracy_text,
+    begin_run,
+    communication_words,
+    complete,
+    epoch_line,
+    has_launcher,
+    samples_word,
+)
 
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.train")
 ENDING_S = 10.0
@@ -190,7 +197,7 @@ class TrainingProgress:
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
-        self._global_batch_size = config.global_batch_size(config.num_ranks)
+        self._global_batch_size = config.global_batch_size()
         self._started: StartedEvent | None = None
         self._accuracy: float | None = None
         self._steps: list[StepEvent] = []  # of the current epoch

@@ -44,7 +44,7 @@ def examine(config: TrainConfig, shape: DataShape) -> tuple[str, ...]:
 
 def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tuple[str, ...]:
     """Check that the model can be divided along the axes of the mesh, and return its stages."""
-    mesh, table = config.mesh_of(config.num_ranks), None
+    mesh, table = config.rank_mesh(), None
     try:
         if mesh.tp > 1:
             from phalanx.parallel.tensor import check_sizes, plan_of  # imports DTensor: seconds

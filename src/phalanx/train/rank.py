@@ -22,14 +22,11 @@ from phalanx.records.failures import (
 )
 from phalanx.records.files import read_run
 from phalanx.records.schema import Outcome
-from phalanx.run.failure import open_records
+from phalanx.run.failure import ECHO_DELAY_S, open_records
 from phalanx.run.stop import Stopped
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import train
 
-# What is wrong with the options is found by all ranks at once, before they share a folder in
-# which only one could be the first to say so: the others leave rank 0 the time to end them.
-ECHO_DELAY_S = 2.0
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
@@ -97,6 +94,9 @@ def _fail(error: BaseException, rank: int, folder: Path | None) -> NoReturn:
             records.dump(f"{type(error).__name__}: {error}")
             records.close_files()
         if folder is None and rank > 0:
+            # What is wrong with the options is found by all ranks at once, before they share a
+            # folder in which only one could be the first to say so: the others leave rank 0 the
+            # time to end them.
             time.sleep(ECHO_DELAY_S)
     finally:
         exit_code = EXIT_FAILED

@@ -56,7 +56,7 @@ def recipe_of(config: TrainConfig) -> dict[str, Value]:
     recipe = {name: _plain(getattr(config, name)) for name in names}
     if config.lr_schedule == "constant":
         del recipe["epochs"]
-    number = config.bitwise_micro_batches(config.num_ranks)
+    number = config.bitwise_micro_batches()
     cut: dict[str, Value] = {} if number is None else {"bitwise": True, "micro_batches": number}
     sizes = vars(completed(config.model, config.model_options))
     return {
@@ -64,7 +64,7 @@ def recipe_of(config: TrainConfig) -> dict[str, Value]:
         "model": model_label(config.model),
         **{name: value for name, value in sizes.items() if value is not None},
         "dataset": "" if fingerprint else config.data_name,  # else known by its content
-        "global_batch_size": config.global_batch_size(config.num_ranks),
+        "global_batch_size": config.global_batch_size(),
         **recipe,
         "data": fingerprint,
         "loss": loss,

@@ -1,5 +1,5 @@
 """A run before it begins: options completed, those of `phalanx trace` too, its folder named,
-`run.json` begun. No torch, no MPI."""
+`run.json` begun; and the lines of its log. No torch, no MPI."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ from phalanx.models.options import DataShape, is_own_model, model_label
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.option_groups import option
+from phalanx.records.divergence import loss_text
+from phalanx.records.events import SummaryEvent
 from phalanx.records.schema import Run, Setting
+from phalanx.records.waiting import communicates_within_passes
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import resumed
 from phalanx.train.validate import dataset_for, validate
@@ -79,7 +82,7 @@ def complete(
         config = replace(config, dataset=choice.name)
     validate(config, choice.shape, _examine(config, choice.shape))
     if config.bitwise:
-        number = config.bitwise_micro_batches(config.num_ranks)
+        number = config.bitwise_micro_batches()
         config = replace(config, micro_batches=number)
     _check_writable("--stage", config.stage)
     if config.resume and config.run_dir:  # a job that is queued again has no checkpoint yet
@@ -212,7 +215,7 @@ def _default_ranks(config: TrainConfig) -> int:
 
 def setting_of(config: TrainConfig) -> Setting:
     """Return everything that decides the run's numbers; `config` is complete."""
-    global_batch_size = config.global_batch_size(config.num_ranks)
+    global_batch_size = config.global_batch_size()
     return Setting(
         model=model_label(config.model),
         dataset=config.data_name,
@@ -227,7 +230,7 @@ def setting_of(config: TrainConfig) -> Setting:
         optimizer=config.optimizer,
         seed=config.seed,
         dtype=config.dtype,
-        mesh=config.axes(config.num_ranks),
+        mesh=config.axes(),
         nodes=num_nodes(config),
         options=_options(config),
     )
@@ -340,7 +343,7 @@ def _strategy_details(config: TrainConfig, setting: Setting) -> str:
         lead = f", at most {_count(config.staleness, 'step')} ahead" if is_bounded else ""
         return f"{servers}, {workers}, {config.server_mode}{lead}"
     if config.bitwise:
-        number = config.bitwise_micro_batches(setting.ranks) or 1
+        number = config.bitwise_micro_batches() or 1
         return f"bitwise, {_count(number, 'micro-batche' if number != 1 else 'micro-batch')}"
     if config.strategy == "local":
         return f"{_count(config.local_steps, 'step')}, {config.outer_optimizer}"
@@ -363,7 +366,7 @@ def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
     """
     if steps < 1:
         raise UserError(f"--steps must be at least 1, not {steps}")
-    wanted = steps * config.global_batch_size(config.num_ranks)
+    wanted = steps * config.global_batch_size()
     available = config.train_samples or _num_available(config)
     return replace(
         config,
@@ -385,3 +388,52 @@ def _num_available(config: TrainConfig) -> int:
         return NUM_TRAIN_SAMPLES
     found = {holding.name: holding for holding in inventory(config.data_root)}
     return found[name].num_train_samples
+
+
+def epoch_line(summary: SummaryEvent, config: TrainConfig) -> str:
+    """One epoch as a line of a log. config: complete."""
+    return (
+        f"epoch {summary.epoch + 1}/{config.epochs}"
+        f"  loss {loss_text(summary.train_loss)}"
+        f"  validation {loss_text(summary.validation_loss or 0.0)}"
+        f"{accuracy_text(summary.validation_accuracy, config)}"
+        f"  {summary.images_per_s:,.0f} {samples_word(config)}/s"
+        f"{communication_words(config, summary.communication_share)}"
+        f"  {summary.epoch_s:.2f} s"
+        f"{_damaged(summary)}{_skipped(summary)}"
+    )
+
+
+def communication_words(config: TrainConfig, share: float) -> str:
+    """A dash where messages go within the passes, and are timed as these."""
+    within = not config.bitwise and communicates_within_passes(config.strategy, config.zero_stage)
+    return "  communication " + ("\N{EN DASH}" if within else f"{share:.1%}")
+
+
+def _damaged(summary: SummaryEvent) -> str:
+    if not summary.damaged:
+        return ""
+    return (
+        f"  {summary.damaged:,} damaged {'sample' if summary.damaged == 1 else 'samples'} left out"
+    )
+
+
+def _skipped(summary: SummaryEvent) -> str:
+    if not summary.skipped:
+        return ""
+    return f"  {summary.skipped:,} step{'s' * (summary.skipped > 1)} skipped"
+
+
+def samples_word(config: TrainConfig) -> str:
+    """Return the word for samples: images, or samples (of text, windows of characters)."""
+    return "samples" if config.dataset == "text" or config.data else "images"
+
+
+def accuracy_text(accuracy: float | None, config: TrainConfig) -> str:
+    """Return the accuracy with its word; nothing where the loss asks for no classes."""
+    return "" if accuracy is None else f"  {accuracy_words(config)} {accuracy:.2%}"
+
+
+def accuracy_words(config: TrainConfig) -> str:
+    """Return the word for the accuracy: of images, or of predicted next characters."""
+    return "characters right" if config.dataset == "text" else "accuracy"

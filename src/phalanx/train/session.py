@@ -27,12 +27,11 @@ from phalanx.run.strategy_options import MESH_STRATEGIES, StrategyOptions
 from phalanx.torch_backend.threads import VARIABLES
 from phalanx.train.agreement import Agreement, TrainingData
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import make_optimizer
 from phalanx.train.options import parse_slow_rank
 from phalanx.train.own_model import TrainingLoss, make_loss, named_plan
 from phalanx.train.resume import SCHEDULE_START, recipe_of, restarts_schedule
-from phalanx.train.run import folder_of, setting_of, title
+from phalanx.train.run import epoch_line, folder_of, setting_of, title
 from phalanx.train.schedule import LRSchedule, schedule_of
 
 EVALUATION_BATCH_SIZE = 500
@@ -96,7 +95,7 @@ class Training:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
             os.environ.setdefault(VARIABLES[0], str(config.threads))
-        resident_before, batch_size = resident_bytes(), config.global_batch_size(config.num_ranks)
+        resident_before, batch_size = resident_bytes(), config.global_batch_size()
         on_node = config if data.folder is None else replace(config, data=data.folder)
         model = build_model(
             config.model,
@@ -122,7 +121,7 @@ class Training:
             data.train,
             batch_size=batch_size,
             epochs=config.epochs,
-            micro_batches=config.num_micro_batches(config.num_ranks),
+            micro_batches=config.num_micro_batches(),
             bitwise=config.bitwise,
             strategy=config.strategy,
             strategy_options=_strategy_options(config),
@@ -211,10 +210,9 @@ def _checkpoints(config: TrainConfig) -> Checkpoints:
 def _delay_s(config: TrainConfig, rank: int) -> float:
     """Return by how much each micro-batch of a rank is made slower."""
     slow_rank, step_s = parse_slow_rank(config.slow_rank or "0:0")
-    ranks, pieces = config.num_ranks, 1.0
-    number = config.num_micro_batches(ranks)
-    if number is not None and config.pipeline_layout(ranks) is None:  # which cuts itself
-        pieces = number / config.data_parts(ranks)
+    number, pieces = config.num_micro_batches(), 1.0
+    if number is not None and config.pipeline_layout() is None:  # which cuts itself
+        pieces = number / config.data_parts()
     return step_s / pieces if rank == slow_rank else 0.0
 
 
@@ -233,6 +231,6 @@ def _first_lines(config: TrainConfig, launched: Launched | None) -> list[str]:
     """Return the first lines of a log: the run, and the mesh axes that cross nodes."""
     lines = [title(config)]
     if launched and launched.local_world_size and config.strategy in MESH_STRATEGIES:
-        mesh = config.mesh_of(launched.world_size)
+        mesh = config.rank_mesh()
         lines += filter(None, [placement_notice(mesh, launched.local_world_size)])
     return lines

@@ -34,19 +34,19 @@ def validate(config: TrainConfig, shape: DataShape, stages: Sequence[str] = ()) 
     """
     check_data(config.model, shape)
     check_data_use(config, shape)
-    config.global_batch_size(config.num_ranks)
+    config.global_batch_size()
     if config.slow_rank is not None:
         check_slow_rank(config, config.slow_rank, config.num_ranks)
     check_warm_up(config)
     check_full_gradients(config)
-    mesh = config.mesh_of(config.num_ranks)
+    mesh = config.rank_mesh()
     if mesh.shard > 1 and config.zero_stage == 1:
         raise UserError(
             f"--zero-stage 1 keeps whole parameters, and shard={mesh.shard} cuts them: take "
             f"--zero-stage 2 or 3, or --strategy zero --zero-stage 1 --ranks {mesh.size}"
         )
     check_tensor(config, mesh, shape)
-    layout = config.pipeline_layout(config.num_ranks)
+    layout = config.pipeline_layout()
     if layout is not None:
         check_pipeline(config, layout, mesh, stages)
 
@@ -140,7 +140,7 @@ def check_pipeline(
             f"({', '.join(layers)}): use fewer ranks or stages{more}"
         )
     batch, needed = (
-        config.global_batch_size(config.num_ranks),
+        config.global_batch_size(),
         mesh.data_size * layout.micro_batches,
     )
     if batch < needed:
