@@ -32,7 +32,7 @@ def texts(events: Sequence[Event]) -> list[str]:
 
 def test_a_rank_that_has_only_made_its_file_has_not_begun(tmp_path: Path) -> None:
     """A run with --timeout-s 3 was ended where PyTorch took six seconds to be imported."""
-    tail, file = FirstRankTail(tmp_path, 2), rank_file(tmp_path, 0)
+    tail, file = FirstRankTail(tmp_path), rank_file(tmp_path, 0)
     file.touch()
     assert not list(tail.read_new()) and not tail.was_touched()
     write(tmp_path, 0, "begins")
@@ -43,7 +43,7 @@ def test_a_rank_that_has_only_made_its_file_has_not_begun(tmp_path: Path) -> Non
 
 
 def test_each_says_what_it_has_written_as_the_first(tmp_path: Path) -> None:
-    tail = FirstRankTail(tmp_path, 4)
+    tail = FirstRankTail(tmp_path)
     assert not list(tail.read_new())
     write(tmp_path, 0, "zero", [2], "zero without two")
     write(tmp_path, 1, "one", [2], "one still second")
@@ -63,7 +63,7 @@ def test_each_says_what_it_has_written_as_the_first(tmp_path: Path) -> None:
 def test_the_next_rank_is_shown_from_the_loss_on(tmp_path: Path) -> None:
     """The end of a run whose rank 0 had died, and its certificate, was not shown."""
     output = io.BytesIO()
-    shown = FirstRankOutput(tmp_path, 4, output)
+    shown = FirstRankOutput(tmp_path, output)
     loss = recovered_text(
         RecoveredEvent(at_s=0.0, step=1, lost=[0], recovery_s=0.02), left=3
     ).encode()

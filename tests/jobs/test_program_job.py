@@ -1,13 +1,12 @@
 """A program of the user's as a job of `phalanx launch`."""
 
-import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from phalanx.jobs import program_job
 from phalanx.jobs.binding import THREAD_POOLS
+from phalanx.jobs.launch_program import Launch
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.restarts import Attempt
 
@@ -25,21 +24,15 @@ def test_threads_of_a_rank(
     monkeypatch.setattr(program_job, "usable_cores", lambda: 8)
     found: list[int | None] = []
 
-    def launch(*_: object, threads: int | None, **others: Any) -> list[int]:
-        found.append(threads)
+    def run(launch: Launch, folder: Path) -> list[int]:
+        found.append(launch.threads)
         return []
 
-    monkeypatch.setattr(program_job, "launch_program", launch)
+    monkeypatch.setattr(Launch, "run", run)
 
     def start(threads: int | None) -> None:
-        job = ProgramJob(
-            words=["train.py"],
-            threads=threads,
-            mpi=None,
-            output=io.BytesIO(),
-            environment=lambda _: {},
-        )
-        job.start(Attempt(number=0, folder=tmp_path, ranks=2))
+        launch = Launch(words=["train.py"], ranks=2, threads=threads, mpi=None)
+        ProgramJob(launch=launch).start(Attempt(number=0, folder=tmp_path, ranks=2))
 
     start(None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from phalanx.errors import UserError
 from phalanx.jobs.installation import MpiInstallation
-from phalanx.jobs.launch_program import launch_program, program_words
+from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
-from phalanx.jobs.record import begin_record, closed_on_error, end_record
+from phalanx.jobs.record import RUN_DIR, begin_record, closed_on_error, end_record
 from phalanx.jobs.relayed import local_folder
 from phalanx.records.collectives import ProgressEvent
 from phalanx.records.events import Event
@@ -29,7 +29,6 @@ from phalanx.records.failures import EXIT_BAD_INPUT
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.io import IoProgressEvent
 from phalanx.records.schema import JobRecord, Outcome
-from phalanx.run.defaults import RUN_DIR
 
 
 @contextmanager
@@ -59,9 +58,9 @@ def run_ranks(
 ) -> None:
     """Run `python -m module OPTIONS` on new ranks, with records and logs in `folder`.
 
-    threads, mpi: as of `launch_program`. line: shows what rank 0 announces, in `words` of it, as
+    threads, mpi: as of `Launch`. line: shows what rank 0 announces, in `words` of it, as
     progress of the phase.
-    Raises: RunFailedError or UserError, as `launch_program`.
+    Raises: RunFailedError or UserError, as `Launch.run`.
     """
 
     def show(events: list[Event]) -> None:
@@ -69,15 +68,13 @@ def run_ranks(
             if isinstance(event, ProgressEvent | IoProgressEvent):
                 line.show_phase(phase, words(event.doing), event.done / event.total)
 
-    launch_program(
-        folder,
-        program_words(["-m", module, json.dumps(options, default=str)]),
+    Launch(
+        words=program_words(["-m", module, json.dumps(options, default=str)]),
         ranks=ranks,
         threads=threads,
         mpi=mpi,
         show=show,
-        environment={RUN_DIR: str(folder.absolute())},
-    )
+    ).run(folder)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -28,18 +27,18 @@ from phalanx.jobs.cores import describe_crowding, usable_cores
 from phalanx.jobs.detect import refuse_launcher
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import DEFAULT_STOP_S
-from phalanx.jobs.launch_program import program_words
+from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.memory_copies import OPTION as COPIES_OPTION
 from phalanx.jobs.memory_copies import check_copies
 from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
-from phalanx.jobs.record import COMMAND, default_folder, this_command
+from phalanx.jobs.record import COMMAND, RUN_DIR, default_folder, this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.jobs.survival import check_spares, check_survival, ranks_beside
 from phalanx.records.files import record_file
 from phalanx.records.rank_texts import lost_text
 from phalanx.records.schema import Run
-from phalanx.run.defaults import REBALANCE, RUN_DIR
+from phalanx.run.defaults import REBALANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,19 +217,20 @@ def _run(
     """Run the program, and say how it ended. folder: of its output and records. check: called
     again and again while its ranks run."""
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
-        program = ProgramJob(
+        launch = Launch(
             words=command,
+            ranks=ranks,
+            spares=options.spares,
             threads=options.threads,
             mpi=find_mpi(os.environ),
             output=sys.stdout.buffer,
-            environment=partial(_environment, rebalance=options.rebalance),
+            environment=_environment(rebalance=options.rebalance),
             survive=options.survive,
-            spares=options.spares,
             patience_s=options.patience,
-            is_supervised=options.restarts > 0,
             check=check,
             grace_s=options.grace_s,
         )
+        program = ProgramJob(launch=launch, is_supervised=options.restarts > 0)
         copy_every_s = options.memory_checkpoint_seconds
         lost = supervise(program, folder, ranks, options.restarts, copy_every_s=copy_every_s)
     _tell_end(folder, lost, options)
@@ -258,11 +258,12 @@ def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None
         print(f"phalanx: {COPIES_OPTION}: no copies were made: {why}", file=sys.stderr)
 
 
-def _environment(folder: Path, *, rebalance: bool) -> dict[str, str]:
-    """Return what the ranks find beside our variables: the place of records, our width, options."""
-    wanted = {RUN_DIR: str(folder.absolute()), COMMAND: shlex.join(this_command())}
+def _environment(*, rebalance: bool) -> dict[str, str]:
+    """Return what the ranks find beside our variables: our width, options, the user's choices."""
+    wanted = {COMMAND: shlex.join(this_command())}
     if sys.stdout.isatty():
         wanted["COLUMNS"] = str(shutil.get_terminal_size().columns)
     if rebalance:
         wanted[REBALANCE] = "1"
-    return {name: value for name, value in wanted.items() if name not in os.environ}
+    chosen = {name: os.environ[name] for name in (RUN_DIR, *wanted) if name in os.environ}
+    return {**wanted, **chosen}

@@ -26,9 +26,9 @@ class FirstRankTail:
     """Reads the events of rank 0 while its file grows; where that has died, those of the next rank
     from its recovery on, and so forth."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
+    def __init__(self, folder: Path) -> None:
         """folder: of the records, and of the notes of how processes have ended."""
-        self._folder, self._ranks = folder, ranks
+        self._folder = folder
         self._tails = [EventTail(rank_file(folder, 0))]
         self._touched_at, self._has_begun = 0.0, False
         self._lost = [set[int]()]
@@ -37,7 +37,7 @@ class FirstRankTail:
     def read_new(self) -> Iterator[Event]:
         """Yield what was added since the last call."""
         last = len(self._tails) - 1
-        if last + 1 < self._ranks and has_failed(self._folder, last):
+        if has_failed(self._folder, last):
             self._tails.append(EventTail(rank_file(self._folder, last + 1)))
             self._lost.append(set())
         for rank, (tail, lost) in enumerate(zip(self._tails, self._lost, strict=True)):
@@ -61,9 +61,9 @@ class FirstRankOutput:
     """Copies what rank 0 prints while its log grows; where that has died, what the next rank prints
     from the line about the loss on, and so forth."""
 
-    def __init__(self, folder: Path, ranks: int, output: Output) -> None:
+    def __init__(self, folder: Path, output: Output) -> None:
         """folder: of the logs, and of the notes of how processes have ended."""
-        self._folder, self._ranks, self._output = folder, ranks, output
+        self._folder, self._output = folder, output
         self._read = [0]
         """Bytes read of the log of each rank."""
         self._are_shown = {0}
@@ -71,7 +71,7 @@ class FirstRankOutput:
 
     def copy_new(self) -> bool:
         """Copy what was added since the last call, and return whether there was anything."""
-        while len(self._read) < self._ranks and has_failed(self._folder, len(self._read) - 1):
+        while has_failed(self._folder, len(self._read) - 1):
             self._read.append(0)
         return sum(self._copy(rank) for rank in range(len(self._read))) > 0
 

@@ -1,37 +1,60 @@
-"""A program on new ranks: a log a rank, the output or the events of the first shown live, the end
-judged and recorded.
+"""A program on new ranks: a log a rank, the output or the events of the first shown live, the ranks
+watched and ended where they must be, the end judged and recorded.
+
+This process imports neither torch nor MPI, so it answers at once and outlives whatever happens to
+the ranks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
+import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from phalanx.errors import JobLostError, UserError
 from phalanx.jobs import rank_log, run_python
 from phalanx.jobs.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.jobs.binding import OWN_POOLS, THREAD_POOLS, thread_variables
+from phalanx.jobs.collector import Collector, marked
 from phalanx.jobs.command import Command, local_commands, memory_variables, mpi_job
 from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.elsewhere import end_elsewhere
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail, Output
-from phalanx.jobs.follow import follow
 from phalanx.jobs.incomplete import read_incomplete, report_incomplete
 from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.job import DEFAULT_STOP_S, Job
+from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.listening import is_listening
 from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge
-from phalanx.jobs.record import close_running, closed_on_error, end_record, outcome_of
+from phalanx.jobs.patience import Patience
+from phalanx.jobs.rank_end import read_failures
+from phalanx.jobs.record import RUN_DIR, close_running, closed_on_error, end_record, outcome_of
+from phalanx.jobs.state_clock import StateClock
+from phalanx.jobs.stray_daemon import FROZEN_S
+from phalanx.jobs.survival import SPARES
 from phalanx.records.events import Event
 from phalanx.records.files import read_run, record_file
-from phalanx.records.schema import Outcome, Run
-from phalanx.records.wait_reports import WAIT_REPORTS
+from phalanx.records.schema import Run
+from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
+
+POLL_INTERVAL_S = 0.1
+START_S = 600.0
+"""Minimum time for ranks to start: imports alone may take minutes on a slow network file system."""
+SLOW_START_S = 20.0
+"""Time after which a line says that no rank has begun."""
+FAILED_S = 4.0
+"""Time for a launcher to end by itself after a rank has failed: it never does without the
+connection to a node."""
+LOST_GRACE_S = 1.0
+"""Time for the processes of a launcher that does not."""
 
 
 def program_words(words: Sequence[str]) -> list[str]:
@@ -51,101 +74,266 @@ def program_words(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def launch_program(
-    folder: Path,
-    words: Sequence[str],
-    *,
-    ranks: int,
-    threads: int | None,
-    mpi: MpiInstallation | None,
-    output: Output | None = None,
-    show: Callable[[list[Event]], None] | None = None,
-    environment: Mapping[str, str] = MappingProxyType({}),
-    survive: bool = False,
-    patience_s: float | None = None,
-    silent_s: float = math.inf,
-    check: Callable[[], None] = lambda: None,
-    grace_s: float | None = DEFAULT_STOP_S,
-    keeps_record: bool = False,
-) -> list[int]:
-    """Run `words` on new ranks until they have ended; none of their processes is left then.
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A program on ranks of its own, and what is done about those that fail, die or are late."""
 
-    folder: for a log a rank and for records, new or with the record of a run that begins.
-    threads: of each rank, unless the user has set them; None: by the cores of its node, where that
-    is another one. mpi: None for processes without a launcher.
-    output: takes the output of rank 0 while it grows, or of the first that is left. show: takes
-    their new events; called often, also without any. environment: added to ours.
-    survive: the others go on when a rank dies. patience_s: a rank that keeps others waiting for
-    longer is killed. silent_s: timeout without anything new of rank 0, once it has begun.
-    check: called again and again while the ranks run; what it raises ends them.
-    grace_s: for ranks that listen to save and stop after SIGTERM; None: it ends them.
-    keeps_record: every rank writes records, which decide how the run has ended, and the run's own
-    record is this process's to close.
-    Returns: the ranks that died, of a job with `survive` that the others have brought to its end.
-    Raises: RunFailedError, which names the rank that failed first and shows the end of its log;
+    words: Sequence[str]
+    ranks: int
+    """Number of ranks that compute."""
+    spares: int = 0
+    """Number of ranks beside them that wait to take the places of those that die."""
+    threads: int | None
+    """Threads of each rank, unless the user has set them; None: by the cores of its node, where
+    that is another one."""
+    mpi: MpiInstallation | None
+    """None: processes without a launcher."""
+    output: Output | None = None
+    """Takes the output of rank 0 while it grows, or of the first that is left."""
+    show: Callable[[list[Event]], None] | None = None
+    """Takes the new events of that rank; called often, also without any."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the ranks, added to ours."""
+    survive: bool = False
+    """The others go on when a rank dies."""
+    patience_s: float | None = None
+    """Seconds for which a rank may keep the others waiting before it is killed."""
+    silent_s: float = math.inf
+    """Timeout without anything new of rank 0, once it has begun."""
+    check: Callable[[], None] = lambda: None
+    """Called again and again while the ranks run; what it raises ends them."""
+    grace_s: float | None = DEFAULT_STOP_S
+    """Seconds for ranks that listen to save and stop after SIGTERM; None: it ends them."""
+    keeps_record: bool = False
+    """Every rank writes records, which decide how the run has ended, and the run's own record is
+    this process's to close."""
+
+    @property
+    def num_processes(self) -> int:
+        """Number of ranks, those that wait included."""
+        return self.ranks + self.spares
+
+    @property
+    def nodes(self) -> Allocation:
+        """Nodes of the ranks."""
+        return THIS_MACHINE if self.mpi is None else allocation(os.environ)
+
+    def run(self, folder: Path) -> list[int]:
+        """Run the program until all ranks have ended; none of their processes is left then.
+
+        folder: for a log a rank and for records, new or with the record of a run that begins.
+        Returns: the ranks that died, of a job with `survive` that the others have brought to its
+            end.
+        Raises: RunFailedError, which names the rank that failed first and shows the end of its log;
             UserError of the same words where that one ended with the exit code of bad input.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        shown = None if self.output is None else FirstRankOutput(folder, self.output)
+        tail = None if self.show is None else FirstRankTail(folder)
+        slow_start = SlowStart(folder, self.nodes)
+
+        def update() -> bool:
+            slow_start.tell()
+            self.check()
+            has_said = shown is not None and shown.copy_new()
+            if tail is None or self.show is None:
+                return has_said
+            events = list(tail.read_new())
+            self.show(events)
+            return bool(events) or tail.was_touched() or has_said
+
+        with closed_on_error(folder, Run):
+            ending, job = self._follow(folder, update)
+        if shown is not None:
+            shown.copy_new()
+        return self._close(folder, self._judge(folder, ending, job), job)
+
+    def _follow(self, folder: Path, update: Callable[[], bool]) -> tuple[JobExit, Job]:
+        """Start the processes and wait for them, once more where the launcher has ended by a fault
+        of its own before any rank began; return how they ended, and the job that has."""
+        commands, nodes = self._commands(folder), self.nodes
+        for is_second in (False, True):
+            with started(commands, folder, nodes) as job:
+                if self.grace_s is not None:
+                    job.stop_on_termination(
+                        lambda: self.keeps_record or is_listening(folder),
+                        self.grace_s,
+                        has_launcher=self.mpi is not None,
+                    )
+                ending = watch(job, self, folder, update)
+                if ending.exit_code is None and not ending.silent_s:
+                    job.end(LOST_GRACE_S)
+            if is_second or not has_not_started(folder, ending.exit_code):
+                break
+            print(
+                "phalanx: Open MPI's launcher failed before any rank began, and is started once "
+                f"more; its words: {folder / LAUNCHER_LOG}",
+                file=sys.stderr,
+            )
+        remove_reports(folder)
+        return ending, job
+
+    def _commands(self, folder: Path) -> list[Command]:
+        """Return the processes to start: the launcher of the ranks, or every rank."""
+        here = str(folder.absolute())
+        # Not from the folder at hand: a user's json.py there would be imported.
+        program = [sys.executable, "-P", "-m", rank_log.__name__, here, *self.words]
+        ranks, environ = self.num_processes, os.environ
+        if self.mpi is not None:
+            cores, survive = usable_cores(), self.survive
+            commands = [
+                mpi_job(self.mpi, ranks, program, cores=cores, environ=environ, survive=survive)
+            ]
+        elif ranks == 1:
+            commands = [Command(words=tuple(program))]
+        else:
+            commands = local_commands(ranks, program, environ=environ)
+        added = {
+            **_process_variables(self.threads),
+            **({} if self.keeps_record else {RUN_DIR: here}),
+            **({SPARES: str(self.spares)} if self.spares else {}),
+            **self.environment,
+            WAIT_REPORTS: "" if self.patience_s is None else here,
+        }
+        return [replace(each, environment={**each.environment, **added}) for each in commands]
+
+    def _judge(self, folder: Path, ending: JobExit, job: Job) -> Verdict:
+        """Judge how the job has ended, and end what a failed one has left on other nodes."""
+        nodes, ranks = self.nodes, self.num_processes
+        if not nodes.has_others:
+            return judge(folder, ranks, ending, survive=self.survive)
+        placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
+        names = [node.name for node, here in placed for _ in range(here)]
+        known = RankNodes(hosts=dict(enumerate(names)))
+        verdict = judge(folder, ranks, ending._replace(nodes=known), survive=self.survive)
+        if verdict.outcome.status != "failed":
+            return verdict
+        known = known._replace(lost=end_elsewhere(nodes, job.token))
+        return judge(folder, ranks, ending._replace(nodes=known), survive=self.survive)
+
+    def _close(self, folder: Path, verdict: Verdict, job: Job) -> list[int]:
+        """Close the run's record as far as no rank has, and return the ranks that were lost; raises
+        as `run`."""
+        error, outcome = verdict.error, verdict.outcome
+        if isinstance(error, JobLostError) and (stopped := job.cut_short(error)) is not None:
+            error, outcome = stopped, outcome_of(stopped)
+        if error is not None:
+            close_running(folder, Run, outcome, over=("failed",) if verdict.is_known else ())
+            raise error
+        # Rank 0, which keeps its program's record, may be among the lost.
+        if self.keeps_record or outcome.lost:
+            outcome = read_incomplete(outcome, folder, self.num_processes)
+        if self.keeps_record:
+            end_record(folder, Run, outcome)
+        elif outcome.lost:
+            close_running(folder, Run, outcome)
+        if record_file(folder, Run).exists():
+            report_incomplete(read_run(folder).outcome)
+        return outcome.lost
+
+
+def watch(job: Job, launch: Launch, folder: Path, update: Callable[[], bool]) -> JobExit:
+    """Wait until the job has ended, its launcher is found frozen, or its ranks have written no
+    records for too long.
+
+    update: shows new records, and returns whether there were any.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    added = {
-        **_process_variables(threads),
-        **environment,
-        WAIT_REPORTS: "" if patience_s is None else str(folder.absolute()),
-    }
-    commands = [
-        replace(command, environment={**command.environment, **added})
-        for command in _commands(folder, words, ranks, mpi, survive=survive)
-    ]
-    nodes = THIS_MACHINE if mpi is None else allocation(os.environ)
-    shown = None if output is None else FirstRankOutput(folder, ranks, output)
-    tail = None if show is None else FirstRankTail(folder, ranks)
+    heard_at, limit_s = time.monotonic(), max(launch.silent_s, START_S)
+    failed_at: float | None = None
+    has_launcher, survive, frozen = launch.mpi is not None, launch.survive, StateClock()
+    early_death = EarlyDeath(folder, launch.num_processes) if survive else None
+    patience_s, nodes = launch.patience_s, launch.nodes
+    patience = None if patience_s is None else Patience(folder, patience_s, job.token, nodes)
+    while (exit_code := job.poll()) is None:
+        now = time.monotonic()
+        if patience is not None:
+            patience.check()
+        if update():
+            heard_at, limit_s = now, launch.silent_s
+        elif now - heard_at > limit_s:
+            return JobExit(None, silent_s=limit_s)
+        stopped = job.stopped() if has_launcher else ()
+        if frozen.see(stopped or None, now) > FROZEN_S:
+            return JobExit(None, reason=_frozen_text(stopped))
+        if early_death is not None and (reason := early_death.why()):
+            return JobExit(None, reason=reason)
+        if failed_at is None and has_launcher and must_end(folder, survive=survive):
+            failed_at = now
+        if failed_at is not None and now > failed_at + FAILED_S:
+            return JobExit(None)
+        time.sleep(POLL_INTERVAL_S)
+    with contextlib.suppress(OSError, ValueError):  # a rank that died may have torn its records
+        update()
+    reason = early_death.why(is_over=True) if early_death is not None and exit_code else ""
+    return JobExit(exit_code, reason=reason)
 
-    def update() -> bool:
-        check()
-        has_said = shown is not None and shown.copy_new()
-        if tail is None or show is None:
-            return has_said
-        events = list(tail.read_new())
-        show(events)
-        return bool(events) or tail.was_touched() or has_said
 
-    with closed_on_error(folder, Run):
-        ending, job = follow(
-            commands,
-            folder,
-            nodes,
-            update,
-            ranks=ranks,
-            has_launcher=mpi is not None,
-            survive=survive,
-            silent_s=silent_s,
-            patience_s=patience_s,
-            grace_s=grace_s,
-            listens=lambda: keeps_record or is_listening(folder),
+def _frozen_text(launchers: Sequence[int]) -> str:
+    pids = ", ".join(map(str, launchers))
+    return (
+        f"the launcher (process {pids} on {socket.gethostname()}) was stopped for {FROZEN_S:g} s "
+        "(SIGSTOP), and was ended with its ranks"
+    )
+
+
+class SlowStart:
+    """A line on what a job waits for whose ranks do not begin, on other nodes."""
+
+    def __init__(self, folder: Path, nodes: Allocation) -> None:
+        self._folder, self._nodes = folder, nodes
+        self._tells_at = time.monotonic() + SLOW_START_S if nodes.has_others else math.inf
+
+    def tell(self) -> None:
+        if time.monotonic() < self._tells_at:
+            return
+        self._tells_at = math.inf
+        if any(self._folder.glob("rank-*")):
+            return
+        hosts = ",".join(node.name for node in self._nodes.nodes)
+        print(
+            f"phalanx: no rank has begun for {SLOW_START_S:g} s: waiting for nodes, whose logins "
+            "may be slow or whose ports a firewall may close; it is examined by phalanx doctor "
+            f"--hosts {hosts}",
+            file=sys.stderr,
+            flush=True,
         )
-    if shown is not None:
-        shown.copy_new()
-    verdict = _judge(folder, ranks, ending, nodes, job, survive=survive)
-    return _close(folder, verdict, ranks, job, keeps_record=keeps_record)
 
 
-def _commands(
-    folder: Path, words: Sequence[str], ranks: int, mpi: MpiInstallation | None, *, survive: bool
-) -> list[Command]:
-    """Return the processes to start: the launcher of the ranks, or every rank."""
-    # Not from the folder at hand: a user's json.py there would be imported.
-    program = [sys.executable, "-P", "-m", rank_log.__name__, str(folder.absolute()), *words]
-    if mpi is not None:
-        cores = usable_cores()
-        return [mpi_job(mpi, ranks, program, cores=cores, environ=os.environ, survive=survive)]
-    if ranks == 1:
-        return [Command(words=tuple(program))]
-    return local_commands(ranks, program, environ=os.environ)
+def must_end(folder: Path, *, survive: bool) -> bool:
+    """Return whether the job must end soon: a rank has failed, and its launcher may not end the
+    others, such as one without its daemon. With `survive` it need not for those that died."""
+    return any(failure.exit_code >= 0 or not survive for failure in read_failures(folder))
+
+
+@contextlib.contextmanager
+def started(commands: Sequence[Command], folder: Path, nodes: Allocation) -> Iterator[Job]:
+    """Start the processes of a job and end them with the block; all records are then in
+    `folder`."""
+    if not nodes.has_others:
+        with Job.start(commands, folder / LAUNCHER_LOG) as local:
+            yield local
+        return
+    collector = Collector(folder)
+    job: Job | None = None
+    try:
+        with marked(folder, collector.key) as variables:
+            there = [replace(c, environment={**c.environment, **variables}) for c in commands]
+            with Job.start(there, folder / LAUNCHER_LOG, output=collector.output) as running:
+                job = running
+                collector.release()
+                yield job
+    except BaseException:
+        if job is not None:
+            end_elsewhere(nodes, job.token)
+        raise
+    finally:
+        collector.wait()
 
 
 def _process_variables(threads: int | None) -> dict[str, str]:
     """Return the variables of a rank's threads, memory and output that the user has not set.
 
-    threads: as of `launch_program`.
+    threads: as of `Launch`.
     """
     wanted = {
         **thread_variables(threads, os.environ),
@@ -155,50 +343,3 @@ def _process_variables(threads: int | None) -> dict[str, str]:
     if wanted.get(OWN_POOLS):
         wanted[OWN_POOLS] = " ".join(name for name in THREAD_POOLS if name not in os.environ)
     return {name: value for name, value in wanted.items() if name not in os.environ}
-
-
-def _judge(
-    folder: Path, ranks: int, ending: JobExit, nodes: Allocation, job: Job, *, survive: bool
-) -> Verdict:
-    """Judge how a job has ended, and end what a failed one has left on other nodes."""
-    if not nodes.has_others:
-        return judge(folder, ranks, ending, survive=survive)
-    placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
-    names = [node.name for node, here in placed for _ in range(here)]
-    known = RankNodes(hosts=dict(enumerate(names)))
-    verdict = judge(folder, ranks, ending._replace(nodes=known), survive=survive)
-    if verdict.outcome.status != "failed":
-        return verdict
-    known = known._replace(lost=end_elsewhere(nodes, job.token))
-    return judge(folder, ranks, ending._replace(nodes=known), survive=survive)
-
-
-def _close(
-    folder: Path, verdict: Verdict, ranks: int, job: Job, *, keeps_record: bool
-) -> list[int]:
-    """Close the run's record as far as no rank has, and return the ranks that were lost; raises as
-    `launch_program`."""
-    error, outcome = verdict.error, verdict.outcome
-    if isinstance(error, JobLostError) and (stopped := job.cut_short(error)) is not None:
-        error, outcome = stopped, outcome_of(stopped)
-    if error is not None:
-        close_running(folder, Run, outcome, over=("failed",) if verdict.is_known else ())
-        raise error
-    if keeps_record or outcome.lost:  # rank 0, which keeps its program's, may be among them
-        outcome = read_incomplete(outcome, folder, ranks)
-    if keeps_record:
-        end_record(folder, Run, outcome)
-    elif outcome.lost:
-        close_running(folder, Run, outcome)
-    if record_file(folder, Run).exists():
-        report_incomplete(read_run(folder).outcome)
-    return outcome.lost
-
-
-def check_completed(folder: Path) -> None:
-    """Raises: JobLostError where ranks that the launcher calls successful have begun a run, and
-    have not written down its end."""
-    if record_file(folder, Run).exists() and read_run(folder).outcome.status == "running":
-        error = "the launcher reported success, and the run has not written down its end"
-        close_running(folder, Run, Outcome(status="failed", error=error))
-        raise JobLostError(f"{error}\n  output of the ranks: {folder / 'rank-*.log'}")

@@ -3,71 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from phalanx.errors import JobLostError
 from phalanx.jobs.allocation import allocation, max_local_ranks
 from phalanx.jobs.binding import pool_threads
 from phalanx.jobs.cores import usable_cores
-from phalanx.jobs.first_rank import Output
-from phalanx.jobs.installation import MpiInstallation
-from phalanx.jobs.job import DEFAULT_STOP_S
-from phalanx.jobs.launch_program import check_completed, launch_program
+from phalanx.jobs.launch_program import Launch
+from phalanx.jobs.record import close_running
 from phalanx.jobs.restarts import RESTART, Attempt, Resumption
-from phalanx.jobs.survival import SPARES
 from phalanx.records.files import read_run, record_file
 from phalanx.records.progress import newest_saved
-from phalanx.records.schema import Run
+from phalanx.records.schema import Outcome, Run
 
 
 @dataclass(kw_only=True)
 class ProgramJob:
     """A program of the user's on ranks that `phalanx launch` starts."""
 
-    words: Sequence[str]
-    threads: int | None
-    """Threads of each rank; None: by the variable of a thread pool, or the cores of its node."""
-    mpi: MpiInstallation | None
-    output: Output
-    """Takes that of rank 0."""
-    environment: Callable[[Path], Mapping[str, str]]
-    """Variables of ranks whose folder that is."""
-    survive: bool = False
-    spares: int = 0
-    """Ranks beside the others that wait to take the places of those that die."""
-    patience_s: float | None = None
-    """Seconds for which a rank may keep the others waiting."""
-    grace_s: float = DEFAULT_STOP_S
-    """Seconds for ranks that listen to save and stop after SIGTERM."""
+    launch: Launch
+    """First start; None for its threads: by the variable of a thread pool, or the cores of a rank's
+    node."""
     is_supervised: bool = False
     """True if the run's own record decides that it has ended well."""
-    check: Callable[[], None] = lambda: None
-    """Called again and again while they run; what it raises ends them."""
     _checkpoint: Path | None = None
 
     def start(self, attempt: Attempt) -> list[int]:
-        """Run the ranks to their end; return those that died, as `launch_program`."""
-        environment = dict(self.environment(attempt.folder))
+        """Run the ranks to their end; return those that died, as `Launch.run`."""
+        environment = dict(self.launch.environment)
         if attempt.number:
             environment[RESTART] = str(attempt.number)
-        if self.spares:
-            environment[SPARES] = str(self.spares)
-        lost = launch_program(
-            attempt.folder,
-            self.words,
-            ranks=attempt.ranks + self.spares,
+        launch = replace(
+            self.launch,
+            ranks=attempt.ranks,
             threads=self._threads_of(attempt.ranks),
-            mpi=self.mpi,
-            output=self.output,
             environment=environment,
-            survive=self.survive,
-            patience_s=self.patience_s,
-            check=self.check,
-            grace_s=self.grace_s,
         )
+        lost = launch.run(attempt.folder)
         if self.is_supervised:
-            check_completed(attempt.folder)
+            _check_completed(attempt.folder)
         return lost
 
     def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
@@ -84,7 +59,7 @@ class ProgramJob:
         return Resumption(checkpoint, text, changed)
 
     def _threads_of(self, ranks: int) -> int | None:
-        nodes, asked = allocation(os.environ), self.threads or pool_threads(os.environ)
+        nodes, asked = allocation(os.environ), self.launch.threads or pool_threads(os.environ)
         if asked is not None or nodes.has_others:
             return asked
         return max(1, usable_cores() // max_local_ranks(ranks, nodes.slots))
@@ -104,3 +79,12 @@ def _changed(former: Attempt, ranks: int) -> str:
         f"{before}: global batches stay, and are cut into as many micro-batches: sums differ by "
         "rounding, and dropout draws other numbers"
     )
+
+
+def _check_completed(folder: Path) -> None:
+    """Raises: JobLostError where ranks that the launcher calls successful have begun a run, and
+    have not written down its end."""
+    if record_file(folder, Run).exists() and read_run(folder).outcome.status == "running":
+        error = "the launcher reported success, and the run has not written down its end"
+        close_running(folder, Run, Outcome(status="failed", error=error))
+        raise JobLostError(f"{error}\n  output of the ranks: {folder / 'rank-*.log'}")

@@ -45,6 +45,8 @@ def unused_folder(folder: Path) -> Path:
     return next(each for each in candidates if not record_file(each, Run).exists())
 
 
+RUN_DIR = "PHALANX_RUN_DIR"
+"""Variable of the ranks of a program: folder of the records, where the program names none."""
 COMMAND = "PHALANX_COMMAND"
 """Variable of the ranks of a program: the command that has started all of them."""
 

@@ -1,4 +1,4 @@
-"""Defaults of a program that whoever starts it may set: records, strategy, seed, rebalancing.
+"""Defaults of a program that whoever starts it may set: strategy, seed, rebalancing.
 
 `phalanx study scaling --program` runs one program in many ways by these; what the program itself
 gives is never changed.
@@ -10,9 +10,6 @@ import os
 from typing import Any
 
 from phalanx.errors import UserError
-
-RUN_DIR = "PHALANX_RUN_DIR"
-"""Folder of the records, where the program names none."""
 
 STRATEGY = "PHALANX_STRATEGY"
 """Strategy, where the program leaves it to `auto`."""

@@ -19,6 +19,7 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.incomplete import add_incomplete, report_incomplete
 from phalanx.jobs.orphan import JOB_VARIABLE
 from phalanx.jobs.record import (
+    RUN_DIR,
     begin_record,
     end_record,
     job_command,
@@ -46,7 +47,6 @@ from phalanx.records.last_collectives import DUMP_DIR, last_collectives_file
 from phalanx.records.schema import Outcome, Run
 from phalanx.records.spans import SpanRecorder, TracedRank, write_spans
 from phalanx.run.batch import LoopOptions, Position
-from phalanx.run.defaults import RUN_DIR
 from phalanx.run.options import Records, RunDescription
 from phalanx.run.recording import GatheredRecords, RunRecorder
 from phalanx.run.stop import Stopped, outcome_of

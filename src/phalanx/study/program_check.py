@@ -17,7 +17,7 @@ from rich.console import Console
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
-from phalanx.jobs.launch_program import launch_program, program_words
+from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
 from phalanx.records.watched import CHECK, CheckPlan, WatchedRank, read_watched
 from phalanx.report.program_check import (
@@ -30,7 +30,6 @@ from phalanx.report.program_check import (
     tolerance_of,
 )
 from phalanx.run import checked_program
-from phalanx.run.defaults import RUN_DIR
 
 SEED, OTHER_SEED = 1, 2
 """Seeds of NumPy, Python and the order of sets."""
@@ -96,20 +95,18 @@ class ProgramStarts:
         )
         began = time.monotonic()
         with contextlib.suppress(RunStoppedError):  # as the plan has it
-            launch_program(
-                folder,
-                [sys.executable, checked_program.__file__, *self._words],
+            Launch(
+                words=[sys.executable, checked_program.__file__, *self._words],
                 ranks=ranks,
                 threads=self._threads,
                 mpi=find_mpi(os.environ) if ranks > 1 else None,
                 output=io.BytesIO(),
                 environment={
                     CHECK: msgspec.json.encode(plan).decode(),
-                    RUN_DIR: str(folder),
                     "PYTHONHASHSEED": str(hash_seed),
                 },
                 check=lambda: self._live.draw(f"{time.monotonic() - began:3.0f} s  {doing}"),
-            )
+            ).run(folder)
         found = read_watched(folder, ranks)
         if found is None:
             raise NoRunError(

@@ -16,11 +16,11 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.allocation import allocation
 from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.installation import find_mpi
-from phalanx.jobs.launch_program import launch_program, program_words
+from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run
-from phalanx.run.defaults import RUN_DIR, SEED, STRATEGY
+from phalanx.run.defaults import SEED, STRATEGY
 from phalanx.study.epoch_lines import EpochLines, compiled_pattern
 from phalanx.study.planned import PlannedRun, environment_of
 from phalanx.study.program_config import ProgramConfig
@@ -50,7 +50,6 @@ class ProgramTraining(PlannedRun):
         config = self.config
         lines = EpochLines(config.epoch_pattern)
         environment = {
-            RUN_DIR: str(folder.absolute()),
             STRATEGY: config.strategy,
             SEED: str(config.seed),
             **dict.fromkeys(THREAD_POOLS, str(config.threads)),
@@ -58,15 +57,14 @@ class ProgramTraining(PlannedRun):
         with environment_of(self.environment), LiveLine(console, label) as live:
             nodes = allocation(os.environ)
             lines.on_line = live.draw
-            launch_program(
-                folder,
-                program_words(config.words),
+            Launch(
+                words=program_words(config.words),
                 ranks=config.ranks,
                 threads=config.threads,
                 mpi=None if config.strategy == "sequential" else find_mpi(os.environ),
                 output=lines,
                 environment=environment,
-            )
+            ).run(folder)
         if record_file(folder, Run).exists():
             return
         if config.epoch_pattern is None:

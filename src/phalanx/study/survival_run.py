@@ -13,12 +13,11 @@ from rich.console import Console
 
 from phalanx.errors import JobLostError, RunStoppedError
 from phalanx.jobs.installation import find_mpi
-from phalanx.jobs.launch_program import program_words
+from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.restarts import Attempt, Resumption, supervise
 from phalanx.jobs.survival import check_survival
-from phalanx.run.defaults import RUN_DIR
 from phalanx.run.fault_schedule import INJECT
 from phalanx.study.epoch_lines import EpochLines
 from phalanx.study.planned import PlannedRun, environment_of
@@ -106,18 +105,18 @@ class SurvivalRun(PlannedRun):
         lines = EpochLines(None)
         with environment_of({INJECT: self.faults}), LiveLine(console, label) as live:
             lines.on_line = live.draw
-            job = ProgramJob(
+            launch = Launch(
                 words=program_words(("-m", PROGRAM, text)),
+                ranks=self.ranks,
+                spares=self._num_spares,
                 threads=1,
                 mpi=find_mpi(os.environ),
                 output=lines,
-                environment=lambda own: {RUN_DIR: str(own.absolute())},
                 survive=way.survives,
-                spares=self._num_spares,
                 patience_s=self.patience_s if way.has_patience else None,
-                is_supervised=way.restarts,
             )
-            supervise(_Resumed(job), folder, self.ranks, RESTARTS_AN_HOUR if way.restarts else 0)
+            job = _Resumed(ProgramJob(launch=launch, is_supervised=way.restarts))
+            supervise(job, folder, self.ranks, RESTARTS_AN_HOUR if way.restarts else 0)
 
 
 class _Resumed:

@@ -17,11 +17,10 @@ from phalanx.checkpoints.folder import check_unlocked, readable_folders
 from phalanx.errors import UserError
 from phalanx.jobs.binding import thread_variables
 from phalanx.jobs.installation import MpiInstallation, find_mpi
-from phalanx.jobs.launch_program import launch_program
+from phalanx.jobs.launch_program import Launch
 from phalanx.jobs.live_line import LiveLine, bar
 from phalanx.jobs.record import closed_on_error
 from phalanx.jobs.restarts import Attempt, Resumption
-from phalanx.jobs.survival import SPARES
 from phalanx.jobs.temporary import job_folder
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.events import (
@@ -88,10 +87,10 @@ def run_job(
             raise obstacle
         with job_folder() as meeting, LiveLine(console, label) as line:
             progress = TrainingProgress(config)
-            launch_program(
-                folder,
-                [*program, str(folder.absolute())],
-                ranks=config.num_ranks + config.spares,
+            Launch(
+                words=[*program, str(folder.absolute())],
+                ranks=config.num_ranks,
+                spares=config.spares,
                 threads=config.threads,
                 mpi=mpi,
                 show=lambda events: line.show(progress, events),
@@ -102,7 +101,7 @@ def run_job(
                 check=check,
                 grace_s=config.grace_s if config.checkpoint_dir else None,
                 keeps_record=True,
-            )
+            ).run(folder)
 
 
 def _environment(config: TrainConfig, meeting: Path | None) -> dict[str, str]:
@@ -110,7 +109,7 @@ def _environment(config: TrainConfig, meeting: Path | None) -> dict[str, str]:
     threads = thread_variables(config.threads, os.environ)
     if meeting is not None:
         return {**threads, "PHALANX_RENDEZVOUS": str(meeting / "rendezvous")}
-    return {**threads, SPARES: str(config.spares)} if config.spares else threads
+    return threads
 
 
 def _mpi_for(config: TrainConfig) -> tuple[MpiInstallation | None, UserError | None]:

@@ -9,10 +9,25 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import THIS_MACHINE, Allocation, Node
 from phalanx.jobs.command import Command
-from phalanx.jobs.follow import SLOW_START_S, START_S, SlowStart, must_end, watch
+from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.job import Job
+from phalanx.jobs.launch_program import (
+    SLOW_START_S,
+    START_S,
+    Launch,
+    SlowStart,
+    must_end,
+    watch,
+)
 from phalanx.jobs.outcome import JobExit
 from phalanx.jobs.rank_end import RankEnd, note
+
+MPI = MpiInstallation(vendor="other", version="1", mpiexec=Path("mpiexec"), source="path")
+
+
+def launch(*, has_launcher: bool = True, silent_s: float = 40.0) -> Launch:
+    mpi = MPI if has_launcher else None
+    return Launch(words=[], ranks=1, threads=1, mpi=mpi, silent_s=silent_s)
 
 
 class Clock:
@@ -44,7 +59,7 @@ class EndedAt:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr("phalanx.jobs.follow.time", clock)
+    monkeypatch.setattr("phalanx.jobs.launch_program.time", clock)
     return clock
 
 
@@ -57,15 +72,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     ],
 )
 def test_ranks_that_fall_silent_are_given_up(
-    clock: Clock, heard_until_s: float, silent_s: float, ended_s: float
+    clock: Clock, tmp_path: Path, heard_until_s: float, silent_s: float, ended_s: float
 ) -> None:
     """After 84 s it was said that there was no progress for 40 s."""
     job = EndedAt(clock, at_s=10_000)
     ending = watch(
         job,  # type: ignore[arg-type]
+        launch(silent_s=silent_s),
+        tmp_path,
         lambda: clock.now < heard_until_s,
-        silent_s=silent_s,
-        has_launcher=True,
     )
     assert ending == JobExit(None, silent_s=ended_s - heard_until_s)
     assert clock.now == pytest.approx(ended_s, abs=1)
@@ -92,24 +107,26 @@ def test_a_line_tells_that_no_rank_has_begun_elsewhere(
 
 
 @pytest.mark.parametrize("has_launcher", [True, False])
-def test_torn_records_do_not_hide_how_it_ended(clock: Clock, has_launcher: bool) -> None:
+def test_torn_records_do_not_hide_how_it_ended(
+    clock: Clock, tmp_path: Path, has_launcher: bool
+) -> None:
     def update() -> bool:
         if clock.now >= 5:
             raise UserError("rank-0.jsonl line 7 is not a record")
         return True
 
-    job = EndedAt(clock, at_s=5)
-    ending = watch(job, update, silent_s=40, has_launcher=has_launcher)  # type: ignore[arg-type]
+    job, started = EndedAt(clock, at_s=5), launch(has_launcher=has_launcher)
+    ending = watch(job, started, tmp_path, update)  # type: ignore[arg-type]
     assert ending == JobExit(1), "not of silence"
 
 
 def test_a_launcher_that_is_stopped_is_given_up_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phalanx.jobs.follow.FROZEN_S", 0.5)
+    monkeypatch.setattr("phalanx.jobs.launch_program.FROZEN_S", 0.5)
     command = Command(words=("sh", "-c", "echo $$; kill -STOP $$; sleep 60"))
     with Job.start([command], tmp_path / "log") as job:
-        ending = watch(job, lambda: False, silent_s=40, has_launcher=True)
+        ending = watch(job, launch(), tmp_path, lambda: False)
         pid, host = (tmp_path / "log").read_text().strip(), socket.gethostname()
         assert ending.exit_code is None
         assert f"the launcher (process {pid} on {host}) was stopped for 0.5 s" in ending.reason
@@ -121,10 +138,10 @@ def test_a_launcher_that_goes_on_and_a_rank_that_is_stopped_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_launcher: bool, frozen_s: float
 ) -> None:
     """Ranks have `--patience`."""
-    monkeypatch.setattr("phalanx.jobs.follow.FROZEN_S", frozen_s)
+    monkeypatch.setattr("phalanx.jobs.launch_program.FROZEN_S", frozen_s)
     script = "(sleep 1; kill -CONT $$) & kill -STOP $$; exit 3"
     with Job.start([Command(words=("sh", "-c", script))], tmp_path / "log") as job:
-        ending = watch(job, lambda: False, silent_s=40, has_launcher=has_launcher)
+        ending = watch(job, launch(has_launcher=has_launcher), tmp_path, lambda: False)
     assert (ending.exit_code, ending.reason) == (3, "")
 
 
