@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli import forked
 from tests.cli.forked import Forks
 from tests.conftest import ONE_THREAD, PATIENCE
 
@@ -49,7 +50,7 @@ def _command(command: list[str], folder: Path, environment: Mapping[str, str]) -
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
     """One process that imports everything, whose forks are commands."""
-    with Forks() as made:
+    with forked.forks() as made:
         yield made
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import pkgutil
 import re
 import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType
 from typing import Any
+
+from phalanx import cli
+from tests.conftest import ONE_THREAD, forking
 
 PROGRAM = Path(__file__).parent / "programs" / "forked.py"
 WOULD_START = 77
@@ -33,60 +36,50 @@ class Done:
         return self.code == 2 and 1 <= len(lines) <= 4 and lines[0].startswith("phalanx: ")
 
 
+@dataclass(frozen=True)
 class Forks:
     """Runs commands, as another user where one is named."""
 
-    def __init__(self) -> None:
-        self._outputs = tempfile.TemporaryDirectory(prefix="forked-")
-        Path(self._outputs.name).chmod(0o755)
-        self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+    python: Path
 
     def run(
         self,
         *words: str,
         folder: Path,
-        user: int | None = None,
+        user: int = -1,
         stdout: str | None = None,
         timeout_s: float = 30.0,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> Done:
-        outputs = Path(self._outputs.name)
-        command = {
-            "words": words,
-            "folder": str(folder),
-            "user": user,
-            "stdout": stdout or str(outputs / "stdout"),
-            "stderr": str(outputs / "stderr"),
-            "timeout_s": timeout_s,
-            "environment": dict(environment or {}),
-        }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return Done(**json.loads(self._process.stdout.readline()))
+        with (
+            Path(stdout).open("w") if stdout else contextlib.nullcontext(subprocess.PIPE) as output
+        ):
+            try:
+                done = subprocess.run(
+                    [str(self.python), str(PROGRAM), str(user), *words],
+                    cwd=folder,
+                    env={**os.environ, "COLUMNS": "200", **ONE_THREAD, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    timeout=timeout_s,
+                )
+            except subprocess.TimeoutExpired as late:
+                return Done("overdue", str(late.stdout or ""), str(late.stderr or ""))
+        return Done(done.returncode, done.stdout or "", done.stderr)
 
-    def __enter__(self) -> Forks:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        self._process.stdout.close()
-        self._outputs.cleanup()
+@contextlib.contextmanager
+def forks() -> Iterator[Forks]:
+    """One process that imports everything, whose forks are commands."""
+    modules = [f"phalanx.cli.{module.name}" for module in pkgutil.iter_modules(cli.__path__)]
+    with (
+        tempfile.TemporaryDirectory(prefix="forking-") as folder,
+        forking(Path(folder), *modules, "phalanx.bench.io.job", "phalanx.report.page") as python,
+    ):
+        yield Forks(python)
 
 
 @dataclass(frozen=True)
