@@ -21,7 +21,8 @@ from phalanx.jobs.command import mpi_job
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
-from phalanx.jobs.record import RUNS, describe_environment
+from phalanx.jobs.record import RUNS
+from phalanx.records.environment import describe_environment
 from phalanx.records.files import write_atomically
 
 
@@ -62,7 +63,7 @@ def save(program: str, *, output: Path | None = None, **found: Any) -> None:
     document = {
         "command": shlex.join(["python", *sys.argv]),
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": msgspec.to_builtins(describe_environment(mpi)),
+        "environment": msgspec.to_builtins(describe_environment(mpi, cores=usable_cores())),
         **found,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

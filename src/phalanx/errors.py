@@ -1,4 +1,7 @@
-"""Errors that are shown to the user as a sentence instead of a traceback."""
+"""Errors that are shown to the user as a sentence instead of a traceback, and lines beside them."""
+
+import contextlib
+import sys
 
 
 class UserError(ValueError):
@@ -55,3 +58,9 @@ def was_interrupted(error: BaseException | None) -> bool:
             return True
         error = error.__context__
     return False
+
+
+def print_note(text: str) -> None:
+    """Print a line after `phalanx: ` on standard error, which may be closed, or on a full disk."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"phalanx: {text}", file=sys.stderr, flush=True)

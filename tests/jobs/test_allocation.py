@@ -11,6 +11,7 @@ from phalanx.jobs.allocation import (
     FORMER_HOST_FILE,
     HOST_FILE,
     HOSTS,
+    Allocation,
     Node,
     allocation,
     check_ranks,
@@ -19,10 +20,8 @@ from phalanx.jobs.allocation import (
     describe_unused_nodes,
     expand_names,
     is_this_machine,
-    max_local_ranks,
     parse_hosts,
     read_host_file,
-    slots_per_node,
     use_hosts,
 )
 
@@ -53,7 +52,7 @@ def test_slots(environ, slots, tmp_path: Path) -> None:
                 file.write_text(text)
             text = str(file)
         found[name] = text
-    assert slots_per_node(found) == slots
+    assert allocation(found).slots == slots
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,8 @@ def test_slots(environ, slots, tmp_path: Path) -> None:
     ],
 )
 def test_the_fullest_node(ranks: int, slots: list[int], local: int) -> None:
-    assert max_local_ranks(ranks, slots) == local
+    nodes = tuple(Node(f"n{number}", here) for number, here in enumerate(slots))
+    assert Allocation(nodes, "").max_local_ranks(ranks) == local
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_hosts_come_before_an_allocation(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--ranks 5: --hosts has 3 slots: a:2, b:1; name more"):
         check_ranks(5, environ)
     assert found.describe(5) == "5 ranks on a, b (--hosts)"
-    assert found.placed(5) == [3, 2]
+    assert found.used(5) == [("a", 3), ("b", 2)]
     file = tmp_path / "hosts"
     file.write_text("n0 slots=2\nn1:3\n")
     use_hosts(None, file, environ)

@@ -14,7 +14,7 @@ from phalanx.jobs import collector as collector_module
 from phalanx.jobs import rank_log
 from phalanx.jobs.collector import SATURATED, Collector, Files
 from phalanx.jobs.frames import FRAME_BYTES, MAX_DATA, Decoder, Frame, Packer, frames_of
-from phalanx.jobs.rank_end import read_ends
+from phalanx.jobs.rank_notes import read_ends
 from phalanx.jobs.relay import ORDER, Order, pause_s
 
 PROGRAM = """
@@ -217,4 +217,4 @@ def test_records_that_come_faster_than_they_are_taken_are_all_there(
     collector.wait()
     numbers = [line.split()[1] for line in (tmp_path / "rank-3.jsonl").read_text().splitlines()]
     assert numbers == [str(number) for number in range(500)]
-    assert capfd.readouterr().err.splitlines() == [SATURATED]
+    assert capfd.readouterr().err.splitlines() == [f"phalanx: {SATURATED}"]

@@ -4,8 +4,8 @@ import pytest
 
 from phalanx.jobs.cores import (
     CpuQuota,
-    affinity_cores,
-    cgroup_quota,
+    bound_cores,
+    cpu_quota,
     describe_crowding,
     memory_limit_bytes,
     shared_cores,
@@ -14,12 +14,12 @@ from phalanx.jobs.cores import (
 
 
 def quota_cores(folder, own_cgroup):
-    quota = cgroup_quota(folder, own_cgroup)
+    quota = cpu_quota(folder, own_cgroup)
     return None if quota is None else quota.cores
 
 
 def test_this_process_has_cores():
-    assert 1 <= usable_cores() <= affinity_cores()
+    assert 1 <= usable_cores() <= len(bound_cores())
 
 
 def test_a_line_tells_of_ranks_that_take_turns():

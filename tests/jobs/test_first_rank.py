@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail
-from phalanx.jobs.rank_end import RankEnd, note
 from phalanx.jobs.rank_log import log_file
+from phalanx.jobs.rank_notes import RankEnd, note
 from phalanx.records.events import Event, NoticeEvent, RecoveredEvent, ReplacedEvent
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.rank_texts import recovered_text, replaced_text

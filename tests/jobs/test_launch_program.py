@@ -20,7 +20,7 @@ from phalanx.jobs.launch_program import (
     watch,
 )
 from phalanx.jobs.outcome import JobExit
-from phalanx.jobs.rank_end import RankEnd, note
+from phalanx.jobs.rank_notes import RankEnd, note
 
 MPI = MpiInstallation(vendor="other", version="1", mpiexec=Path("mpiexec"), source="path")
 

@@ -24,7 +24,6 @@ from phalanx.jobs.memory_copies import (
     VALID,
     CopyPlan,
     check_copied,
-    check_copies,
     newest_copy,
 )
 from phalanx.jobs.node_copies import (
@@ -34,6 +33,7 @@ from phalanx.jobs.node_copies import (
     list_copies,
     remove_abandoned,
 )
+from phalanx.jobs.restarts import check_restarts
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.sequential import Sequential
 from phalanx.records.files import read_run
@@ -239,7 +239,7 @@ def test_copies_that_nobody_reads_or_makes_are_refused(
     every_s: float, restarts: int, strategy: str, saved: str | None, words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        check_copies(every_s, restarts)
+        check_restarts(restarts, every_s, {})
         check_copied(every_s, strategy, None if saved is None else Path(saved))
 
 

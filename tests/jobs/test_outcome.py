@@ -11,8 +11,8 @@ import pytest
 from phalanx.errors import EXIT_STOPPED, JobLostError, RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge
-from phalanx.jobs.rank_end import RankEnd, note
 from phalanx.jobs.rank_log import log_file
+from phalanx.jobs.rank_notes import RankEnd, note
 from phalanx.records.events import FinishedEvent, RecoveredEvent, StartedEvent, StoppedEvent
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
 from phalanx.records.schema import Failure, Outcome

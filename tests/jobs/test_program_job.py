@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.jobs import program_job
+from phalanx.jobs import binding
 from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.launch_program import Launch
 from phalanx.jobs.program_job import ProgramJob
@@ -21,7 +21,7 @@ def test_threads_of_a_rank(
         monkeypatch.delenv(name, raising=False)
     if hosts:
         monkeypatch.setenv("PHALANX_HOSTS", hosts)
-    monkeypatch.setattr(program_job, "usable_cores", lambda: 8)
+    monkeypatch.setattr(binding, "usable_cores", lambda: 8)
     found: list[int | None] = []
 
     def run(launch: Launch, folder: Path) -> list[int]:

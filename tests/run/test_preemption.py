@@ -14,7 +14,7 @@ import pytest
 from phalanx.checkpoints.find import find_newest
 from phalanx.checkpoints.folder import readable_folders
 from phalanx.errors import EXIT_STOPPED
-from phalanx.jobs.rank_end import read_ends
+from phalanx.jobs.rank_notes import read_ends
 from phalanx.records.files import read_run
 from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, forked_python
 

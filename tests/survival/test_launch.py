@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.jobs.rank_end import end_file
+from phalanx.jobs.rank_notes import end_file
 from phalanx.records.files import read_run, record_file
 from phalanx.records.schema import Run
 from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx, long

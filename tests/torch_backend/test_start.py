@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.jobs.cores import affinity_cores
+from phalanx.jobs.cores import bound_cores
 from phalanx.jobs.installation import find_mpi
 from tests.conftest import ONE_THREAD, Programs, Ranks, done, forked_python
 
@@ -193,7 +193,7 @@ def test_variables_of_torchrun_beside_mpi(
 
 @pytest.mark.mpi
 def test_bound_ranks_are_told_the_flag(ranks: Ranks, programs: Programs) -> None:
-    cores = affinity_cores()
+    cores = len(bound_cores())
     if cores == 1:
         pytest.skip("one core: binding leaves none idle")
     output = ranks.mpi(2, programs("start.py"), "bound")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from phalanx.jobs.binding import bound_cores
+from phalanx.jobs.cores import bound_cores
 from phalanx.torch_backend.threads import VARIABLES, share_cores
 
 CORES = len(bound_cores())

@@ -77,7 +77,7 @@ def test_threads_in_an_allocation_of_two_nodes(
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
     for name in THREAD_POOLS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("phalanx.train.run.usable_cores", lambda: 8)
+    monkeypatch.setattr("phalanx.jobs.binding.usable_cores", lambda: 8)
     monkeypatch.setattr("phalanx.train.run.cores_of_rank", lambda local, _: 8 // local)
     asked = TrainConfig.from_options(strategy=strategy, ranks=2, dataset="digits")
     assert complete(asked, launched)[0].threads == threads

@@ -13,7 +13,7 @@ from rich.console import Console
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.ranks import recorded_job, run_ranks
 from phalanx.errors import RunFailedError
-from phalanx.jobs.allocation import allocation, check_ranks, max_local_ranks
+from phalanx.jobs.allocation import allocation, check_ranks
 from phalanx.jobs.command import Command
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
@@ -41,7 +41,7 @@ def run_bench(
     """
     check_ranks(config.ranks, os.environ)
     mpi, nodes = find_mpi(os.environ), allocation(os.environ)
-    local_ranks = max_local_ranks(config.ranks, nodes.slots)
+    local_ranks = nodes.max_local_ranks(config.ranks)
     setting = BenchSetting(
         ranks=config.ranks,
         collectives=list(config.chosen_collectives),

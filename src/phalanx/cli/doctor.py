@@ -11,7 +11,7 @@ from rich.console import Console
 
 from phalanx.cli.console import Json
 from phalanx.cli.hosts import HostFile, Hosts
-from phalanx.doctor.checks import all_checks, checks_of_ranks
+from phalanx.doctor.checks import all_checks
 from phalanx.doctor.examine import Finding, examine
 from phalanx.doctor.mpi import has_other_nodes
 from phalanx.doctor.nodes.checks import check_ranks_together
@@ -85,7 +85,7 @@ def show_together(launched: Launched, data_root: Path | None, *, json_: bool) ->
 
     found = check_ranks_together(launched, RUNS, give_up)
     if found is not None:
-        local = checks_of_ranks(launched.local_world_size or 1, RUNS, data_root)
+        local = all_checks(launched.local_world_size or 1, RUNS, data_root, is_launched=True)
         show([*examine(local), *found], json_=json_)
 
 

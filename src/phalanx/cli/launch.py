@@ -17,11 +17,16 @@ from rich.console import Console
 
 from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
-from phalanx.cli.inject import Inject, take_injections
+from phalanx.cli.losses import (
+    LOSSES,
+    Inject,
+    MemoryCheckpointSeconds,
+    Restarts,
+    take_injections,
+)
 from phalanx.cli.preflight import Preflight, preflight_beside
-from phalanx.cli.restarts import LOSSES, MemoryCheckpointSeconds, Restarts
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
-from phalanx.errors import UserError
+from phalanx.errors import UserError, print_note
 from phalanx.jobs.allocation import allocation, check_ranks, use_hosts
 from phalanx.jobs.cores import describe_crowding, usable_cores
 from phalanx.jobs.detect import refuse_launcher
@@ -29,7 +34,6 @@ from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import DEFAULT_STOP_S
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.memory_copies import OPTION as COPIES_OPTION
-from phalanx.jobs.memory_copies import check_copies
 from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.record import COMMAND, RUN_DIR, default_folder, this_command
@@ -120,8 +124,7 @@ def launch(
     """
     check_patience(options.patience, survive=options.survive)
     check_spares(options.spares, options.ranks, survive=options.survive)
-    check_restarts(options.restarts, os.environ)
-    check_copies(options.memory_checkpoint_seconds, options.restarts)
+    check_restarts(options.restarts, options.memory_checkpoint_seconds, os.environ)
     if options.survive:
         check_survival(find_mpi(os.environ), os.environ)
     refuse_launcher("launch", os.environ)
@@ -195,8 +198,9 @@ def _examined(
     """Print which nodes are used, and have them examined, as `preflight_beside`."""
     nodes = allocation(os.environ)
     crowding = None if nodes.has_others else describe_crowding(ranks, usable_cores())
-    for line in filter(None, [nodes.nodes and nodes.describe(ranks), crowding]):
-        print(f"phalanx: {line}", file=sys.stderr)
+    where = nodes.describe(ranks) if nodes.nodes else None
+    for line in filter(None, [where, crowding]):
+        print_note(line)
     return preflight_beside(
         ranks,
         Console(stderr=True, soft_wrap=True, highlight=False),
@@ -247,15 +251,15 @@ def _check_for_job(**given: object) -> None:
 def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None:
     """Say without whom the job has come to its end, and where its records are."""
     if lost:
-        print(f"phalanx: {lost_text(lost)}", file=sys.stderr)
+        print_note(lost_text(lost))
     if record_file(folder, Run).exists():
-        print(f"phalanx: records of the run: phalanx report {folder}", file=sys.stderr)
+        print_note(f"records of the run: phalanx report {folder}")
         return
     why = "the program does not train by phalanx.start"
     if options.inject:
-        print(f"phalanx: --inject: no fault was injected: {why}", file=sys.stderr)
+        print_note(f"--inject: no fault was injected: {why}")
     if options.memory_checkpoint_seconds is not None:
-        print(f"phalanx: {COPIES_OPTION}: no copies were made: {why}", file=sys.stderr)
+        print_note(f"{COPIES_OPTION}: no copies were made: {why}")
 
 
 def _environment(*, rebalance: bool) -> dict[str, str]:

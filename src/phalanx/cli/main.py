@@ -17,6 +17,7 @@ from phalanx.errors import (
     RunStoppedError,
     StopTimeoutError,
     UserError,
+    print_note,
     was_interrupted,
 )
 from phalanx.jobs.streams import prepare_streams
@@ -54,8 +55,7 @@ def main(words: Sequence[str] | None = None) -> None:
             raise
         message = error_message(error)
         if message:
-            with contextlib.suppress(OSError):
-                print(f"phalanx: {message}", file=sys.stderr)
+            print_note(message)
         _silence_streams()
         sys.exit(exit_code)
 
@@ -89,6 +89,8 @@ def _exit_code(error: BaseException) -> int | None:
     """Return the exit code; None for a bug of Phalanx, whose traceback is shown."""
     if was_interrupted(error):
         return EXIT_INTERRUPTED
+    from cyclopts import CycloptsError  # takes long, as in `main`
+
     match error:
         case StopTimeoutError():
             return EXIT_INTERRUPTED
@@ -98,16 +100,10 @@ def _exit_code(error: BaseException) -> int | None:
             return EXIT_LOST
         case RunFailedError() | BrokenPipeError():
             return EXIT_RUN_FAILED
-        case UserError() | OSError() | UnicodeError():
+        case UserError() | OSError() | UnicodeError() | CycloptsError():
             return EXIT_BAD_INPUT
         case _:
-            return EXIT_BAD_INPUT if _is_usage_error(error) else None
-
-
-def _is_usage_error(error: BaseException) -> bool:
-    from cyclopts import CycloptsError
-
-    return isinstance(error, CycloptsError)
+            return None
 
 
 def _silence_streams() -> None:

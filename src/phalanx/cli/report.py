@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from phalanx.cli.console import new_console
+from phalanx.errors import print_note
 from phalanx.report.folder import newest_folder
 from phalanx.report.kinds import content_of
 from phalanx.report.page import write_page
@@ -53,7 +53,7 @@ def report(
     page = write_page(content, chosen, output)
     for row in content.data.runs:
         if row["status"] == "damaged":
-            print(f"phalanx: left out: {row['error'] or row['run']}", file=sys.stderr)
+            print_note(f"left out: {row['error'] or row['run']}")
     print(page)
     if open_:
         webbrowser.open(page.resolve().as_uri())

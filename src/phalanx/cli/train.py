@@ -12,14 +12,14 @@ from rich.console import Console
 from phalanx.cli.as_json import printed_run
 from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
-from phalanx.cli.inject import Inject, take_injections
-from phalanx.cli.preflight import Preflight, preflight_training
-from phalanx.cli.restarts import MemoryCheckpointSeconds, Restarts
+from phalanx.cli.losses import Inject, MemoryCheckpointSeconds, Restarts, take_injections
+from phalanx.cli.preflight import Preflight, preflight_beside
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
+from phalanx.data.datasets.catalog import DatasetChoice
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import use_hosts
 from phalanx.jobs.detect import Launched, detect, refuse_hosts
-from phalanx.jobs.memory_copies import check_copied, check_copies
+from phalanx.jobs.memory_copies import check_copied
 from phalanx.jobs.record import this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.records.files import read_run
@@ -66,8 +66,7 @@ def train(
 
         mpirun -n 4 phalanx train --model rnn --strategy mpi
     """
-    check_restarts(restarts, os.environ)
-    check_copies(memory_checkpoint_seconds, restarts)
+    check_restarts(restarts, memory_checkpoint_seconds, os.environ)
     use_hosts(hosts, hostfile, os.environ)
     config = options.config()
     check_copied(memory_checkpoint_seconds, config.strategy, config.checkpoint_dir)
@@ -92,8 +91,15 @@ def train(
     folder = folder_of(config)
     lines = [*where(config), choice.reason, *notices, title(config)]
     console.print("\n".join(lines), markup=False)
-    with preflight_training(config, choice, folder, console, is_wanted=preflight) as check:
-        assert config.ranks is not None, "complete() fills it in"
+    assert config.ranks is not None, "complete() fills it in"
+    with preflight_beside(
+        config.ranks,
+        console,
+        is_wanted=preflight and config.uses_mpi,
+        folders=[folder, config.checkpoint_dir],
+        files=_own_files(config),
+        data=[config.data, choice.folder if isinstance(choice, DatasetChoice) else None],
+    ) as check:
         command, kept = this_command(), f"records kept in {folder}"
         job = TrainingJob(asked=asked, config=config, command=command, console=console, check=check)
         try:
@@ -130,6 +136,13 @@ def _join(config: TrainConfig, launched: Launched, *, json_: bool) -> None:
     folder = run_guarded(config, launched, None)
     if launched.rank == 0 and folder is not None:
         _show_trace(config, folder, new_console())
+
+
+def _own_files(config: TrainConfig) -> list[Path]:
+    """Return the files of the user's own functions, such as `net.py` of `net.py:build`."""
+    names = (config.model, config.loss or "", str(config.options().get("tensor_plan") or ""))
+    places = [name.rpartition(":")[0] for name in names]
+    return [Path(place) for place in places if place.endswith(".py")]
 
 
 def _show_trace(config: TrainConfig, folder: Path, console: Console) -> None:

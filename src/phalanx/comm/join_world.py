@@ -17,7 +17,8 @@ from phalanx.jobs.allocation import (
     describe_unread_host_file,
     describe_unused_nodes,
 )
-from phalanx.jobs.binding import bound_cores, describe_binding, launcher_cores
+from phalanx.jobs.binding import describe_binding, launcher_cores
+from phalanx.jobs.cores import bound_cores
 from phalanx.jobs.detect import detect, detect_mpi
 
 

@@ -22,7 +22,7 @@ from phalanx.comm.select import VARIABLE, requested_algorithm
 from phalanx.errors import UserError
 from phalanx.jobs.cores import (
     CpuQuota,
-    affinity,
+    bound_cores,
     cpu_quota,
     last_level_cache_bytes,
     shared_cores,
@@ -87,7 +87,7 @@ def read_settings(
         host=socket.gethostname(),
         version=VERSION,
         protocol=getattr(module, "PROTOCOL", 0) if module is not None else None,
-        affinity=affinity(),
+        affinity=sorted(bound_cores()),
         quota=cpu_quota(),
         cache_bytes=last_level_cache_bytes(),
         link=(environ.get(LINK) or None) if link is None else str(link),

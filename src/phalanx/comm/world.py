@@ -42,7 +42,7 @@ from phalanx.comm.workers import refuse_worker
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect, how_to_start
 from phalanx.jobs.open_files import check_file_limit, raise_file_limit
-from phalanx.jobs.rank_end import note_joined
+from phalanx.jobs.rank_notes import note_joined
 from phalanx.jobs.survival import COLLECTIVES, check_components
 
 Object = TypeVar("Object")

@@ -24,29 +24,25 @@ def check_data(data_root: Path | None) -> list[Finding]:
 
 
 def all_checks(
-    ranks: int, runs: Path, data_root: Path | None, *, has_nodes: bool = False
+    ranks: int,
+    runs: Path,
+    data_root: Path | None,
+    *,
+    is_launched: bool = False,
+    has_nodes: bool = False,
 ) -> list[Check]:
     """Return all checks.
 
-    ranks: number to start on this machine; runs: folder of the runs. has_nodes: --hosts or an
-    allocation names other machines.
+    ranks: number to start on this machine, or that a launcher has started there (is_launched).
+    runs: folder of the runs. has_nodes: --hosts or an allocation names other machines.
     """
-    nodes = Check(name="nodes", run=lambda: check_nodes(runs), timeout_s=SURVEY_S + 30.0)
     mpi = Check(name="MPI", run=lambda: check_mpi(ranks), timeout_s=PROBE_TIMEOUT_S + 40.0)
-    return [*_checks(ranks, runs, data_root, [mpi]), *([nodes] if has_nodes else [])]
-
-
-def checks_of_ranks(local_ranks: int, runs: Path, data_root: Path | None) -> list[Check]:
-    """Return the checks of a machine on which a launcher has started the ranks."""
-    return _checks(local_ranks, runs, data_root, [])
-
-
-def _checks(ranks: int, runs: Path, data_root: Path | None, mpi: list[Check]) -> list[Check]:
+    nodes = Check(name="nodes", run=lambda: check_nodes(runs), timeout_s=SURVEY_S + 30.0)
     return [
         Check(name="Python", run=check_python),
         Check(name="PyTorch", run=check_torch, timeout_s=60.0),
         Check(name="GPU", run=check_gpu, timeout_s=60.0),
-        *mpi,
+        *([] if is_launched else [mpi]),
         Check(name="cores", run=lambda: check_cores(ranks)),
         Check(name="shared memory", run=lambda: check_shared_memory(ranks)),
         Check(name="open files", run=lambda: check_files(ranks)),
@@ -54,4 +50,5 @@ def _checks(ranks: int, runs: Path, data_root: Path | None, mpi: list[Check]) ->
         Check(name="data", run=lambda: check_data(data_root)),
         Check(name="report", run=check_report),
         Check(name="disk", run=lambda: check_disk(runs)),
+        *([nodes] if has_nodes else []),
     ]

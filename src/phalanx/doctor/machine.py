@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from phalanx.doctor.examine import Finding, ok, problem, warning
-from phalanx.jobs.cores import affinity_cores, usable_cores
+from phalanx.jobs.cores import bound_cores, usable_cores
 from phalanx.jobs.detect import detect
 from phalanx.jobs.leftovers import SHARED_MEMORY, abandoned_segments
 from phalanx.jobs.node_copies import abandoned_folders
@@ -22,7 +22,7 @@ _FULL_DISK_BYTES = 100 * MIB
 
 
 def check_cores(ranks: int) -> list[Finding]:
-    return [judge_cores(ranks, usable_cores(), affinity_cores(), os.cpu_count() or 1)]
+    return [judge_cores(ranks, usable_cores(), len(bound_cores()), os.cpu_count() or 1)]
 
 
 def judge_cores(ranks: int, usable: int, affinity: int, present: int) -> Finding:

@@ -53,14 +53,21 @@ def _describe_torch(installed: str) -> Finding:
 
 
 def check_report() -> list[Finding]:
-    absent = [name for name in REPORT_PACKAGES.values() if not _is_installed(name)]
+    absent, broken = list[str](), list[str]()
+    for module, name in REPORT_PACKAGES.items():
+        try:
+            version(name)
+            importlib.import_module(module)
+        except PackageNotFoundError:
+            absent.append(name)
+        except ImportError:
+            broken.append(name)
     if absent:
         detail = f"not drawn, nor studies made, without {', '.join(absent)}"
         return [warning("report", detail, "pip install 'phalanx[study]'")]
-    missing = [name for module, name in REPORT_PACKAGES.items() if not _can_import(module)]
-    if missing:
-        mend = f"pip install --force-reinstall {' '.join(missing)}"
-        return [problem("report", f"cannot be drawn without {', '.join(missing)}", mend)]
+    if broken:
+        mend = f"pip install --force-reinstall {' '.join(broken)}"
+        return [problem("report", f"cannot be drawn without {', '.join(broken)}", mend)]
     versions = ", ".join(f"{name} {version(name)}" for name in REPORT_PACKAGES.values())
     return [ok("report", versions)]
 
@@ -69,22 +76,6 @@ def release(version_text: str) -> tuple[int, ...]:
     """`2.13.0+cpu` → (2, 13, 0)."""
     found = re.match(r"\d+(\.\d+)*", version_text)
     return tuple(map(int, found[0].split("."))) if found else ()
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-def _can_import(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
 
 
 def check_gpu() -> list[Finding]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,18 +79,23 @@ class Allocation:
         count = f"{ranks} rank{'s' * (ranks != 1)}"
         if not self.nodes:
             return f"{count} on this machine"
-        used = [
-            node.name for node, here in zip(self.nodes, self.placed(ranks), strict=True) if here
-        ]
+        used = [name for name, _ in self.used(ranks)]
         shown = ", ".join(used[:8]) + (f" and {len(used) - 8} more" if len(used) > 8 else "")
         return f"{count} on {shown} ({self.source})"
 
-    def placed(self, ranks: int) -> list[int]:
-        """Return the number of `ranks` on each node; beyond the slots they are spread evenly."""
+    def used(self, ranks: int) -> list[tuple[str, int]]:
+        """Return the nodes on which `ranks` ranks run, each with how many; they fill slots node by
+        node, and are spread evenly where there are more."""
+        each, more = divmod(ranks, len(self.nodes) or 1)
+        placed = [each + (number < more) for number in range(len(self.nodes))]
         if ranks <= sum(self.slots):
-            return _placed(ranks, self.slots)
-        each, more = divmod(ranks, len(self.nodes))
-        return [each + (number < more) for number in range(len(self.nodes))]
+            ends = [min(ranks, end) for end in itertools.accumulate(self.slots, initial=0)]
+            placed = [end - begin for begin, end in itertools.pairwise(ends)]
+        return [(n.name, here) for n, here in zip(self.nodes, placed, strict=True) if here]
+
+    def max_local_ranks(self, ranks: int) -> int:
+        """Return the number of `ranks` on the fullest node."""
+        return max((here for _, here in self.used(ranks)), default=ranks)
 
 
 THIS_MACHINE = Allocation((), "this machine")
@@ -116,9 +122,14 @@ def granted(environ: Mapping[str, str]) -> Allocation:
     )
     found = (
         Allocation(_of_slurm(environ), f"Slurm job {slurm}", has_remote_start=True),
-        Allocation(_of_pbs(environ), f"PBS job {pbs}", needs_flags=True),
+        # A line of PBS_NODEFILE is a slot.
+        Allocation(
+            _counted(_lines(environ.get("PBS_NODEFILE"))), f"PBS job {pbs}", needs_flags=True
+        ),
         Allocation(_of_lsf(environ), f"LSF job {lsf}", needs_flags=True, has_remote_start=True),
-        Allocation(_of_host_file(environ), "the hostfile of MPI"),
+        Allocation(
+            _of_host_files(dict.fromkeys(map(environ.get, _HOST_FILES))), "the hostfile of MPI"
+        ),
     )
     return next((each for each in found if each.nodes), THIS_MACHINE)
 
@@ -160,7 +171,7 @@ def parse_hosts(text: str, source: str = "--hosts") -> tuple[Node, ...]:
         slots[found[1]] += int(found[2] or 1)
     if not slots:
         raise UserError(f"{source} names no host; {mend}")
-    return tuple(Node(name, number) for name, number in slots.items())
+    return _counted(slots)
 
 
 def use_hosts(hosts: str | None, hostfile: Path | None, environ: MutableMapping[str, str]) -> None:
@@ -178,28 +189,6 @@ def use_hosts(hosts: str | None, hostfile: Path | None, environ: MutableMapping[
         environ.update({HOSTS: found.hosts(), NAMED_BY: found.source})
 
 
-def slots_per_node(environ: Mapping[str, str]) -> list[int]:
-    """Return the slots on each node of the allocation; empty without one."""
-    return allocation(environ).slots
-
-
-def max_local_ranks(ranks: int, slots: Sequence[int]) -> int:
-    """Return the number of `ranks` on the fullest node, when slots are filled node by node."""
-    if not slots:
-        return ranks
-    if ranks > sum(slots):
-        return math.ceil(ranks / len(slots))
-    return max(_placed(ranks, slots))
-
-
-def _placed(ranks: int, slots: Sequence[int]) -> list[int]:
-    """Return the number of `ranks` on each node."""
-    placed: list[int] = []
-    for granted in slots:
-        placed.append(min(granted, ranks - sum(placed)))
-    return placed
-
-
 def describe_unread_host_file(
     num_nodes: int, ranks: int, library: str, environ: Mapping[str, str]
 ) -> str | None:
@@ -209,13 +198,13 @@ def describe_unread_host_file(
     """
     if not re.search(r"Open MPI v([5-9]|\d\d)", library) or HOST_FILE in environ:
         return None
-    slots = [node.slots for node in _of_host_files([environ.get(FORMER_HOST_FILE)])]
-    if sum(map(bool, _placed(ranks, slots))) <= num_nodes:
+    named = Allocation(_of_host_files([environ.get(FORMER_HOST_FILE)]), FORMER_HOST_FILE)
+    if len(named.used(ranks)) <= num_nodes:
         return None
     return (
-        f"{FORMER_HOST_FILE} names {len(slots)} hosts, but the {ranks} ranks are on {num_nodes}: "
-        f"{library} does not read it; set {HOST_FILE} to the same file and PRTE_MCA_plm_ssh_agent "
-        "to what OMPI_MCA_plm_rsh_agent says, or unset it"
+        f"{FORMER_HOST_FILE} names {len(named.nodes)} hosts, but the {ranks} ranks are on "
+        f"{num_nodes}: {library} does not read it; set {HOST_FILE} to the same file and "
+        "PRTE_MCA_plm_ssh_agent to what OMPI_MCA_plm_rsh_agent says, or unset it"
     )
 
 
@@ -226,7 +215,7 @@ def describe_unused_nodes(num_nodes: int, ranks: int, environ: Mapping[str, str]
     nodes means it.
     """
     nodes = allocation(environ)
-    wanted = sum(map(bool, nodes.placed(ranks))) if nodes.nodes else 0
+    wanted = len(nodes.used(ranks))
     if num_nodes > 1 or wanted < 2 or not nodes.needs_flags:
         return None
     text = f"{nodes.source} names {wanted} nodes for {ranks} ranks, but all are on one: the "
@@ -267,11 +256,6 @@ def _of_slurm(environ: Mapping[str, str]) -> tuple[Node, ...]:
     return tuple(map(Node, names, slots))
 
 
-def _slurm_cpus(environ: Mapping[str, str]) -> int:
-    """Return the CPUs of Slurm's allocation; 0 without one."""
-    return sum(per_node(environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
-
-
 def per_node(text: str) -> list[int]:
     """Parse the numbers that Slurm writes in short: `4(x2),3` for 4, 4 and 3."""
     words = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
@@ -297,20 +281,11 @@ def expand_names(text: str) -> list[str]:
     return names
 
 
-def _of_pbs(environ: Mapping[str, str]) -> tuple[Node, ...]:
-    """Count the lines of PBS_NODEFILE, one per slot."""
-    return tuple(Node(*item) for item in Counter(_lines(environ.get("PBS_NODEFILE"))).items())
-
-
 def _of_lsf(environ: Mapping[str, str]) -> tuple[Node, ...]:
     """Parse LSB_MCPU_HOSTS, such as `n0 4 n1 4`."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     pairs = zip(words[::2], words[1::2], strict=False)
     return tuple(Node(name, int(slots)) for name, slots in pairs if slots.isdecimal())
-
-
-def _of_host_file(environ: Mapping[str, str]) -> tuple[Node, ...]:
-    return _of_host_files(dict.fromkeys(environ.get(name) for name in _HOST_FILES))
 
 
 def _of_host_files(names: Iterable[str | None]) -> tuple[Node, ...]:
@@ -320,7 +295,12 @@ def _of_host_files(names: Iterable[str | None]) -> tuple[Node, ...]:
         for line in _lines(name):
             granted = re.search(r"(?:slots\s*=\s*|:)(\d+)", line)
             slots[re.split(r"[\s:]", line)[0]] += int(granted[1]) if granted else 1
-    return tuple(Node(*item) for item in slots.items())
+    return _counted(slots)
+
+
+def _counted(slots: Iterable[str] | Mapping[str, int]) -> tuple[Node, ...]:
+    """Return nodes by their slots, or by names of which each stands for a slot."""
+    return tuple(Node(*item) for item in Counter(slots).items())
 
 
 _HOST_LINE = re.compile(
@@ -358,7 +338,7 @@ def read_host_file(path: Path) -> tuple[Node, ...]:
         slots[found["name"]] += int(count)
     if not slots:
         raise UserError(f"--hostfile {path} names no host: one a line, `n0 slots=4` or `n0:4`")
-    return tuple(Node(*item) for item in slots.items())
+    return _counted(slots)
 
 
 def _lines(name: str | None) -> list[str]:
@@ -380,12 +360,12 @@ def check_ranks(ranks: int, environ: Mapping[str, str]) -> None:
             f"--ranks {ranks}: {nodes.source} has {slots} slot{'s' * (slots != 1)}: "
             f"{nodes.hosts().replace(',', ', ')}; name more slots or take fewer ranks"
         )
-    cpus = _slurm_cpus(environ)
+    cpus = sum(per_node(environ.get("SLURM_JOB_CPUS_PER_NODE", "")))  # 0 without Slurm
     if cpus and not nodes.is_named and not nodes.is_one_machine and ranks > max(slots, cpus):
         raise UserError(
             f"--ranks {ranks}: {nodes.source} has {slots} task{'s' * (slots != 1)} and {cpus} CPUs "
             f"on {len(nodes.nodes)} nodes: take fewer ranks, or ask for more: salloc "
             f"--nodes={len(nodes.nodes)} --ntasks-per-node={math.ceil(ranks / len(nodes.nodes))}"
         )
-    if max_local_ranks(ranks, nodes.slots) > MAX_LOCAL_RANKS:
+    if nodes.max_local_ranks(ranks) > MAX_LOCAL_RANKS:
         raise UserError(f"--ranks {ranks}: more than {MAX_LOCAL_RANKS} processes on a node")

@@ -8,6 +8,7 @@ where ranks or a node were lost after a checkpoint (`EXIT_LOST`), a number of ti
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import signal
@@ -17,6 +18,8 @@ from pathlib import Path
 from string import Template
 from textwrap import indent
 from typing import Literal
+
+import yaml
 
 from phalanx.errors import EXIT_LOST, EXIT_STOPPED, UserError
 
@@ -220,17 +223,11 @@ def _label(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return `text` as a string of YAML, of which control characters, too, are a part.
+    """Return `text` as a string of YAML in one line.
 
     Raises: UserError for bytes that are no text.
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise UserError(f"{text[-200:]!r} has bytes that are not UTF-8, which YAML cannot hold")
-    return f'"{"".join(map(_escaped, text))}"'
-
-
-def _escaped(character: str) -> str:
-    if character == "\n":
-        return "\\n"
-    is_plain = " " <= character <= "~" and character not in '"\\'
-    return character if is_plain else f"\\U{ord(character):08x}"
+    quoted: str = yaml.safe_dump(text, default_style='"', width=math.inf)
+    return quoted.removesuffix("\n")

@@ -6,8 +6,8 @@ import math
 import os
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 
-from phalanx.jobs.allocation import allocation
-from phalanx.jobs.cores import cpu_quota
+from phalanx.jobs.allocation import Allocation, allocation
+from phalanx.jobs.cores import bound_cores, cpu_quota, usable_cores
 from phalanx.jobs.detect import detect
 from phalanx.jobs.variables import launcher_process
 
@@ -25,17 +25,15 @@ _FLAGS = {  # by the library's name
 }
 
 
-def bound_cores() -> frozenset[int]:
-    """Return the cores that this process is bound to; empty if the system does not report them."""
-    return frozenset(_affinity(0))
-
-
 def launcher_cores(environ: Mapping[str, str]) -> int:
     """Return the number of cores that the launcher has for its ranks on this node; 0: unknown."""
     if "SLURM_CPUS_ON_NODE" in environ and "SLURM_STEP_ID" in environ:
         text = environ["SLURM_CPUS_ON_NODE"]
         return int(text) if text.isdecimal() else 0
-    return len(_affinity(launcher_process()))
+    try:
+        return len(os.sched_getaffinity(launcher_process()))
+    except OSError:
+        return 0
 
 
 def cores_of_rank(local_ranks: int, environ: Mapping[str, str]) -> int:
@@ -43,7 +41,7 @@ def cores_of_rank(local_ranks: int, environ: Mapping[str, str]) -> int:
 
     Cores that it is bound to are exclusive; those of the launcher are shared by all ranks.
     """
-    own = len(bound_cores()) or os.cpu_count() or 1
+    own = len(bound_cores())
     return max(1, min(own, _shared_cores(own, environ) // local_ranks))
 
 
@@ -60,6 +58,16 @@ def pool_threads(environ: Mapping[str, str]) -> int | None:
     """
     numbers = (environ.get(name, "").partition(",")[0].strip() for name in THREAD_POOLS)
     return next((int(number) for number in numbers if number.isdecimal() and int(number)), None)
+
+
+def threads_of_rank(ranks: int, nodes: Allocation) -> int | None:
+    """Return the compute threads of a rank that is about to be started: as many as a variable of
+    the user's says, or a share of this machine's cores; None: each rank finds its own, on other
+    nodes."""
+    asked = pool_threads(os.environ)
+    if asked is not None or nodes.has_others:
+        return asked
+    return max(1, usable_cores() // nodes.max_local_ranks(ranks))
 
 
 def thread_variables(threads: int | None, environ: Mapping[str, str]) -> dict[str, str]:
@@ -82,7 +90,7 @@ def use_own_cores(environ: MutableMapping[str, str]) -> int | None:
         return None
     launched = detect(environ)
     local_ranks = (launched.local_world_size if launched else None) or 1
-    if local_ranks > _shared_cores(len(bound_cores()) or os.cpu_count() or 1, environ):
+    if local_ranks > _shared_cores(len(bound_cores()), environ):
         environ.update(OPEN_MPI_YIELDS | INTEL_MPI_YIELDS | dict(environ))
     pools = environ.pop(OWN_POOLS).split()
     threads = cores_of_rank(local_ranks, environ)
@@ -113,10 +121,3 @@ def _flag(library: str, environ: Mapping[str, str]) -> str:
         return "srun --cpus-per-task=N, or srun --cpu-bind=none"
     found = (flag for name, flag in _FLAGS.items() if name in library)
     return next(found, "start them without binding")
-
-
-def _affinity(process: int) -> set[int]:
-    try:
-        return os.sched_getaffinity(process)
-    except (AttributeError, OSError):
-        return set()

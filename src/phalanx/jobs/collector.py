@@ -8,13 +8,13 @@ import os
 import secrets
 import select
 import socket
-import sys
 import threading
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from phalanx.errors import print_note
 from phalanx.jobs.frames import Decoder, Frame, unpacker
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.relay import ORDER, Order
@@ -25,7 +25,7 @@ DRAIN_TIMEOUT_S = 5.0
 """Time for what the launcher has written, once it has ended."""
 SATURATED_S = 10.0
 SATURATED = (
-    "phalanx: the ranks write records faster than they come home through the launcher: they arrive "
+    "the ranks write records faster than they come home through the launcher: they arrive "
     "late, and none is lost; a folder that all nodes share spares them the way (--run-dir)"
 )
 _READ_BYTES = 1 << 20
@@ -129,7 +129,7 @@ class Collector:
                 idle_at = now if is_idle else idle_at
                 if now > idle_at + SATURATED_S and not has_told:
                     has_told = True
-                    print(SATURATED, file=sys.stderr, flush=True)
+                    print_note(SATURATED)
             log.write(decoder.close())
             with contextlib.suppress(OSError):
                 self._files.flush()

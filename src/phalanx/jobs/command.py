@@ -18,7 +18,6 @@ from phalanx.jobs.allocation import (
     Allocation,
     allocation,
     granted,
-    max_local_ranks,
 )
 from phalanx.jobs.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.jobs.installation import MpiInstallation, Vendor
@@ -113,9 +112,10 @@ def mpi_command(
         flags += FLAGS if survive else ()
         flags += [word for name in exported for word in ("-x", name)]
     if nodes.needs_flags and (nodes.is_named or not nodes.is_one_machine):
-        placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
-        used = [(node.name, here) for node, here in placed if here]
-        if vendor == "impi" and not _fills_evenly([here for _, here in used]):
+        used = nodes.used(ranks)
+        placed = [here for _, here in used]
+        # By -ppn every node but the last has the same number of ranks, and that one no more.
+        if vendor == "impi" and (set(placed[:-1]) - {placed[0]} or placed[-1] > placed[0]):
             return [str(installation.mpiexec), *flags, *_one_by_one(used, program)]
         flags += _host_flags(vendor, used, is_here=not nodes.has_others)
     return [str(installation.mpiexec), *flags, "-n", str(ranks), *program]
@@ -131,11 +131,6 @@ def _host_flags(vendor: Vendor, used: Sequence[tuple[str, int]], *, is_here: boo
         names = ",".join(name for name, _ in used)
         return ["-hosts", names, "-ppn", str(used[0][1])]
     return ["-launcher", "fork"] if is_here and vendor == "mpich" else ["-hosts", hosts]
-
-
-def _fills_evenly(placed: Sequence[int]) -> bool:
-    """Return whether every node but the last has the same number of ranks, and that no more."""
-    return all(here == placed[0] for here in placed[:-1]) and placed[-1] <= placed[0]
 
 
 def _one_by_one(used: Sequence[tuple[str, int]], program: Sequence[str]) -> list[str]:
@@ -197,7 +192,7 @@ def mpi_environment(
     if nodes.is_named:
         is_granted = _are_granted(nodes, granted(environ))
         wanted |= launcher.by_user if is_granted else launcher.past_batch_system
-    if not nodes.has_others and max_local_ranks(ranks, nodes.slots) > cores:
+    if not nodes.has_others and nodes.max_local_ranks(ranks) > cores:
         wanted |= launcher.oversubscribed
     return {name: value for name, value in wanted.items() if name not in environ}
 

@@ -76,8 +76,7 @@ class CpuQuota:
 
 def usable_cores() -> int:
     """Return the usable cores: the affinity, limited by the container's quota; at least 1."""
-    quota = cpu_quota()
-    cores = affinity_cores()
+    quota, cores = cpu_quota(), len(bound_cores())
     return cores if quota is None else max(1, min(cores, math.ceil(quota.cores)))
 
 
@@ -102,38 +101,19 @@ def shared_cores(affinities: Iterable[Iterable[int]], quotas: Iterable[CpuQuota 
     return max(1, min(len(cores), math.ceil(sum(granted.values()))))
 
 
-def affinity_cores() -> int:
-    """Return the number of cores in the affinity mask of this process."""
-    return len(affinity())
+def bound_cores() -> frozenset[int]:
+    """Return the cores that this process is bound to."""
+    return frozenset(os.sched_getaffinity(0))
 
 
-def affinity() -> list[int]:
-    """Return the cores in the affinity mask of this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def cpu_quota() -> CpuQuota | None:
-    """Return the tightest CPU quota of this process, None without one."""
-    return cgroup_quota(CGROUP_ROOT, OWN_CGROUP)
-
-
-def cgroup_quota(root: Path, own_cgroup: Path) -> CpuQuota | None:
-    """Return the tightest limit of the control groups in `own_cgroup`; None when they set none."""
-    found = [_quota(_read_v2(folder), folder) for folder in group_folders(root, own_cgroup, "")]
+def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> CpuQuota | None:
+    """Return the tightest CPU quota of this process's groups; None without one."""
+    found = [(_read_v2(folder), folder) for folder in group_folders(root, own, "")]
     for cpu in (root / "cpu", root / "cpu,cpuacct"):
-        folders = group_folders(cpu, own_cgroup, "cpu")
-        found += [_quota(_read_v1(folder), folder) for folder in folders]
-    limits = [quota for quota in found if quota is not None]
-    return min(limits, key=lambda quota: quota.cores, default=None)
-
-
-def _quota(cores: float | None, folder: Path) -> CpuQuota | None:
-    if cores is None:
-        return None
-    status = folder.stat()
-    return CpuQuota(cores, f"{status.st_dev}:{status.st_ino}")
+        found += [(_read_v1(folder), folder) for folder in group_folders(cpu, own, "cpu")]
+    limits = [(cores, folder.stat()) for cores, folder in found if cores is not None]
+    quotas = [CpuQuota(cores, f"{status.st_dev}:{status.st_ino}") for cores, status in limits]
+    return min(quotas, key=lambda quota: quota.cores, default=None)
 
 
 def _read_v2(folder: Path) -> float | None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from phalanx.jobs.rank_end import has_failed
 from phalanx.jobs.rank_log import log_file
+from phalanx.jobs.rank_notes import has_failed
 from phalanx.records.events import Event, RecoveredEvent
 from phalanx.records.files import EventTail, rank_file
 from phalanx.records.rank_texts import LOSS_LINE

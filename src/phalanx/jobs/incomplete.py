@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from phalanx.errors import print_note
 from phalanx.records.events import NoticeEvent
 from phalanx.records.files import RECORDS_END, rank_file, read_events
 from phalanx.records.schema import Outcome
@@ -44,6 +44,4 @@ def _events(path: Path) -> list[NoticeEvent]:
 def report_incomplete(outcome: Outcome) -> None:
     """Print where records end before their run, which has come to its end."""
     if outcome.status == "completed" and outcome.error:
-        with contextlib.suppress(OSError):
-            text = f"phalanx: the run has completed; {outcome.error}"
-            print(text, file=sys.stderr, flush=True)
+        print_note(f"the run has completed; {outcome.error}")

@@ -48,7 +48,12 @@ def find_mpi(environ: Mapping[str, str]) -> MpiInstallation:
     """Return the MPI to start ranks with. Raises UserError for none, or two from PyPI."""
     wheels = _installed_wheels()
     if len(wheels) > 1:
-        raise UserError(two_wheels_message(list(wheels)))
+        names = [_DISTRIBUTIONS[vendor] for vendor in wheels]
+        raise UserError(
+            f"{' and '.join(names)} are both installed in this environment and overwrite each "
+            f"other's mpiexec: pip uninstall -y {' '.join(names)} && "
+            f"pip install 'phalanx[{next(iter(wheels))}]'"
+        )
     for vendor, distribution in wheels.items():
         return _wheel_installation(vendor, distribution)
     beside = Path(sys.executable).parent / "mpiexec"
@@ -70,16 +75,6 @@ def find_wheel() -> MpiInstallation | None:
         for vendor, distribution in wheels.items():
             return _wheel_installation(vendor, distribution) if len(wheels) == 1 else None
     return None
-
-
-def two_wheels_message(vendors: list[Vendor]) -> str:
-    """Return the error for two MPIs from PyPI in one environment, with the commands to fix it."""
-    names = [_DISTRIBUTIONS[vendor] for vendor in vendors]
-    return (
-        f"{' and '.join(names)} are both installed in this environment and overwrite each "
-        f"other's mpiexec: pip uninstall -y {' '.join(names)} && "
-        f"pip install 'phalanx[{vendors[0]}]'"
-    )
 
 
 def parse_version(text: str) -> tuple[Vendor, str]:

@@ -18,24 +18,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from phalanx.errors import JobLostError, UserError
+from phalanx.errors import JobLostError, UserError, print_note
 from phalanx.jobs import rank_log, run_python
 from phalanx.jobs.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.jobs.binding import OWN_POOLS, THREAD_POOLS, thread_variables
 from phalanx.jobs.collector import Collector, marked
 from phalanx.jobs.command import Command, local_commands, memory_variables, mpi_job
 from phalanx.jobs.cores import usable_cores
-from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.elsewhere import end_elsewhere
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail, Output
 from phalanx.jobs.incomplete import read_incomplete, report_incomplete
 from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.job import DEFAULT_STOP_S, Job
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
-from phalanx.jobs.listening import is_listening
 from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge
 from phalanx.jobs.patience import Patience
-from phalanx.jobs.rank_end import read_failures
+from phalanx.jobs.rank_notes import EarlyDeath, is_listening, read_failures
 from phalanx.jobs.record import RUN_DIR, close_running, closed_on_error, end_record, outcome_of
 from phalanx.jobs.state_clock import StateClock
 from phalanx.jobs.stray_daemon import FROZEN_S
@@ -165,10 +163,9 @@ class Launch:
                     job.end(LOST_GRACE_S)
             if is_second or not has_not_started(folder, ending.exit_code):
                 break
-            print(
-                "phalanx: Open MPI's launcher failed before any rank began, and is started once "
-                f"more; its words: {folder / LAUNCHER_LOG}",
-                file=sys.stderr,
+            print_note(
+                "Open MPI's launcher failed before any rank began, and is started once more; its "
+                f"words: {folder / LAUNCHER_LOG}"
             )
         remove_reports(folder)
         return ending, job
@@ -202,8 +199,7 @@ class Launch:
         nodes, ranks = self.nodes, self.num_processes
         if not nodes.has_others:
             return judge(folder, ranks, ending, survive=self.survive)
-        placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
-        names = [node.name for node, here in placed for _ in range(here)]
+        names = [name for name, here in nodes.used(ranks) for _ in range(here)]
         known = RankNodes(hosts=dict(enumerate(names)))
         verdict = judge(folder, ranks, ending._replace(nodes=known), survive=self.survive)
         if verdict.outcome.status != "failed":
@@ -290,12 +286,10 @@ class SlowStart:
         if any(self._folder.glob("rank-*")):
             return
         hosts = ",".join(node.name for node in self._nodes.nodes)
-        print(
-            f"phalanx: no rank has begun for {SLOW_START_S:g} s: waiting for nodes, whose logins "
-            "may be slow or whose ports a firewall may close; it is examined by phalanx doctor "
-            f"--hosts {hosts}",
-            file=sys.stderr,
-            flush=True,
+        print_note(
+            f"no rank has begun for {SLOW_START_S:g} s: waiting for nodes, whose logins may be "
+            "slow or whose ports a firewall may close; it is examined by phalanx doctor --hosts "
+            f"{hosts}"
         )
 
 

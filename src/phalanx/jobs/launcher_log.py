@@ -165,9 +165,10 @@ def explain_silence(folder: Path, exit_code: int | None, log: Path | None = None
     if words is not None and exit_code not in _KILLED:  # it cannot have printed that
         return f"{'the' if is_of_rank else 'The'} first error in {log.name}: {words}"
     text = read_log(folder) + (log.read_text(errors="replace") if log.exists() else "")
-    found = next((line.strip() for line in text.splitlines() if _is_of_memory(line)), None)
+    lines = (line for line in text.splitlines() if any(words in line for words in _OUT_OF_MEMORY))
+    found = next(lines, "").strip()
     launcher = None if is_of_rank else first_words(folder)
-    if found is not None:
+    if found:
         sentence = f"out of memory ({found})"
     elif exit_code in _ABORTED:
         sentence = "aborted (SIGABRT)"
@@ -182,7 +183,3 @@ def explain_silence(folder: Path, exit_code: int | None, log: Path | None = None
     else:
         sentence = "killed, perhaps for want of memory, or MPI could not start"
     return sentence if is_of_rank else sentence[0].upper() + sentence[1:]
-
-
-def _is_of_memory(line: str) -> bool:
-    return any(words in line for words in _OUT_OF_MEMORY)

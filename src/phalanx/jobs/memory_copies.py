@@ -81,16 +81,6 @@ class MemoryCopy(NamedTuple):
         return f"{text}; the newest on the disk is {which}"
 
 
-def check_copies(every_s: float | None, restarts: int) -> None:
-    """Raises: UserError for a time that is none, and where nothing would read the copies."""
-    if every_s is None:
-        return
-    if not every_s > 0:
-        raise UserError(f"{OPTION} {every_s:g} must be positive")
-    if not restarts:
-        raise UserError(f"{OPTION} {every_s:g} is for restarts: give --restarts N, too")
-
-
 def check_copied(every_s: float | None, strategy: str, checkpoint_dir: Path | None) -> None:
     """Raises: UserError for a training that keeps no copies in memory."""
     if every_s is None:
@@ -126,15 +116,17 @@ def forget_copies() -> None:
 
 
 @contextlib.contextmanager
-def copies_on(nodes: Allocation, token: str, every_s: float | None) -> Iterator[CopiesOnNodes]:
+def copies_on(
+    nodes: Allocation, token: str, every_s: float | None
+) -> Iterator[CopiesOnNodes | None]:
     """Have the ranks that are started in the block keep copies, which are removed at its end.
 
     nodes: of the run. token: in the environment of all that it starts. every_s: None: no copies.
     """
-    copies = CopiesOnNodes(nodes, token, is_wanted=every_s is not None)
     if every_s is None:
-        yield copies
+        yield None
         return
+    copies = CopiesOnNodes(nodes, token)
     os.environ[COPIES] = f"{every_s:g} {copies.folder}"
     try:
         with owned_folder(token):
@@ -142,15 +134,15 @@ def copies_on(nodes: Allocation, token: str, every_s: float | None) -> Iterator[
     finally:
         for name in (COPIES, VALID):
             os.environ.pop(name, None)
-        copies.remove_elsewhere()
+        # Nodes that do not answer keep theirs until the next run there.
+        run_on_each(nodes, node_copies.__file__, ("remove", str(copies.folder)))
 
 
 class CopiesOnNodes:
     """The copies of one run, on all its nodes."""
 
-    def __init__(self, nodes: Allocation, token: str, *, is_wanted: bool) -> None:
-        self._nodes, self._is_wanted = nodes, is_wanted
-        self.folder = folder_of(token)
+    def __init__(self, nodes: Allocation, token: str) -> None:
+        self._nodes, self.folder = nodes, folder_of(token)
 
     def find(self, silent: Collection[str]) -> tuple[MemoryCopy | None, list[str]]:
         """Return the newest valid copy, and a line for each newer one that is not valid; from now
@@ -158,26 +150,20 @@ class CopiesOnNodes:
 
         silent: nodes that do not answer.
         """
-        if not self._is_wanted:
-            return None, []
         here = next((n.name for n in self._nodes.nodes if is_this_machine(n.name)), HERE)
         rows = [(here, row) for row in list_copies(self.folder)]
         answering = tuple(node for node in self._nodes.nodes if node.name not in silent)
         asked = replace(self._nodes, nodes=answering)
-        words, lines = ("list", str(self.folder)), list[str]()
-        for name, done in run_on_each(asked, node_copies.__file__, words, timeout_s=READ_S).items():
-            if isinstance(done, str):
-                lines.append(f"copies in the memory of {name} cannot be read: {done}")
-            else:
-                rows += [(name, row) for row in json.loads(done.stdout)]
+        words = ("list", str(self.folder))
+        found, failed = run_on_each(asked, node_copies.__file__, words, timeout_s=READ_S)
+        rows += [(name, row) for name, text in found.items() for row in json.loads(text)]
+        lines = [
+            f"copies in the memory of {it} cannot be read: {why}" for it, why in failed.items()
+        ]
         newest, passed = newest_copy(self.folder, rows)
         valid = sorted({row["sha256"] for _, row in rows if not row["problem"]})
         os.environ[VALID] = " ".join(valid)
         return newest, [*lines, *passed]
-
-    def remove_elsewhere(self) -> None:
-        """Remove the folders on the other nodes, of those that answer."""
-        run_on_each(self._nodes, node_copies.__file__, ("remove", str(self.folder)))
 
 
 def newest_copy(

@@ -132,15 +132,13 @@ def _is_abandoned(folder: Path) -> bool:
         if (folder / OWNED).exists():
             with (folder / OWNED).open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        elif time.time() - _last_change(folder) < SILENT_S:
+        elif any(
+            time.time() - path.stat().st_mtime < SILENT_S for path in (folder, *folder.glob("*"))
+        ):
             return False
     except OSError:  # locked, or removed meanwhile
         return False
     return not processes_with(folder.name.removeprefix(PREFIX))
-
-
-def _last_change(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder, *folder.glob("*")))
 
 
 def main(words: list[str]) -> None:

@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from phalanx.errors import EXIT_STOPPED, JobLostError, RunFailedError, RunStoppedError, UserError
-from phalanx.jobs.early_death import EarlyDeath
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
     aborted_ranks,
@@ -32,8 +31,8 @@ from phalanx.jobs.launcher_log import (
     named_rank,
     printed_error,
 )
-from phalanx.jobs.rank_end import ASKED_TO_END, RankEnd, read_ends, read_failures
 from phalanx.jobs.rank_log import log_file
+from phalanx.jobs.rank_notes import ASKED_TO_END, EarlyDeath, RankEnd, read_ends, read_failures
 from phalanx.records.events import RecoveredEvent, StartedEvent, StoppedEvent, stopped_text
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_UNWRITABLE
 from phalanx.records.files import rank_file, read_events, read_failure, record_file
@@ -158,8 +157,10 @@ class _Judge:
     def __init__(self, folder: Path, ranks: int, ending: JobExit, *, survive: bool) -> None:
         self.folder, self.ranks, self.ending, self.survive = folder, ranks, ending, survive
         self.nodes, self.ends = ending.nodes, read_ends(folder)
-        self.told = _failure(folder)
+        self.told: Failure | None = None
         """Failure that the first rank to fail has written down."""
+        with contextlib.suppress(OSError, ValueError):  # the last line of a rank may be torn
+            self.told = read_failure(folder)
         self.misses_peer = self.told is not None and is_about_peer(self.told.message)
         is_trusted = ending.exit_code == 0 and not survive and not self.nodes.hosts
         """The launcher of ranks on this machine says that all has gone well."""
@@ -257,7 +258,8 @@ class _Judge:
         known = (
             self._lost_daemon(silent)
             or self._disconnected(silent)
-            or self._named_by_launcher(silent)
+            # The process that watches over a rank was killed with it.
+            or next((_Cause(rank=it) for it in silent if it == named_rank(self.folder)), None)
             or self._lost_peer(first)
             or (None if first is None else _Cause(rank=first.rank))
         )
@@ -299,11 +301,6 @@ class _Judge:
         by = self.nodes.list(sorted(noticed))
         one_of = "" if len(gone) == 1 else "one of "
         return _Cause(f"{one_of}{who} ended without a word, as {by} noticed", rank)
-
-    def _named_by_launcher(self, silent: Sequence[int]) -> _Cause | None:
-        """The process that watches over a rank was killed with it."""
-        rank = named_rank(self.folder)
-        return _Cause(rank=rank) if rank in silent else None
 
     def _lost_peer(self, first: RankEnd | None) -> _Cause | None:
         """A rank noticed that another one is gone, which is all that is known of that one."""
@@ -428,13 +425,6 @@ def _read_records(path: Path) -> _RankRecords:
             elif isinstance(event, RecoveredEvent):
                 found = found._replace(lost=found.lost.union(event.lost))
     return found
-
-
-def _failure(folder: Path) -> Failure | None:
-    try:
-        return read_failure(folder)
-    except (OSError, ValueError):  # the last line of a rank may be torn
-        return None
 
 
 def _missed_peer(message: str) -> int | None:

@@ -7,13 +7,12 @@ of its run that do not wait keep it waiting. A rank in a collective is therefore
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.errors import UserError
+from phalanx.errors import UserError, print_note
 from phalanx.jobs.allocation import Allocation
 from phalanx.jobs.elsewhere import kill_elsewhere
 from phalanx.jobs.leftovers import kill_process
@@ -92,11 +91,9 @@ class Patience:
             report = self._waits[rank].report
             if rank not in self._given_up and self._kill(report):
                 where = f" ({report.hostname})" if self._nodes.has_others else ""
-                print(
-                    f"phalanx: rank {rank}{where} has kept the others waiting for "
-                    f"{self._patience_s:g} s (--patience), and was killed",
-                    file=sys.stderr,
-                    flush=True,
+                print_note(
+                    f"rank {rank}{where} has kept the others waiting for {self._patience_s:g} s "
+                    "(--patience), and was killed"
                 )
             self._given_up.add(rank)
 

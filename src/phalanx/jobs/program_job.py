@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phalanx.errors import JobLostError
-from phalanx.jobs.allocation import allocation, max_local_ranks
-from phalanx.jobs.binding import pool_threads
-from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.allocation import allocation
+from phalanx.jobs.binding import threads_of_rank
 from phalanx.jobs.launch_program import Launch
 from phalanx.jobs.record import close_running
 from phalanx.jobs.restarts import RESTART, Attempt, Resumption
@@ -37,7 +36,7 @@ class ProgramJob:
         launch = replace(
             self.launch,
             ranks=attempt.ranks,
-            threads=self._threads_of(attempt.ranks),
+            threads=self.launch.threads or threads_of_rank(attempt.ranks, allocation(os.environ)),
             environment=environment,
         )
         lost = launch.run(attempt.folder)
@@ -57,12 +56,6 @@ class ProgramJob:
         changed = "" if attempt.ranks == former.ranks else _changed(former, attempt.ranks)
         checkpoint = None if self._checkpoint is None else str(self._checkpoint)
         return Resumption(checkpoint, text, changed)
-
-    def _threads_of(self, ranks: int) -> int | None:
-        nodes, asked = allocation(os.environ), self.launch.threads or pool_threads(os.environ)
-        if asked is not None or nodes.has_others:
-            return asked
-        return max(1, usable_cores() // max_local_ranks(ranks, nodes.slots))
 
 
 def _changed(former: Attempt, ranks: int) -> str:

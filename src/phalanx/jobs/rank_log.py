@@ -23,9 +23,16 @@ from types import FrameType
 from phalanx.errors import EXIT_STOPPED
 from phalanx.jobs.binding import use_own_cores
 from phalanx.jobs.detect import detect
-from phalanx.jobs.listening import has_stopped
 from phalanx.jobs.orphan import end_with_parent
-from phalanx.jobs.rank_end import ASKED_TO_END, NOTES, RankEnd, end_file, note, reserve
+from phalanx.jobs.rank_notes import (
+    ASKED_TO_END,
+    NOTES,
+    RankEnd,
+    end_file,
+    has_stopped,
+    note,
+    reserve,
+)
 from phalanx.jobs.relay import Order, Sender
 from phalanx.jobs.relayed import RELAYED, flush
 from phalanx.jobs.stray_daemon import end_frozen_daemons, end_stray_daemon

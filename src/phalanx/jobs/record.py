@@ -15,7 +15,7 @@ import msgspec
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError, was_interrupted
 from phalanx.jobs.cores import usable_cores
-from phalanx.records import environment
+from phalanx.records.environment import describe_environment
 from phalanx.records.files import (
     create,
     overwrite,
@@ -61,11 +61,6 @@ def job_command(environ: Mapping[str, str]) -> list[str]:
     return shlex.split(environ.get(COMMAND, "")) or this_command()
 
 
-def describe_environment(mpi: object | None) -> Environment:
-    """mpi: name and version of the library in use, None for a job without MPI."""
-    return environment.describe_environment(str(mpi) if mpi else None, cores=usable_cores())
-
-
 class OpeningFields(TypedDict):
     """Fields that the records of all jobs begin with."""
 
@@ -79,13 +74,14 @@ class OpeningFields(TypedDict):
 def opening_fields(command: Sequence[str], mpi: object | None) -> OpeningFields:
     """Describe a job that begins now, in this process.
 
+    mpi: name and version of the library in use; None: a job without MPI.
     Raises: UnicodeEncodeError for a word that is no text, of that word alone.
     """
     for word in command:
         word.encode()
     return OpeningFields(
         command=shlex.join(command),
-        environment=describe_environment(mpi),
+        environment=describe_environment(str(mpi) if mpi else None, cores=usable_cores()),
         outcome=Outcome(status="running"),
         started_at=_now(),
         owner=this_process(),

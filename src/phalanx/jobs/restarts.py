@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +23,13 @@ from phalanx.errors import (
     RunFailedError,
     RunStoppedError,
     UserError,
+    print_note,
     was_interrupted,
 )
 from phalanx.jobs.allocation import HOSTS, Allocation, allocation
 from phalanx.jobs.detect import detect
 from phalanx.jobs.elsewhere import end_elsewhere
-from phalanx.jobs.memory_copies import CopiesOnNodes, copies_on, forget_copies
+from phalanx.jobs.memory_copies import OPTION, CopiesOnNodes, copies_on, forget_copies
 from phalanx.jobs.orphan import JOB_VARIABLE
 from phalanx.jobs.record import close_running, end_record
 from phalanx.records.files import read_run, record_file, write_record
@@ -49,9 +49,9 @@ Result_co = TypeVar("Result_co", covariant=True)
 Result = TypeVar("Result")
 
 
-def check_restarts(limit: int, environ: Mapping[str, str]) -> None:
+def check_restarts(limit: int, copy_every_s: float | None, environ: Mapping[str, str]) -> None:
     """Raises: UserError for a number of restarts below 0, or in a process that a launcher has
-    started: the ranks end with it."""
+    started, with which the ranks end; for copies in memory at no time, or that nothing reads."""
     if limit < 0:
         raise UserError(f"--restarts {limit}: restarts an hour are 0 or more")
     launched = detect(environ)
@@ -60,6 +60,10 @@ def check_restarts(limit: int, environ: Mapping[str, str]) -> None:
             f"--restarts {limit}: {launched.launcher} has started this process, and nothing "
             "outside of it owns the run: leave that launcher out, and Phalanx starts the ranks"
         )
+    if copy_every_s is not None and not copy_every_s > 0:
+        raise UserError(f"{OPTION} {copy_every_s:g} must be positive")
+    if copy_every_s is not None and not limit:
+        raise UserError(f"{OPTION} {copy_every_s:g} is for restarts: give --restarts N, too")
 
 
 def is_restart() -> bool:
@@ -169,7 +173,12 @@ class _Supervisor:
     """Starts of one run's ranks, one after the other."""
 
     def __init__(
-        self, first: Attempt, limit: int, token: str, nodes: Allocation, copies: CopiesOnNodes
+        self,
+        first: Attempt,
+        limit: int,
+        token: str,
+        nodes: Allocation,
+        copies: CopiesOnNodes | None,
     ) -> None:
         self._attempt, self._first, self._limit, self._token = first, first, limit, token
         self._nodes, self._copies, self._named = nodes, copies, os.environ.get(HOSTS)
@@ -199,7 +208,8 @@ class _Supervisor:
     def _next(self, job: Restartable[Result], error: RunFailedError) -> Attempt:
         """Return the next start of the ranks. Raises: `error` where there is none."""
         lost_at, former = time.time(), self._attempt
-        self._end_former(error)
+        text = str(error).partition("\n")[0]  # where no rank could close its record
+        close_running(former.folder, Run, Outcome(status="failed", error=text))
         steps = steps_made(former.folder)
         has_new_step = steps is not None and steps > self._steps
         self._steps = max(self._steps, steps or 0)
@@ -257,7 +267,7 @@ class _Supervisor:
         """Decide from where the ranks go on: from the newest of the copies in memory and the
         checkpoints on the disk. Raises: UserError where they cannot."""
         found = job.prepare(attempt, former)
-        copy, lines = self._copies.find(self._silent)
+        copy, lines = self._copies.find(self._silent) if self._copies else (None, [])
         for line in lines:
             self._tell(line)
         on_disk = (-1, 0) if found.checkpoint is None else position_of(Path(found.checkpoint).name)
@@ -265,11 +275,6 @@ class _Supervisor:
             return found
         text = copy.describe(found.checkpoint)
         return Resumption(str(copy.place), text, found.changed, copy.host)
-
-    def _end_former(self, error: RunFailedError) -> None:
-        """Close the record of the last start, where no rank could."""
-        outcome = Outcome(status="failed", error=str(error).partition("\n")[0])
-        close_running(self._attempt.folder, Run, outcome)
 
     def _use(self, nodes: Allocation) -> None:
         """Have the next ranks started on these nodes alone."""
@@ -283,8 +288,7 @@ class _Supervisor:
     def _tell(self, text: str) -> None:
         with contextlib.suppress(OSError), (self._first.folder / RESTARTS_LOG).open("a") as log:
             log.write(f"{_iso(time.time())} {text}\n")
-        with contextlib.suppress(OSError):
-            print(f"phalanx: {text}", file=sys.stderr, flush=True)
+        print_note(text)
 
     def _close(self, outcome: Outcome) -> None:
         """Write the outcome of the last start as that of the run. outcome: where it has none."""

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from phalanx.errors import EXIT_STOPPED
-from phalanx.jobs.rank_end import NOTES, RankEnd, note
+from phalanx.jobs.rank_notes import NOTES, RankEnd, note
 from phalanx.jobs.stray_daemon import end_stray_daemon
 from phalanx.jobs.streams import lose_what_the_disk_refuses
 

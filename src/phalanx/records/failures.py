@@ -6,13 +6,11 @@ the exit code alone tells the parent what happened.
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import sys
 import traceback
 from pathlib import Path
 
-from phalanx.errors import UserError
+from phalanx.errors import UserError, print_note
 from phalanx.records.files import write_failure
 from phalanx.records.schema import Failure
 
@@ -50,8 +48,7 @@ def report_failure(folder: Path | None, failure: Failure) -> tuple[int, bool]:
             exit_code = EXIT_UNWRITABLE
     if is_first:
         where = "" if failure.mendable else f"rank {failure.rank}: "
-        with contextlib.suppress(OSError, ValueError):  # ValueError: standard error was closed
-            print(f"phalanx: {where}{failure.message}", file=sys.stderr, flush=True)
+        print_note(f"{where}{failure.message}")
     return exit_code, is_first
 
 

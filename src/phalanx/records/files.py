@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, reduce
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from phalanx.errors import UserError
+from phalanx.errors import UserError, print_note
 from phalanx.records.collectives import Bench
 from phalanx.records.events import Event, NoticeEvent
 from phalanx.records.io import IoBench
@@ -330,8 +329,7 @@ def why_full(path: Path, error: OSError) -> str:
 
 def report_end(why: str) -> None:
     """Print that records end. why: file and reason."""
-    with contextlib.suppress(OSError, ValueError):  # standard error may be on that disk, too
-        print(f"phalanx: records end here, and the run goes on: {why}", file=sys.stderr, flush=True)
+    print_note(f"records end here, and the run goes on: {why}")
 
 
 def _made(noted: Noted) -> Event:

@@ -37,13 +37,8 @@ def has_died(run: JobRecord, folder: Path | None = None) -> bool:
         return alive is False
     timeout_s = run.config.get("timeout_s")
     limit_s = max(SILENT_S, 2 * timeout_s if isinstance(timeout_s, int | float) else 0.0)
-    return _silent_s(folder) > limit_s
-
-
-def _silent_s(folder: Path) -> float:
-    """Return the seconds since a record was written."""
     times = [path.stat().st_mtime for path in folder.glob("*.json*")]
-    return time.time() - max(times, default=time.time())
+    return time.time() - max(times, default=time.time()) > limit_s
 
 
 def is_alive(owner: Owner | None) -> bool | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from phalanx.checkpoints.memory_copies import MemoryCopies
 from phalanx.errors import EXIT_STOPPED
-from phalanx.jobs.listening import note_state
+from phalanx.jobs.rank_notes import note_state
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.events import stopped_text
 from phalanx.records.schema import Outcome

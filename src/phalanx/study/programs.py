@@ -72,14 +72,12 @@ class ProgramTraining(PlannedRun):
                 "the program wrote no records: it trains by phalanx.start, or prints a line an "
                 "epoch that --epoch-pattern finds"
             )
-        is_placed = bool(nodes.nodes) and config.strategy != "sequential"
-        placed = nodes.placed(config.ranks) if is_placed else []
         lines.write_records(
             folder,
             study=study,
             strategy=config.strategy,
             config=config,
-            nodes=max(1, sum(map(bool, placed))),
+            nodes=1 if config.strategy == "sequential" else len(nodes.used(config.ranks)) or 1,
         )
 
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import torch
 
 from phalanx.errors import UserError
-from phalanx.jobs.binding import bound_cores, cores_of_rank
+from phalanx.jobs.binding import cores_of_rank
+from phalanx.jobs.cores import bound_cores
 
 BITWISE_THREADS = 1
 """Threads of a rank whose results have the same bits on any number of ranks: sums within an
@@ -25,7 +26,7 @@ def share_cores(local_ranks: int) -> None:
     local_ranks: on this node. A number that is PyTorch's own, a thread for each core that this
     process may use (or for each two, with hyper-threading), counts as not set.
     """
-    threads, cores = torch.get_num_threads(), len(bound_cores()) or os.cpu_count() or 1
+    threads, cores = torch.get_num_threads(), len(bound_cores())
     if threads in (cores, cores // 2) and not any(name in os.environ for name in VARIABLES):
         torch.set_num_threads(min(threads, cores_of_rank(local_ranks, os.environ)))
 

@@ -15,10 +15,8 @@ from phalanx.jobs.allocation import (
     THIS_MACHINE,
     allocation,
     check_ranks,
-    max_local_ranks,
-    slots_per_node,
 )
-from phalanx.jobs.binding import cores_of_rank, pool_threads
+from phalanx.jobs.binding import cores_of_rank, threads_of_rank
 from phalanx.jobs.cores import describe_crowding, usable_cores
 from phalanx.jobs.detect import Launched
 from phalanx.jobs.installation import find_mpi
@@ -151,11 +149,8 @@ def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) ->
     """Return the compute threads of a rank: as many as a variable of the user's says, or a share
     of the node's cores. None: each rank finds its own, on other nodes than this one."""
     if launched is None:
-        asked = pool_threads(os.environ)
-        if asked is not None or allocation(nodes).has_others:
-            return asked
-        return max(1, usable_cores() // max_local_ranks(ranks, slots_per_node(nodes)))
-    local_ranks = launched.local_world_size or max_local_ranks(ranks, slots_per_node(nodes))
+        return threads_of_rank(ranks, allocation(nodes))
+    local_ranks = launched.local_world_size or allocation(nodes).max_local_ranks(ranks)
     return cores_of_rank(local_ranks, os.environ)
 
 
@@ -238,7 +233,7 @@ def setting_of(config: TrainConfig) -> Setting:
 
 def _threads_here(ranks: int) -> int:
     """Return the threads of a rank if every node has as many cores as this one."""
-    return max(1, usable_cores() // max_local_ranks(ranks, slots_per_node(os.environ)))
+    return max(1, usable_cores() // allocation(os.environ).max_local_ranks(ranks))
 
 
 def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
@@ -288,9 +283,8 @@ def begin_run(
 
 def num_nodes(config: TrainConfig) -> int:
     """Return on how many nodes the ranks of a complete `config` are started."""
-    nodes = allocation(os.environ)
-    placed = nodes.placed(config.num_ranks) if nodes.nodes and has_launcher(config) else []
-    return max(1, sum(map(bool, placed)))
+    nodes = allocation(os.environ) if has_launcher(config) else THIS_MACHINE
+    return len(nodes.used(config.num_ranks)) or 1
 
 
 def where(config: TrainConfig) -> list[str]:

@@ -20,7 +20,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.jobs.cores import affinity_cores
+from phalanx.jobs.cores import bound_cores
 
 rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 ALL = sorted(os.sched_getaffinity(0))
@@ -58,7 +58,7 @@ def affinity() -> None:
         os.sched_setaffinity(0, cores_of(rank))
         world = World.create(timeout_s=30)
         shared = set(itertools.chain.from_iterable(cores_of(peer) for peer in range(size)))
-        assert affinity_cores() == len(cores_of(rank))
+        assert len(bound_cores()) == len(cores_of(rank))
         assert world.settings.cores == len(shared), (name, world.settings)
         assert world.policy == WaitPolicy.for_node(size, len(shared)), (name, world.policy)
         check_sums(world.group)

@@ -32,8 +32,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     """Answer one question.
 
     {"read": {file: word}}: which of the files hold their words. {"time": True}: the clock.
-    {"versions": names}: releases of distributions. {"reach": addresses, "port": number}: which of
-    the addresses give no answer at all.
+    {"reach": addresses, "port": number}: which of the addresses give no answer at all.
     Else all facts. packages: names of distributions; paths: files and folders that must exist;
     folders: paths to write to, by name; data: paths of data; names: of hosts to resolve.
     """
@@ -41,8 +40,6 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         return {file: _reads(file, word) for file, word in question["read"].items()}
     if "time" in question:
         return {"time_s": time.time()}
-    if "versions" in question:
-        return {name: _version(name) for name in question["versions"]}
     if "reach" in question:
         return {"unreachable": _unreachable(question["reach"], question["port"])}
     networks = _of_phalanx("interfaces", "networks", {})
@@ -50,7 +47,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "memory_id": memory_id(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in question["packages"]},
+        "packages": {name: version(name) for name in question["packages"]},
         "phalanx": _source_checksum(),
         "has_kernels": _has_kernels(),
         "missing": [path for path in question["paths"] if not Path(path).exists()],
@@ -88,7 +85,7 @@ def _reads(path: str, word: str) -> bool:
         return False
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -35,8 +35,6 @@ class NodePlan:
     data: tuple[str, ...] = ()
     """Absolute paths of data, of which nodes may have copies."""
     python: str = sys.executable
-    prefix: str | None = sys.prefix if sys.prefix != sys.base_prefix else None
-    """Folder of this virtual environment; None: this Python is in none."""
     package: str = str(Path(phalanx.__file__).parent)
 
     def question(self) -> dict[str, Any]:
@@ -85,15 +83,13 @@ def plan_nodes(
     cwd: the folder at hand. folders: to write to; files: of the program; data: to read. None: not
     given.
     """
-    nodes = allocation(environ)
-    placed = zip(nodes.nodes, nodes.placed(ranks) if nodes.nodes else (), strict=True)
     paths = {str(cwd): _SAME_FOLDER.format(path=cwd), str(mpi.mpiexec): _INSTALL}
     for file in files:
         if file is not None:
             path = cwd / file
             paths[str(path)] = _COPY.format(path=path, folder=path.parent)
     return NodePlan(
-        hosts=tuple(node.name for node, here in placed if here),
+        hosts=tuple(name for name, _ in allocation(environ).used(ranks)),
         has_ssh=starts_by_ssh(mpi.vendor, environ),
         folders={str(folder): str(cwd / folder) for folder in folders if folder is not None},
         data=tuple(str(cwd / path) for path in data if path is not None),

@@ -1,9 +1,10 @@
-"""Examine the nodes of a run before it: over ssh, then by one rank on each."""
+"""Examine the nodes of a run: over ssh before it, then by one rank on each, beside its start."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.interview import NodeFacts, words_in
 from phalanx.doctor.nodes.judge import describe_nodes, judge_nodes, judge_survey
 from phalanx.doctor.nodes.meeting import SURVEY_S, Meeting
-from phalanx.doctor.nodes.networks import JudgedNetworks, judge_networks
+from phalanx.doctor.nodes.networks import judge_networks
 from phalanx.doctor.nodes.plan import NodePlan
 from phalanx.doctor.nodes.reach import ask_nodes, is_this_machine
 from phalanx.doctor.nodes.survey import Survey
@@ -46,14 +47,16 @@ class Preflight:
     def problems(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.status == "problem"]
 
-    def lines(self) -> list[str]:
-        """Return a line on all nodes, and one for each warning.
+    def show(self, show: Callable[[str], None]) -> None:
+        """Show a line on all nodes, and one for each warning.
 
         Raises: UserError naming every problem, with its mend.
         """
         if self.problems:
             raise UserError("\n  ".join(["the nodes cannot run this:", *_texts(self.problems)]))
-        return [describe_nodes(self.mpi, self.own, self.nodes, self.pairs), *_texts(self.findings)]
+        show(describe_nodes(self.mpi, self.own, self.nodes, self.pairs))
+        for line in _texts(self.findings):
+            show(line)
 
     def meeting(self, mpi: MpiInstallation) -> Meeting:
         """Start a rank on each node that was asked; leave its `with` block to end them."""
@@ -84,6 +87,46 @@ def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
         return found.having_met(meeting.wait())
 
 
+@contextlib.contextmanager
+def examined_beside(
+    plan: NodePlan, mpi: MpiInstallation, show: Callable[[str], None]
+) -> Iterator[Callable[[], None]]:
+    """Ask the nodes over ssh, then start a rank on each, to measure the links while the block runs,
+    which is a job of these nodes.
+
+    show: is given each line on the nodes. MPI is kept from networks that do not lead to all nodes,
+    by variables of this process.
+    Yields: a function to call again and again, which raises UserError where the ranks do not meet.
+    After the block, a job that has come to its end, that is shown as a line.
+    Raises: UserError naming each node that cannot run the job, and the fix.
+    """
+    found = ask_over_ssh(plan, mpi) if plan.has_ssh else examine_by_ranks(plan, mpi)
+    if found.are_apart and not found.problems:  # the job would wait for ever
+        with found.meeting(mpi) as meeting:
+            found = found.having_met(meeting.wait())
+    if found.problems or found.are_apart or not plan.has_ssh:
+        found.show(show)
+        yield lambda: None
+        return
+    os.environ.update(found.variables)
+    is_shown = False
+    with found.meeting(mpi) as meeting:
+
+        def check() -> None:
+            nonlocal is_shown
+            met = None if is_shown else meeting.poll()
+            if met is not None:
+                is_shown = True
+                found.having_met(met).show(show)
+
+        yield check
+        meeting.wait()
+        try:
+            check()
+        except UserError as error:
+            show(str(error))
+
+
 def ask_over_ssh(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
     """Ask the nodes; what follows from how their ranks meet is still to be found."""
     question = plan.question()
@@ -98,20 +141,15 @@ def ask_over_ssh(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
         {host: node.facts["networks"] for host, node in nodes.items()},
         {host: node.unreachable for host, node in nodes.items()},
     )
-    variables = _choose_networks(mpi, networks)
+    variables = {}
+    if networks.has_others:  # MPI is kept from networks that lead nowhere
+        variables = network_variables(mpi.vendor, networks.usable, os.environ)
     return replace(
         found,
         findings=findings + with_mend(networks.findings, variables),
         variables=variables,
         are_apart=bool(networks.findings) and not networks.usable,
     )
-
-
-def _choose_networks(mpi: MpiInstallation, networks: JudgedNetworks) -> dict[str, str]:
-    """Return the variables that keep MPI from networks that lead nowhere; none where all lead."""
-    if not networks.has_others:
-        return {}
-    return network_variables(mpi.vendor, networks.usable, os.environ)
 
 
 def with_mend(findings: Sequence[Finding], variables: Mapping[str, str]) -> list[Finding]:

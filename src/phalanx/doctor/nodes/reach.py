@@ -25,6 +25,7 @@ from phalanx.doctor.nodes.facts import ANSWER
 from phalanx.doctor.nodes.interview import Ask, NodeFacts, ask_more, words_in
 from phalanx.doctor.nodes.networks import addresses_to_try, hosts_after
 from phalanx.doctor.nodes.plan import PACKAGES, SAME, how_to_install
+from phalanx.errors import print_note
 from phalanx.jobs.elsewhere import (
     ANSWER_S,
     CONNECT_S,
@@ -80,7 +81,7 @@ class SlowLogins:
         if count > _MAX_SLOW:
             text = f"more than {_MAX_SLOW} nodes are slow: waiting as long for each"
         if count <= _MAX_SLOW + 1:
-            print(f"phalanx: {text} for its login", file=sys.stderr, flush=True)
+            print_note(f"{text} for its login")
 
 
 class SshSession:
@@ -176,7 +177,7 @@ def _how_to_install(host: str) -> str:
     """Return the mend for a host that lacks this Python."""
     if sys.prefix == sys.base_prefix:
         return SAME
-    here = facts.answer({"versions": PACKAGES})
+    here = {name: facts.version(name) for name in PACKAGES}
     anew = how_to_install(host, here, python=sys.executable, prefix=sys.prefix)
     return f"{anew}, or share the folder"
 

@@ -1,4 +1,4 @@
-"""The option that injects faults, of every command that trains."""
+"""Options of commands that start ranks: injected faults, and what becomes of lost ranks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,30 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from phalanx.run.fault_schedule import INJECT, parse_injections
+
+LOSSES = Group("Losses", sort_key=7)
+
+Restarts = Annotated[
+    int,
+    Parameter(
+        name="--restarts",
+        help="Start the ranks again when some of them, their launcher or nodes are lost, on the "
+        "hosts that answer and from the newest complete checkpoint, at most so often an hour "
+        "(docs/survival.md).",
+        group=LOSSES,
+    ),
+]
+
+MemoryCheckpointSeconds = Annotated[
+    float | None,
+    Parameter(
+        name="--memory-checkpoint-seconds",
+        help="--restarts: also copy the state into the memory of the nodes, whenever so much time "
+        "has passed. A restart begins from such a copy where it is newer than the checkpoints on "
+        "the disk (docs/survival.md).",
+        group=LOSSES,
+    ),
+]
 
 FAULTS = Group("Faults", sort_key=9)
 Inject = Annotated[

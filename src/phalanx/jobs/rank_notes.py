@@ -1,4 +1,6 @@
-"""The end of a rank's process, written down by itself or by who watches it, and its arrival."""
+"""Notes on a rank, written by itself or by who watches it, for the processes that started it: that
+it has met the others, that it listens for a request to stop, how it has ended.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,21 @@ import contextlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from phalanx.errors import EXIT_STOPPED
 from phalanx.jobs.detect import detect
+from phalanx.jobs.state_clock import StateClock
 
 NOTES = "PHALANX_FAILURE_NOTES"
 """Folder in which a rank writes down its failure before it ends the others: MPICH's launcher kills
 whoever watches it at once."""
 ASKED_TO_END = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of ranks that a launcher has ended, because another one has failed."""
+JOIN_S = 2.0
+"""Time for ranks that have met to write it down, after a death."""
 _END_BYTES = 256
 """Room that holds a `RankEnd`."""
 
@@ -103,7 +109,61 @@ def note_joined(num_ranks: int) -> None:
             (Path(folder) / f"joined-{launched.rank}-of-{num_ranks}").touch()
 
 
-def has_joined(folder: Path, num_ranks: int) -> bool:
-    """Return whether all ranks of a job have met, or those of a part that MPI has made of all."""
-    sizes = [int(path.name.rpartition("-")[2]) for path in folder.glob("joined-*-of-*")]
-    return len(sizes) == num_ranks or any(size < num_ranks for size in sizes)
+class EarlyDeath:
+    """Poll for a death that nobody can survive: of a rank before all have met. Until then Open MPI
+    has those that are left wait for the dead, without end."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        """folder: of the logs of the ranks."""
+        self._folder, self._ranks = folder, ranks
+        self._clock, self._have_met = StateClock(), False
+
+    def why(self, *, is_over: bool = False) -> str:
+        """Return which rank has died before all had met; empty where none has.
+
+        is_over: the job has ended with an error, and nobody writes any more that all had met.
+        """
+        if self._have_met:
+            return ""
+        died = next(iter(read_failures(self._folder)), None)
+        if died is None or died.exit_code >= 0:
+            return ""
+        sizes = [int(path.name.rpartition("-")[2]) for path in self._folder.glob("joined-*-of-*")]
+        # Or those of a part that MPI has made of all.
+        self._have_met = len(sizes) == self._ranks or any(size < self._ranks for size in sizes)
+        waited_s = self._clock.see(died.rank, time.monotonic())
+        if self._have_met or (waited_s < JOIN_S and not is_over):
+            return ""
+        return (
+            f"rank {died.rank} died ({signal.Signals(-died.exit_code).name}) before all ranks had "
+            "met, which the others cannot survive: --restarts N starts all again"
+        )
+
+
+def note_state(rank: int, state: Literal["listening", "stopped", "over"]) -> None:
+    """Write down whether this rank stops with a checkpoint when it is asked to, or has, where
+    anybody reads it. Never raises."""
+    folder = os.environ.get(NOTES)
+    if folder is not None:
+        temporary = Path(folder) / f".listening-{rank}.json"
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps(state))
+            temporary.replace(temporary.with_name(temporary.name[1:]))
+
+
+def is_listening(folder: Path) -> bool:
+    """Return whether a rank has written that it listens."""
+    return "listening" in _states(folder, "*")
+
+
+def has_stopped(folder: Path, rank: int) -> bool:
+    """Return whether a rank has stopped as it was asked to, and has but to end its process."""
+    return "stopped" in _states(folder, rank)
+
+
+def _states(folder: Path, rank: int | str) -> set[str]:
+    states = set()
+    for path in folder.glob(f"listening-{rank}.json"):
+        with contextlib.suppress(OSError, ValueError):
+            states.add(json.loads(path.read_text()))
+    return states
