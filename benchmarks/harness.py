@@ -44,7 +44,6 @@ def run_ranks(
             find_mpi(os.environ),
             ranks,
             [sys.executable, program, "rank", name, *words],
-            cores=usable_cores(),
             environ={**os.environ, **environ},
         )
         with Job.start([command], folder / "log") as job:

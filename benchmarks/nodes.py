@@ -147,7 +147,7 @@ def run_ranks(
 ) -> Any:
     """Run a program on the ranks of a layout, and return what it has written to `out`."""
     ranks, mpi = math.prod(map(int, layout.split("x"))), find_mpi(os.environ)
-    command = mpi_job(mpi, ranks, words, cores=usable_cores(), environ=environ)
+    command = mpi_job(mpi, ranks, words, environ=environ)
     variables = {**environ, **command.environment}
     done = cluster.run("n0", list(command.words), environment=variables, timeout_s=limit_s)
     if done.returncode:

@@ -19,7 +19,6 @@ from _pytest.mark import ParameterSet
 from phalanx.errors import UserError
 from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.command import Command, local_commands, mpi_job
-from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
 from tests.forking import python
@@ -82,7 +81,6 @@ class Ranks:
             find_mpi(os.environ),
             count,
             [self._interpreter, str(program), *words],
-            cores=usable_cores(),
             environ=os.environ,
         )
         return self._run([command], timeout_s, {}, may_fail)

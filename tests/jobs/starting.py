@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 
 from phalanx.jobs.command import Command, local_commands, mpi_job
-from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
 
 RANK = str(Path(__file__).parent / "programs" / "rank.py")
@@ -18,7 +17,7 @@ RANK = str(Path(__file__).parent / "programs" / "rank.py")
 def mpi_ranks(ranks: int, marker: str, behaviour: str) -> list[Command]:
     program = [sys.executable, RANK, marker, behaviour]
     installation = find_mpi(os.environ)
-    return [mpi_job(installation, ranks, program, cores=usable_cores(), environ=os.environ)]
+    return [mpi_job(installation, ranks, program, environ=os.environ)]
 
 
 def local_ranks(ranks: int, marker: str, behaviour: str) -> list[Command]:

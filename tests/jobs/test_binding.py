@@ -3,10 +3,12 @@
 import pytest
 
 from phalanx.jobs import binding
+from phalanx.jobs.allocation import THIS_MACHINE
 from phalanx.jobs.binding import (
     OWN_POOLS,
     cores_of_rank,
     describe_binding,
+    describe_places,
     pool_threads,
     thread_variables,
     use_own_cores,
@@ -119,3 +121,11 @@ def test_a_pool_that_the_user_has_set_counts_for_all(
     """With OMP_NUM_THREADS=1 PyTorch computed in as many threads as a node has cores: MKL's pool
     was set to these, and is the one that PyTorch asks."""
     assert pool_threads(environ) == threads
+
+
+def test_a_line_tells_of_ranks_that_take_turns(monkeypatch):
+    """99 ranks were started on 2 cores without a word."""
+    monkeypatch.setattr(binding, "usable_cores", lambda: 2)
+    assert describe_places(4, THIS_MACHINE) == []
+    words = "99 ranks take turns on 2 cores of this machine: with --ranks 2 each has one"
+    assert describe_places(99, THIS_MACHINE) == [words]

@@ -14,7 +14,6 @@ from phalanx.jobs.command import (
     exported_variables,
     local_commands,
     memory_variables,
-    mpi_command,
     mpi_environment,
     mpi_job,
 )
@@ -22,6 +21,11 @@ from phalanx.jobs.installation import MpiInstallation
 
 PROGRAM = ["python", "-m", "program"]
 OPENMPI = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"}
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr("phalanx.jobs.command.usable_cores", lambda: 2)
 
 
 def installed(vendor):
@@ -38,9 +42,10 @@ def installed(vendor):
         ("other", True, ""),
     ],
 )
-def test_command_lines(vendor, as_root, words):
-    command = mpi_command(installed(vendor), 3, PROGRAM, as_root=as_root)
-    assert command == ["/bin/mpiexec", *words.split(), "-n", "3", *PROGRAM]
+def test_command_lines(monkeypatch, vendor, as_root, words):
+    monkeypatch.setattr("os.geteuid", lambda: 0 if as_root else 1000)
+    command = mpi_job(installed(vendor), 3, PROGRAM, environ={})
+    assert command.words == ("/bin/mpiexec", *words.split(), "-n", "3", *PROGRAM)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def test_what_the_user_has_set_stays():
     [("openmpi", signal.SIGTERM), ("mpich", signal.SIGKILL), ("impi", signal.SIGKILL)],
 )
 def test_a_job_is_one_command(vendor, death_signal):
-    command = mpi_job(installed(vendor), 2, PROGRAM, cores=2, environ={})
+    command = mpi_job(installed(vendor), 2, PROGRAM, environ={})
     assert command.words[-5:] == ("-n", "2", *PROGRAM)
     assert command.death_signal == death_signal
 
@@ -96,17 +101,17 @@ def test_what_starts_ranks_in_a_batch_system_outlives_its_sigterm(tmp_path: Path
     environ = {"SLURM_JOB_NUM_NODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_JOB_ID": "8"}
     (tmp_path / "prted").touch()
     mpi = replace(installed("openmpi"), mpiexec=tmp_path / "mpiexec")
-    command = mpi_job(mpi, 2, PROGRAM, cores=2, environ=environ)
+    command = mpi_job(mpi, 2, PROGRAM, environ=environ)
     shield = [sys.executable, "-I", "-S", shield_program.__file__]
     assert list(command.words[:5]) == [*shield, str(tmp_path / "mpiexec")]
     assert command.death_signal == command.end_signal == signal.SIGINT
     daemon = " ".join([*shield, str(tmp_path / "prted")])
     assert command.environment["PRTE_MCA_prte_launch_agent"] == daemon
-    named = mpi_job(mpi, 2, PROGRAM, cores=2, environ={**environ, "PHALANX_HOSTS": "a.invalid"})
+    named = mpi_job(mpi, 2, PROGRAM, environ={**environ, "PHALANX_HOSTS": "a.invalid"})
     assert "PRTE_MCA_prte_launch_agent" not in named.environment, "these are reached by ssh"
     for other in (
-        mpi_job(mpi, 2, PROGRAM, cores=2, environ={}),
-        mpi_job(installed("mpich"), 2, PROGRAM, cores=2, environ=environ),
+        mpi_job(mpi, 2, PROGRAM, environ={}),
+        mpi_job(installed("mpich"), 2, PROGRAM, environ=environ),
     ):
         assert Path(other.words[0]).name == "mpiexec" and other.end_signal == signal.SIGTERM
 
@@ -162,7 +167,7 @@ def test_names_of_open_mpi_4_are_translated(tmp_path: Path) -> None:
 
 def words_on(vendor, ranks, hosts, **environ):
     environ = {"PHALANX_HOSTS": hosts, **environ}
-    command = mpi_job(installed(vendor), ranks, ["p"], cores=2, environ=environ)
+    command = mpi_job(installed(vendor), ranks, ["p"], environ=environ)
     return " ".join(command.words), command.environment
 
 
@@ -217,10 +222,10 @@ def test_an_allocation_that_no_launcher_reads_is_named_to_it(tmp_path):
     file = tmp_path / "nodes"
     file.write_text("a\na\nb\n")
     environ = {"PBS_NODEFILE": str(file)}
-    command = mpi_job(installed("openmpi"), 3, ["p"], cores=2, environ=environ)
+    command = mpi_job(installed("openmpi"), 3, ["p"], environ=environ)
     assert " ".join(command.words).endswith("-H a:2,b:1 -n 3 p")
     environ = {"LSB_MCPU_HOSTS": "a 2 b 2"}
-    command = mpi_job(installed("mpich"), 4, ["p"], cores=2, environ=environ)
+    command = mpi_job(installed("mpich"), 4, ["p"], environ=environ)
     assert " ".join(command.words).endswith("-hosts a:2,b:2 -n 4 p")
 
 

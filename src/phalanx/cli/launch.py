@@ -28,7 +28,8 @@ from phalanx.cli.preflight import Preflight, preflight_beside
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError, print_note
 from phalanx.jobs.allocation import allocation, check_ranks, use_hosts
-from phalanx.jobs.cores import describe_crowding, usable_cores
+from phalanx.jobs.binding import describe_places
+from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.detect import refuse_launcher
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import DEFAULT_STOP_S
@@ -196,10 +197,7 @@ def _examined(
     words: Sequence[str], ranks: int, folder: Path, *, preflight: bool
 ) -> AbstractContextManager[Callable[[], None]]:
     """Print which nodes are used, and have them examined, as `preflight_beside`."""
-    nodes = allocation(os.environ)
-    crowding = None if nodes.has_others else describe_crowding(ranks, usable_cores())
-    where = nodes.describe(ranks) if nodes.nodes else None
-    for line in filter(None, [where, crowding]):
+    for line in describe_places(ranks, allocation(os.environ)):
         print_note(line)
     return preflight_beside(
         ranks,

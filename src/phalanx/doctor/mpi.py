@@ -15,7 +15,6 @@ from phalanx.doctor.examine import Finding, ok, problem, warning
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import HOSTS, allocation
 from phalanx.jobs.command import mpi_job
-from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import MpiInstallation, find_mpi
 from phalanx.jobs.job import Job
 
@@ -50,7 +49,7 @@ def run_probe(installation: MpiInstallation, ranks: int) -> tuple[int | None, st
     """Return exit code (None: timeout) and output of the probe on `ranks` ranks of this machine."""
     program = [sys.executable, "-m", "phalanx.comm.probe"]
     environ = {**os.environ, HOSTS: f"localhost:{ranks}"} if has_other_nodes() else os.environ
-    command = mpi_job(installation, ranks, program, cores=usable_cores(), environ=environ)
+    command = mpi_job(installation, ranks, program, environ=environ)
     with tempfile.TemporaryDirectory(prefix="phalanx-doctor-") as folder:
         log = Path(folder) / "ranks.log"
         with Job.start([command], log) as job:

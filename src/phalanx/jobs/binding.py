@@ -15,6 +15,8 @@ THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Each pool reads its variable once, when it is first used."""
 OWN_POOLS = "PHALANX_THREAD_POOLS"
 """Pools of ranks on other nodes, of whose cores the launching machine knows nothing."""
+CROWDED = 2
+"""Ranks a core beyond which a line says so."""
 OPEN_MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 INTEL_MPI_YIELDS = {"I_MPI_THREAD_YIELD": "2"}
 """Variables for more ranks than cores: they count the machine's cores, not those of a container."""
@@ -96,6 +98,19 @@ def use_own_cores(environ: MutableMapping[str, str]) -> int | None:
     threads = cores_of_rank(local_ranks, environ)
     environ.update(dict.fromkeys(pools, str(threads)))
     return threads if pools else None
+
+
+def describe_places(ranks: int, nodes: Allocation) -> list[str]:
+    """Return the line that says which nodes `ranks` ranks run on and who named them, none for this
+    machine, and one where they have to take turns on it."""
+    lines, cores = [nodes.describe(ranks)] if nodes.nodes else [], usable_cores()
+    if not nodes.has_others and ranks > CROWDED * cores:
+        count = f"{cores} core{'s' * (cores != 1)}"
+        lines.append(
+            f"{ranks} ranks take turns on {count} of this machine: with --ranks {cores} each has "
+            "one"
+        )
+    return lines
 
 
 def describe_binding(

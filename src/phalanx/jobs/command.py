@@ -14,12 +14,12 @@ from phalanx.jobs import shield as shield_program
 from phalanx.jobs.allocation import (
     FORMER_HOST_FILE,
     HOST_FILE,
-    THIS_MACHINE,
     Allocation,
     allocation,
     granted,
 )
 from phalanx.jobs.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
+from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import MpiInstallation, Vendor
 from phalanx.jobs.networks import interface_for
 from phalanx.jobs.survival import ALWAYS, FLAGS, ON_NODES, check_survival
@@ -42,7 +42,6 @@ def mpi_job(
     ranks: int,
     program: Sequence[str],
     *,
-    cores: int,
     environ: Mapping[str, str],
     survive: bool = False,
 ) -> Command:
@@ -53,26 +52,13 @@ def mpi_job(
     """
     if survive:
         check_survival(installation, environ)
-    as_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    nodes = allocation(environ)
-    exported = exported_variables(environ) if nodes.has_others else ()
-    words = mpi_command(
-        installation,
-        ranks,
-        program,
-        as_root=as_root,
-        nodes=nodes,
-        exported=exported,
-        survive=survive,
-    )
+    vendor, cores = installation.vendor, usable_cores()
     command = Command(
-        words=tuple(words),
-        environment=mpi_environment(
-            installation.vendor, ranks, cores=cores, environ=environ, survive=survive
-        ),
-        death_signal=_LAUNCHERS[installation.vendor].death_signal,
+        words=tuple(_words(installation, ranks, program, environ, survive=survive)),
+        environment=mpi_environment(vendor, ranks, cores=cores, environ=environ, survive=survive),
+        death_signal=_LAUNCHERS[vendor].death_signal,
     )
-    is_shielded = installation.vendor == "openmpi" and granted(environ).nodes
+    is_shielded = vendor == "openmpi" and granted(environ).nodes
     return _shielded(command, installation, environ) if is_shielded else command
 
 
@@ -94,21 +80,20 @@ def _shielded(
     )
 
 
-def mpi_command(
+def _words(
     installation: MpiInstallation,
     ranks: int,
     program: Sequence[str],
+    environ: Mapping[str, str],
     *,
-    as_root: bool,
-    nodes: Allocation = THIS_MACHINE,
-    exported: Sequence[str] = (),
-    survive: bool = False,
+    survive: bool,
 ) -> list[str]:
-    """Return the command line. exported: variables that ranks on other nodes find as well."""
-    vendor = installation.vendor
+    """Return the command line of the launcher."""
+    vendor, nodes = installation.vendor, allocation(environ)
     flags = list(_LAUNCHERS[vendor].flags)
     if vendor == "openmpi":
-        flags += ["--allow-run-as-root"] if as_root else []
+        exported = exported_variables(environ) if nodes.has_others else ()
+        flags += ["--allow-run-as-root"] if os.geteuid() == 0 else []
         flags += FLAGS if survive else ()
         flags += [word for name in exported for word in ("-x", name)]
     if nodes.needs_flags and (nodes.is_named or not nodes.is_one_machine):

@@ -12,8 +12,6 @@ from phalanx.errors import UserError
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
-CROWDED = 2
-"""Ranks a core beyond which a line says so."""
 
 
 def group_folders(root: Path, own: Path, controller: str) -> list[Path]:
@@ -78,14 +76,6 @@ def usable_cores() -> int:
     """Return the usable cores: the affinity, limited by the container's quota; at least 1."""
     quota, cores = cpu_quota(), len(bound_cores())
     return cores if quota is None else max(1, min(cores, math.ceil(quota.cores)))
-
-
-def describe_crowding(ranks: int, cores: int) -> str | None:
-    """Return a line if so many ranks of this machine have to take turns; None for a few."""
-    if ranks <= CROWDED * cores:
-        return None
-    count = f"{cores} core{'s' * (cores != 1)}"
-    return f"{ranks} ranks take turns on {count} of this machine: with --ranks {cores} each has one"
 
 
 def shared_cores(affinities: Iterable[Iterable[int]], quotas: Iterable[CpuQuota | None]) -> int:

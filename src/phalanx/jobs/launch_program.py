@@ -24,7 +24,6 @@ from phalanx.jobs.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.jobs.binding import OWN_POOLS, THREAD_POOLS, thread_variables
 from phalanx.jobs.collector import Collector, marked
 from phalanx.jobs.command import Command, local_commands, memory_variables, mpi_job
-from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.elsewhere import end_elsewhere
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail, Output
 from phalanx.jobs.incomplete import read_incomplete, report_incomplete
@@ -177,10 +176,7 @@ class Launch:
         program = [sys.executable, "-P", "-m", rank_log.__name__, here, *self.words]
         ranks, environ = self.num_processes, os.environ
         if self.mpi is not None:
-            cores, survive = usable_cores(), self.survive
-            commands = [
-                mpi_job(self.mpi, ranks, program, cores=cores, environ=environ, survive=survive)
-            ]
+            commands = [mpi_job(self.mpi, ranks, program, environ=environ, survive=self.survive)]
         elif ranks == 1:
             commands = [Command(words=tuple(program))]
         else:

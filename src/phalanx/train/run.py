@@ -16,8 +16,8 @@ from phalanx.jobs.allocation import (
     allocation,
     check_ranks,
 )
-from phalanx.jobs.binding import cores_of_rank, threads_of_rank
-from phalanx.jobs.cores import describe_crowding, usable_cores
+from phalanx.jobs.binding import cores_of_rank, describe_places, threads_of_rank
+from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.detect import Launched
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.record import (
@@ -288,11 +288,9 @@ def num_nodes(config: TrainConfig) -> int:
 
 
 def where(config: TrainConfig) -> list[str]:
-    """Return the line that says which nodes the ranks run on and who named them, none for this
-    machine, and one where they are too many for it. `config` is complete."""
+    """Return lines on the places of the ranks, as `describe_places`. `config` is complete."""
     nodes = allocation(os.environ) if has_launcher(config) else THIS_MACHINE
-    crowding = None if nodes.has_others else describe_crowding(config.num_ranks, usable_cores())
-    return [line for line in (nodes.nodes and nodes.describe(config.num_ranks), crowding) if line]
+    return describe_places(config.num_ranks, nodes)
 
 
 def title(config: TrainConfig) -> str:

@@ -22,7 +22,6 @@ from phalanx.doctor.mpi import parse_answers, reason
 from phalanx.doctor.nodes.survey import FAILED, Survey
 from phalanx.jobs.allocation import HOSTS
 from phalanx.jobs.command import mpi_job
-from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.elsewhere import CONNECT_S, num_waves
 from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.job import Job
@@ -56,7 +55,7 @@ class Meeting:
         self._found: Survey | Finding | None = None
         environ = {**os.environ, HOSTS: ",".join(f"{host}:1" for host in hosts)}
         program = [*SURVEY_PROGRAM, json.dumps(question)]
-        command = mpi_job(mpi, len(hosts), program, cores=usable_cores(), environ=environ)
+        command = mpi_job(mpi, len(hosts), program, environ=environ)
         self._command = replace(command, environment={**command.environment, **variables})
         self._has_restarted = False
         with contextlib.ExitStack() as stack:
