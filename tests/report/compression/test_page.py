@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.report.compression_fit import fit_cells
-from phalanx.report.compression_rows import (
+from phalanx.report.kinds import content_of
+from phalanx.report.page import write_report
+from phalanx.report.pages.compression import (
     MEMORY,
     STEPS,
     accuracy_and_price,
+    fit_cells,
     fit_of,
     headline,
     held_in_memory,
 )
-from phalanx.report.kinds import content_of
-from phalanx.report.page import write_report
 from phalanx.report.values import View
 from tests.report.compression.made_compression import BYTES, make, step_s
 from tests.report.made_view import check_claims, read, rows_of, table_of, told
@@ -58,20 +58,18 @@ def test_the_fit_finds_what_the_steps_were_made_of(made: View) -> None:
         {"float32": 0.010, "bf16": 0.012, "int8": 0.016, "top-k": 0.011}
     )
     # Bytes saved ÷ coding.
-    assert fit.break_even_bandwidth("bf16", "float32") == pytest.approx(8e6 / 2e-3)
+    assert fit.break_even_bandwidth("bf16") == pytest.approx(8e6 / 2e-3)
 
 
 def test_who_costs_nothing_pays_always_and_who_saves_nothing_never() -> None:
     points = [
         {"compressor": name, "sent_bytes": sent, "bandwidth": b, "step_s": base + sent / b}
-        for name, sent, base in (("none", 8.0, 5.0), ("free", 4.0, 4.0), ("larger", 9.0, 6.0))
+        for name, sent, base in (("float32", 8.0, 5.0), ("free", 4.0, 4.0), ("larger", 9.0, 6.0))
         for b in (1.0, 10.0)
     ]
     fit = fit_cells(points)
     assert fit is not None
-    assert [fit.pays(name, "none") for name in ("free", "larger", "unknown")] == (
-        ["always", "never", None]
-    )
+    assert [fit.pays(name) for name in ("free", "larger", "unknown")] == (["always", "never", None])
     assert fit_cells(points[:1]) is None
 
 
