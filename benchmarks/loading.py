@@ -47,16 +47,17 @@ from phalanx.jobs.record import RUNS
 from phalanx.records.io import Cache, Format
 from phalanx.report.build import Content
 from phalanx.report.cells import Row
-from phalanx.report.io.claims import (
+from phalanx.report.kinds import content_of
+from phalanx.report.loading import (
+    MEGABYTE,
     Ways,
     best_of_each_format,
     compare_loaders,
     own,
     paced,
     rivals,
+    ways_of,
 )
-from phalanx.report.io.rows import MEGABYTE, ways_of
-from phalanx.report.kinds import content_of
 from phalanx.report.values import View
 
 Costs = dict[str, dict[str, float]]

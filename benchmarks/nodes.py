@@ -43,7 +43,7 @@ from phalanx.jobs.binding import INTEL_MPI_YIELDS, OPEN_MPI_YIELDS
 from phalanx.jobs.command import mpi_job
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
-from phalanx.report.collectives.rows import read_collectives
+from phalanx.report.collectives import read_collectives
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(phalanx.__file__).parents[2]
 LAYOUTS = ("2x1", "2x2", "2x4", "3x1", "3x2", "3x4")  # nodes x ranks on each

@@ -7,8 +7,8 @@ import pytest
 
 from phalanx.jobs.installation import find_mpi
 from phalanx.records.files import read_run
-from phalanx.report.survival_rows import LABELS, same_bits
-from phalanx.study.survival_run import WAYS
+from phalanx.report.pages.survival import LABELS, same_bits
+from phalanx.study.survival import WAYS
 from tests.cli.conftest import Phalanx
 from tests.report.made_view import read
 

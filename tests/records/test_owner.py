@@ -15,9 +15,9 @@ from phalanx.jobs.record import begin_record
 from phalanx.records.files import read_bench, read_io, read_run, write_record
 from phalanx.records.owner import has_died, is_alive, this_process
 from phalanx.records.schema import Outcome, Owner
-from phalanx.report.collectives.rows import read_collectives
+from phalanx.report.collectives import read_collectives
 from phalanx.report.folder import read_folder
-from phalanx.report.io.rows import read_io_rows
+from phalanx.report.loading import read_io_rows
 from phalanx.report.measurement import DIED
 from tests.report.collectives.made_bench import make_bench
 from tests.report.io.made_io import make_io

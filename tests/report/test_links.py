@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from phalanx.records.events import EpochEvent, StepEvent
-from phalanx.report.links import LinkShares
-from phalanx.report.measures import RunMeasure, measure_run
-from phalanx.report.nodes import MoreNodes
+from phalanx.report.measures import LinkShares, RunMeasure, measure_run
+from phalanx.report.pages.scaling import MoreNodes
 from phalanx.report.rank_measures import RankMeasure, measure_rank
 from phalanx.report.values import View
 from tests.report.made_study import Job, run_of

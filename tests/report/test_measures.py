@@ -13,8 +13,7 @@ from phalanx.records.events import (
 )
 from phalanx.records.schema import Outcome
 from phalanx.report.measures import measure_run, timed_epochs
-from phalanx.report.rank_measures import RankMeasure, measure_rank
-from phalanx.report.steps import PARTS
+from phalanx.report.rank_measures import PARTS, RankMeasure, measure_rank
 from tests.report.made_study import Job, run_of
 
 

@@ -12,7 +12,7 @@ from phalanx.report.conditions import conditions
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.page import render
 from phalanx.report.pages.scaling import SCALING
-from phalanx.report.steps import Overlap, mean_overlap, overlap_of, step_table
+from phalanx.report.rank_measures import Overlap, mean_overlap, overlap_of, step_table
 from phalanx.report.training import training_rows
 from tests.report import made_study
 from tests.report.made_study import Job, make_study

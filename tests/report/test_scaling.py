@@ -15,8 +15,7 @@ from phalanx.report.claims import BeyondIdeal, FarthestAccuracy, Fastest, Wall
 from phalanx.report.conditions import conditions
 from phalanx.report.folder import read_folder
 from phalanx.report.measures import RunMeasure
-from phalanx.report.nodes import MoreNodes
-from phalanx.report.pages.scaling import MPI_AGAINST_GLOO
+from phalanx.report.pages.scaling import MPI_AGAINST_GLOO, MoreNodes
 from phalanx.report.training_page import BEST, BEST_AGAINST_THREADS
 from phalanx.report.values import View
 from tests.report.made_study import Job, make_study

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from phalanx.jobs.cores import usable_cores
-from phalanx.study.probe import probe
+from phalanx.study.execute import probe
 
 
 def _busy(until: float) -> None:

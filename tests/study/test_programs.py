@@ -10,8 +10,7 @@ from rich.console import Console
 from phalanx.cli.program_words import separate_program
 from phalanx.errors import RunFailedError, UserError
 from phalanx.report.folder import read_folder
-from phalanx.study.epoch_lines import EpochLines
-from phalanx.study.program_config import ProgramConfig
+from phalanx.study.epoch_lines import EpochLines, ProgramConfig
 from phalanx.study.programs import ProgramTraining, file_state, plan_program
 from phalanx.study.scaling import ScalingConfig
 

@@ -7,8 +7,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.study import survival
-from phalanx.study.survival import SurvivalConfig, plan
-from phalanx.study.survival_run import WAYS, SurvivalRun
+from phalanx.study.survival import WAYS, SurvivalConfig, SurvivalRun, plan
 
 
 @pytest.fixture

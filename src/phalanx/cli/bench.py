@@ -17,7 +17,7 @@ from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.detect import detect
 from phalanx.jobs.record import this_command
-from phalanx.report.collectives.rows import read_collectives
+from phalanx.report.collectives import read_collectives
 
 app = App(name="bench", help="Benchmark collectives and storage against other libraries.")
 add_command(app, "io", "phalanx.cli.bench_io:io")

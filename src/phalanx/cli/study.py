@@ -25,7 +25,7 @@ from phalanx.models.options import ModelName
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_bench, read_record
 from phalanx.records.schema import JobRecord
-from phalanx.report.collectives.rows import ALGORITHMS
+from phalanx.report.collectives import ALGORITHMS
 from phalanx.study import compression as compression_study
 from phalanx.study import large_batch as large_batch_study
 from phalanx.study import parallelism as parallelism_study

@@ -17,15 +17,15 @@ from phalanx.report.conditions import conditions, disturbance
 from phalanx.report.content import (
     ChartRow,
     Column,
+    Figure,
     KeyFigure,
     Section,
     Table,
     chart_row,
+    environments,
     make_table,
 )
-from phalanx.report.figure import Figure
 from phalanx.report.format import UNKNOWN, counted, joined
-from phalanx.report.tables import environments
 from phalanx.report.terminal import terminal_table
 from phalanx.report.values import Page, Plot, StudyRows, TableSpec, View, word
 

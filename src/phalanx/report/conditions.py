@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
+from phalanx.report.content import FACTS, facts_of
 from phalanx.report.format import counted, fixed, joined, percent
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import is_spread, spread
-from phalanx.report.tables import FACTS, facts_of
 from phalanx.report.trace.write import TRACE_NAME
 from phalanx.report.values import StudyRows
 

@@ -1,16 +1,69 @@
-"""Plain values that a page is made of: charts in rows and sections, findings, tables. Pure."""
+"""Plain values that a page is made of: charts with what stands around them, in rows and sections,
+findings, tables; and the tables of every page. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from phalanx.report.figure import Figure
-from phalanx.report.format import UNKNOWN
+import altair as alt
 
+from phalanx.records.schema import Environment
+from phalanx.report.format import UNKNOWN, joined
+
+Value = str | int | float | bool | None
+Row = Mapping[str, Value]
+AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
 T = TypeVar("T")
+
+HEIGHT_PIXELS = 250
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One chart of one workload."""
+
+    label: str  # workload
+    name: str  # id of the page's element, name of saved files
+    title: str
+    caption: str  # also its alternative text
+    source: str  # events of the records
+    runs: tuple[str, ...]  # the folders of these
+    rows: tuple[Row, ...]  # drawn, and saved as CSV
+    spec: Mapping[str, object]  # Vega-Lite over the named data set `rows`
+
+    @property
+    def table(self) -> Mapping[str, object]:
+        """Rows as names and lists of values: a fifth of the size of a mapping for every row."""
+        names = list(self.rows[0])
+        return {"names": names, "rows": [[row[name] for name in names] for row in self.rows]}
+
+
+def drawn_columns(spec: Mapping[str, object], rows: Iterable[Mapping[str, object]]) -> list[Row]:
+    """Return the rows with the columns that a chart shows: as a field, or in an expression."""
+    text = json.dumps(spec)
+    shown = {one or other for one, other in re.findall(r'"field": "(\w+)"|datum\.(\w+)', text)}
+    return [{name: row[name] for name in row if name in shown} for row in rows]  # type: ignore[misc]
+
+
+def numbers(rows: Iterable[Row], field: str) -> list[float]:
+    """Return the known values of a field."""
+    return [float(str(value)) for row in rows if (value := row[field]) is not None]
+
+
+def distinct(rows: Iterable[Row], field: str) -> list[str]:
+    """Return the different values of a field, in the order of the rows."""
+    return list(dict.fromkeys(str(row[field]) for row in rows))
+
+
+def table() -> alt.NamedData:
+    """Stands for the rows while a chart is put together."""
+    return alt.NamedData(name="rows")
 
 
 @dataclass(frozen=True)
@@ -109,3 +162,54 @@ def make_table(title: str, note: str, columns: Sequence[Column[T]], items: Itera
         numeric=tuple(column.numeric for column in columns),
         rows=tuple(tuple(column.cell(item) for column in columns) for item in items),
     )
+
+
+def environments(known: Sequence[Environment]) -> Table:
+    """Return a table of the environment; marks values that differ between runs."""
+    facts: dict[str, list[str]] = {}
+    for what, value in (fact for each in known for fact in facts_of(each).items()):
+        if value not in facts.setdefault(what, []):
+            facts[what].append(value)
+    differ = [what for what, values in facts.items() if len(values) > 1]
+    note = f"Not the same for all runs: {joined(differ)}." if differ else ""
+    rows = [(what, "; ".join(values)) for what, values in facts.items()]
+    loads = [e.load_average for e in known if e.load_average is not None]
+    if loads:
+        rows.append(("load when runs began", f"{min(loads):.2f} to {max(loads):.2f}"))
+    return make_table("Environment", note, by_place("what|value"), rows)
+
+
+def sources(figures: Iterable[Figure]) -> Table:
+    """Return the records each chart was drawn from."""
+    return make_table(
+        "Sources",
+        "Every run is a folder with run.json and a rank-<r>.jsonl for each rank.",
+        by_place("chart|events and fields|run folders"),
+        [(f"{each.title}, {each.label}", each.source, ", ".join(each.runs)) for each in figures],
+    )
+
+
+FACTS = {
+    "hostname": "host",
+    "processor": "processor",
+    "cores": "cores",
+    "memory_bytes": "memory",
+    "operating_system": "operating system",
+    "python": "Python",
+    "torch": "PyTorch",
+    "mpi": "MPI",  # None where a run used none
+    "packages": "packages",
+    "phalanx": "Phalanx",
+    "commit": "commit",
+}
+"""Fields of an environment, in words."""
+
+
+def facts_of(environment: Environment) -> dict[str, str]:
+    """Return what is known of an environment, by the words of FACTS."""
+    known = {name: getattr(environment, name) for name in FACTS}
+    if environment.memory_bytes is not None:
+        known["memory_bytes"] = f"{environment.memory_bytes / 2**30:.1f} GiB"
+    packages = sorted(environment.packages.items())
+    known["packages"] = ", ".join(f"{name} {version}" for name, version in packages)
+    return {FACTS[name]: str(value) for name, value in known.items() if value is not None}

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from phalanx.report.build import Content
-from phalanx.report.collectives.rows import holds_benches
+from phalanx.report.collectives import holds_benches
 from phalanx.report.folder import study_of
-from phalanx.report.io.rows import holds_io
+from phalanx.report.loading import holds_io
 from phalanx.report.page_file import has_page, read_page
 from phalanx.report.pages.collectives import COLLECTIVES
 from phalanx.report.pages.compression import COMPRESSION

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-from phalanx.report.figure import AnyChart, Row, distinct, numbers, table
+from phalanx.report.content import AnyChart, Row, distinct, numbers, table
 from phalanx.report.theme import (
     DASHES,
     LOG_FROM_RATIO,

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
 from phalanx.report.build import Content
+from phalanx.report.content import sources
 from phalanx.report.kinds import content_of
-from phalanx.report.tables import sources
 from phalanx.report.theme import CONFIG
 from phalanx.report.trace.write import write_missing_trace
 

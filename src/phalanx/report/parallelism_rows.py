@@ -1,31 +1,216 @@
 """Rows and claims of a parallelism study: bytes, memory, losses and pipelines of schemes. Pure.
 
-Times, losses and accuracies are over all seeds; what is told here is of the first.
+Bytes and memory stand beside their formulas. Times, losses and accuracies are over all seeds; what
+is told here is of the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
+from phalanx.records.events import ActionEvent
 from phalanx.report.cells import Cell, CellPanel, Row, best_by
 from phalanx.report.claims import agreement, changed
-from phalanx.report.format import amount, percent, signed_percent
+from phalanx.report.format import UNKNOWN, amount, percent, signed_percent
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
-from phalanx.report.pipeline_steps import bubble, drawn_step
-from phalanx.report.rank_measures import RankMeasure
-from phalanx.report.scheme_costs import EQUAL_WITHIN, MEBIBYTE, costs, deviation_mark, roles
+from phalanx.report.rank_measures import RankMeasure, step_times
 from phalanx.report.schemes import communicates_within, makes_the_same_update, scheme_phrase
-from phalanx.report.steps import step_times
 from phalanx.report.training import measures_of
 from phalanx.report.training_page import ACCURACY, LOSS
 from phalanx.report.values import Told, View
+
+Actions = dict[int, list[ActionEvent]]
+"""Actions of one step, by rank of the run, in the order of the pipeline."""
+
+
+def drawn_step(ranks: Iterable[RankMeasure]) -> list[Row]:
+    """Return the actions of the shortest step that the first pipeline of a run has recorded, the
+    least disturbed, a row each; the run's first step is left out as warm-up where there are
+    others."""
+    steps = recorded_steps(_first_pipeline(ranks))
+    later = [actions for step, actions in steps.items() if step > 0] or list(steps.values())
+    if not later:
+        return []
+    chosen = min(later, key=lambda actions: _end(actions) - _begin(actions))
+    begin_s = _begin(chosen)
+    return [
+        {
+            "rank": rank,
+            "stage": action.stage,
+            "micro_batch": action.micro_batch,
+            "kind": action.kind,
+            "begin_ms": (action.began_s - begin_s) * 1e3,
+            "end_ms": (action.ended_s - begin_s) * 1e3,
+        }
+        for rank, actions in chosen.items()
+        for action in sorted(actions, key=lambda action: action.began_s)
+    ]
+
+
+def recorded_steps(ranks: Sequence[RankMeasure]) -> dict[int, Actions]:
+    """Return the steps that all these ranks have recorded."""
+    steps: dict[int, Actions] = {}
+    for rank in ranks:
+        for action in rank.actions:
+            steps.setdefault(action.step, {}).setdefault(rank.rank, []).append(action)
+    return {step: steps[step] for step in sorted(steps) if len(steps[step]) == len(ranks)}
+
+
+def bubble(step: Sequence[Row]) -> float | None:
+    """Return the share of a step in which a rank was at no action, mean over the ranks."""
+    if not step:
+        return None
+    busy_ms = sum(float(row["end_ms"] - row["begin_ms"]) for row in step)
+    num_ranks, length_ms = (
+        len({row["rank"] for row in step}),
+        max(float(row["end_ms"]) for row in step),
+    )
+    return max(0.0, 1 - busy_ms / (num_ranks * length_ms))
+
+
+def _begin(actions: Actions) -> float:
+    return min(action.began_s for own in actions.values() for action in own)
+
+
+def _end(actions: Actions) -> float:
+    return max(action.ended_s for own in actions.values() for action in own)
+
+
+def _first_pipeline(ranks: Iterable[RankMeasure]) -> list[RankMeasure]:
+    """The ranks with actions that differ from the first of them in their place along the pipeline
+    alone, in the order of these places."""
+
+    def outside(rank: RankMeasure) -> dict[str, int]:
+        return {axis: place for axis, place in rank.coordinates.items() if axis != "pp"}
+
+    acting = [rank for rank in ranks if rank.actions]
+    first = [rank for rank in acting if outside(rank) == outside(acting[0])]
+    return sorted(first, key=lambda rank: (rank.coordinates.get("pp", rank.rank), rank.rank))
+
+
+EQUAL_WITHIN = 1e-3
+"""Counted bytes this close to the formula are called equal: a broadcast at the end of an epoch, or
+a smaller last batch, is in the count and not in the formula."""
+MEBIBYTE = 2**20
+
+
+class FormulaCheck(NamedTuple):
+    """A counted or measured value, and that of the formula; None where unknown."""
+
+    found: float | None
+    formula: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Relative, of what was found from the formula."""
+        if self.found is None or self.formula is None:
+            return None
+        if not self.formula:
+            return 0.0 if not self.found else float("inf")
+        return self.found / self.formula - 1
+
+    @property
+    def is_equal(self) -> bool | None:
+        return None if self.difference is None else abs(self.difference) <= EQUAL_WITHIN
+
+    @property
+    def found_mb(self) -> float | None:
+        return None if self.found is None else self.found / MEBIBYTE
+
+    @property
+    def formula_mb(self) -> float | None:
+        return None if self.formula is None else self.formula / MEBIBYTE
+
+
+NOTHING = FormulaCheck(None, None)
+
+
+def num_steps(run: RunMeasure) -> int:
+    """Return the updates of the workers' finished epochs."""
+    return max((rank.num_steps for rank in run.ranks.values()), default=0)
+
+
+def roles(run: RunMeasure) -> dict[str, list[RankMeasure]]:
+    """Return the ranks of each role: workers, servers."""
+    found: dict[str, list[RankMeasure]] = {}
+    for rank in run.ranks.values():
+        found.setdefault(rank.role, []).append(rank)
+    return found
+
+
+def a_step(counted: int | None, formula: float | None, steps: int) -> FormulaCheck:
+    """Return bytes per step beside the formula."""
+    return FormulaCheck(None if counted is None or not steps else counted / steps, formula)
+
+
+def sent(run: RunMeasure, rank: RankMeasure) -> FormulaCheck:
+    return a_step(rank.sent_bytes, rank.expected.sent_bytes, num_steps(run))
+
+
+def state(rank: RankMeasure) -> FormulaCheck:
+    """Return measured and expected bytes of parameters, gradients and optimizer state."""
+    memory, found = rank.memory, None
+    if memory is not None:
+        found = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    return FormulaCheck(found, rank.expected.state_bytes)
+
+
+def costs(run: RunMeasure, ranks: Sequence[RankMeasure]) -> dict[str, Any]:
+    """Return the columns of bytes and memory of some ranks: of the one that sends the most, and of
+    the one that keeps the most."""
+    checks, steps = [sent(run, rank) for rank in ranks], num_steps(run)
+    most = max((c for c in checks if c.found is not None), key=lambda c: c.found or 0, default=None)
+    known = [rank for rank in ranks if rank.memory]
+    fullest = max(known, key=lambda rank: state(rank).found or 0.0, default=None)
+    kept, busiest = state(fullest) if fullest else NOTHING, most or NOTHING
+    formulas = (rank.expected.traffic_formula for rank in ranks)
+    return {
+        "num_ranks": len(ranks),
+        "sent_mb": busiest.found_mb,
+        "formula_mb": busiest.formula_mb,
+        "words": f"{amount(most.found or 0.0)} {deviation_mark(checks)}" if most else "",
+        "formula": next(filter(None, formulas), ""),
+        "mark": deviation_mark(checks),
+        "state_mb": kept.found_mb,
+        "state_off": kept.difference,
+        "_sent": checks,
+        "_received": [
+            a_step(rank.received_bytes, rank.expected.received_bytes, steps) for rank in ranks
+        ],
+        "_states": [state(rank) for rank in ranks],
+        "_fullest": fullest,
+        "_state": kept,
+    }
+
+
+def deviation_mark(checks: Sequence[FormulaCheck]) -> str:
+    """Return `=` if every rank's value equals its formula, else the largest deviation."""
+    known = [check for check in checks if check.difference is not None]
+    if not known:
+        return ""
+    if all(check.is_equal for check in known):
+        return "="
+    worst = max((check.difference or 0.0 for check in known), key=abs)
+    if worst == float("inf"):
+        return "\N{NOT EQUAL TO} 0"
+    return f"\N{NOT EQUAL TO} ({worst * 100:+.3g} %)".replace("-", "\N{MINUS SIGN}")
+
+
+def range_of(checks: Sequence[FormulaCheck], name: str) -> str | None:
+    """Return the bytes of ranks from the fewest to the most; None where nothing is known."""
+    known = [value for check in checks if (value := getattr(check, name)) is not None]
+    if not known:
+        return None
+    low, high = amount(min(known)), amount(max(known))
+    return low if low == high else f"{low} {UNKNOWN} {high}"
+
 
 MOST_STEPS = 60
 SAME_LOSS = 1e-3

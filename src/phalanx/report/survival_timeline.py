@@ -25,7 +25,7 @@ from phalanx.records.events import (
     StartedEvent,
     StepEvent,
 )
-from phalanx.report.steps import parts_of
+from phalanx.report.rank_measures import parts_of
 
 NEIGHBOURS = 10
 """Undisturbed steps before a disturbed one, whose median says what it would have taken."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import altair as alt
 
-from phalanx.report.figure import Row
+from phalanx.report.content import Row
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 Look = tuple[str, str]

@@ -16,14 +16,16 @@ from phalanx.report.cells import Row
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.format import capitals, counted
 from phalanx.report.measures import RunMeasure
-from phalanx.report.options import (
+from phalanx.report.schemes import (
     MODEL_SIZES,
+    group_of,
     layout_options,
     named_with_options,
+    scheme_of,
+    scheme_phrase,
     varying_options,
     workload_options,
 )
-from phalanx.report.schemes import group_of, scheme_of, scheme_phrase
 from phalanx.report.values import StudyRows
 
 TIMES_SIGN = "\N{MULTIPLICATION SIGN}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from phalanx.report.cells import Measure, Row
 from phalanx.report.measures import EpochMeasure, RunMeasure
-from phalanx.report.steps import PARTS
+from phalanx.report.rank_measures import PARTS
 from phalanx.report.training import measures_of
 from phalanx.report.values import View
 

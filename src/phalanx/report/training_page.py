@@ -9,7 +9,7 @@ from typing import Any
 
 from phalanx.report.cells import Cell, Change, Derived, Gain, Measure, Row, baseline
 from phalanx.report.claims import AgainstBaseline, FarthestAccuracy, Fastest
-from phalanx.report.figure import numbers
+from phalanx.report.content import numbers
 from phalanx.report.format import percent, seconds
 from phalanx.report.marks import Axis, Bars, Lines, Spans
 from phalanx.report.theme import PHASES

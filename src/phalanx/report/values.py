@@ -17,8 +17,7 @@ import altair as alt
 
 from phalanx.records.schema import Environment, Study
 from phalanx.report.cells import Baseline, CellPanel, Quantity, Row, cell_rows, make_cells
-from phalanx.report.content import Column, KeyFigure
-from phalanx.report.figure import HEIGHT_PIXELS, AnyChart, Figure, drawn_columns
+from phalanx.report.content import HEIGHT_PIXELS, AnyChart, Column, Figure, KeyFigure, drawn_columns
 from phalanx.report.marks import Mark
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import Interval

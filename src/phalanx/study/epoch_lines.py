@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from phalanx.errors import RunFailedError, UserError
@@ -20,7 +22,24 @@ from phalanx.records.events import (
 )
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.schema import Outcome, Run, Setting
-from phalanx.study.program_config import ProgramConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramConfig:
+    """One way to run a program."""
+
+    words: tuple[str, ...]
+    """The program and its arguments."""
+    strategy: str
+    ranks: int
+    threads: int
+    seed: int
+    epoch_pattern: str | None
+    """Regular expression of the line that it prints after an epoch; None: it writes records."""
+
+    def as_record(self) -> dict[str, object]:
+        return asdict(self) | {"words": shlex.join(self.words)}
+
 
 SHORTEST_S = 2.0
 """Length of an epoch that is timed by lines, which are seen a tenth of a second late."""

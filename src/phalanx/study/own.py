@@ -27,8 +27,8 @@ from phalanx.errors import UserError
 from phalanx.jobs.record import RUNS
 from phalanx.report.page_file import NAME as PAGE_FILE
 from phalanx.report.page_file import read_page
+from phalanx.study.epoch_lines import ProgramConfig
 from phalanx.study.planned import PlannedRun, TrainingRun
-from phalanx.study.program_config import ProgramConfig
 from phalanx.study.programs import ProgramTraining
 from phalanx.train.config import TrainConfig
 

@@ -21,9 +21,8 @@ from phalanx.jobs.live_line import LiveLine
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run
 from phalanx.run.defaults import SEED, STRATEGY
-from phalanx.study.epoch_lines import EpochLines, compiled_pattern
+from phalanx.study.epoch_lines import EpochLines, ProgramConfig, compiled_pattern
 from phalanx.study.planned import PlannedRun, environment_of
-from phalanx.study.program_config import ProgramConfig
 from phalanx.study.scaling import ScalingConfig, layouts
 
 OF_BUILT_IN_MODELS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 import phalanx
+from phalanx.study.epoch_lines import ProgramConfig
 from phalanx.study.parallelism import ParallelismConfig
 from phalanx.study.planned import StudyPlan
-from phalanx.study.program_config import ProgramConfig
 from phalanx.study.programs import ProgramTraining
 
 PROGRAM = Path("examples", "scratch", "train.py")

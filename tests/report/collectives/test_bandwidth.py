@@ -3,7 +3,7 @@
 import pytest
 
 from phalanx.records.collectives import Collective
-from phalanx.report.collectives.bandwidth import (
+from phalanx.report.collectives import (
     Machine,
     bus_bandwidth,
     floor_s,

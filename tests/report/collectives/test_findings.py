@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.schema import Outcome
-from phalanx.report.collectives.claims import (
+from phalanx.report.pages.collectives import (
     against_rest,
     crossings,
     gain,

@@ -9,7 +9,7 @@ from phalanx.errors import UserError
 from phalanx.records.files import rank_file
 from phalanx.records.schema import Outcome
 from phalanx.report.cells import Row
-from phalanx.report.collectives.rows import holds_benches, quantile, read_collectives, slowest
+from phalanx.report.collectives import holds_benches, quantile, read_collectives, slowest
 from tests.report.collectives.made_bench import MEDIANS, make_bench
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.schema import Outcome
-from phalanx.report.io.claims import (
+from phalanx.report.loading import (
     Ways,
     against_torch,
     choice,

@@ -8,8 +8,7 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.records.schema import Outcome
 from phalanx.report.cells import Row
-from phalanx.report.io.claims import compare_loaders, flat, paced
-from phalanx.report.io.rows import read_io_rows, ways_of
+from phalanx.report.loading import compare_loaders, flat, paced, read_io_rows, ways_of
 from tests.report.io.made_io import BATCH_S, COMPUTE_S, RUNS, SAMPLES, STEPS, make_io
 from tests.report.made_view import read
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from phalanx.records.files import rank_file, read_run, write_record
 from phalanx.records.schema import Outcome
 from phalanx.report.kinds import content_of
-from phalanx.report.large_batch_rows import (
+from phalanx.report.page import write_report
+from phalanx.report.pages.large_batch import (
     base_recipe,
     batches,
     best_remedies,
@@ -23,7 +24,6 @@ from phalanx.report.large_batch_rows import (
     soonest,
     target,
 )
-from phalanx.report.page import write_report
 from phalanx.report.training_page import ACCURACY
 from phalanx.report.values import View
 from tests.report.large_batch.made_large_batch import ACCURACY as MEANS

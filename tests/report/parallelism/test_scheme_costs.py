@@ -6,10 +6,17 @@ import pytest
 
 from phalanx.records.events import ActionEvent, StartedEvent
 from phalanx.report.measures import RunMeasure
-from phalanx.report.parallelism_rows import losses
-from phalanx.report.pipeline_steps import bubble, drawn_step
+from phalanx.report.parallelism_rows import (
+    FormulaCheck,
+    bubble,
+    drawn_step,
+    losses,
+    num_steps,
+    roles,
+    sent,
+    state,
+)
 from phalanx.report.rank_measures import RankMeasure, measure_rank
-from phalanx.report.scheme_costs import FormulaCheck, num_steps, roles, sent, state
 from tests.report.parallelism.made_parallelism import (
     EPOCHS,
     FULL_BYTES,

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.report.folder import read_folder
 from phalanx.report.page import write_report
-from phalanx.report.survival_rows import (
+from phalanx.report.pages.survival import (
     MOST_POINTS,
     costs,
     disturbed,

@@ -25,8 +25,8 @@ from phalanx.report.content import Column, KeyFigure, words
 from phalanx.report.format import amount, percent, points, span, two_decimals
 from phalanx.report.marks import Axis, Bars, Lines
 from phalanx.report.measures import RunMeasure
+from phalanx.report.rank_measures import step_times
 from phalanx.report.statistics import blocks
-from phalanx.report.steps import step_times
 from phalanx.report.training import reader
 from phalanx.report.training_page import ACCURACY
 from phalanx.report.training_tables import RUNS, over_seeds

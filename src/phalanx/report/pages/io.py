@@ -7,25 +7,23 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from phalanx.report import loading
 from phalanx.report.cells import Row, best_by
 from phalanx.report.content import Column, words
 from phalanx.report.format import amount, duration, fixed, grouped, one_decimal, three_digits
-from phalanx.report.io import claims
-from phalanx.report.io.claims import (
+from phalanx.report.loading import (
+    QUANTITIES,
     Ways,
     busy,
     flat,
     on_fewest_ranks,
     own,
     paced,
+    read_io_rows,
     times_read,
     times_torch,
-    with_compute,
-)
-from phalanx.report.io.rows import (
-    QUANTITIES,
-    read_io_rows,
     ways_of,
+    with_compute,
 )
 from phalanx.report.marks import Axis, Bars, Lines
 from phalanx.report.values import ChartSection, Page, Plot, Rows, Say, TableSpec, View
@@ -265,7 +263,7 @@ TABLES = (
     ),
 )
 FASTEST = Say(
-    claims.claim(claims.fastest_format),
+    loading.claim(loading.fastest_format),
     note="Fastest format: flat out, nothing is computed between batches. The best way of each, "
     "where it is ahead of every other in each round, by more than 5 %.",
 )
@@ -278,22 +276,22 @@ _page = partial(
     tables=TABLES,
 )
 IO = _page(
-    headline=claims.headline,
-    facts=claims.facts,
-    keys=claims.keys,
+    headline=loading.headline,
+    facts=loading.facts,
+    keys=loading.keys,
     claims=(
         Say(
-            claims.claim(claims.utilisation),
+            loading.claim(loading.utilisation),
             note="Busy: compute ÷ total time of an epoch, median over epochs; the best way of each "
             "format.",
         ),
         Say(
-            claims.claim(claims.against_torch),
+            loading.claim(loading.against_torch),
             note="Against PyTorch's DataLoader: in the fastest format that both read, each at its "
             "best, on the same shards and in turn; its workers stay and were started before the "
             "clock. The range is that of the rounds.",
         ),
-        Say(claims.claim(claims.bound)),
+        Say(loading.claim(loading.bound)),
         FASTEST,
     ),
     leading=(UTILISATION_PLOT,),
@@ -303,16 +301,16 @@ IO = _page(
     ),
 )
 IO_STUDY = _page(
-    headline=claims.study_headline,
-    keys=claims.balances,
+    headline=loading.study_headline,
+    keys=loading.balances,
     claims=(
         Say(
-            claims.claim(claims.choice),
+            loading.claim(loading.choice),
             note="Which to take: the least that keeps the accelerator busy: fewest readers, then "
             "fewest batches ahead, then the fastest format; where nothing does, the fastest.",
         ),
         Say(
-            claims.claim(claims.bounds),
+            loading.claim(loading.bounds),
             note="A way is compute-bound where a step computes longer than a batch takes flat out; "
             "measured: the shortest compute time at which the floor was reached.",
         ),

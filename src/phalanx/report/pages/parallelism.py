@@ -11,7 +11,7 @@ from phalanx.report import parallelism_rows as rows_of
 from phalanx.report import training_page as of_training
 from phalanx.report.cells import Cell, CellPanel, Measure, Row
 from phalanx.report.claims import AgainstBaseline, Fastest, key_figures, largest_gain
-from phalanx.report.collectives.rows import read_algorithms
+from phalanx.report.collectives import read_algorithms
 from phalanx.report.content import Column, words
 from phalanx.report.format import (
     MINUS,
@@ -25,8 +25,7 @@ from phalanx.report.format import (
 from phalanx.report.marks import Axis, Bars, Lines, Spans
 from phalanx.report.pages.collectives import ALGORITHMS
 from phalanx.report.pages.scratch import SCRATCH, scratch_part
-from phalanx.report.parallelism_rows import EQUAL, NEAR_FORMULA
-from phalanx.report.scheme_costs import MEBIBYTE, range_of
+from phalanx.report.parallelism_rows import EQUAL, MEBIBYTE, NEAR_FORMULA, range_of
 from phalanx.report.training import reader
 from phalanx.report.training_page import EPOCH, EPOCH_SOURCE, accuracy, epoch_time
 from phalanx.report.training_tables import RUNS, with_ends

@@ -8,12 +8,10 @@ from functools import partial
 
 from phalanx.report.cells import Cell, Measure, Row
 from phalanx.report.claims import Fastest, compared
-from phalanx.report.content import Column, words
-from phalanx.report.figure import numbers
+from phalanx.report.content import Column, numbers, words
 from phalanx.report.format import counted, fixed, percent, whole_percent
 from phalanx.report.marks import Axis, Lines
-from phalanx.report.parallelism_rows import cost_columns, scheme_columns
-from phalanx.report.scheme_costs import range_of
+from phalanx.report.parallelism_rows import cost_columns, range_of, scheme_columns
 from phalanx.report.training import reader
 from phalanx.report.training_page import ACCURACY, EPOCH, EPOCH_SOURCE, LOSS, epoch_time
 from phalanx.report.values import ChartSection, Page, Plot, Say, StudyRows, TableSpec, Told, View

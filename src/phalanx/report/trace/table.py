@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phalanx.records.events import StepEvent
 from phalanx.report.content import Column
-from phalanx.report.steps import PARTS, Overlap, overlap_of, parts_s, step_table
+from phalanx.report.rank_measures import PARTS, Overlap, overlap_of, parts_s, step_table
 from phalanx.report.trace.read import RankTrace, Traces
 from phalanx.report.trace.waits import waited_s, waits
 

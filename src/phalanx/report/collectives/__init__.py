@@ -1,1 +1,0 @@
-"""Collectives that were measured: records → measures → findings, charts, tables."""

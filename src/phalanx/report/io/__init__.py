@@ -1,1 +1,0 @@
-"""Loading: what `phalanx bench io` and `phalanx study io` found."""
