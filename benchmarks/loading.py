@@ -45,9 +45,8 @@ from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.jobs.record import RUNS
 from phalanx.records.io import Cache, Format
-from phalanx.report.build import Content
+from phalanx.report.build import Content, content_of
 from phalanx.report.cells import Row
-from phalanx.report.kinds import content_of
 from phalanx.report.loading import (
     MEGABYTE,
     Ways,

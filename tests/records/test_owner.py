@@ -16,9 +16,8 @@ from phalanx.records.files import read_bench, read_io, read_run, write_record
 from phalanx.records.owner import has_died, is_alive, this_process
 from phalanx.records.schema import Outcome, Owner
 from phalanx.report.collectives import read_collectives
-from phalanx.report.folder import read_folder
+from phalanx.report.folder import DIED, read_folder
 from phalanx.report.loading import read_io_rows
-from phalanx.report.measurement import DIED
 from tests.report.collectives.made_bench import make_bench
 from tests.report.io.made_io import make_io
 from tests.report.made_study import Job, make_run, run_of

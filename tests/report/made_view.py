@@ -12,10 +12,9 @@ import msgspec
 
 from phalanx.records.events import EpochEvent, EvaluationEvent
 from phalanx.records.schema import Study
-from phalanx.report.build import Content, tables
+from phalanx.report.build import Content, content_of, tables
 from phalanx.report.content import Table
 from phalanx.report.folder import StudyMeasures
-from phalanx.report.kinds import content_of
 from phalanx.report.measures import RunMeasure, measure_run
 from phalanx.report.pages.scaling import SCALING
 from phalanx.report.rank_measures import measure_rank

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from phalanx.records.events import Event, StepEvent
-from phalanx.report.build import Content
-from phalanx.report.conditions import conditions
+from phalanx.report.build import Content, conditions
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.page import render
 from phalanx.report.pages.scaling import SCALING

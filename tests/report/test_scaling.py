@@ -11,8 +11,8 @@ import pytest
 from phalanx.records.files import read_run, write_record
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome, Probe
+from phalanx.report.build import conditions
 from phalanx.report.claims import BeyondIdeal, FarthestAccuracy, Fastest, Wall
-from phalanx.report.conditions import conditions
 from phalanx.report.folder import read_folder
 from phalanx.report.measures import RunMeasure
 from phalanx.report.pages.scaling import MPI_AGAINST_GLOO, MoreNodes

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from phalanx.report.kinds import content_of
+from phalanx.report.build import content_of
 from tests.report.made_study import make_study, scaling_jobs
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.errors import UserError
-from phalanx.report.kinds import content_of
+from phalanx.report.build import content_of
 from phalanx.report.page import write_report
 from phalanx.study.execute import PreparedStudy, execute, open_study
 from phalanx.study.own import Grid, keep_file, own_folder, plan, read_file

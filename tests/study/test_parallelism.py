@@ -8,9 +8,15 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName
 from phalanx.report.schemes import SPLITTING
-from phalanx.study.parallelism import SCHEMES, ParallelismConfig, layouts, plan
+from phalanx.study.parallelism import (
+    SCHEMES,
+    ParallelismConfig,
+    layouts,
+    plan,
+    plan_scratch,
+    scratch_layouts,
+)
 from phalanx.study.planned import StudyPlan, TrainingRun
-from phalanx.study.scratch import plan_scratch, scratch_layouts
 from phalanx.train.config import TrainConfig
 
 SHAPES: dict[ModelName, DataShape] = {

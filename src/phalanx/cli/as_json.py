@@ -59,7 +59,7 @@ def print_study(folder: Path, report: Path, wanted: bool) -> None:
 
 def print_measurement(folder: Path, console: Console, wanted: bool) -> None:
     """Print what was measured, as JSON if `wanted`, and draw its page."""
-    from phalanx.report.kinds import content_of
+    from phalanx.report.build import content_of
     from phalanx.report.page import write_page
 
     content = content_of(folder)

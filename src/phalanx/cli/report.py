@@ -10,12 +10,12 @@ from cyclopts import Parameter
 
 from phalanx.cli.console import new_console
 from phalanx.errors import print_note
+from phalanx.report.build import content_of
 from phalanx.report.folder import newest_folder
-from phalanx.report.kinds import content_of
 from phalanx.report.page import write_page
+from phalanx.report.trace.chrome import TRACE_NAME
 from phalanx.report.trace.read import is_traced
 from phalanx.report.trace.show import show_trace
-from phalanx.report.trace.write import TRACE_NAME
 
 RUNS = Path("runs")
 

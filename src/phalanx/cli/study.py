@@ -36,11 +36,10 @@ from phalanx.study.execute import PreparedStudy, execute, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.own import keep_file, own_folder, read_file
 from phalanx.study.own import plan as plan_own
-from phalanx.study.parallelism import ParallelismConfig
+from phalanx.study.parallelism import ParallelismConfig, plan_scratch
 from phalanx.study.planned import PlannedRun, own_command, study_folder
 from phalanx.study.programs import file_state, plan_program
 from phalanx.study.scaling import ScalingConfig
-from phalanx.study.scratch import plan_scratch
 from phalanx.study.survival import SurvivalConfig
 from phalanx.train.options import DatasetName
 

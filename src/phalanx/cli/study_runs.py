@@ -12,7 +12,7 @@ from phalanx.cli.console import interruption_noted
 from phalanx.cli.preflight import preflight_nodes
 from phalanx.errors import RunFailedError
 from phalanx.jobs.record import this_command
-from phalanx.report.kinds import content_of
+from phalanx.report.build import content_of
 from phalanx.report.page import write_page
 from phalanx.study.execute import PreparedStudy, execute, is_done, open_study
 from phalanx.study.planned import named_hosts

@@ -31,8 +31,8 @@ from phalanx.records.events import Event
 from phalanx.records.files import rank_file
 from phalanx.records.schema import Study
 from phalanx.report.cells import Row
+from phalanx.report.folder import Measurement, by_round, read_measurement
 from phalanx.report.format import duration, joined, sentence, size
-from phalanx.report.measurement import Measurement, by_round, read_measurement
 from phalanx.report.statistics import blocks
 from phalanx.report.values import StudyRows, View
 

@@ -12,6 +12,9 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import altair as alt
+from rich import box
+from rich.table import Table as TerminalTable
+from rich.text import Text
 
 from phalanx.records.schema import Environment
 from phalanx.report.format import UNKNOWN, joined
@@ -213,3 +216,22 @@ def facts_of(environment: Environment) -> dict[str, str]:
     packages = sorted(environment.packages.items())
     known["packages"] = ", ".join(f"{name} {version}" for name, version in packages)
     return {FACTS[name]: str(value) for name, value in known.items() if value is not None}
+
+
+def terminal_table(
+    table: Table, *, style: Callable[[int, str], str] | None = None
+) -> TerminalTable:
+    """Return a table of the page for the terminal; percent signs are left to the heading.
+
+    style: of a cell, by the number of its row and the name of its column.
+    """
+    made = TerminalTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 0))
+    for name, is_numeric in zip(table.columns, table.numeric, strict=True):
+        made.add_column(name, justify="right" if is_numeric else "left", no_wrap=True)
+    for number, row in enumerate(table.rows):
+        cells = zip(row, table.columns, strict=True)
+        made.add_row(
+            # Text: brackets in it are no markup.
+            *(Text(v.removesuffix(" %"), style=style(number, c) if style else "") for v, c in cells)
+        )
+    return made

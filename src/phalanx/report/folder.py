@@ -1,21 +1,91 @@
-"""Reads a result folder: a study, a single run, or a folder of runs that belong to no study."""
+"""Reads a result folder: a study, a single run, a folder of runs that belong to no study, or what
+one `phalanx bench` has left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from phalanx.errors import UserError
-from phalanx.records.files import rank_file, read_events, read_run, read_study
+from phalanx.records.collectives import Bench, CallsEvent
+from phalanx.records.events import Event
+from phalanx.records.files import (
+    rank_file,
+    read_events,
+    read_record,
+    read_run,
+    read_study,
+    record_file,
+)
+from phalanx.records.io import IoBench, IoEpochEvent
 from phalanx.records.owner import has_died
 from phalanx.records.schema import Run, Study
-from phalanx.report.measurement import DIED
 from phalanx.report.measures import RunMeasure, measure_run
-from phalanx.report.rank_measures import RankMeasure, measure_rank
+from phalanx.report.rank_measures import RankMeasure, damage_of, measure_rank
 from phalanx.report.trace.read import is_traced
+
+DIED = "its process is gone: it ended without a word"
+D = TypeVar("D", Bench, IoBench)
+E = TypeVar("E", CallsEvent, IoEpochEvent)
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Generic[D]):
+    """The records of a measurement; without a document where they are missing or damaged."""
+
+    name: str
+    status: str
+    error: str = ""
+    bench: D | None = None
+    ranks: Sequence[Sequence[Event]] = ()
+    """Events of every rank."""
+
+
+def read_measurement(
+    folder: Path, kind: type[D], files_of: Callable[[D], Sequence[Path]], last: type[Event]
+) -> Measurement[D]:
+    """Read a folder; what is missing or damaged is told by the status.
+
+    files_of: the files of all ranks, within the folder. last: event at the end of each.
+    """
+    if not record_file(folder, kind).exists():
+        return Measurement(name=folder.name, status="missing")
+    try:
+        bench = read_record(folder, kind)
+        ranks = {path: list(read_events(folder / path)) for path in files_of(bench)}
+        if bench.outcome.status == "completed":
+            _check_ends(folder, {path: damage_of(events, last) for path, events in ranks.items()})
+    except (ValueError, OSError) as error:
+        return Measurement(name=folder.name, status="damaged", error=str(error))
+    is_dead = has_died(bench, folder)
+    return Measurement(
+        name=bench.bench,
+        status="interrupted" if is_dead else bench.outcome.status,
+        error=DIED if is_dead else bench.outcome.error or "",
+        bench=bench,
+        ranks=list(ranks.values()),
+    )
+
+
+def by_round(
+    ranks: Sequence[Sequence[Event]], kind: type[E], key: Callable[[E], K]
+) -> dict[K, dict[int, list[E]]]:
+    """Return the events of a kind over all ranks, by what they measured and the round."""
+    found: dict[K, dict[int, list[E]]] = {}
+    for event in (event for events in ranks for event in events if isinstance(event, kind)):
+        found.setdefault(key(event), {}).setdefault(event.round, []).append(event)
+    return found
+
+
+def _check_ends(folder: Path, damages: Mapping[Path, str | None]) -> None:
+    """Raises: ValueError naming the files that are damaged, and how."""
+    if texts := [f"{path} {damage}" for path, damage in damages.items() if damage]:
+        raise ValueError(f"{folder} is damaged: {'; '.join(texts)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +183,10 @@ def _run_of_study(folder: Path, *, is_alone: bool = False) -> RunMeasure:
         if unseen and not (is_alone and _has_summaries(ranks)):
             raise ValueError(f"{folder} completed, but has no records of ranks {unseen}")
         left = {rank: measure for rank, measure in ranks.items() if rank not in lost}
-        if is_complete and (damage := _damage(folder, left)):
-            raise ValueError(damage)
+        if is_complete:
+            _check_ends(
+                folder, {Path(rank_file(folder, r).name): each.damage for r, each in left.items()}
+            )
     except (ValueError, OSError) as error:
         return RunMeasure(name=folder.name, status="damaged", error=str(error), folder=folder)
     measure = measure_run(run, ranks, unseen=unseen)
@@ -128,13 +200,6 @@ def _has_summaries(ranks: Mapping[int, RankMeasure]) -> bool:
     return (
         first is not None and bool(first.epochs) and first.epochs.keys() <= first.summaries.keys()
     )
-
-
-def _damage(folder: Path, ranks: Mapping[int, RankMeasure]) -> str | None:
-    """Return the damaged record files of a completed run, in words, or None."""
-    found = [(rank_file(folder, rank), measure.damage) for rank, measure in ranks.items()]
-    texts = [f"{path.name} {damage}" for path, damage in found if damage]
-    return f"{folder} is damaged: {'; '.join(texts)}" if texts else None
 
 
 def _parts_of(folder: Path, run: Run) -> tuple[int, list[Path]]:

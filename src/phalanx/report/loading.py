@@ -18,9 +18,8 @@ from phalanx.records.schema import Study
 from phalanx.report.cells import Measure, Row, best_by
 from phalanx.report.claims import NOTHING_COMPLETED, TIMES, agreement
 from phalanx.report.content import KeyFigure
-from phalanx.report.folder import study_of
+from phalanx.report.folder import Measurement, by_round, read_measurement, study_of
 from phalanx.report.format import amount, duration, joined, percent, sentence, span, three_digits
-from phalanx.report.measurement import Measurement, by_round, read_measurement
 from phalanx.report.statistics import Interval, not_told_apart
 from phalanx.report.values import StudyRows, Told, View
 

@@ -13,11 +13,10 @@ from markupsafe import Markup
 
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
-from phalanx.report.build import Content
+from phalanx.report.build import Content, content_of
 from phalanx.report.content import sources
-from phalanx.report.kinds import content_of
 from phalanx.report.theme import CONFIG
-from phalanx.report.trace.write import write_missing_trace
+from phalanx.report.trace.chrome import write_missing_trace
 
 PAGE_NAME = "report.html"
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"

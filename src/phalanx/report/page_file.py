@@ -32,9 +32,8 @@ from phalanx.report.format import percent, seconds
 from phalanx.report.marks import Axis, Bars, Lines, Mark
 from phalanx.report.measures import RunMeasure
 from phalanx.report.training import run_row, training_rows
-from phalanx.report.training_frames import FRAMES
+from phalanx.report.training_frames import FRAMES, RUNS, with_ends
 from phalanx.report.training_page import QUANTITIES
-from phalanx.report.training_tables import RUNS, with_ends
 from phalanx.report.values import ChartSection, Claim, Page, Plot, StudyRows, TableSpec, View
 
 NAME = "study.toml"

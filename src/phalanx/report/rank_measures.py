@@ -189,8 +189,7 @@ class RankMeasure:
         are."""
         if not self.is_last_finished:
             return "ends before the run did" if self.started else "is empty"
-        times = len(self.of(FinishedEvent))
-        return f"holds the end of the run {times} times" if times > 1 else None
+        return damage_of(self.of(FinishedEvent), FinishedEvent)
 
     @property
     def targets_per_sample(self) -> int:
@@ -266,6 +265,17 @@ def measure_rank(events: Iterable[Event], *, rank: int = 0) -> RankMeasure:
                 others.append(event)
     is_finished = isinstance(last, FinishedEvent)
     return RankMeasure(rank=rank, epochs=epochs, events=others, is_last_finished=is_finished)
+
+
+def damage_of(events: Sequence[Event], last: type[Event]) -> str | None:
+    """Return why a file does not end with an event of the kind `last`, the only one of it; None
+    where it does."""
+    if not events:
+        return "is empty"
+    if not isinstance(events[-1], last):
+        return "ends before the run did"
+    count = sum(isinstance(event, last) for event in events)
+    return f"holds the end of the run {count} times" if count > 1 else None
 
 
 def loss_of(

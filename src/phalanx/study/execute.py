@@ -1,4 +1,7 @@
-"""Make the runs of a study, each its own job: a crash costs one run, an interruption none."""
+"""Make the runs of a study, each its own job: a crash costs one run, an interruption none.
+
+Before and after each run the processor time is probed that other processes take.
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from phalanx.report.build import content_of
 from phalanx.report.folder import newest_folder
-from phalanx.report.kinds import content_of
 from phalanx.report.page import write_report
 from tests.report.collectives.made_bench import EVERYTHING, MEDIANS, make_bench, make_vendors
 

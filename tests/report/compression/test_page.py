@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.report.kinds import content_of
+from phalanx.report.build import content_of
 from phalanx.report.page import write_report
 from phalanx.report.pages.compression import (
     MEMORY,

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from phalanx.records.files import rank_file, read_run, write_record
 from phalanx.records.schema import Outcome
-from phalanx.report.kinds import content_of
+from phalanx.report.build import content_of
 from phalanx.report.page import write_report
 from phalanx.report.pages.large_batch import (
     base_recipe,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from phalanx.report.build import content_of
 from phalanx.report.folder import newest_folder
-from phalanx.report.kinds import content_of
 from phalanx.report.page import write_report
 from phalanx.report.values import View
 from tests.report.made_view import read, rows_of, table_of

@@ -16,12 +16,9 @@ from rich.console import Console
 from phalanx.errors import UserError
 from phalanx.records.spans import ClockReading, TraceSpan, spans_file
 from phalanx.report.format import percent
-from phalanx.report.trace.chrome import chrome_trace, clock_error, nested, rows
+from phalanx.report.trace.chrome import chrome_trace, clock_error, nested, rows, waits, write_trace
 from phalanx.report.trace.read import offset_at, read_traces
-from phalanx.report.trace.show import show_trace
-from phalanx.report.trace.table import table
-from phalanx.report.trace.waits import waits
-from phalanx.report.trace.write import write_trace
+from phalanx.report.trace.show import show_trace, table
 from tests.report.trace.made_trace import MS, NUM_STEPS, make_trace
 
 

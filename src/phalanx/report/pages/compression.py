@@ -28,8 +28,8 @@ from phalanx.report.measures import RunMeasure
 from phalanx.report.rank_measures import step_times
 from phalanx.report.statistics import blocks
 from phalanx.report.training import reader
+from phalanx.report.training_frames import RUNS, over_seeds
 from phalanx.report.training_page import ACCURACY
-from phalanx.report.training_tables import RUNS, over_seeds
 from phalanx.report.values import ChartSection, Page, Plot, Say, TableSpec, Told, View
 
 NONE, MEMORY = "float32", "shared memory"

@@ -23,8 +23,8 @@ from phalanx.report.format import fixed, grouped, joined, percent, points, secon
 from phalanx.report.marks import Axis, Lines
 from phalanx.report.measures import RunMeasure
 from phalanx.report.training import reader
+from phalanx.report.training_frames import RUNS
 from phalanx.report.training_page import ACCURACY
-from phalanx.report.training_tables import RUNS
 from phalanx.report.values import ChartSection, Page, Plot, Say, TableSpec, Told, View
 
 TARGET_STEP = 0.005

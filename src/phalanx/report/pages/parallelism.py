@@ -27,8 +27,8 @@ from phalanx.report.pages.collectives import ALGORITHMS
 from phalanx.report.pages.scratch import SCRATCH, scratch_part
 from phalanx.report.parallelism_rows import EQUAL, MEBIBYTE, NEAR_FORMULA, range_of
 from phalanx.report.training import reader
+from phalanx.report.training_frames import RUNS, with_ends
 from phalanx.report.training_page import EPOCH, EPOCH_SOURCE, accuracy, epoch_time
-from phalanx.report.training_tables import RUNS, with_ends
 from phalanx.report.values import ChartSection, Page, Part, Plot, Say, TableSpec, View
 
 PSI = "\N{GREEK CAPITAL LETTER PSI} is the number of parameters, p the ranks."

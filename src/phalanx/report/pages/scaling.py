@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from phalanx.report import training_frames as tables
 from phalanx.report import training_page as of_training
-from phalanx.report import training_tables as tables
 from phalanx.report.cells import Cell, CellPanel, Measure, Row, baseline
 from phalanx.report.claims import (
     AgainstBaseline,

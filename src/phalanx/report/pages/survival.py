@@ -25,7 +25,7 @@ from phalanx.report.survival_timeline import (
     make_timeline,
 )
 from phalanx.report.training import reader
-from phalanx.report.training_tables import RUNS
+from phalanx.report.training_frames import RUNS
 from phalanx.report.values import ChartSection, Page, Plot, Say, TableSpec, Told, View
 
 UNDISTURBED = "undisturbed"

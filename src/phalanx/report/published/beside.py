@@ -13,7 +13,7 @@ from pathlib import Path
 from phalanx.report.cells import Row
 from phalanx.report.content import Column, words
 from phalanx.report.format import fixed
-from phalanx.report.training_tables import with_ends
+from phalanx.report.training_frames import with_ends
 from phalanx.report.values import TableSpec, View
 
 KIND = "scaling"
