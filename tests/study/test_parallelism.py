@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.cli.study import parallelism
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName
 from phalanx.report.schemes import SPLITTING
@@ -137,7 +138,7 @@ def test_more_workers_than_samples_of_a_batch_are_left_out() -> None:
 
 
 def test_without_the_example_there_is_no_second_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.study.scratch.PROGRAM", Path("elsewhere", "train.py"))
+    monkeypatch.setattr("phalanx.study.parallelism.PROGRAM", Path("elsewhere", "train.py"))
     made = plan_scratch(ParallelismConfig(workers=(2,)))
     assert not made.runs
     reason = "there is no elsewhere/train.py here: start in a checkout of Phalanx"
@@ -145,6 +146,6 @@ def test_without_the_example_there_is_no_second_part(monkeypatch: pytest.MonkeyP
 
 
 def test_the_parts_of_the_study_are_one_plan() -> None:
-    parts = planned(ranks=(2,)), plan_scratch(ParallelismConfig())
-    whole = parts[0] + parts[1]
-    assert whole.runs == parts[0].runs + parts[1].runs
+    config = ParallelismConfig(ranks=(2,), dataset="digits")
+    parts = planned(ranks=(2,), dataset="digits"), plan_scratch(config)
+    assert parallelism(config).runs == [*parts[0].runs, *parts[1].runs]

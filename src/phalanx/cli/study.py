@@ -37,7 +37,7 @@ from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.own import keep_file, own_folder, read_file
 from phalanx.study.own import plan as plan_own
 from phalanx.study.parallelism import ParallelismConfig, plan_scratch
-from phalanx.study.planned import PlannedRun, own_command, study_folder
+from phalanx.study.planned import PlannedRun, StudyPlan, own_command, study_folder
 from phalanx.study.programs import file_state, plan_program
 from phalanx.study.scaling import ScalingConfig
 from phalanx.study.survival import SurvivalConfig
@@ -76,16 +76,14 @@ def study_command(prepare: Prepare) -> Prepare:
     return prepare
 
 
-def on_data_set(
-    kind: str, config: Any, runs: Sequence[PlannedRun], reasons: Sequence[str] = (), **more: Any
-) -> PreparedStudy:
+def on_data_set(kind: str, config: Any, runs: Sequence[PlannedRun], **more: Any) -> PreparedStudy:
     """Return a study of one data set, which is told and is in the name of its folder."""
     choice = resolve(config.dataset, config.data_root)
     return PreparedStudy(
         kind=kind,
         folder=study_folder(config, kind, choice.name),
         runs=runs,
-        reasons=[f"data set: {choice.reason}", *reasons],
+        reasons=[f"data set: {choice.reason}"],
         data=[choice.name],
         **more,
     )
@@ -224,8 +222,7 @@ def parallelism(config: ParallelismConfig) -> PreparedStudy:
     """
     choices = {model: resolve(_data_of(model, config), config.data_root) for model in config.models}
     planned = parallelism_study.plan(config, {model: c.shape for model, c in choices.items()})
-    if config.scratch:
-        planned += plan_scratch(config)
+    second = plan_scratch(config) if config.scratch else StudyPlan()
     names = [choice.name for choice in choices.values()]
 
     def make_runs(folder: Path, runs: Sequence[PlannedRun], console: Console) -> int:
@@ -237,13 +234,10 @@ def parallelism(config: ParallelismConfig) -> PreparedStudy:
     return PreparedStudy(
         kind="parallelism",
         folder=study_folder(config, "parallelism", found=names),
-        runs=planned.runs,
-        reasons=[
-            *dict.fromkeys(f"data set: {choice.reason}" for choice in choices.values()),
-            *planned.reasons,
-        ],
+        runs=[*planned.runs, *second.runs],
+        reasons=list(dict.fromkeys(f"data set: {choice.reason}" for choice in choices.values())),
         data=names,
-        left_out=planned.left_out,
+        left_out={**planned.left_out, **second.left_out},
         make_runs=make_runs,
     )
 
@@ -268,8 +262,7 @@ def survival(config: SurvivalConfig) -> PreparedStudy:
         phalanx study survival --fault-s 15 --seeds 0 1 2
     """
     planned = survival_study.plan(config)
-    left_out = planned.left_out
-    return on_data_set("survival", config, planned.runs, planned.reasons, left_out=left_out)
+    return on_data_set("survival", config, planned.runs, left_out=planned.left_out)
 
 
 def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console) -> int:

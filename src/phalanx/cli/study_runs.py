@@ -32,7 +32,8 @@ def run_study(
         preflight_nodes(max(run.mpi_ranks for run in todo), console, folders=[folder])
     found = replace(study, data=[*study.data, *named_hosts()])
     open_study(found, shlex.join(this_command()))
-    for line in (*study.reasons, f"{len(runs)} runs in {folder}{study.where}"):
+    left_out = (f"left out: {name}: {why}" for name, why in study.left_out.items())
+    for line in (*study.reasons, *left_out, f"{len(runs)} runs in {folder}{study.where}"):
         console.print(line, markup=False)
     with interruption_noted(console, "the same command goes on from here"):
         failed = (study.make_runs or execute)(folder, runs, console)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist, fmean, median
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from scipy.special import stdtrit
 
@@ -74,34 +74,18 @@ def ratio_of_times(above: Times, below: Times, *, comparisons: int = 1) -> Inter
     the interval (Bonferroni), since of many that are equal one always looks best.
     None where one side has a single epoch, or nothing: nothing is known of its spread.
     """
-    return _ratio(
-        tuple(tuple(run) for run in above if run),
-        tuple(tuple(run) for run in below if run),
-        comparisons,
-    )
-
-
-@lru_cache(maxsize=4_096)
-def _ratio(above: Times, below: Times, comparisons: int) -> Interval | None:
-    sides = [_units(above), _units(below)]
-    numbers = [len(units) for units in sides]
-    if min(numbers) < 2:
+    runs = [tuple(tuple(run) for run in side if run) for side in (above, below)]
+    sides = tuple(map(_units, runs))
+    if min(map(len, sides)) < 2:
         return None
-    generator = random.Random(0)
     estimate = math.log(_median(sides[0]) / _median(sides[1]))
-    found = [
-        math.log(_median(generator.choices(sides[0], k=numbers[0])))
-        - math.log(_median(generator.choices(sides[1], k=numbers[1])))
-        for _ in range(RESAMPLES)
-    ]
-    level = level_of(comparisons)
-    low, high = _expanded(found, estimate, level, numbers=numbers, freedom=sum(numbers) - 2)
-    unknown = math.log1p(RUN_TO_RUN) if min(len(above), len(below)) < 2 else 0.0
+    found = _bootstrap(sides, _log_ratio, estimate, comparisons)
+    unknown = math.log1p(RUN_TO_RUN) if min(map(len, runs)) < 2 else 0.0
     return Interval(
         estimate=math.exp(estimate),
-        low=math.exp(low - unknown),
-        high=math.exp(high + unknown),
-        level=level,
+        low=math.exp(found.low - unknown),
+        high=math.exp(found.high + unknown),
+        level=found.level,
     )
 
 
@@ -125,19 +109,9 @@ def non_inferiority(difference: Interval | None, margin: float) -> Holding:
 
 def mean_interval(values: Sequence[float], *, comparisons: int = 1) -> Interval | None:
     """The mean of independent values; None with fewer than two."""
-    return _mean(tuple(values), comparisons)
-
-
-@lru_cache(maxsize=4_096)
-def _mean(values: tuple[float, ...], comparisons: int) -> Interval | None:
-    number = len(values)
-    if number < 2:
+    if len(values) < 2:
         return None
-    generator = random.Random(0)
-    found = [fmean(generator.choices(values, k=number)) for _ in range(RESAMPLES)]
-    estimate, level = fmean(values), level_of(comparisons)
-    low, high = _expanded(found, estimate, level, numbers=[number], freedom=number - 1)
-    return Interval(estimate=estimate, low=low, high=high, level=level)
+    return _bootstrap((tuple(values),), fmean, fmean(values), comparisons)
 
 
 def not_told_apart(
@@ -175,23 +149,34 @@ def _median(units: Sequence[Sequence[float]]) -> float:
     return median(time for unit in units for time in unit)
 
 
-def _expanded(
-    found: Sequence[float],
+def _log_ratio(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> float:
+    return math.log(_median(above)) - math.log(_median(below))
+
+
+@lru_cache(maxsize=4_096)
+def _bootstrap(
+    sides: tuple[tuple[Any, ...], ...],
+    statistic: Callable[..., float],
     estimate: float,
-    level: float,
-    *,
-    numbers: Sequence[int],
-    freedom: int,
-) -> tuple[float, float]:
+    comparisons: int,
+) -> Interval:
     """The bootstrap's quantiles, moved away from the estimate by as much as Student's t interval of
-    a mean is wider than the normal one."""
-    tail = (1 - level) / 2
-    ordered = sorted(found)
+    a mean is wider than the normal one. sides: of each the values to resample, two or more."""
+    generator, numbers = random.Random(0), [len(side) for side in sides]
+    ordered = sorted(
+        statistic(*(generator.choices(side, k=len(side)) for side in sides))
+        for _ in range(RESAMPLES)
+    )
     # Quantiles of 95 % from all resamples, whatever the level: farther out too few resamples lie.
-    usual = (1 - LEVEL) / 2
-    first, last = (ordered[round(q * (len(ordered) - 1))] for q in (usual, 1 - usual))
-    number = min(numbers)
-    factor = float(stdtrit(freedom, 1 - tail)) / NormalDist().inv_cdf(1 - usual)
+    usual, level, number = (1 - LEVEL) / 2, level_of(comparisons), min(numbers)
+    first, last = (ordered[round(q * (RESAMPLES - 1))] for q in (usual, 1 - usual))
+    freedom = sum(numbers) - len(numbers)
+    factor = float(stdtrit(freedom, 1 - (1 - level) / 2)) / NormalDist().inv_cdf(1 - usual)
     factor *= math.sqrt(number / (number - 1))
     low, high = min(first, estimate), max(last, estimate)
-    return estimate - factor * (estimate - low), estimate + factor * (high - estimate)
+    return Interval(
+        estimate=estimate,
+        low=estimate - factor * (estimate - low),
+        high=estimate + factor * (high - estimate),
+        level=level,
+    )

@@ -181,7 +181,7 @@ def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyP
     if not runs:
         reason = next(iter(left_out.values()), "no scheme suits these models and ranks")
         raise UserError(f"there is nothing to run: {reason}")
-    return StudyPlan(runs=tuple(runs), left_out=left_out)
+    return StudyPlan(runs=runs, left_out=left_out)
 
 
 def layouts(study: ParallelismConfig, model: ModelName) -> Iterator[tuple[str, int]]:
@@ -275,7 +275,7 @@ def plan_scratch(study: ParallelismConfig) -> StudyPlan:
                 epoch_pattern=None,
             )
             runs.append(ProgramTraining(name=name, config=config))
-    return StudyPlan(runs=tuple(runs), left_out=left_out)
+    return StudyPlan(runs=runs, left_out=left_out)
 
 
 def program_options(study: ParallelismConfig, scheme: ScratchScheme, hidden: int) -> Iterator[str]:

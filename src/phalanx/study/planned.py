@@ -89,17 +89,9 @@ class TrainingRun(PlannedRun):
 class StudyPlan:
     """Runs of a study, where some are impossible."""
 
-    runs: tuple[PlannedRun, ...]
-    left_out: dict[str, str]
+    runs: Sequence[PlannedRun] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     """Names of runs that cannot be, and why."""
-
-    @property
-    def reasons(self) -> list[str]:
-        """Lines that say what is left out."""
-        return [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
-
-    def __add__(self, later: StudyPlan) -> StudyPlan:
-        return StudyPlan(runs=self.runs + later.runs, left_out={**self.left_out, **later.left_out})
 
 
 def command_words(

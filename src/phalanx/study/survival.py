@@ -237,7 +237,7 @@ def plan(study: SurvivalConfig) -> StudyPlan:
     if not possible:
         raise UserError(f"there is nothing to run: {next(iter(left_out.values()))}")
     runs = [_planned(study, way, seed) for seed in study.all_seeds for way in possible]
-    return StudyPlan(runs=tuple(runs), left_out=left_out)
+    return StudyPlan(runs=runs, left_out=left_out)
 
 
 def _planned(study: SurvivalConfig, way: WayName, seed: int) -> SurvivalRun:

@@ -1,4 +1,4 @@
-"""A trace on the terminal: a line a rank, where its steps go and whom it waits for, and its file."""
+"""A trace on the terminal: a line a rank, where its steps go, whom it waits for, and the file."""
 
 from __future__ import annotations
 
