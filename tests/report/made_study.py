@@ -8,16 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.records.events import (
-    EpochEvent,
-    EvaluationEvent,
-    Event,
-    FinishedEvent,
-    StartedEvent,
-    StepEvent,
-)
-from phalanx.records.files import EventWriter, rank_file, write_record
-from phalanx.records.schema import Environment, Outcome, Run, Setting, Study
+from msgspec.structs import replace
+
+from phalanx.records.events import EpochEvent, EvaluationEvent, Event, StepEvent
+from phalanx.records.files import rank_file
+from phalanx.records.schema import Outcome, Run
+from tests.report import made_events
+from tests.report.made_events import FINISHED, RUN, set_otherwise, started, write_run, write_study
 
 CORES = 2
 TRAIN_SAMPLES = 12_000
@@ -94,31 +91,17 @@ def troubled_study(folder: Path) -> Path:
 
 
 def make_study(folder: Path, jobs: Sequence[Job], also_planned: Sequence[str] = ()) -> Path:
-    study = Study(
-        study=folder.name,
-        kind="scaling",
-        command="phalanx study scaling --models mlp,cnn,rnn --epochs 5",
-        started_at="2026-01-05T09:00:00Z",
-        runs=[job.name for job in jobs] + list(also_planned),
-    )
-    write_record(folder, study)
+    command = "phalanx study scaling --models mlp,cnn,rnn --epochs 5"
+    write_study(folder, "scaling", [*(job.name for job in jobs), *also_planned], command=command)
     for job in jobs:
-        make_run(folder / job.name, job, study.study)
+        make_run(folder / job.name, job, folder.name)
     return folder
 
 
 def make_run(folder: Path, job: Job, study: str = "alone") -> Path:
-    write_record(folder, run_of(job, study))
-    for rank in range(job.ranks):
-        write_events(rank_file(folder, rank), events_of(job, rank))
-    return folder
-
-
-def write_events(path: Path, events: Iterator[Event] | Sequence[Event]) -> None:
-    writer = EventWriter(path)
-    for event in events:
-        writer.add(event)
-    writer.close()
+    return write_run(
+        folder, run_of(job, study), (events_of(job, rank) for rank in range(job.ranks))
+    )
 
 
 def cut_last_line(path: Path) -> None:
@@ -127,59 +110,31 @@ def cut_last_line(path: Path) -> None:
 
 
 def run_of(job: Job, study: str) -> Run:
-    return Run(
+    run = replace(
+        RUN,
         study=study,
         run=job.name,
         command=f"phalanx train --model {job.model} --strategy {job.strategy} --seed {job.seed}",
-        config={"lr": 1e-3, "per_rank_batch_size": None},
-        setting=Setting(
-            model=job.model,
-            dataset="mnist",
-            strategy=job.strategy,
-            ranks=job.ranks,
-            threads=job.threads,
-            global_batch_size=job.batch_size,
-            epochs=job.epochs,
-            learning_rate=1e-3,
-            learning_rate_rule="none",
-            optimizer="adam",
-            seed=job.seed,
-            dtype="float32",
-        ),
-        environment=ENVIRONMENT,
         outcome=job.outcome,
-        started_at="2026-01-05T09:00:00Z",
-        ended_at="2026-01-05T09:01:00Z",
     )
-
-
-ENVIRONMENT = Environment(
-    hostname="example",
-    processor="Example CPU @ 2.70GHz",
-    cores=CORES,
-    memory_bytes=16 << 30,
-    operating_system="Linux 6.1",
-    python="3.11.2",
-    torch="2.11.0",
-    mpi="Open MPI v5.0.8",
-    packages={"mpi4py": "4.1.0", "numpy": "2.4.0"},
-    phalanx="0.1.0",
-    commit="0123456789abcdef",
-    load_average=0.2,
-)
+    return set_otherwise(
+        run,
+        model=job.model,
+        strategy=job.strategy,
+        ranks=job.ranks,
+        threads=job.threads,
+        global_batch_size=job.batch_size,
+        epochs=job.epochs,
+        seed=job.seed,
+    )
 
 
 def events_of(job: Job, rank: int) -> Iterator[Event]:
     noise = random.Random(f"{job.name} {rank}")
     samples = share(TRAIN_SAMPLES, job.ranks, rank)
-    yield StartedEvent(
-        at_s=0.5,
-        rank=rank,
-        hostname="example",
-        process_id=1000 + rank,
-        local_rank=rank,
+    yield started(
+        rank,
         threads=job.threads,
-        startup_s=2.0,
         parameters=MODELS[job.model].parameters,
         train_samples=TRAIN_SAMPLES,
         validation_samples=VALIDATION_SAMPLES,
@@ -193,7 +148,7 @@ def events_of(job: Job, rank: int) -> Iterator[Event]:
         yield epoch_event(job, rank, epoch, samples, steps)
         yield evaluation(job, rank, epoch)
     if whole:
-        yield FinishedEvent(at_s=60.0, parameters_sha256="0" * 64, peak_memory_bytes=400 << 20)
+        yield FINISHED
 
 
 def step_of(job: Job, noise: random.Random, epoch: int, number: int) -> StepEvent:
@@ -204,10 +159,9 @@ def step_of(job: Job, noise: random.Random, epoch: int, number: int) -> StepEven
     compute_s = (batch / speed + 2e-4) * crowding * noise.uniform(0.97, 1.06)
     waiting = {"sequential": 0.0, "mpi": 1.0, "gloo": 2.6}[job.strategy]
     communication_s = waiting * (job.ranks - 1) * crowding**1.5 * model.parameters * 6e-10
-    return StepEvent(
-        at_s=1.0,
+    return made_events.step(
+        epoch * steps_an_epoch(job) + number,
         epoch=epoch,
-        step=epoch * steps_an_epoch(job) + number,
         samples=round(batch),
         loss_sum=batch * train_loss(job, epoch),
         data_s=0.05 * compute_s,
@@ -226,9 +180,9 @@ def epoch_event(
         s.data_s + s.forward_s + s.backward_s + s.communication_s + s.optimizer_s for s in steps
     )
     warm_up = 1.15 if epoch == 0 else 1.0
-    return EpochEvent(
+    return made_events.epoch(
+        epoch,
         at_s=10.0 * (epoch + 1),
-        epoch=epoch,
         train_s=steps_s * warm_up,
         samples=samples,
         loss_sum=samples * train_loss(job, epoch) * noise.uniform(0.97, 1.03),
@@ -242,9 +196,9 @@ def evaluation(job: Job, rank: int, epoch: int) -> EvaluationEvent:
     noise = random.Random(f"{job.model} {job.seed} {job.batch_size} {epoch}").uniform(0.95, 1.05)
     error = 0.9 if epoch < 0 else final_error(job, epoch) * noise
     loss = 2.31 if epoch < 0 else 3.3 * error * noise
-    return EvaluationEvent(
+    return made_events.evaluation(
+        epoch,
         at_s=10.0 * (epoch + 1) + 1,
-        epoch=epoch,
         evaluation_s=0.2,
         samples=samples,
         loss_sum=samples * loss,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.records.events import EpochEvent, EvaluationEvent
 from phalanx.records.schema import Study
 from phalanx.report.build import Content, content_of, tables
 from phalanx.report.content import Table
@@ -20,23 +19,14 @@ from phalanx.report.pages.scaling import SCALING
 from phalanx.report.rank_measures import measure_rank
 from phalanx.report.training import training_rows
 from phalanx.report.values import Claim, Page, Told, View
+from tests.report.made_events import epoch, evaluation, set_otherwise
 from tests.report.made_study import Job, run_of
 
 
 def measured(job: Job, epoch_s: float, accuracy: float = 0.9) -> RunMeasure:
     """Return a run of one epoch, by the records of its first rank."""
-    trained = EpochEvent(
-        at_s=0.0,
-        epoch=0,
-        train_s=epoch_s,
-        samples=1200,
-        loss_sum=1200.0,
-        correct=600,
-        communicated_bytes=0,
-    )
-    judged = EvaluationEvent(
-        at_s=0.0, epoch=0, evaluation_s=0.0, samples=10_000, loss_sum=5e3, correct=accuracy * 10_000
-    )
+    trained = epoch(train_s=epoch_s, samples=1200, loss_sum=1200.0, correct=600)
+    judged = evaluation(samples=10_000, loss_sum=5e3, correct=accuracy * 10_000)
     return measure_run(run_of(job, "s"), {0: measure_rank([trained, judged])})
 
 
@@ -58,8 +48,8 @@ def repeated(*runs: tuple[Job, float]) -> list[RunMeasure]:
 
 def on_nodes(run: RunMeasure, nodes: int) -> RunMeasure:
     assert run.run is not None
-    setting = msgspec.structs.replace(run.run.setting, nodes=nodes)
-    changed = msgspec.structs.replace(run.run, run=f"{run.name}-{nodes}n", setting=setting)
+    named = msgspec.structs.replace(run.run, run=f"{run.name}-{nodes}n")
+    changed = set_otherwise(named, nodes=nodes)
     return replace(run, name=changed.run, run=changed)
 
 

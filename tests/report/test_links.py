@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 
-from phalanx.records.events import EpochEvent, StepEvent
 from phalanx.report.measures import LinkShares, RunMeasure, measure_run
 from phalanx.report.pages.scaling import MoreNodes
 from phalanx.report.rank_measures import RankMeasure, measure_rank
 from phalanx.report.values import View
+from tests.report.made_events import epoch, set_otherwise, step
 from tests.report.made_study import Job, run_of
 from tests.report.made_view import known, measured, on_nodes, rows_of, table_of, texts, view_of
 
@@ -21,43 +20,23 @@ Times = tuple[float, float | None, float | None]
 
 def rank_of(steps: Sequence[Times], *, network_bytes: int | None, formula: int = 0) -> RankMeasure:
     """One epoch of a rank that sends 1,000 bytes."""
-    events: list[StepEvent | EpochEvent] = [
-        StepEvent(
-            at_s=1.0,
-            epoch=0,
-            step=step,
-            samples=8,
-            loss_sum=1.0,
-            data_s=0.0,
+    events = [
+        step(
+            number,
             forward_s=COMPUTING_S,
-            backward_s=0.0,
             communication_s=communication_s,
-            optimizer_s=0.0,
             node_s=node_s,
             network_s=network_s,
         )
-        for step, (communication_s, node_s, network_s) in enumerate(steps)
+        for number, (communication_s, node_s, network_s) in enumerate(steps)
     ]
-    events.append(
-        EpochEvent(
-            at_s=2.0,
-            epoch=0,
-            train_s=2.0,
-            samples=8,
-            loss_sum=1.0,
-            correct=1,
-            communicated_bytes=500,
-            sent_bytes=None if network_bytes is None else 1000,
-            network_sent_bytes=network_bytes,
-            formula_bytes=formula,
-        )
-    )
-    return measure_rank(events)
+    sent_bytes = None if network_bytes is None else 1000
+    end = epoch(sent_bytes=sent_bytes, network_sent_bytes=network_bytes, formula_bytes=formula)
+    return measure_rank([*events, end])
 
 
 def run_with(*ranks: RankMeasure, strategy: str = "mpi", nodes: int = 2) -> LinkShares | None:
-    run = run_of(Job("mlp", strategy, ranks=len(ranks)), "s")
-    run = msgspec.structs.replace(run, setting=msgspec.structs.replace(run.setting, nodes=nodes))
+    run = set_otherwise(run_of(Job("mlp", strategy, ranks=len(ranks)), "s"), nodes=nodes)
     return measure_run(run, dict(enumerate(ranks))).links
 
 

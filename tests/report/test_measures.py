@@ -8,37 +8,19 @@ from phalanx.records.events import (
     EvaluationEvent,
     Event,
     MetricsEvent,
-    StartedEvent,
     StepEvent,
 )
 from phalanx.records.schema import Outcome
 from phalanx.report.measures import measure_run, timed_epochs
 from phalanx.report.rank_measures import PARTS, RankMeasure, measure_rank
+from tests.report import made_events
+from tests.report.made_events import set_otherwise, started
 from tests.report.made_study import Job, run_of
 
 
-def started(rank: int = 0) -> StartedEvent:
-    return StartedEvent(
-        at_s=0.0,
-        rank=rank,
-        hostname="example",
-        process_id=1,
-        local_rank=rank,
-        threads=1,
-        startup_s=1.0,
-        parameters=10,
-        train_samples=7,
-        validation_samples=3,
-    )
-
-
 def step(epoch: int, communication_s: float = 0.0, forward_s: float = 0.2) -> StepEvent:
-    return StepEvent(
-        at_s=0.0,
+    return made_events.step(
         epoch=epoch,
-        step=0,
-        samples=1,
-        loss_sum=0.0,
         data_s=0.1,
         forward_s=forward_s,
         backward_s=0.3,
@@ -50,26 +32,13 @@ def step(epoch: int, communication_s: float = 0.0, forward_s: float = 0.2) -> St
 def epoch(
     number: int, train_s: float, samples: int = 1, loss_sum: float = 0.0, correct: int = 0
 ) -> EpochEvent:
-    return EpochEvent(
-        at_s=0.0,
-        epoch=number,
-        train_s=train_s,
-        samples=samples,
-        loss_sum=loss_sum,
-        correct=correct,
-        communicated_bytes=0,
+    return made_events.epoch(
+        number, train_s=train_s, samples=samples, loss_sum=loss_sum, correct=correct
     )
 
 
 def evaluation(number: int, samples: int, loss_sum: float, correct: int) -> EvaluationEvent:
-    return EvaluationEvent(
-        at_s=0.0,
-        epoch=number,
-        evaluation_s=0.0,
-        samples=samples,
-        loss_sum=loss_sum,
-        correct=correct,
-    )
+    return made_events.evaluation(number, samples=samples, loss_sum=loss_sum, correct=correct)
 
 
 def ranks(*events: list[Event]) -> dict[int, RankMeasure]:
@@ -102,7 +71,7 @@ def test_losses_of_a_text_are_those_of_a_character() -> None:
     of_text = {
         rank: measure_rank(
             [
-                msgspec.structs.replace(started(rank), targets_per_sample=10),
+                started(rank, targets_per_sample=10),
                 epoch(0, 1.0, samples, 2.0 * samples * 10, correct=3 * samples),
                 evaluation(0, samples, 1.5 * samples * 10, correct=4 * samples),
             ]
@@ -216,9 +185,10 @@ def test_messages_within_the_passes_are_not_told_as_communication(
 ) -> None:
     """ZeRO 3 takes 12 times as long as one process, and 0.7 % of it was called communication."""
     made = run_of(Job("mlp", "mpi", ranks=2), "s")
-    setting = msgspec.structs.replace(made.setting, strategy=strategy, options=options)
     events = [step(0, communication_s=1.0), epoch(0, 4.0)]
-    run = measure_run(msgspec.structs.replace(made, setting=setting), ranks(events, events))
+    run = measure_run(
+        set_otherwise(made, strategy=strategy, options=options), ranks(events, events)
+    )
     assert (run.communication_share is not None) is is_known
     assert (run.step_parts_s is not None) is is_known
 

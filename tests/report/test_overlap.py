@@ -7,14 +7,15 @@ import pytest
 from msgspec.structs import replace as changed
 
 from phalanx.records.events import Event, StepEvent
+from phalanx.records.files import rank_file
 from phalanx.report.build import Content, conditions
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.page import render
 from phalanx.report.pages.scaling import SCALING
 from phalanx.report.rank_measures import Overlap, mean_overlap, overlap_of, step_table
 from phalanx.report.training import training_rows
-from tests.report import made_study
-from tests.report.made_study import Job, make_study
+from tests.report.made_events import write_events
+from tests.report.made_study import Job, events_of, make_study
 from tests.report.made_view import view_of
 from tests.report.trace.made_trace import make_trace
 
@@ -53,20 +54,16 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyMeasures:
     folder = tmp_path_factory.mktemp("overlap")
     jobs = [Job("mlp", "sequential", epochs=3), Job("mlp", "mpi", ranks=2, epochs=3)]
     make_study(folder, jobs)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(made_study, "write_events", write_with_overlap)
-        made_study.make_run(folder / jobs[1].name, jobs[1], folder.name)
+    for rank in range(2):
+        path = rank_file(folder / jobs[1].name, rank)
+        path.unlink()
+        write_events(path, map(with_overlap, events_of(jobs[1], rank)))
     return read_folder(folder)
 
 
-def write_with_overlap(path: Path, events: list[Event]) -> None:
-    path.unlink()
-    writer = made_study.EventWriter(path)
-    for event in events:
-        if isinstance(event, StepEvent):
-            event = changed(event, hidden_s=HIDDEN_S, last_bucket_s=LAST_S)
-        writer.add(event)
-    writer.close()
+def with_overlap(event: Event) -> Event:
+    is_step = isinstance(event, StepEvent)
+    return changed(event, hidden_s=HIDDEN_S, last_bucket_s=LAST_S) if is_step else event
 
 
 def test_bars_of_a_run_by_itself_are_its_epochs(study: StudyMeasures) -> None:

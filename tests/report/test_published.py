@@ -3,9 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from phalanx.report.published.beside import MNIST_SAMPLES, published
+from tests.report.made_events import set_otherwise
 from tests.report.made_study import Job
 from tests.report.made_view import measured, read, table_of, view_of
 
@@ -31,6 +30,5 @@ def test_a_study_of_images_stands_beside_them(full: Path) -> None:
 def test_other_data_is_not_compared_with_them() -> None:
     run = measured(Job("mlp", "sequential"), 1.0)
     assert run.run is not None
-    setting = msgspec.structs.replace(run.run.setting, dataset="text")
-    view = view_of([replace(run, run=msgspec.structs.replace(run.run, setting=setting))])
+    view = view_of([replace(run, run=set_otherwise(run.run, dataset="text"))])
     assert table_of(view, "Beside published studies") is None

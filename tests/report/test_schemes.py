@@ -13,6 +13,7 @@ from phalanx.report.schemes import (
     scheme_phrase,
 )
 from phalanx.report.training import layout_columns, workload_labels
+from tests.report.made_events import set_otherwise
 from tests.report.made_study import Job, run_of
 
 BASE = run_of(Job("mlp", "mpi", ranks=4), "s").setting
@@ -46,23 +47,18 @@ def test_names(found: str, name: str) -> None:
 
 
 def test_runs_of_one_strategy_are_told_apart() -> None:
-    ring, tree = (
-        msgspec.structs.replace(
-            run_of(Job("mlp", "mpi", ranks=4), "s"),
-            setting=msgspec.structs.replace(BASE, options={"all_reduce": name}),
-        )
+    run = run_of(Job("mlp", "mpi", ranks=4), "s")
+    rows = [
+        layout_columns(set_otherwise(run, options={"all_reduce": name}))
         for name in ("ring", "tree")
-    )
-    rows = [layout_columns(run) for run in (ring, tree)]
+    ]
     assert rows[0]["cell"] != rows[1]["cell"]
     assert rows[0]["phrase"] == "the ring all-reduce on 4 ranks"
 
 
 def test_sizes_of_a_model_make_another_workload() -> None:
     run = run_of(Job("mlp", "mpi", ranks=4), "s")
-    wide = msgspec.structs.replace(
-        run, run="wide", setting=msgspec.structs.replace(run.setting, options={"width": 512})
-    )
+    wide = set_otherwise(msgspec.structs.replace(run, run="wide"), options={"width": 512})
     labels = workload_labels([run, wide])
     assert list(labels.values()) == ["MLP", "MLP \N{MIDDLE DOT} WIDTH 512"]
 

@@ -8,6 +8,7 @@ import pytest
 
 from phalanx.report.measures import RunMeasure
 from phalanx.report.training import layout_columns, workload_labels
+from tests.report.made_events import set_otherwise
 from tests.report.made_study import Job, run_of
 from tests.report.made_view import measured, read, repeated, view_of
 
@@ -59,8 +60,7 @@ def test_labels_say_what_differs_and_nothing_else(full: Path) -> None:
     _, (view,) = read(full)
     assert [panel.label for panel in view.panels] == ["MLP", "CNN", "RNN"]
     first = run_of(Job("mlp", "mpi"), "s")
-    setting = msgspec.structs.replace(first.setting, epochs=1)
-    other = msgspec.structs.replace(first, run="other", setting=setting)
+    other = set_otherwise(msgspec.structs.replace(first, run="other"), epochs=1)
     assert list(workload_labels([first, other]).values()) == ["MLP · 5 EPOCHS", "MLP · 1 EPOCHS"]
 
 
@@ -73,10 +73,9 @@ def with_options(run: RunMeasure, **options: object) -> RunMeasure:
     assert run.run is not None
     config = {**run.run.config, **options}
     chosen = {name: str(value) for name, value in options.items() if value is not None}
-    setting = msgspec.structs.replace(run.run.setting, options=chosen)
     name = "-".join([run.name, *(f"{key}-{value}" for key, value in options.items())])
-    changed = msgspec.structs.replace(run.run, run=name, config=config, setting=setting)
-    return replace(run, name=name, run=changed)
+    changed = msgspec.structs.replace(run.run, run=name, config=config)
+    return replace(run, name=name, run=set_otherwise(changed, options=chosen))
 
 
 @pytest.mark.parametrize(

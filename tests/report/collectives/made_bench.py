@@ -20,9 +20,9 @@ from phalanx.records.collectives import (
     TrafficEvent,
 )
 from phalanx.records.events import Event
-from phalanx.records.files import EventWriter, rank_file, write_record
+from phalanx.records.files import rank_file, write_record
 from phalanx.records.schema import Outcome
-from tests.report.made_study import ENVIRONMENT
+from tests.report.made_events import ENVIRONMENT, write_events
 
 LABELS = {
     "window": "phalanx window",
@@ -77,17 +77,15 @@ def make_bench(
     )
     write_record(folder, bench)
     for rank in range(ranks):
-        writer = EventWriter(rank_file(folder, rank))
-        for event in [
+        events = [
             *machine_events(rank),
             *state_events(rank, collectives, medians, obstacles or {}, mpi),
             *(e for c in collectives for e in calls_events(rank, c, medians, wrong or {})),
             MeasuredEvent(
                 at_s=2.0, wrong=0, peak_memory_bytes=1, watched_s=2.0, preempted=preempted
             ),
-        ]:
-            writer.add(event)
-        writer.close()
+        ]
+        write_events(rank_file(folder, rank), events)
     return folder
 
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from phalanx.records.events import (
-    EpochEvent,
-    EvaluationEvent,
-    Event,
-    FinishedEvent,
-    StartedEvent,
-    StepEvent,
+from msgspec.structs import replace
+
+from phalanx.records.events import Event
+from phalanx.records.schema import Outcome, Run
+from tests.report.made_events import (
+    FINISHED,
+    RUN,
+    epoch,
+    evaluation,
+    set_otherwise,
+    started,
+    step,
+    write_run,
+    write_study,
 )
-from phalanx.records.files import rank_file, write_record
-from phalanx.records.schema import Outcome, Run, Setting, Study
-from tests.report.made_study import ENVIRONMENT, write_events
 
 STEPS, BATCH, VALIDATION = 8, 32, 10_000
 COMPUTING_S = 10e-3
@@ -43,24 +47,14 @@ def make(
     places = [(None, seed) for seed in seeds]
     places += [(link, 0) for link in BANDWIDTHS if link and links]
     jobs = [(name, link, seed) for link, seed in places for name in BYTES]
-    study = Study(
-        study=folder.name,
-        kind="compression",
-        command="phalanx study compression",
-        started_at="2026-01-05T09:00:00Z",
-        runs=[_name(*job) for job in jobs],
-    )
-    write_record(folder, study)
+    write_study(folder, "compression", [_name(*job) for job in jobs])
     for job in jobs:
-        target = folder / _name(*job)
-        has_failed = failed is not None and _name(*job).startswith(failed)
-        outcome = Outcome(status="completed")
-        if has_failed:
+        outcome, ranks = Outcome(status="completed"), range(2)
+        if failed is not None and _name(*job).startswith(failed):
             outcome = Outcome(status="failed", error="RuntimeError: <b>lost</b>", rank=1)
-        write_record(target, _run(*job, outcome))
-        for rank in range(2):
-            if not has_failed:
-                write_events(rank_file(target, rank), list(_events(*job, rank)))
+            ranks = range(0)
+        events = (_events(*job, rank) for rank in ranks)
+        write_run(folder / _name(*job), _run(*job, outcome), events)
     return folder
 
 
@@ -75,52 +69,45 @@ def _name(compressor: str, link: str | None, seed: int) -> str:
 
 
 def _run(compressor: str, link: str | None, seed: int, outcome: Outcome) -> Run:
-    return Run(
+    run = replace(
+        RUN,
         study="made",
         run=_name(compressor, link, seed),
         command=f"phalanx train --compress {compressor}",
         config={"compress": compressor, "link": link},
-        setting=Setting(
-            model="mlp",
-            dataset="mnist",
-            strategy="mpi",
-            ranks=2,
-            threads=1,
-            global_batch_size=BATCH,
-            epochs=1,
-            learning_rate=0.02,
-            learning_rate_rule="none",
-            optimizer="sgd",
-            seed=seed,
-            dtype="float32",
-        ),
-        environment=ENVIRONMENT,
         outcome=outcome,
-        started_at="2026-01-05T09:00:00Z",
-        ended_at="2026-01-05T09:01:00Z",
+    )
+    return set_otherwise(
+        run,
+        ranks=2,
+        global_batch_size=BATCH,
+        epochs=1,
+        learning_rate=0.02,
+        optimizer="sgd",
+        seed=seed,
     )
 
 
 def _events(compressor: str, link: str | None, seed: int, rank: int) -> Iterator[Event]:
+    """Rank 1 is the slower one."""
     whole_s = step_s(compressor, link)
-    yield StartedEvent(
-        at_s=0.5,
-        rank=rank,
-        hostname="example",
-        process_id=1000 + rank,
-        local_rank=rank,
-        threads=1,
-        startup_s=2.0,
+    yield started(
+        rank,
         parameters=4_000_000,
         train_samples=STEPS * BATCH,
         validation_samples=VALIDATION,
         collective="direct",
     )
-    steps = [_step(number, whole_s * (3 if number < 3 else 1), rank) for number in range(STEPS)]
-    yield from steps
-    yield EpochEvent(
+    for number in range(STEPS):
+        rest_s = whole_s * (3 if number < 3 else 1) - COMPUTING_S
+        yield step(
+            number,
+            computing_s=COMPUTING_S,
+            communication_s=rest_s * (1 if rank else 0.9),
+            samples=BATCH // 2,
+        )
+    yield epoch(
         at_s=9.0,
-        epoch=0,
         train_s=whole_s * STEPS,
         samples=STEPS * BATCH // 2,
         loss_sum=1.0,
@@ -130,29 +117,10 @@ def _events(compressor: str, link: str | None, seed: int, rank: int) -> Iterator
     )
     chance = CHANCE.get(compressor, (0.0, 0.0, 0.0))[seed]
     accuracy = ACCURACY[compressor] + 0.001 * (seed - 1) + chance
-    yield EvaluationEvent(
+    yield evaluation(
         at_s=9.5,
-        epoch=0,
-        evaluation_s=0.1,
         samples=VALIDATION // 2,
         loss_sum=1.0,
         correct=round(accuracy * VALIDATION / 2),
     )
-    yield FinishedEvent(at_s=10.0, parameters_sha256="0" * 64, peak_memory_bytes=1 << 28)
-
-
-def _step(number: int, seconds: float, rank: int) -> StepEvent:
-    """Rank 1 is the slower one."""
-    rest_s = (seconds - COMPUTING_S) * (1 if rank else 0.9)
-    return StepEvent(
-        at_s=1.0,
-        epoch=0,
-        step=number,
-        samples=BATCH // 2,
-        loss_sum=1.0,
-        data_s=0.1 * COMPUTING_S,
-        forward_s=0.3 * COMPUTING_S,
-        backward_s=0.5 * COMPUTING_S,
-        communication_s=rest_s,
-        optimizer_s=0.1 * COMPUTING_S,
-    )
+    yield FINISHED

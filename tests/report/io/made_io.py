@@ -19,8 +19,8 @@ from phalanx.records.io import (
     Profile,
     Storage,
 )
-from phalanx.records.schema import Outcome, Study
-from tests.report.made_study import ENVIRONMENT
+from phalanx.records.schema import Outcome
+from tests.report.made_events import ENVIRONMENT, write_study
 
 PROFILE = Profile(
     name="resnet50",
@@ -162,12 +162,4 @@ def make_io_study(folder: Path, *, missing: bool = False) -> Path:
     }
     for name, compute_s in list(times.items())[: 2 if missing else 3]:
         make_io(folder / name, compute_s=compute_s, readers=(1, 2), depths=(1, 4))
-    study = Study(
-        study=folder.name,
-        kind="io",
-        command="phalanx study io",
-        started_at="2026-01-05T09:00:00Z",
-        runs=list(times),
-    )
-    write_record(folder, study)
-    return folder
+    return write_study(folder, "io", list(times))

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from phalanx.records.events import (
-    EpochEvent,
-    EvaluationEvent,
-    FinishedEvent,
-    StartedEvent,
-    StepEvent,
-    TrainingEvaluationEvent,
-)
-from phalanx.records.files import rank_file, write_record
-from phalanx.records.schema import Outcome, Study
+from phalanx.records.events import Event, TrainingEvaluationEvent
+from phalanx.records.schema import Outcome
 from phalanx.study.large_batch import LargeBatchConfig, RemedyName, plan
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import setting_of
-from tests.report.made_study import Job, run_of, write_events
+from tests.report import made_events
+from tests.report.made_events import FINISHED, RUN, started, write_run, write_study
 
 EPOCHS = 4
 SAMPLES, VALIDATION = 16_384, 10_000
@@ -69,16 +62,7 @@ def large_batch_study(
     """diverged: (cell, seed) of runs that did, of cells that have a mean."""
     study = LargeBatchConfig(batch_sizes=BATCHES, seeds=seeds, epochs=EPOCHS)
     planned = plan(study)
-    write_record(
-        folder,
-        Study(
-            study=folder.name,
-            kind="large-batch",
-            command="phalanx study large-batch",
-            started_at="2026-01-05T09:00:00Z",
-            runs=[run.name for run in planned],
-        ),
-    )
+    write_study(folder, "large-batch", [run.name for run in planned])
     for run in planned:
         remedy: RemedyName = run.name.rsplit("-b", 1)[0]  # type: ignore[assignment]
         assert run.config.batch_size is not None
@@ -95,81 +79,43 @@ def make_run(folder: Path, config: TrainConfig, accuracy: float | None) -> None:
     outcome = Outcome(status="completed")
     if accuracy is None:
         outcome = Outcome(status="failed", error=DIVERGED, rank=0)
-    made = run_of(Job("mlp", "sequential", seed=config.seed), "made")
-    made = msgspec.structs.replace(
-        made, run=folder.name, setting=setting_of(complete), outcome=outcome
-    )
-    write_record(folder, made)
+    setting = setting_of(complete)
+    run = msgspec.structs.replace(RUN, run=folder.name, setting=setting, outcome=outcome)
     assert config.batch_size is not None
-    write_events(rank_file(folder, 0), events(config.batch_size, accuracy))
+    write_run(folder, run, [events(config.batch_size, accuracy)])
 
 
-def events(batch_size: int, accuracy: float | None) -> list[object]:
+def events(batch_size: int, accuracy: float | None) -> Iterator[Event]:
     steps = math.ceil(SAMPLES / batch_size)
-    made: list[object] = [
-        StartedEvent(
-            at_s=0.5,
-            rank=0,
-            hostname="example",
-            process_id=1,
-            local_rank=0,
-            threads=1,
-            startup_s=1.0,
-            parameters=10,
-            train_samples=SAMPLES,
-            validation_samples=VALIDATION,
-        )
-    ]
+    parts = dict.fromkeys(("data_s", "forward_s", "backward_s", "optimizer_s"), 0.1)
+    yield started(train_samples=SAMPLES, validation_samples=VALIDATION)
     for epoch in range(EPOCHS if accuracy is not None else 1):
         final = accuracy if accuracy is not None else 0.1
         now = final - 0.02 * (EPOCHS - 1 - epoch)
-        made += [step(epoch, number, batch_size) for number in range(steps)]
-        made.append(
-            EpochEvent(
-                at_s=epoch + 1.0,
-                epoch=epoch,
-                train_s=1.0 + 10.0 / batch_size,
-                samples=SAMPLES,
-                loss_sum=SAMPLES * (1.0 - now),
-                correct=round(SAMPLES * (now + 0.01)),
-                communicated_bytes=0,
-            )
+        for number in range(steps):
+            yield made_events.step(number, epoch=epoch, samples=batch_size, **parts)
+        yield made_events.epoch(
+            epoch,
+            at_s=epoch + 1.0,
+            train_s=1.0 + 10.0 / batch_size,
+            samples=SAMPLES,
+            loss_sum=SAMPLES * (1.0 - now),
+            correct=round(SAMPLES * (now + 0.01)),
         )
-        made.append(
-            EvaluationEvent(
-                at_s=epoch + 1.5,
-                epoch=epoch,
-                evaluation_s=0.1,
-                samples=VALIDATION,
-                loss_sum=VALIDATION * 0.1,
-                correct=round(VALIDATION * now),
-            )
+        yield made_events.evaluation(
+            epoch,
+            at_s=epoch + 1.5,
+            samples=VALIDATION,
+            loss_sum=VALIDATION * 0.1,
+            correct=round(VALIDATION * now),
         )
     if accuracy is not None:
-        made.append(
-            TrainingEvaluationEvent(
-                at_s=8.0,
-                epoch=EPOCHS - 1,
-                evaluation_s=0.1,
-                samples=VALIDATION,
-                loss_sum=1.0,
-                correct=round(VALIDATION * (accuracy + 0.005)),
-            )
+        yield TrainingEvaluationEvent(
+            at_s=8.0,
+            epoch=EPOCHS - 1,
+            evaluation_s=0.1,
+            samples=VALIDATION,
+            loss_sum=1.0,
+            correct=round(VALIDATION * (accuracy + 0.005)),
         )
-        made.append(FinishedEvent(at_s=9.0, parameters_sha256="0" * 64, peak_memory_bytes=1))
-    return made
-
-
-def step(epoch: int, number: int, batch_size: int) -> StepEvent:
-    return StepEvent(
-        at_s=1.0,
-        epoch=epoch,
-        step=number,
-        samples=batch_size,
-        loss_sum=1.0,
-        data_s=0.1,
-        forward_s=0.1,
-        backward_s=0.1,
-        communication_s=0.0,
-        optimizer_s=0.1,
-    )
+        yield FINISHED

@@ -7,21 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from phalanx.records.events import (
-    ActionEvent,
-    EpochEvent,
-    EvaluationEvent,
-    Event,
-    ExpectedCosts,
-    FinishedEvent,
-    MemoryEvent,
-    StartedEvent,
-    StepEvent,
-)
-from phalanx.records.files import rank_file, write_record
-from phalanx.records.schema import Outcome, Run, Setting, Study
+from msgspec.structs import replace
+
+from phalanx.records.events import ActionEvent, Event, ExpectedCosts, MemoryEvent, StepEvent
+from phalanx.records.schema import Outcome, Run
+from tests.report import made_events
 from tests.report.collectives.made_bench import make_bench
-from tests.report.made_study import ENVIRONMENT, write_events
+from tests.report.made_events import (
+    FINISHED,
+    RUN,
+    set_otherwise,
+    started,
+    write_run,
+    write_study,
+)
 
 COMPLETED = Outcome(status="completed")
 PARAMETERS = 250_000
@@ -140,66 +139,37 @@ def parallelism_study(folder: Path) -> Path:
 
 
 def make(folder: Path, runs: Sequence[Made], also_planned: Sequence[str] = ()) -> Path:
-    study = Study(
-        study=folder.name,
-        kind="parallelism",
-        command="phalanx study parallelism",
-        started_at="2026-01-05T09:00:00Z",
-        runs=[run.name for run in runs] + list(also_planned),
-        left_out=LEFT_OUT,
-    )
-    write_record(folder, study)
+    names = [*(run.name for run in runs), *also_planned]
+    write_study(folder, "parallelism", names, left_out=LEFT_OUT)
     for run in runs:
-        make_run(folder / run.name, run, study.study)
+        make_run(folder / run.name, run, folder.name)
     return folder
 
 
 def make_run(folder: Path, made: Made, study: str = "alone") -> Path:
-    write_record(folder, run_of(made, study))
-    for rank in range(made.ranks):
-        write_events(rank_file(folder, rank), list(events_of(made, rank)))
-    return folder
+    events = (events_of(made, rank) for rank in range(made.ranks))
+    return write_run(folder, run_of(made, study), events)
 
 
 def run_of(made: Made, study: str) -> Run:
-    return Run(
-        study=study,
-        run=made.name,
-        command=f"phalanx train --strategy {made.strategy}",
-        config={"lr": 1e-3, "per_rank_batch_size": None},
-        setting=Setting(
-            model=made.model,
-            dataset="text" if made.model == "gpt" else "digits",
-            strategy=made.strategy,
-            ranks=made.ranks,
-            threads=1,
-            global_batch_size=BATCH,
-            epochs=EPOCHS,
-            learning_rate=1e-3,
-            learning_rate_rule="none",
-            optimizer="adam",
-            seed=0,
-            dtype="float32",
-            mesh=made.mesh,
-            options=made.options,
-        ),
-        environment=ENVIRONMENT,
-        outcome=made.outcome,
-        started_at="2026-01-05T09:00:00Z",
-        ended_at="2026-01-05T09:01:00Z",
+    command = f"phalanx train --strategy {made.strategy}"
+    return set_otherwise(
+        replace(RUN, study=study, run=made.name, command=command, outcome=made.outcome),
+        model=made.model,
+        dataset="text" if made.model == "gpt" else "digits",
+        strategy=made.strategy,
+        ranks=made.ranks,
+        global_batch_size=BATCH,
+        epochs=EPOCHS,
+        mesh=made.mesh,
+        options=made.options,
     )
 
 
 def events_of(made: Made, rank: int) -> Iterator[Event]:
     is_server = rank < made.servers
-    yield StartedEvent(
-        at_s=0.5,
-        rank=rank,
-        hostname="example",
-        process_id=1000 + rank,
-        local_rank=rank,
-        threads=1,
-        startup_s=2.0,
+    yield started(
+        rank,
         parameters=PARAMETERS,
         train_samples=SAMPLES,
         validation_samples=1_000,
@@ -220,9 +190,9 @@ def events_of(made: Made, rank: int) -> Iterator[Event]:
     for epoch in range(EPOCHS):
         if not is_server:
             yield from steps_of(made, epoch, workers)
-        yield EpochEvent(
+        yield made_events.epoch(
+            epoch,
             at_s=10.0 * (epoch + 1),
-            epoch=epoch,
             train_s=STEPS * made.step_s,
             samples=0 if is_server else SAMPLES // workers,
             loss_sum=0.0 if is_server else SAMPLES // workers * loss_at(made, epoch * STEPS),
@@ -234,33 +204,27 @@ def events_of(made: Made, rank: int) -> Iterator[Event]:
         )
         if epoch == 0 and not is_server:
             yield memory_of(made)
-        yield EvaluationEvent(
+        yield made_events.evaluation(
+            epoch,
             at_s=10.0 * (epoch + 1) + 1,
-            epoch=epoch,
-            evaluation_s=0.1,
             samples=0 if is_server else 1_000 // workers,
             loss_sum=0.0 if is_server else 1_000 // workers * loss_at(made, (epoch + 1) * STEPS),
             correct=0 if is_server else 900 // workers,
         )
     if made.bubble is not None:
         yield from actions_of(made, rank)
-    yield FinishedEvent(at_s=60.0, parameters_sha256="0" * 64, peak_memory_bytes=400 << 20)
+    yield FINISHED
 
 
 def steps_of(made: Made, epoch: int, workers: int) -> Iterator[StepEvent]:
     for number in range(epoch * STEPS, (epoch + 1) * STEPS):
-        own_s = made.step_s * (1 - made.waiting)
-        yield StepEvent(
-            at_s=1.0,
+        yield made_events.step(
+            number,
             epoch=epoch,
-            step=number,
             samples=BATCH // workers,
             loss_sum=BATCH // workers * loss_at(made, number),
-            data_s=0.1 * own_s,
-            forward_s=0.3 * own_s,
-            backward_s=0.5 * own_s,
+            computing_s=made.step_s * (1 - made.waiting),
             communication_s=made.step_s * made.waiting,
-            optimizer_s=0.1 * own_s,
         )
 
 

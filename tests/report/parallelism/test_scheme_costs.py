@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from phalanx.records.events import ActionEvent, StartedEvent
+from phalanx.records.events import ActionEvent
 from phalanx.report.measures import RunMeasure
 from phalanx.report.parallelism_rows import (
     FormulaCheck,
@@ -17,6 +17,7 @@ from phalanx.report.parallelism_rows import (
     state,
 )
 from phalanx.report.rank_measures import RankMeasure, measure_rank
+from tests.report.made_events import started
 from tests.report.parallelism.made_parallelism import (
     EPOCHS,
     FULL_BYTES,
@@ -114,20 +115,7 @@ def test_a_step_that_a_rank_did_not_record_is_left_out() -> None:
 
 
 def placed(rank: int, place: dict[str, int], done: Sequence[ActionEvent]) -> RankMeasure:
-    started = StartedEvent(
-        at_s=0.0,
-        rank=rank,
-        hostname="h",
-        process_id=1,
-        local_rank=rank,
-        threads=1,
-        startup_s=0.0,
-        parameters=1,
-        train_samples=1,
-        validation_samples=1,
-        coordinates=place,
-    )
-    return RankMeasure(rank=rank, events=[started, *done])
+    return RankMeasure(rank=rank, events=[started(rank, coordinates=place), *done])
 
 
 def actions(stage: int, step: int = 0) -> Sequence[ActionEvent]:

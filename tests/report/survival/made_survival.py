@@ -16,12 +16,9 @@ from phalanx.records.events import (
     InjectedEvent,
     MetricsEvent,
     RecoveredEvent,
-    StartedEvent,
-    StepEvent,
 )
-from phalanx.records.files import rank_file, write_record
-from phalanx.records.schema import Outcome, Study
-from tests.report.made_study import Job, run_of, write_events
+from phalanx.records.schema import Outcome
+from tests.report.made_events import RUN, set_otherwise, started, step, write_run, write_study
 
 RANKS, STEPS, STEP_S = 3, 60, 0.05
 NOTICE_S, RECOVERY_S = 0.03, 0.02
@@ -61,44 +58,35 @@ def events_of(rank: int, seed: int, deaths: Sequence[Death], sha: str) -> list[E
     clock = STARTUP_S - CLOCKS[rank]
     own = next((death for death in deaths if death.rank == rank), None)
     made: list[Event] = [
-        StartedEvent(
-            at_s=clock - 0.1,
-            time_s=UNIX_S + STARTUP_S - 0.1,
-            rank=rank,
-            hostname="example",
-            process_id=1 + rank,
-            local_rank=rank,
-            threads=1,
-            startup_s=1.0,
-            parameters=10,
-            train_samples=100,
-            validation_samples=0,
-        )
+        started(rank, at_s=clock - 0.1, time_s=UNIX_S + STARTUP_S - 0.1, validation_samples=0)
     ]
-    for step in range(STEPS):
-        began_s = started_at(step, deaths)
-        if own is not None and step == own.step:
+    for number in range(STEPS):
+        began_s = started_at(number, deaths)
+        if own is not None and number == own.step:
             at_s = began_s + own.after_s
             moment = UNIX_S + STARTUP_S + at_s
             return [
                 *made,
-                InjectedEvent(at_s=clock + at_s, time_s=moment, kind="kill", rank=rank, step=step),
+                InjectedEvent(
+                    at_s=clock + at_s, time_s=moment, kind="kill", rank=rank, step=number
+                ),
             ]
-        ended_s = clock + started_at(step + 1, deaths)
+        ended_s = clock + started_at(number + 1, deaths)
         made += [
             RecoveredEvent(
                 at_s=clock + began_s + death.cost_s,
-                step=step,
+                step=number,
                 lost=[death.rank],
                 recovery_s=RECOVERY_S,
             )
             for death in deaths
-            if death.step == step
+            if death.step == number
         ]
-        made.append(step_event(ended_s, step, ended_s - clock - began_s))
-        if rank == min(set(range(RANKS)) - {d.rank for d in deaths if d.step <= step}):
-            metrics = {"loss": loss_of(step, seed)}
-            made.append(MetricsEvent(at_s=ended_s, epoch=0, step=step, metrics=metrics))
+        half_s = (ended_s - clock - began_s) / 2
+        made.append(step(number, at_s=ended_s, samples=10, forward_s=half_s, backward_s=half_s))
+        if rank == min(set(range(RANKS)) - {d.rank for d in deaths if d.step <= number}):
+            metrics = {"loss": loss_of(number, seed)}
+            made.append(MetricsEvent(at_s=ended_s, epoch=0, step=number, metrics=metrics))
     certificate = Certificate(
         sha256=sha,
         steps=STEPS,
@@ -116,21 +104,6 @@ def events_of(rank: int, seed: int, deaths: Sequence[Death], sha: str) -> list[E
     return [*made, finished]
 
 
-def step_event(at_s: float, step: int, took_s: float) -> StepEvent:
-    return StepEvent(
-        at_s=at_s,
-        epoch=0,
-        step=step,
-        samples=10,
-        loss_sum=1.0,
-        data_s=0.0,
-        forward_s=took_s / 2,
-        backward_s=took_s / 2,
-        communication_s=0.0,
-        optimizer_s=0.0,
-    )
-
-
 DEATHS = {0: (Death(20, 2), Death(40, 0, 0.02)), 1: (Death(30, 1),)}
 """By seed."""
 
@@ -142,21 +115,13 @@ def survival_study(folder: Path, *, other_bits: bool = False) -> Path:
         for seed in DEATHS
         for way in ("undisturbed", "in-place")
     }
-    study = Study(
-        study=folder.name,
-        kind="survival",
-        command="phalanx study survival",
-        started_at="2026-01-05T09:00:00Z",
-        runs=list(plan),
-        left_out={"restarts": "--restarts: <b>not</b> here"},
+    write_study(
+        folder, "survival", list(plan), left_out={"restarts": "--restarts: <b>not</b> here"}
     )
-    write_record(folder, study)
     for name, (seed, deaths) in plan.items():
-        run = run_of(Job("mlp", "mpi", ranks=RANKS, seed=seed), study.study)
         outcome = Outcome(status="completed", lost=sorted(death.rank for death in deaths))
-        write_record(folder / name, msgspec.structs.replace(run, run=name, outcome=outcome))
-        is_other = other_bits and name == "in-place-s1"
-        sha = "ff" * 32 if is_other else sha_of(seed)
-        for rank in range(RANKS):
-            write_events(rank_file(folder / name, rank), events_of(rank, seed, deaths, sha))
+        run = msgspec.structs.replace(RUN, study=folder.name, run=name, outcome=outcome)
+        sha = "ff" * 32 if other_bits and name == "in-place-s1" else sha_of(seed)
+        events = (events_of(rank, seed, deaths, sha) for rank in range(RANKS))
+        write_run(folder / name, set_otherwise(run, ranks=RANKS, seed=seed), events)
     return folder

@@ -1,13 +1,12 @@
 """The timeline of a training with faults, from events that were made up."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 import pytest
 
 from phalanx.records.events import Event, InjectedEvent, ReplacedEvent, StartedEvent, StepEvent
 from phalanx.report.survival_timeline import make_timeline
+from tests.report import made_events
 from tests.report.survival.made_survival import (
     DEATHS,
     NOTICE_S,
@@ -76,17 +75,11 @@ def start_of(first: int, last: int, at_s: float, *others: Event) -> dict[int, li
 
 
 def started(at_s: float) -> StartedEvent:
-    (event,) = (e for e in events_of(0, 0, (), "") if isinstance(e, StartedEvent))
-    return msgspec.structs.replace(event, at_s=0.0, time_s=0.0, startup_s=at_s)
+    return made_events.started(at_s=0.0, time_s=0.0, startup_s=at_s)
 
 
 def step(number: int, at_s: float) -> StepEvent:
-    values: dict[str, Any] = dict.fromkeys(
-        ("data_s", "backward_s", "communication_s", "optimizer_s"), 0.0
-    )
-    return StepEvent(
-        at_s=at_s, epoch=0, step=number, samples=1, loss_sum=1.0, forward_s=STEP_S, **values
-    )
+    return made_events.step(number, at_s=at_s, forward_s=STEP_S)
 
 
 def test_steps_that_a_restart_makes_again_count_once() -> None:

@@ -1,10 +1,11 @@
 """A traced run of two ranks, of which the second is late: made by hand."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from phalanx.records.events import EvaluationEvent, FinishedEvent, SavedEvent, StepEvent
-from phalanx.records.files import EventWriter, rank_file, write_record
+from phalanx.records.events import Event, SavedEvent
 from phalanx.records.spans import ClockReading, TracedRank, TraceSpan, write_spans
+from tests.report.made_events import FINISHED, evaluation, step, write_run
 from tests.report.made_study import Job, run_of
 
 MS = 1_000_000
@@ -16,9 +17,9 @@ OTHER_CLOCK_NS = -5 * MS
 
 def make_trace(folder: Path, *, without: int | None = None, hidden_s: float | None = 0.002) -> Path:
     """without: a rank that has left nothing."""
-    write_record(folder, run_of(Job("mlp", "mpi", ranks=2), "trace"))
+    events = [list(events_of(hidden_s))] * 2
+    write_run(folder, run_of(Job("mlp", "mpi", ranks=2), "trace"), events)
     for rank in range(2):
-        write_events(folder, rank, hidden_s)
         if rank != without:
             write_spans(folder, traced(rank), spans(rank))
     return folder
@@ -45,39 +46,29 @@ def traced(rank: int) -> TracedRank:
 def spans(rank: int) -> list[TraceSpan]:
     """One all-reduce a step; rank 1 comes 2 ms after rank 0, both leave 1 ms later."""
     made = []
-    for step in range(NUM_STEPS):
-        ended = round((step + 1) * STEP_S * 1e9) - MS + rank * OTHER_CLOCK_NS
+    for number in range(NUM_STEPS):
+        ended = round((number + 1) * STEP_S * 1e9) - MS + rank * OTHER_CLOCK_NS
         began = ended - (1 if rank else 3) * MS
-        detail = {"group": "world", "first": 0, "size": 2, "number": step + 1, "bytes": 40}
-        made.append(TraceSpan(f"all_reduce {step + 1}", "network", began, ended, detail))
+        detail = {"group": "world", "first": 0, "size": 2, "number": number + 1, "bytes": 40}
+        made.append(TraceSpan(f"all_reduce {number + 1}", "network", began, ended, detail))
     return made
 
 
-def write_events(folder: Path, rank: int, hidden_s: float | None) -> None:
-    writer = EventWriter(rank_file(folder, rank))
+def events_of(hidden_s: float | None) -> Iterator[Event]:
     for number in range(NUM_STEPS):
-        writer.add(
-            StepEvent(
-                at_s=(number + 1) * STEP_S,
-                epoch=0,
-                step=number,
-                samples=64,
-                loss_sum=1.0,
-                data_s=0.001,
-                forward_s=0.002,
-                backward_s=0.003,
-                communication_s=0.003,
-                optimizer_s=0.001,
-                hidden_s=hidden_s,
-                last_bucket_s=None if hidden_s is None else 0.001,
-            )
+        yield step(
+            number,
+            at_s=(number + 1) * STEP_S,
+            samples=64,
+            data_s=0.001,
+            forward_s=0.002,
+            backward_s=0.003,
+            communication_s=0.003,
+            optimizer_s=0.001,
+            hidden_s=hidden_s,
+            last_bucket_s=None if hidden_s is None else 0.001,
         )
     end_s = NUM_STEPS * STEP_S
-    writer.add(
-        EvaluationEvent(
-            at_s=end_s + 0.02, epoch=0, evaluation_s=0.02, samples=1, loss_sum=1.0, correct=1
-        )
-    )
-    writer.add(SavedEvent(at_s=end_s + 0.03, epoch=0, path="here", save_s=0.01, bytes=1))
-    writer.add(FinishedEvent(at_s=end_s + 0.04, parameters_sha256="0" * 64, peak_memory_bytes=1))
-    writer.close()
+    yield evaluation(at_s=end_s + 0.02, evaluation_s=0.02, loss_sum=1.0, correct=1)
+    yield SavedEvent(at_s=end_s + 0.03, epoch=0, path="here", save_s=0.01, bytes=1)
+    yield FINISHED
