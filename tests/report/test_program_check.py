@@ -7,14 +7,14 @@ import pytest
 
 from phalanx.records.watched import TensorState, WatchedRank, WatchedStart, WatchedStep
 from phalanx.report.program_check import (
+    Tolerance,
     first_difference,
     judge_logs,
     judge_ranks,
     judge_repetition,
-    tolerance_of,
 )
 
-TOLERANCE = tolerance_of(is_double=True)
+TOLERANCE = Tolerance.of(is_double=True)
 WEIGHT = TensorState("weight", 3.0, 0.5)
 
 

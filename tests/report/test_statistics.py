@@ -92,7 +92,7 @@ def test_an_interval_holds_its_estimate_and_is_the_same_every_time(a: Times, b: 
 def difference(*sides: dict[int, float]) -> Interval | None:
     """The difference of two cells, of values by seed."""
     own, base = (Cell(tuple({"seed": s, "x": v} for s, v in side.items())) for side in sides)
-    return Measure(column="x").difference(own, base)
+    return Measure("x").difference(own, base)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=6), st.floats(-5, 5))

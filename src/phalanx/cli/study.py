@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -13,35 +15,69 @@ from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
-from phalanx.cli.console import Json, new_console
+from phalanx.cli.as_json import print_study
+from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.lazy import add_command
-from phalanx.cli.preflight import Preflight
-from phalanx.cli.study_runs import run_study
+from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.cores import usable_cores
+from phalanx.jobs.record import this_command
 from phalanx.models.options import ModelName
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_bench, read_record
 from phalanx.records.schema import JobRecord
+from phalanx.report.build import content_of
 from phalanx.report.collectives import ALGORITHMS
+from phalanx.report.page import write_page
 from phalanx.study import compression as compression_study
 from phalanx.study import large_batch as large_batch_study
 from phalanx.study import parallelism as parallelism_study
 from phalanx.study import scaling as scaling_study
 from phalanx.study import survival as survival_study
 from phalanx.study.compression import CompressionConfig
-from phalanx.study.execute import PreparedStudy, execute, set_aside
+from phalanx.study.execute import PreparedStudy, execute, is_done, open_study, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.own import keep_file, own_folder, read_file
 from phalanx.study.own import plan as plan_own
 from phalanx.study.parallelism import ParallelismConfig, plan_scratch
-from phalanx.study.planned import PlannedRun, StudyPlan, own_command, study_folder
+from phalanx.study.planned import PlannedRun, StudyPlan, named_hosts, own_command, study_folder
 from phalanx.study.programs import file_state, plan_program
 from phalanx.study.scaling import ScalingConfig
 from phalanx.study.survival import SurvivalConfig
 from phalanx.train.options import DatasetName
+
+
+def run_study(
+    study: PreparedStudy, console: Console, *, preflight: bool = True, json_: bool = False
+) -> None:
+    """Open a study or go on with it, make its runs, print its summary and draw its page.
+
+    preflight: examine the nodes first, once.
+    Raises: UserError as `open_study`; RunFailedError when any run failed.
+    """
+    folder, runs = study.folder, study.runs
+    todo = [run for run in runs if not is_done(folder / run.name, run.record)]
+    if preflight and todo:
+        preflight_nodes(max(run.mpi_ranks for run in todo), console, folders=[folder])
+    found = replace(study, data=[*study.data, *named_hosts()])
+    open_study(found, shlex.join(this_command()))
+    left_out = (f"left out: {name}: {why}" for name, why in study.left_out.items())
+    for line in (*study.reasons, *left_out, f"{len(runs)} runs in {folder}{study.where}"):
+        console.print(line, markup=False)
+    with interruption_noted(console, "the same command goes on from here"):
+        failed = (study.make_runs or execute)(folder, runs, console)
+    content = content_of(folder)
+    content.print_summary(console)
+    if study.hint:
+        console.print(study.hint, markup=False)
+    report = write_page(content, folder)
+    console.print(f"report: {report}", markup=False)
+    print_study(folder, report, json_)
+    if failed:
+        raise RunFailedError(f"{failed} of {len(runs)} runs failed; the report says why")
+
 
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")

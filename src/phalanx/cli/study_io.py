@@ -15,7 +15,7 @@ from phalanx.bench.io.generate import max_part_bytes, missing_parts, remove_part
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.cli.console import new_console
-from phalanx.cli.study_runs import run_study
+from phalanx.cli.study import run_study
 from phalanx.records.io import IoBench
 from phalanx.records.schema import JobRecord
 from phalanx.report.format import amount

@@ -8,7 +8,7 @@ panel are compared with each other, and with a baseline where the panel has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from statistics import fmean, median
 from typing import Any, Literal, Protocol
@@ -105,13 +105,14 @@ class Quantity(Protocol):
     def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Measure:
     """A quantity that runs have measured: its value in a cell, from the lowest to the highest."""
 
     column: str
     noun: str = ""
     """Name in a sentence."""
+    _: KW_ONLY
     how: Callable[[Sequence[float]], float] = median
     better: Literal["lower", "higher"] = "lower"
     paired: bool = False

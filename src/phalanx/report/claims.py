@@ -52,16 +52,16 @@ def compared(
     """Return a comparison of the speeds of two cells. words: for the one and the other."""
     (subject, against), interval = words, measure.ratio(own, other, comparisons)
     if interval is None:
-        return Told(text=f"{subject} and {against}: too few {units} to compare", verdict="unclear")
+        return Told(f"{subject} and {against}: too few {units} to compare", verdict="unclear")
     verdict = interval.verdict(1)
     if verdict == "unclear":
         factor = f"{interval.estimate:.2f}{TIMES} ({span(interval)})"
         text = f"No significant difference between {subject} and {against}: {factor}"
-        return Told(text=text, verdict=verdict, interval=interval)
+        return Told(text, verdict=verdict, interval=interval)
     shown, how = (interval, "faster") if verdict == "higher" else (interval.inverse, "slower")
     factor = f"{shown.estimate:.2f}{TIMES} {how} than {against}"
     text = f"{subject}: {factor} {confidence(shown)}"
-    return Told(text=text, verdict=verdict, interval=interval)
+    return Told(text, verdict=verdict, interval=interval)
 
 
 def changed(
@@ -85,7 +85,7 @@ def changed(
         if verdict == "unclear":
             text = f"No significant difference in {measure.noun} between {subject} and {against}: "
         text += f"{form(interval.estimate)}{unit} ({ends(interval, form)})"
-    return Told(text=text, verdict=verdict, interval=interval)
+    return Told(text, verdict=verdict, interval=interval)
 
 
 def best_and_rivals(
@@ -113,7 +113,7 @@ def mean_share(shares: Sequence[float]) -> str:
 def agreement(number: int, holds: str, exceptions: Sequence[str], noun: str) -> Told:
     """Return for how many something holds, and those for which it does not."""
     text = f"{number - len(exceptions)} of {number} {noun} {holds}"
-    return Told(text=f"{text}; not {joined(exceptions)}" if exceptions else text)
+    return Told(f"{text}; not {joined(exceptions)}" if exceptions else text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,19 +165,19 @@ class Fastest(CellClaim):
             if not others and self.within:
                 continue
             if not others:
-                yield Told(text=f"{where}{self.name(best)}, {facts}")
+                yield Told(f"{where}{self.name(best)}, {facts}")
                 continue
             count = len(others)
             if rivals:
                 names = first_few([self.name(cell) for cell in rivals])
                 yield Told(
-                    text=f"{where}No clear winner among {count + 1} {self.noun}: "
+                    f"{where}No clear winner among {count + 1} {self.noun}: "
                     f"{self.name(best)} ({facts}) and {names} do not differ significantly",
                     verdict="unclear",
                 )
             else:
                 best_of = f"is the {self.word} of {count + 1} {self.noun}: {facts}"
-                yield Told(text=f"{where}{self.name(best)} {best_of}", verdict="higher")
+                yield Told(f"{where}{self.name(best)} {best_of}", verdict="higher")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,7 @@ class AgainstBaseline(CellClaim):
         base, name, facts = panel.base_of(cell), self.name(cell), list(self.facts(cell))
         value = self.value(cell)
         meaning = f"{self.unit}, {name}" if self.unit else name
-        figure = KeyFigure(label="", value=value, meaning=meaning, beside=", ".join(facts))
+        figure = KeyFigure("", value, meaning, ", ".join(facts))
         interval, text, verdict, short = None, "", "unclear", ""
         if base is not None and base is not cell:
             against = self.base or self.name(base)
@@ -231,16 +231,14 @@ class AgainstBaseline(CellClaim):
                     span(interval),
                     ", ".join([*([f"{value} {self.unit}"] if value else []), *facts]),
                 ]
-                figure = KeyFigure(
-                    label="", value=factor, meaning=name, beside="; ".join(filter(None, facts))
-                )
+                figure = KeyFigure("", factor, name, "; ".join(filter(None, facts)))
                 named = str(cell[self.headline_phrase]) if self.headline_phrase else name
                 short = f"{named} {factor} faster than {against}"
         elif base is cell and not self.of_each:
             text = f"Nothing is significantly faster than {self.base or name}"
         if text or value:
             yield Told(
-                text=text,
+                text,
                 verdict=verdict,
                 interval=interval,
                 short=short,
@@ -328,11 +326,11 @@ class Wall(CellClaim):
             if waits is not None and waits.low > self.most:
                 share, of = whole_percent(waits.estimate), ends(waits, whole_percent)
                 told = f"{subject}: {share} of the time is communication (95 % CI {of})"
-                return Told(text=f"{told}{crowd}", verdict="wall", interval=waits)
+                return Told(f"{told}{crowd}", verdict="wall", interval=waits)
             if step.verdict == "unclear" and unknown is None:
                 unknown = step
         last = f"{name}: every step up to {cells[-1][self.at]} is faster than the one before"
-        return unknown or Told(text=last, verdict="higher")
+        return unknown or Told(last, verdict="higher")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,7 +352,7 @@ class BeyondIdeal(CellClaim):
                     f"{self.name(cell)}: efficiency {share} (95 % CI {low} to {high}), more than "
                 )
                 text += "its cores explain: T(1) is slow, or smaller parts fit the caches better"
-                yield Told(text=text, verdict="higher", interval=interval)
+                yield Told(text, verdict="higher", interval=interval)
 
 
 @dataclass(frozen=True, kw_only=True)

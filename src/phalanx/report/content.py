@@ -134,7 +134,7 @@ class Section:
         return all(len(row.figures) == 1 for row in self.rows)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class KeyFigure:
     """A number for the first screen, with what it means."""
 

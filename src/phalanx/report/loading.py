@@ -41,10 +41,10 @@ LOADERS = {
     "read-kept": "plain read, kept",
 }
 CACHE_LABELS: dict[Cache, str] = {"warm": "from memory (warm)", "cold": "from the disk (cold)"}
-RATE = Measure(column="samples_per_s")
+RATE = Measure("samples_per_s")
 QUANTITIES = (
-    *(RATE, *(Measure(column=n) for n in ("mb_per_s", "first_ms", "stalls", "utilisation"))),
-    *(Measure(column="resident", how=max), Measure(column="wrong", how=sum)),
+    *(RATE, *(Measure(n) for n in ("mb_per_s", "first_ms", "stalls", "utilisation"))),
+    *(Measure("resident", how=max), Measure("wrong", how=sum)),
 )
 Loading = Measurement[IoBench]
 
@@ -333,7 +333,7 @@ def claim(question: Callable[[Ways], str | None]) -> Callable[[View], Iterator[T
     def tell(view: View) -> Iterator[Told]:
         for label, ways in view.by_panel.items():
             if text := question(ways):
-                yield Told(text=text, label=label)
+                yield Told(text, label=label)
 
     return tell
 
@@ -481,10 +481,10 @@ def keys(view: View) -> list[KeyFigure]:
             first, floor = duration(best["first_ms"] / 1e3), percent(best["floor"], 0)
             figures.append(
                 KeyFigure(
-                    label=label,
-                    value=percent(busy(best), 1),
-                    meaning=f"busy, {best['format']}, {how(best)}",
-                    beside=f"floor {floor}; first batch after {first}",
+                    label,
+                    percent(busy(best), 1),
+                    f"busy, {best['format']}, {how(best)}",
+                    f"floor {floor}; first batch after {first}",
                 )
             )
     return figures
@@ -498,10 +498,10 @@ def balances(view: View) -> list[KeyFigure]:
             profile_s = duration(best["_bench"].setting.compute_s)
             figures.append(
                 KeyFigure(
-                    label=label,
-                    value=duration(balance_s(best)),
-                    meaning="per step: below it the storage holds the accelerator up",
-                    beside=f"{best['format']}, {how(best)}; the profile computes {profile_s}",
+                    label,
+                    duration(balance_s(best)),
+                    "per step: below it the storage holds the accelerator up",
+                    f"{best['format']}, {how(best)}; the profile computes {profile_s}",
                 )
             )
     return figures

@@ -6,7 +6,7 @@ A mark names the columns that it shows; colours and shapes are found by the name
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import altair as alt
@@ -28,12 +28,13 @@ BAR_PIXELS, AROUND_BARS_PIXELS = 28, 44
 Words = str | Callable[[Sequence[Row]], str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Axis:
     """A column on an axis."""
 
     field: str
     title: Words = ""
+    _: KW_ONLY
     form: str = ""
     """d3 format of the ticks."""
     scale: Literal["linear", "log", "auto", "counts", "names", "ordinal"] = "linear"

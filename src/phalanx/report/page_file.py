@@ -130,9 +130,9 @@ def measure_of(name: str, page: PageOfFile) -> Measure:
     better: Literal["higher", "lower"] = "higher" if name in page.higher_is_better else "lower"
     noun = KNOWN.get(name, name.replace("_", " "))
     if name in TIMES:
-        return Measure(column=name, noun=noun)
+        return Measure(name, noun)
     is_share = name in SHARES
-    return Measure(column=name, noun=noun, how=fmean, paired=True, better=better, is_share=is_share)
+    return Measure(name, noun, how=fmean, paired=True, better=better, is_share=is_share)
 
 
 def claim_of(claim: ClaimOfFile, measures: Mapping[str, Measure], axes: Sequence[str]) -> Claim:
@@ -173,14 +173,14 @@ def plot_of(chart: PlotOfFile, page: PageOfFile) -> Plot:
 
     Raises: UserError for a mark that there is not.
     """
-    y = Axis(field=chart.y, title=_title(chart.y), form=".1%" if chart.y in SHARES else "")
-    x = Axis(field=chart.x, title=_title(chart.x), scale="auto")
+    y = Axis(chart.y, _title(chart.y), form=".1%" if chart.y in SHARES else "")
+    x = Axis(chart.x, _title(chart.x), scale="auto")
     series = chart.series or "configuration"
     name = f"{chart.mark}-{chart.x}-{chart.y}".replace("_", "-")
     known: dict[str, Mark] = {
         "lines": Lines(x=x, y=y, series=series, spread=chart.y in page.measures, tooltip=(series,)),
         "points": Lines(x=x, y=y, series=series, spread=True, joined=False, tooltip=(series,)),
-        "bars": Bars(by=chart.x, x=Axis(field=chart.y, title=_title(chart.y), zero=True),
+        "bars": Bars(by=chart.x, x=Axis(chart.y, _title(chart.y), zero=True),
                      series=chart.series, tooltip=(chart.x, chart.y)),
         "curves": Lines(x=x, y=y, series=series, detail="curve", tooltip=("curve", series)),
     }  # fmt: skip

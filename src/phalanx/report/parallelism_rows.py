@@ -415,7 +415,7 @@ def least_memory(view: View) -> Iterator[Told]:
         formulas = (rank.expected.state_formula for rank in run_of(cell).ranks.values())
         if formula := next(filter(None, formulas), ""):
             text += f", by the formula {formula}"
-        yield Told(text=text, label=label)
+        yield Told(text, label=label)
 
 
 def formulas_hold(view: View) -> Iterator[Told]:

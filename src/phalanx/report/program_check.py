@@ -10,8 +10,6 @@ from typing import Literal
 
 from phalanx.records.watched import TensorState, WatchedRank
 
-EPSILON = {True: 2.0**-52, False: 2.0**-23}
-"""Machine epsilon, by whether the type is float64 or float32."""
 MASK = 2**64 - 1
 
 Cause = Literal[
@@ -57,17 +55,17 @@ class Tolerance:
 
     epsilon: float
 
+    @classmethod
+    def of(cls, *, is_double: bool) -> Tolerance:
+        """Return the tolerance of a check in float64, or in the program's own types."""
+        return cls(epsilon=2.0**-52 if is_double else 2.0**-23)
+
     @property
     def relative(self) -> float:
         return math.sqrt(self.epsilon)
 
     def holds(self, one: float, other: float, scale: float = 0.0) -> bool:
         return abs(one - other) <= self.relative * max(abs(one), abs(other), scale)
-
-
-def tolerance_of(*, is_double: bool) -> Tolerance:
-    """Return the tolerance of a check in float64, or in the program's own types."""
-    return Tolerance(epsilon=EPSILON[is_double])
 
 
 def first_difference(

@@ -151,12 +151,12 @@ def rank_rows(view: View) -> list[Row]:
     ]
 
 
-BETWEEN = Measure(column="link_network", how=fmean, interval="mean", whole=True)
+BETWEEN = Measure("link_network", how=fmean, interval="mean", whole=True)
 LINK_QUANTITIES = (
     *(replace(BETWEEN, column=f"link_{name}") for name in LINKS),
-    Measure(column="link_step_s", how=fmean),
+    Measure("link_step_s", how=fmean),
     replace(BETWEEN, column="link_network_bytes"),
-    Measure(column="link_is_formula", how=max),
+    Measure("link_is_formula", how=max),
 )
 
 

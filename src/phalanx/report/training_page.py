@@ -18,13 +18,13 @@ from phalanx.report.values import Plot
 
 SEQUENTIAL = baseline(same=("batch_size",), strategy="sequential", threads=1)
 """The sequential program with one thread, of the same batch: the T(1) of every speed-up."""
-EPOCH = Measure(column="epoch_s", noun="time of an epoch")
-ACCURACY = Measure(column="accuracy", noun="accuracy", how=fmean, better="higher")
-LOSS = Measure(column="loss", noun="loss", how=fmean)
-COMMUNICATION = Measure(column="communication", noun="communication", how=fmean)
-USER = Measure(column="user_s", how=fmean)
-SYSTEM = Measure(column="system_s", how=fmean)
-SAMPLES = Measure(column="samples", how=lambda values: values[0])
+EPOCH = Measure("epoch_s", "time of an epoch")
+ACCURACY = Measure("accuracy", "accuracy", how=fmean, better="higher")
+LOSS = Measure("loss", "loss", how=fmean)
+COMMUNICATION = Measure("communication", "communication", how=fmean)
+USER = Measure("user_s", how=fmean)
+SYSTEM = Measure("system_s", how=fmean)
+SAMPLES = Measure("samples", how=lambda values: values[0])
 SPEED_UP = Gain(column="speed_up", measure=EPOCH)
 RATE = Derived(
     "rate",
@@ -125,7 +125,7 @@ TOOLTIP = (
     "seeds:Q",
 )
 """Exact values of a configuration."""
-WORKERS = Axis(field="workers", title=worker_title, scale="counts")
+WORKERS = Axis("workers", worker_title, scale="counts")
 _by_workers = partial(
     Lines,
     x=WORKERS,
@@ -144,7 +144,7 @@ SPEED_UP_PLOT = Plot(
     known="speed_up",
     least=2,
     mark=_by_workers(
-        y=Axis(field="speed_up", title="speed-up, T(1) \N{DIVISION SIGN} T(p)", zero=True),
+        y=Axis("speed_up", "speed-up, T(1) \N{DIVISION SIGN} T(p)", zero=True),
         ideal="datum.workers",
     ),
 )
@@ -156,9 +156,7 @@ EFFICIENCY_PLOT = Plot(
     where=shown,
     known="efficiency",
     least=2,
-    mark=_by_workers(
-        y=Axis(field="efficiency", title="efficiency", form="%", zero=True), ideal="1"
-    ),
+    mark=_by_workers(y=Axis("efficiency", "efficiency", form="%", zero=True), ideal="1"),
 )
 EPOCH_PLOT = Plot(
     name="epoch-time",
@@ -168,7 +166,7 @@ EPOCH_PLOT = Plot(
     where=shown,
     least=2,
     mark=_by_workers(
-        y=Axis(field="epoch_s", title="time of an epoch (s)", scale="auto", zero=True), spread=True
+        y=Axis("epoch_s", "time of an epoch (s)", scale="auto", zero=True), spread=True
     ),
 )
 COMMUNICATION_PLOT = Plot(
@@ -180,8 +178,8 @@ COMMUNICATION_PLOT = Plot(
     known="communication",
     least=2,
     mark=Lines(
-        x=Axis(field="ranks", title="ranks", scale="counts"),
-        y=Axis(field="communication", title="share of training time", form="%", zero=True),
+        x=Axis("ranks", "ranks", scale="counts"),
+        y=Axis("communication", "share of training time", form="%", zero=True),
         tooltip=TOOLTIP,
     ),
 )
@@ -237,7 +235,7 @@ LINKS_PLOT = Plot(
     frame="links",
     mark=Bars(
         by="configuration",
-        x=Axis(field="share", title="share of a step", form="%", zero=True),
+        x=Axis("share", "share of a step", form="%", zero=True),
         series="link",
         spread=True,
         tooltip=(
@@ -255,7 +253,7 @@ def curve(name: str, title: str, y: Axis, **more: Any) -> Plot:
         *("train_loss|training loss|.5f", "validation_loss|validation loss|.5f"),
         "validation_accuracy|validation accuracy|.2%",
     )
-    x = Axis(field="trained_s", title="training time (s)", scale="auto", zero=True)
+    x = Axis("trained_s", "training time (s)", scale="auto", zero=True)
     return Plot(
         name=name,
         title=title,
@@ -275,8 +273,8 @@ METRICS_PLOT = Plot(
     source="metrics events of rank 0",
     frame="metrics",
     mark=Lines(
-        x=Axis(field="step", title="updates"),
-        y=Axis(field="value", title="value"),
+        x=Axis("step", "updates"),
+        y=Axis("value", "value"),
         detail="run",
         dash="width",
         choose="metric",
@@ -286,19 +284,19 @@ METRICS_PLOT = Plot(
 TRAIN_LOSS_PLOT = curve(
     "train-loss",
     "Training loss against time",
-    Axis(field="train_loss", title="training loss", scale="auto"),
+    Axis("train_loss", "training loss", scale="auto"),
     where=lambda row: row["shown"] and not row["is_validated"],
 )
 LOSS_PLOT = curve(
     "loss",
     "Validation loss against time",
-    Axis(field="validation_loss", title="validation loss", scale="auto"),
+    Axis("validation_loss", "validation loss", scale="auto"),
     where=shown,
 )
 ACCURACY_PLOT = curve(
     "accuracy",
     "Validation accuracy against time",
-    Axis(field="validation_accuracy", title="validation accuracy", form=".1%"),
+    Axis("validation_accuracy", "validation accuracy", form=".1%"),
     where=shown,
 )
 TIME_AND_ACCURACY_PLOT = Plot(
@@ -310,10 +308,8 @@ TIME_AND_ACCURACY_PLOT = Plot(
     known="accuracy",
     least=2,
     mark=Lines(
-        x=Axis(field="epoch_s", title="time of an epoch (s)", scale="auto"),
-        y=Axis(
-            field="accuracy", title="final validation accuracy", form=".2%", domain=accuracy_domain
-        ),
+        x=Axis("epoch_s", "time of an epoch (s)", scale="auto"),
+        y=Axis("accuracy", "final validation accuracy", form=".2%", domain=accuracy_domain),
         spread=True,
         joined=False,
         tooltip=TOOLTIP,
@@ -321,7 +317,7 @@ TIME_AND_ACCURACY_PLOT = Plot(
 )
 _over_batches = partial(
     Lines,
-    x=Axis(field="batch_size", title="batch size in samples", scale="counts"),
+    x=Axis("batch_size", "batch size in samples", scale="counts"),
     detail="configuration",
     dash="width",
     tooltip=TOOLTIP,
@@ -332,7 +328,7 @@ BATCH_TIME_PLOT = Plot(
     caption="Median epoch at each global batch size, for configurations tried at several.",
     source=EPOCH_SOURCE,
     frame="batches",
-    mark=_over_batches(y=Axis(field="epoch_s", title="time of an epoch (s)", zero=True)),
+    mark=_over_batches(y=Axis("epoch_s", "time of an epoch (s)", zero=True)),
 )
 BATCH_ACCURACY_PLOT = Plot(
     name="batch-accuracy",
@@ -341,7 +337,7 @@ BATCH_ACCURACY_PLOT = Plot(
     source="evaluation events: correct, samples of all ranks",
     frame="batches",
     known="accuracy",
-    mark=_over_batches(y=Axis(field="accuracy", title="final validation accuracy", form=".1%")),
+    mark=_over_batches(y=Axis("accuracy", "final validation accuracy", form=".1%")),
 )
 
 
@@ -354,8 +350,8 @@ def _by_rank(name: str, title: str, field: str, form: str) -> Plot:
         frame="ranks",
         known=field,
         mark=Lines(
-            x=Axis(field="epoch", title="epoch", scale="counts"),
-            y=Axis(field=field, title=title, form=form),
+            x=Axis("epoch", "epoch", scale="counts"),
+            y=Axis(field, title, form=form),
             series="rank",
             choose="run",
             tooltip=(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,11 +45,12 @@ class StudyRows:
     """Conditions beside those of every study: what they are about, and a sentence."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Told:
     """A sentence that the records carry."""
 
     text: str
+    _: KW_ONLY
     label: str = ""
     """Panel that it is about."""
     short: str = ""

@@ -22,12 +22,12 @@ from phalanx.jobs.live_line import LiveLine
 from phalanx.records.watched import CHECK, CheckPlan, WatchedRank, read_watched
 from phalanx.report.program_check import (
     ProbableCause,
+    Tolerance,
     draws,
     first_difference,
     judge_logs,
     judge_ranks,
     judge_repetition,
-    tolerance_of,
 )
 from phalanx.run import checked_program
 
@@ -59,28 +59,19 @@ class ProgramStarts:
         self, words: Sequence[str], ranks: int, steps: int, folder: Path, live: LiveLine
     ) -> None:
         """words: of `program.py …` or `-m module …`."""
-        self._words, self._ranks, self._steps = words, ranks, steps
+        self._words, self._steps = words, steps
         self._folder, self._live, self._num_starts = folder, live, 0
         self._threads = max(1, usable_cores() // ranks)
         self.is_double = True
 
-    def alone(
+    def run(
         self,
         doing: str,
         *,
+        ranks: int = 1,
         seed: int = SEED,
         hash_seed: int = SEED,
         micro_batches: int | None = None,
-    ) -> WatchedRun:
-        """Return a run of one process."""
-        return self._run(1, doing, seed, hash_seed, micro_batches)
-
-    def on_ranks(self) -> WatchedRun:
-        """Return a run of all ranks."""
-        return self._run(self._ranks, f"on {self._ranks} ranks", SEED, SEED, None)
-
-    def _run(
-        self, ranks: int, doing: str, seed: int, hash_seed: int, micro_batches: int | None
     ) -> WatchedRun:
         """Raises: RunFailedError or UserError where the program fails, or begins no run."""
         self._num_starts += 1
@@ -137,12 +128,12 @@ def check_program(
 def _first(starts: ProgramStarts, notes: list[str]) -> WatchedRun:
     """Return a run alone, in float64 where the program can."""
     try:
-        return starts.alone("alone, in float64")
+        return starts.run("alone, in float64")
     except NoRunError:
         raise
     except (RunFailedError, UserError) as error:
         starts.is_double = False
-        alone = starts.alone("alone, in its own types")
+        alone = starts.run("alone, in its own types")
         why = str(error).splitlines()[0]
         notes.append(f"compared in the program's own types, to 3 digits: in float64 it ends: {why}")
         return alone
@@ -150,17 +141,17 @@ def _first(starts: ProgramStarts, notes: list[str]) -> WatchedRun:
 
 def _compare(starts: ProgramStarts, alone: WatchedRun, result: CheckResult) -> None:
     """Make the other runs that are needed, and note what they show."""
-    tolerance = tolerance_of(is_double=result.is_double)
-    again = starts.alone("the same again", seed=OTHER_SEED, hash_seed=OTHER_SEED)
+    tolerance = Tolerance.of(is_double=result.is_double)
+    again = starts.run("the same again", seed=OTHER_SEED, hash_seed=OTHER_SEED)
     if first_difference(alone, again, tolerance) is not None:
-        seeded = starts.alone("with the same random numbers", hash_seed=OTHER_SEED)
+        seeded = starts.run("with the same random numbers", hash_seed=OTHER_SEED)
         same = first_difference(alone, seeded, tolerance) is None
-        once_more = None if same else starts.alone("the very same again")
+        once_more = None if same else starts.run("the very same again")
         finding = judge_repetition(alone, again, seeded, once_more, tolerance)
         result.findings += [] if finding is None else [finding]
         return
     try:
-        ranks = starts.on_ranks()
+        ranks = starts.run(f"on {result.ranks} ranks", ranks=result.ranks)
     except (RunFailedError, UserError) as error:
         text = f"on {result.ranks} ranks the program ends: {str(error).splitlines()[0]}"
         result.findings.append(ProbableCause(cause="failure", text=text))
@@ -189,6 +180,6 @@ def _compare(starts: ProgramStarts, alone: WatchedRun, result: CheckResult) -> N
 def _cut(starts: ProgramStarts, number: int) -> WatchedRun | None:
     """Return a run alone of as many micro-batches as there are ranks; None where that fails."""
     try:
-        return starts.alone(f"alone, in {number} micro-batches", micro_batches=number)
+        return starts.run(f"alone, in {number} micro-batches", micro_batches=number)
     except (RunFailedError, UserError):
         return None

@@ -27,7 +27,7 @@ FAR = 3.0
 """A path whose median is more than this many times as long is slower, without an interval."""
 TOLD_SIZES = (64 * 2**10, 2**20, 16 * 2**20)
 HEADLINE_BYTES = 2**20
-CALLS = Measure(column="blocks_s")
+CALLS = Measure("blocks_s")
 
 
 def at_size(panel: CellPanel, num_bytes: int) -> list[Cell]:
@@ -137,7 +137,7 @@ def keys(view: View) -> list[KeyFigure]:
         if interval is not None and interval.verdict(1) != "unclear":
             value, meaning = f"{interval.estimate:.2f}{TIMES}", f"as fast as {theirs['path']}{at}"
             beside = f"{span(interval)}; {own_s} against {other_s}"
-        figures.append(KeyFigure(label=panel.label, value=value, meaning=meaning, beside=beside))
+        figures.append(KeyFigure(panel.label, value, meaning, beside))
     return figures
 
 
@@ -170,7 +170,7 @@ def crossings(view: View) -> Iterator[Told]:
         else:
             rest = f"; {joined(unknown)} no path is clearly the fastest" if unknown else ""
             text = f"fastest: {joined(known)}{rest}"
-        yield Told(text=text, label=panel.label)
+        yield Told(text, label=panel.label)
 
 
 def _between(own: Sequence[int]) -> str:
@@ -195,15 +195,13 @@ def wrong_results(view: View) -> Iterator[Told]:
     for row in view.data.rows:
         if row["wrong"]:
             text = f"{row['path']} at {row['size']}: {row['wrong']:,} wrong elements"
-            yield Told(text=text, label=row["panel"])
+            yield Told(text, label=row["panel"])
 
 
 def right_results(view: View) -> Iterator[Told]:
     calls = sum(row["calls"] for row in view.data.rows)
     if calls and not any(row["wrong"] for row in view.data.rows):
-        yield Told(
-            text=f"All results of {calls:,} timed calls were right, every element on every rank"
-        )
+        yield Told(f"All results of {calls:,} timed calls were right, every element on every rank")
 
 
 def facts(view: View) -> list[str]:
@@ -230,7 +228,7 @@ TOOLTIP = (
     *("busbw|busbw (GB/s)|,.3~f", f"times_floor|{TIMES} floor|,.3~r"),
     *(f"slower|{TIMES} Phalanx|,.3~r", "wrong||,d"),
 )
-SIZES = Axis(field="bytes", title="size of a rank's buffer", scale="counts", labels=SIZE_WORDS)
+SIZES = Axis("bytes", "size of a rank's buffer", scale="counts", labels=SIZE_WORDS)
 _lines = partial(Lines, x=SIZES, series="path", look="key", tooltip=TOOLTIP, pixels=330)
 
 
@@ -248,7 +246,7 @@ def time_plot(name: str) -> Plot:
         frame="results",
         where=sized,
         mark=_lines(
-            y=Axis(field="median_us", title="time of a call (µs)", scale="log", form="~r"),
+            y=Axis("median_us", "time of a call (µs)", scale="log", form="~r"),
             spread=True,
             ideal="datum.floor_us",
             ideal_name="floor",
@@ -265,7 +263,7 @@ BARRIER_PLOT = Plot(
     where=lambda row: not row["bytes"],
     mark=Bars(
         by="path",
-        x=Axis(field="median_us", title="time of a call (µs)", zero=True),
+        x=Axis("median_us", "time of a call (µs)", zero=True),
         colour="--mpi",
         words="words",
         tooltip=TOOLTIP,
@@ -281,7 +279,7 @@ SLOWER_PLOT = Plot(
     where=lambda row: sized(row) and not row["ours"],
     known="slower",
     mark=_lines(
-        y=Axis(field="slower", title=f"{TIMES} the time of Phalanx", scale="log", form="~r"),
+        y=Axis("slower", f"{TIMES} the time of Phalanx", scale="log", form="~r"),
         level=1.0,
     ),
 )
@@ -296,7 +294,7 @@ BANDWIDTH_PLOT = Plot(
     known="busbw",
     least=2,
     mark=_lines(
-        y=Axis(field="busbw", title="bus bandwidth (GB/s)", zero=True),
+        y=Axis("busbw", "bus bandwidth (GB/s)", zero=True),
         ideal="datum.floor_busbw",
         ideal_name="floor",
     ),
@@ -311,9 +309,7 @@ FLOOR_PLOT = Plot(
     where=sized,
     known="times_floor",
     least=2,
-    mark=_lines(
-        y=Axis(field="times_floor", title=f"{TIMES} the floor", scale="log", form="~r"), level=1.0
-    ),
+    mark=_lines(y=Axis("times_floor", f"{TIMES} the floor", scale="log", form="~r"), level=1.0),
 )
 MEMORY_PLOT = Plot(
     name="memory",
@@ -324,8 +320,8 @@ MEMORY_PLOT = Plot(
     frame="memory",
     least=4,
     mark=Lines(
-        x=Axis(field="bytes", title="memory of a rank", scale="counts", labels=SIZE_WORDS),
-        y=Axis(field="rate", title="all ranks together (GB/s)", zero=True),
+        x=Axis("bytes", "memory of a rank", scale="counts", labels=SIZE_WORDS),
+        y=Axis("rate", "all ranks together (GB/s)", zero=True),
         series="pass",
         tooltip=("pass", "size", "rate|GB/s|,.1f"),
         pixels=330,

@@ -41,10 +41,10 @@ anything."""
 LINE_WITHIN = 0.15  # steps farther than this from the fitted line do not lie on one
 CURVE_POINTS = 60
 GIGABIT_BYTES_PER_S = 125e6
-STEP = Measure(column="step_s", noun="time of a step")
-SENT = Measure(column="sent_bytes", how=lambda values: values[-1])
+STEP = Measure("step_s", "time of a step")
+SENT = Measure("sent_bytes", how=lambda values: values[-1])
 STEPS = AgainstBaseline(
-    measure=Measure(column="timed_s"),
+    measure=Measure("timed_s"),
     of_each=True,
     base=NONE,
     units="steps",
@@ -298,14 +298,14 @@ def accuracy_and_price(view: View) -> Iterator[Told]:
     """Yield the accuracy that each compressor costs, and the bandwidth below which it pays."""
     fit, accuracies = fit_of(view), held_in_memory(view)
     for name in dict.fromkeys(row["compressor"] for row in view.frame("cells")):
-        told = accuracies.get(name, Told(text=""))
+        told = accuracies.get(name, Told(""))
         price = fit.price(name) if fit and name != NONE else ""
         if told.text or price:
             text = "; ".join(filter(None, [told.text or name, price]))
-            yield Told(text=text, verdict=told.verdict, interval=told.interval)
+            yield Told(text, verdict=told.verdict, interval=told.interval)
     if fit is not None and fit.worst > LINE_WITHIN:
         yield Told(
-            text=f"Steps are within {percent(fit.worst, 0)} of base + {fit.slope:.2f} {TIMES} "
+            f"Steps are within {percent(fit.worst, 0)} of base + {fit.slope:.2f} {TIMES} "
             "bytes \N{DIVISION SIGN} bandwidth: no line, the bandwidths above are guesses"
         )
 
@@ -356,10 +356,10 @@ def keys(view: View) -> list[KeyFigure]:
             facts.append(f"{percent(accuracy, 2)} accuracy")
         figures.append(
             KeyFigure(
-                label=panel.label,
-                value=f"{interval.estimate:.2f}{TIMES}",
-                meaning=cell["compressor"],
-                beside=f"{span(interval)}; {', '.join(facts)}",
+                panel.label,
+                f"{interval.estimate:.2f}{TIMES}",
+                cell["compressor"],
+                f"{span(interval)}; {', '.join(facts)}",
             )
         )
     return figures
@@ -403,7 +403,7 @@ def _steps_plot(name: str, **more: Any) -> Plot:
         source="step events: all times",
         mark=Bars(
             by="compressor",
-            x=Axis(field="step_ms", title="ms of a step", zero=True),
+            x=Axis("step_ms", "ms of a step", zero=True),
             colour="--mpi",
             words="words",
             tooltip=("compressor", "words|ms of a step"),
@@ -421,7 +421,7 @@ SENT_PLOT = Plot(
     known="sent_mb",
     mark=Bars(
         by="compressor",
-        x=Axis(field="sent_mb", title="MB that the busiest rank sends in a step", zero=True),
+        x=Axis("sent_mb", "MB that the busiest rank sends in a step", zero=True),
         colour="--mpi",
         words="words",
         tooltip=("compressor", "words|bytes"),
@@ -434,8 +434,8 @@ ACCURACY_PLOT = Plot(
     source="evaluation events: correct, samples of all ranks",
     frame="accuracies",
     mark=Lines(
-        x=Axis(field="accuracy", title="final validation accuracy", form=".1%"),
-        y=Axis(field="compressor", scale="names"),
+        x=Axis("accuracy", "final validation accuracy", form=".1%"),
+        y=Axis("compressor", scale="names"),
         series="compressor",
         joined=False,
         spread=True,
@@ -444,8 +444,8 @@ ACCURACY_PLOT = Plot(
 )
 _TOOLTIP = ("compressor", "link|bandwidth", "step_ms|step (ms)|,.4~g", "kind")
 _AXES: dict[str, Any] = {
-    "x": Axis(field="bits_per_s", title="bandwidth of the link (bit/s)", form=".0s", scale="log"),
-    "y": Axis(field="step_ms", title="ms of a step", scale="log"),
+    "x": Axis("bits_per_s", "bandwidth of the link (bit/s)", form=".0s", scale="log"),
+    "y": Axis("step_ms", "ms of a step", scale="log"),
     "series": "compressor",
     "tooltip": _TOOLTIP,
 }

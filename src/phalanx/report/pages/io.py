@@ -39,8 +39,8 @@ TOOLTIP = (
 )
 OF_PACE = ("first_ms", "stalls", "utilisation", "utilisation_low", "utilisation_high")
 BY_BYTES = itemgetter("mb_per_s")
-BUSY = Axis(field="utilisation", title="busy: compute ÷ total time", form="%", domain=(0.0, 1.0))
-FLAT_OUT = Axis(field="mb_per_s", title="MB/s flat out", zero=True)
+BUSY = Axis("utilisation", "busy: compute ÷ total time", form="%", domain=(0.0, 1.0))
+FLAT_OUT = Axis("mb_per_s", "MB/s flat out", zero=True)
 _plot = partial(Plot, source=SOURCE)
 _bars = partial(Bars, by="format", tooltip=TOOLTIP)
 THROUGHPUT_PLOT = _plot(
@@ -65,7 +65,7 @@ FIRST_PLOT = _plot(
     caption="From the start of the epoch; later ones are loaded while it computes. Of each "
     "format the way that keeps the accelerator busiest.",
     frame="busiest",
-    mark=_bars(x=Axis(field="first_ms", title="until the first batch is there (ms)", zero=True)),
+    mark=_bars(x=Axis("first_ms", "until the first batch is there (ms)", zero=True)),
 )
 BUSY_PLOT = _plot(
     name="busy",
@@ -74,7 +74,7 @@ BUSY_PLOT = _plot(
     "accelerator up, right it waits for it. The dashed line is the floor.",
     frame="paced",
     mark=Lines(
-        x=Axis(field="compute_ms", title="compute of a step (ms)", scale="log", form=".3~r"),
+        x=Axis("compute_ms", "compute of a step (ms)", scale="log", form=".3~r"),
         y=BUSY,
         series="format",
         level="floor",
@@ -91,7 +91,7 @@ def _over(field: str, title: str, caption: str) -> Plot:
         caption=f"Bytes per second flat out by the number of {caption}",
         frame=f"by {field}",
         mark=Lines(
-            x=Axis(field=field, title=title, scale="ordinal"),
+            x=Axis(field, title, scale="ordinal"),
             y=FLAT_OUT,
             series="format",
             tooltip=TOOLTIP,

@@ -138,12 +138,10 @@ def held_to(base: Cell, cell: Cell | None, size: int, comparisons: int = 1) -> T
     """Compare a cell with what it is held to, seed by seed."""
     subject = f"batch {size:,}"
     if cell is None:
-        return Told(text=f"{subject}: no run of it came to its end", verdict="unclear")
+        return Told(f"{subject}: no run of it came to its end", verdict="unclear")
     gone = sum(row["diverged"] for row in cell.rows)
     if gone:
-        return Told(
-            text=f"{subject} diverged with {gone} of {len(cell.rows)} seeds", verdict="diverged"
-        )
+        return Told(f"{subject} diverged with {gone} of {len(cell.rows)} seeds", verdict="diverged")
     words = subject, label_of(base)
     told = held(ACCURACY, cell, base, words, MARGIN, comparisons)
     return replace(told, verdict="unclear") if any(r["diverged"] for r in base.rows) else told
@@ -186,10 +184,10 @@ def keys(view: View) -> list[KeyFigure]:
     furthest = sorted(reached(view).items(), key=lambda item: -item[1])[:KEY_FIGURES]
     return [
         KeyFigure(
-            label=name,
-            value=f"{size:,}",
-            meaning=f"largest batch up to which the accuracy holds, to {MARGIN * 100:g} points",
-            beside=percent(ACCURACY.estimate(cells[name, size]) or 0.0, 2),
+            name,
+            f"{size:,}",
+            f"largest batch up to which the accuracy holds, to {MARGIN * 100:g} points",
+            percent(ACCURACY.estimate(cells[name, size]) or 0.0, 2),
         )
         for name, size in furthest
     ]
@@ -209,7 +207,7 @@ def holding(view: View) -> Iterator[Told]:
             first = next((told for _, told in results if told.verdict != "holds"), None)
             rest = f"; {first.text}" if first else ""
             yield Told(
-                text=f"{name}: {start}{rest}",
+                f"{name}: {start}{rest}",
                 verdict=first.verdict if first else "holds",
                 interval=first.interval if first else None,
             )
@@ -225,11 +223,11 @@ def best_remedies(view: View) -> Iterator[Told]:
         if best is not None:
             accuracy, base = ACCURACY.estimate(best), recipe_at_the_smallest(best, cells)
             name = f"best is {best['remedy']} with {percent(accuracy or 0.0, 2)}"
-            told = held_to(base, best, size) if base else Told(text="")
+            told = held_to(base, best, size) if base else Told("")
             rest = f"; {told.text}" if told.text else ""
             yield replace(told, text=f"batch {size:,}: {name}{rest}")
         elif len(whole) > 1:
-            yield Told(text=f"batch {size:,}: no remedy is clearly the best", verdict="unclear")
+            yield Told(f"batch {size:,}: no remedy is clearly the best", verdict="unclear")
 
 
 def significantly_best(cells: Sequence[Cell], measure: Measure) -> Cell | None:
@@ -282,12 +280,12 @@ def soonest(view: View) -> Iterator[Told]:
         Cell(tuple({"seed": s, "reached_s": t, "row": row} for s, t in row["_reached_s"].items()))
         for row in rows
     ]
-    reached_s = Measure(column="reached_s", how=fmean, paired=True)
+    reached_s = Measure("reached_s", how=fmean, paired=True)
     best, wanted = significantly_best(cells, reached_s), target(view)
     if best is not None and wanted is not None:
         row = best["row"]
         yield Told(
-            text=f"{label_of(row['_cell'])}: first of {len(rows)} that reach {percent(wanted, 1)} "
+            f"{label_of(row['_cell'])}: first of {len(rows)} that reach {percent(wanted, 1)} "
             f"with every seed, after {seconds(row['to_target_s'])}, {row['epochs']:.1f} epochs, "
             f"{row['updates']:,.0f} updates"
         )
@@ -319,7 +317,7 @@ def facts(view: View) -> list[str]:
     return [*([f"{gone} diverged"] if gone else []), *sorted(workloads)]
 
 
-BATCH = Axis(field="batch_size", title="batch in samples", scale="counts")
+BATCH = Axis("batch_size", "batch in samples", scale="counts")
 TOOLTIP = (
     *("remedy", "batch_size|batch|,", "learning_rate|learning rate|.4~g"),
     *("accuracy||.2%", "accuracy_low|worst seed|.2%", "accuracy_high|best seed|.2%", "gap||.2%"),
@@ -335,7 +333,7 @@ ACCURACY_PLOT = Plot(
     known="accuracy",
     least=2,
     mark=_by_batch(
-        y=Axis(field="accuracy", title="final validation accuracy", form=".1%"),
+        y=Axis("accuracy", "final validation accuracy", form=".1%"),
         spread=True,
         tooltip=TOOLTIP,
     ),
@@ -349,9 +347,7 @@ GAP_PLOT = Plot(
     known="gap",
     least=2,
     mark=_by_batch(
-        y=Axis(
-            field="gap", title="training \N{MINUS SIGN} validation accuracy", form=".1%", zero=True
-        ),
+        y=Axis("gap", "training \N{MINUS SIGN} validation accuracy", form=".1%", zero=True),
         spread=True,
         tooltip=TOOLTIP,
     ),
@@ -364,8 +360,8 @@ LOSS_PLOT = Plot(
     source="epoch events: loss_sum, samples of all ranks",
     frame="losses",
     mark=Lines(
-        x=Axis(field="epoch", title="epoch"),
-        y=Axis(field="train_loss", title="training loss", scale="log"),
+        x=Axis("epoch", "epoch"),
+        y=Axis("train_loss", "training loss", scale="log"),
         series="remedy",
         detail="run",
         dash="warm_up",
@@ -385,7 +381,7 @@ def _target_plot(name: str, field: str, title: str) -> Plot:
         known=field,
         least=2,
         mark=_by_batch(
-            y=Axis(field=field, title=title, scale="log"),
+            y=Axis(field, title, scale="log"),
             tooltip=(
                 *("remedy", "batch_size|batch|,", "epochs||.1f", "updates||,.0f"),
                 "to_target_s|time (s)|,.3~f",
@@ -405,8 +401,8 @@ LARGE_BATCH = Page(
     baseline=recipe_at_the_smallest,
     quantities=(
         ACCURACY,
-        Measure(column="gap", how=fmean),
-        Measure(column="mean_epoch_s", how=fmean),
+        Measure("gap", how=fmean),
+        Measure("mean_epoch_s", how=fmean),
         Change(column="accuracy_change", measure=ACCURACY),
         Derived("runs", lambda row: len(row["_cell"].rows)),
         Derived("diverged", lambda row: sum(run["diverged"] for run in row["_cell"].rows)),

@@ -74,8 +74,8 @@ OVERVIEW_PLOT = Plot(
     order=lambda row: row["epoch_s"],
     least=2,
     mark=Lines(
-        x=Axis(field="epoch_s", title="time of an epoch (s)", scale="auto", zero=True),
-        y=Axis(field="strategy", scale="names"),
+        x=Axis("epoch_s", "time of an epoch (s)", scale="auto", zero=True),
+        y=Axis("strategy", scale="names"),
         series="kind",
         shape="ranks",
         joined=False,
@@ -92,8 +92,8 @@ SPEED_UP_PLOT = Plot(
     split="group",
     least=2,
     mark=Lines(
-        x=Axis(field="ranks", title="ranks", scale="counts"),
-        y=Axis(field="speed_up", title="speed-up, T(1) \N{DIVISION SIGN} T(p)", scale="log"),
+        x=Axis("ranks", "ranks", scale="counts"),
+        y=Axis("speed_up", "speed-up, T(1) \N{DIVISION SIGN} T(p)", scale="log"),
         ideal="datum.ranks",
         tooltip=TOOLTIP,
         pixels=300,
@@ -110,7 +110,7 @@ WAITING_PLOT = Plot(
     frame="waits",
     split="group",
     mark=_bars(
-        x=Axis(field="waiting", title="share of the training time", form="%", zero=True),
+        x=Axis("waiting", "share of the training time", form="%", zero=True),
         colour="--communication",
         tooltip=("label", "words|waiting"),
     ),
@@ -121,7 +121,7 @@ LOSS = (
 )
 _loss_lines = partial(
     Lines,
-    y=Axis(field="loss", title="training loss", scale="auto"),
+    y=Axis("loss", "training loss", scale="auto"),
     marked=False,
     tooltip=("label", "step:Q", "trained_s|time (s)|,.4~f", "loss||.5f"),
 )
@@ -135,13 +135,13 @@ LOSS_STEP_PLOT = _loss_plot(
     name="loss-step",
     title="Loss against step",
     caption=f"{LOSS}.",
-    mark=_loss_lines(x=Axis(field="step", title="step", form="d")),
+    mark=_loss_lines(x=Axis("step", "step", form="d")),
 )
 LOSS_TIME_PLOT = _loss_plot(
     name="loss-time",
     title="Loss against time",
     caption=f"{LOSS}, one slower than the other.",
-    mark=_loss_lines(x=Axis(field="trained_s", title="training time (s)", scale="auto", zero=True)),
+    mark=_loss_lines(x=Axis("trained_s", "training time (s)", scale="auto", zero=True)),
 )
 SENT_PLOT = Plot(
     name="sent",
@@ -154,7 +154,7 @@ SENT_PLOT = Plot(
     known="sent_mb",
     split="group",
     mark=_bars(
-        x=Axis(field="sent_mb", title="MB that the busiest rank sends in a step", zero=True),
+        x=Axis("sent_mb", "MB that the busiest rank sends in a step", zero=True),
         colour="--forward",
         formula="formula_mb",
         tooltip=("label", "words|sent", "formula_mb|formula (MB)|,.6~f", "formula"),
@@ -193,7 +193,7 @@ STALENESS_PLOT = Plot(
     split="label",
     mark=Bars(
         by="staleness",
-        x=Axis(field="share", title="share of updates", form="%", zero=True),
+        x=Axis("share", "share of updates", form="%", zero=True),
         colour="--rank-3",
         tooltip=("staleness:O", "updates||,d", "share||.1%"),
     ),
@@ -340,8 +340,8 @@ PARALLELISM = Page(
     baseline=of_training.SEQUENTIAL,
     quantities=(
         *of_training.QUANTITIES,
-        Measure(column="step_ms", how=lambda values: values[0]),
-        Measure(column="waiting", how=fmean),
+        Measure("step_ms", how=lambda values: values[0]),
+        Measure("waiting", how=fmean),
         Costs(),
     ),
     frames={

@@ -57,7 +57,7 @@ class MoreNodes(CellClaim):
             if base is not None:
                 yield self._told(cell, base, len(alone))
             elif share := exchange_between(cell):
-                yield Told(text=f"{self.name(cell)} was not run on fewer nodes: {share}")
+                yield Told(f"{self.name(cell)} was not run on fewer nodes: {share}")
 
     def _with_full_nodes(self, cell: Cell, panel: CellPanel) -> Cell | None:
         """Return the cell with as many ranks per node on fewer nodes."""

@@ -75,7 +75,7 @@ TOOLTIP = (
 )
 _plot = partial(
     Lines,
-    x=Axis(field="num_workers", title="workers", scale="counts"),
+    x=Axis("num_workers", "workers", scale="counts"),
     series="hidden",
     title="hidden",
     tooltip=TOOLTIP,
@@ -83,7 +83,7 @@ _plot = partial(
 SCRATCH = Page(
     read=reader(),
     cell=("cell", "hidden"),
-    quantities=(EPOCH, LOSS, ACCURACY, Measure(column="waiting")),
+    quantities=(EPOCH, LOSS, ACCURACY, Measure("waiting")),
     frames={"once": cells_once},
     claims=(
         Fastest(
@@ -109,11 +109,7 @@ SCRATCH = Page(
                     "without communication. Servers are not counted as workers.",
                     source=EPOCH_SOURCE,
                     least=2,
-                    mark=_plot(
-                        y=Axis(
-                            field="epoch_s", title="time of an epoch (s)", scale="auto", zero=True
-                        )
-                    ),
+                    mark=_plot(y=Axis("epoch_s", "time of an epoch (s)", scale="auto", zero=True)),
                 ),
                 Plot(
                     name="scratch-loss",
@@ -123,11 +119,7 @@ SCRATCH = Page(
                     source="evaluation events: loss_sum, samples of all ranks",
                     known="loss",
                     least=2,
-                    mark=_plot(
-                        y=Axis(
-                            field="loss", title="validation loss", form=".3f", domain=_loss_domain
-                        )
-                    ),
+                    mark=_plot(y=Axis("loss", "validation loss", form=".3f", domain=_loss_domain)),
                 ),
             ),
         ),

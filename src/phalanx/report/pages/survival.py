@@ -43,10 +43,10 @@ FLOOR = 0.97
 MOST_POINTS = 400
 """Points of one curve: a pixel or two each."""
 SEEDS_DRAWN = 3
-SHARE = Measure(column="share", how=fmean, interval="mean")
-NOTICE = Measure(column="notice_s", how=fmean, interval="mean")
-CONTINUE = Measure(column="continue_s", how=fmean, interval="mean")
-WALL = Measure(column="wall_s", how=fmean, better="higher")
+SHARE = Measure("share", how=fmean, interval="mean")
+NOTICE = Measure("notice_s", how=fmean, interval="mean")
+CONTINUE = Measure("continue_s", how=fmean, interval="mean")
+WALL = Measure("wall_s", how=fmean, better="higher")
 
 
 def of_run(run: RunMeasure) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def effective_time(view: View) -> Iterator[Told]:
             text = f"{start} (95 % CI {ends(interval, one_decimal)}), {told}"
         facts = [f"steps of {duration(_step_s(cell))}", mean_time_between(cell)]
         text = f"{text}; {', '.join(filter(None, facts))}"
-        yield Told(text=text, label=cell["way"], verdict=verdict, interval=interval)
+        yield Told(text, label=cell["way"], verdict=verdict, interval=interval)
 
 
 def mean_time_between(cell: Cell) -> str:
@@ -208,7 +208,7 @@ def costs(view: View) -> Iterator[Told]:
         is_known = len(bases.rows) == len(cell.rows) and not differing(view, [cell])
         lost = ", no sample lost" if is_known else ""
         texts.append(f"{counted(again, 'step')} made again, {counted(starts, 'restart')}{lost}")
-        yield Told(text="; ".join(texts), label=cell["way"])
+        yield Told("; ".join(texts), label=cell["way"])
 
 
 def _mean(times: Sequence[float]) -> str:
@@ -249,7 +249,7 @@ def keys(view: View) -> list[KeyFigure]:
             span_words = ends(interval, one_decimal) if interval else ""
             beside = "; ".join(filter(None, [span_words, mean_time_between(cell)]))
             meaning = "of the wall-clock time went into steps that count"
-            figures.append((cell["way"], one_decimal(share), meaning, beside))
+            figures.append(KeyFigure(cell["way"], one_decimal(share), meaning, beside))
     places = {NOTICE: 1, CONTINUE: len(figures) + 1}
     for measure, meaning in (
         (NOTICE, "until the last survivor had noticed a fault"),
@@ -258,14 +258,13 @@ def keys(view: View) -> list[KeyFigure]:
         if cells and (times := cells[0].values(measure.column)):
             known = mean_interval(times)
             beside = ends(known.within(0), duration) if known else "one fault"
-            key = cells[0]["way"], duration(fmean(times)), meaning, beside
+            key = KeyFigure(cells[0]["way"], duration(fmean(times)), meaning, beside)
             figures.insert(places[measure], key)
     if number := len(pairs(view, cells)):
         value = f"{number - len(differing(view, cells))} of {number}"
         meaning = "runs with faults that ended with the SHA-256 of the undisturbed run"
-        figures.append(("same bits", value, meaning, ""))
-    names = ("label", "value", "meaning", "beside")
-    return [KeyFigure(**dict(zip(names, key, strict=True))) for key in figures]
+        figures.append(KeyFigure("same bits", value, meaning, ""))
+    return figures
 
 
 def curve_rows(view: View) -> list[Row]:
@@ -323,7 +322,7 @@ TOOLTIP = (
     *("words|fault", "run", "at_s|time (s)|,.2f", "updates|updates before it|,d"),
     *("noticed", "continued|next step ended", "loss||.5f"),
 )
-TIME = Axis(field="at_s", title="wall-clock time (s)", zero=True)
+TIME = Axis("at_s", "wall-clock time (s)", zero=True)
 
 
 def _curves(name: str, title: str, caption: str, x: Axis, y: Axis) -> Plot:
@@ -335,7 +334,7 @@ def _curves(name: str, title: str, caption: str, x: Axis, y: Axis) -> Plot:
     return Plot(name=name, title=title, caption=caption, source=SOURCE, frame="curves", mark=marks)
 
 
-LOSS = Axis(field="loss", title="training loss", scale="log")
+LOSS = Axis("loss", "training loss", scale="log")
 LOSS_TIME_PLOT = _curves(
     "loss-by-time",
     "Loss against wall-clock time",
@@ -348,7 +347,7 @@ LOSS_UPDATES_PLOT = _curves(
     "loss-by-updates",
     "Loss against updates",
     "The same curves over the updates: they lie on each other.",
-    Axis(field="updates", title="updates", zero=True),
+    Axis("updates", "updates", zero=True),
     LOSS,
 )
 STEPS_PLOT = _curves(
@@ -357,7 +356,7 @@ STEPS_PLOT = _curves(
     "From the end of a step to that of the next. When ranks have died the others compute their "
     "part.",
     TIME,
-    Axis(field="step_ms", title="step (ms)", scale="log"),
+    Axis("step_ms", "step (ms)", scale="log"),
 )
 SHARE_PLOT = Plot(
     name="effective-time",
@@ -369,7 +368,7 @@ SHARE_PLOT = Plot(
     known="share",
     mark=Bars(
         by="way",
-        x=Axis(field="share", title="effective time", form="%", zero=True),
+        x=Axis("share", "effective time", form="%", zero=True),
         colour="--mpi",
         words="words",
         tooltip=("way", "words|effective time"),
@@ -386,8 +385,8 @@ SURVIVAL = Page(
     baseline=baseline(way=UNDISTURBED),
     quantities=(
         *(SHARE, WALL, NOTICE, CONTINUE),
-        Measure(column="lost_s", how=fmean),
-        *(Measure(column=name, how=sum) for name in ("num_faults", "again", "restarts")),
+        Measure("lost_s", how=fmean),
+        *(Measure(name, how=sum) for name in ("num_faults", "again", "restarts")),
         Derived("runs", lambda row: len(row["_runs"])),
         Derived("words", share_words),
     ),
