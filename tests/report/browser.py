@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -32,6 +33,12 @@ DRAWN_WITHIN_S = 60.0
 
 def is_installed() -> bool:
     return CHROMIUM.exists() and DRIVER.exists()
+
+
+MISSING = "needs Chromium and its chromedriver in /usr/bin"
+NEEDED = [pytest.mark.page, pytest.mark.skipif(not is_installed(), reason=MISSING)]
+"""Marks of tests that open a page."""
+CHARTS = "[...document.querySelectorAll('[data-chart]')]"
 
 
 @contextmanager
@@ -61,6 +68,30 @@ def show(chrome: Chrome, page: Path, *, width: int, scheme: str, media: str = ""
     while run(chrome, "document.documentElement?.dataset.drawn") != "all":
         assert time.monotonic() < deadline, f"not drawn: {chrome.get_log('browser')}"
         time.sleep(0.05)
+
+
+def show_whole(chrome: Chrome, page: Path, *, width: int, scheme: str) -> int:
+    """Open `page`, check that everything is drawn and fits; return the number of its charts."""
+    show(chrome, page, width=width, scheme=scheme)
+    assert [entry for entry in chrome.get_log("browser") if entry["level"] != "INFO"] == []
+    assert run(chrome, "document.documentElement.scrollWidth") == width
+    assert run(chrome, f"{CHARTS}.every(c => c.querySelector('svg'))")
+    assert run(chrome, f"{CHARTS}.every(c => c.scrollWidth <= c.clientWidth)")
+    assert run(chrome, "window.broken === undefined")
+    return int(run(chrome, f"{CHARTS}.length"))
+
+
+def drawn(chrome: Chrome, figure: str) -> list[dict[str, Any]]:
+    """Return the rows that a live chart holds."""
+    text = run(chrome, f"JSON.stringify(phalanx.views['{figure}'].data('rows'))")
+    rows: list[dict[str, Any]] = json.loads(text)
+    return rows
+
+
+def num_marks(chrome: Chrome, figure: str, role: str) -> int:
+    """Return the number of bars or points that a chart tells a screen reader of."""
+    selector = f"#{figure} [aria-roledescription='{role}']"
+    return int(run(chrome, f'document.querySelectorAll("{selector}").length'))
 
 
 def emulate(chrome: Chrome, *, scheme: str, media: str = "") -> None:

@@ -2,9 +2,7 @@
 
 import csv
 import io
-import json
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,27 +12,11 @@ from phalanx.records.events import EpochEvent, EvaluationEvent, StepEvent
 from phalanx.records.files import rank_file, read_events, read_run, read_study
 from phalanx.report.page import write_report
 from tests.report import browser
-from tests.report.browser import run, show
+from tests.report.browser import drawn, run, show
 
-pytestmark = [
-    pytest.mark.page,
-    pytest.mark.skipif(
-        not browser.is_installed(), reason="needs Chromium and its chromedriver in /usr/bin"
-    ),
-]
+pytestmark = browser.NEEDED
 WIDTHS = {"desktop": 1280, "phone": 390}
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture(scope="module")
-def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("downloads")
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory, downloads: Path) -> Iterator[Chrome]:
-    with browser.browser(tmp_path_factory.mktemp("profile"), downloads) as chrome:
-        yield chrome
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +28,6 @@ def page(full: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shown(chrome: Chrome, page: Path) -> Chrome:
     show(chrome, page, width=WIDTHS["desktop"], scheme="light")
     return chrome
-
-
-def drawn(chrome: Chrome, figure: str) -> list[dict[str, object]]:
-    """The rows that a live chart holds."""
-    text = run(chrome, f"JSON.stringify(phalanx.views['{figure}'].data('rows'))")
-    rows: list[dict[str, object]] = json.loads(text)
-    return rows
 
 
 def marks(chrome: Chrome, figure: str) -> list[str]:
