@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from statistics import fmean, median
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from phalanx.report.statistics import (
     Interval,
@@ -99,10 +99,8 @@ def baseline(same: Sequence[str] = (), **where: object) -> Baseline:
     return choose
 
 
-class Quantity(Protocol):
-    """Columns that are computed of a cell and added to its row."""
-
-    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None: ...
+Quantity = Callable[[Row, Cell, CellPanel], Mapping[str, Any]]
+"""Columns that are computed of a cell, of its row so far and its panel, and added to the row."""
 
 
 @dataclass(frozen=True)
@@ -134,16 +132,14 @@ class Measure:
         values = self.known(cell)
         return self.how(values) if values else None
 
-    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:  # noqa: ARG002
+    def __call__(self, _row: Row, cell: Cell, _panel: CellPanel) -> Mapping[str, Any]:
+        """Return the value of a cell and its ends, as a `Quantity`."""
         values = self.known(cell)
-        ends: tuple[float | None, float | None] = (
-            (min(values), max(values)) if values else (None,) * 2
-        )
+        low, high = (min(values), max(values)) if values else (None, None)
         if self.interval == "mean":
             found = mean_interval(values)
-            ends = (found.low, found.high) if found else (None, None)
-        low, high = (f"{self.column}_{end}" for end in ("low", "high"))
-        row |= {self.column: self.estimate(cell), low: ends[0], high: ends[1]}
+            low, high = (found.low, found.high) if found else (None, None)
+        return _with_ends(self.column, self.estimate(cell), low, high)
 
     def ratio(self, cell: Cell, base: Cell, comparisons: int = 1) -> Interval | None:
         """Return how many times better a cell is than another one, None with too few values."""
@@ -181,46 +177,41 @@ class Measure:
         return [cell for _, cell in sorted(known, key=lambda pair: sign * pair[0])]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gain:
-    """Gain of a cell over its baseline: how many times better it is."""
+def _with_ends(
+    column: str, value: float | None, low: float | None, high: float | None
+) -> dict[str, float | None]:
+    return {column: value, f"{column}_low": low, f"{column}_high": high}
 
-    column: str
-    measure: Measure
 
-    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:
-        base, own = panel.base_of(cell), self.measure.estimate(cell)
+def gain(column: str, measure: Measure) -> Quantity:
+    """Return the gain of a cell over its baseline: how many times better it is."""
+
+    def columns(_row: Row, cell: Cell, panel: CellPanel) -> Mapping[str, Any]:
+        base, own = panel.base_of(cell), measure.estimate(cell)
         value = interval = None
-        if base is not None and own is not None and (of_base := self.measure.estimate(base)):
-            value = of_base / own if self.measure.better == "lower" else own / of_base
-            interval = None if base is cell else self.measure.ratio(cell, base)
-        row[self.column] = value
-        row[f"{self.column}_low"] = interval.low if interval else None
-        row[f"{self.column}_high"] = interval.high if interval else None
+        if base is not None and own is not None and (of_base := measure.estimate(base)):
+            value = of_base / own if measure.better == "lower" else own / of_base
+            interval = None if base is cell else measure.ratio(cell, base)
+        low, high = (interval.low, interval.high) if interval else (None, None)
+        return _with_ends(column, value, low, high)
+
+    return columns
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """Difference of a cell from its baseline, seed by seed: the mean."""
+def change(column: str, measure: Measure) -> Quantity:
+    """Return the difference of a cell from its baseline, seed by seed: the mean."""
 
-    column: str
-    measure: Measure
-
-    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:
+    def columns(_row: Row, cell: Cell, panel: CellPanel) -> Mapping[str, Any]:
         base = panel.base_of(cell)
         is_apart = base is not None and base is not cell
-        row[self.column] = self.measure.gap(cell, base) if base and is_apart else None
+        return {column: measure.gap(cell, base) if base and is_apart else None}
+
+    return columns
 
 
-@dataclass(frozen=True)
-class Derived:
-    """A quantity computed from those before it."""
-
-    column: str
-    value: Callable[[Row], Any]
-
-    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:  # noqa: ARG002
-        row[self.column] = self.value(row)
+def derived(column: str, value: Callable[[Row], Any]) -> Quantity:
+    """Return a quantity computed from those before it."""
+    return lambda row, *_: {column: value(row)}
 
 
 def best_by(
@@ -243,6 +234,6 @@ def cell_rows(panel: CellPanel, quantities: Sequence[Quantity]) -> list[dict[str
         row: dict[str, Any] = {**cell.rows[0], "panel": panel.label, "seeds": cell.num_seeds}
         row |= {"_cell": cell, "_runs": [r["run"] for r in cell.rows]}
         for quantity in quantities:
-            quantity.fill(row, cell, panel)
+            row |= quantity(row, cell, panel)
         rows.append(row)
     return rows

@@ -107,12 +107,12 @@ def make_page(page: PageOfFile, axes: Sequence[str]) -> Page:
     base = ", ".join(f"{axis} {value}" for axis, value in page.baseline.items())
     best = AgainstBaseline(measure=first, base=base, value=partial(_value, first), unit=first.noun)
     same = [axis for axis in cells if axis not in page.baseline]
-    quantities = [q for q in QUANTITIES if getattr(q, "column", "") not in measures]
     return Page(
         read=partial(read_rows, page=page, axes=cells),
         cell=cells,
         baseline=baseline(same=same, **page.baseline) if page.baseline else None,
-        quantities=(*measures.values(), *quantities),
+        # The first for the order of the columns, the last for their values.
+        quantities=(*measures.values(), *QUANTITIES, *measures.values()),
         frames=FRAMES,
         headline=partial(_best, first)
         if first.paired

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from phalanx.report.cells import Cell, Change, Derived, Gain, Measure, Row, baseline
+from phalanx.report.cells import Cell, Measure, Row, baseline, change, derived, gain
 from phalanx.report.claims import AgainstBaseline, FarthestAccuracy, Fastest
 from phalanx.report.content import numbers
 from phalanx.report.format import percent, seconds
@@ -25,17 +25,17 @@ COMMUNICATION = Measure("communication", "communication", how=fmean)
 USER = Measure("user_s", how=fmean)
 SYSTEM = Measure("system_s", how=fmean)
 SAMPLES = Measure("samples", how=lambda values: values[0])
-SPEED_UP = Gain(column="speed_up", measure=EPOCH)
-RATE = Derived(
+SPEED_UP = gain("speed_up", EPOCH)
+RATE = derived(
     "rate",
     lambda row: row["samples"] / row["epoch_s"] if row["samples"] and row["epoch_s"] else None,
 )
-EFFICIENCY = Derived(
+EFFICIENCY = derived(
     "efficiency", lambda row: None if row["speed_up"] is None else row["speed_up"] / row["workers"]
 )
 QUANTITIES = (
     *(EPOCH, ACCURACY, LOSS, COMMUNICATION, USER, SYSTEM, SAMPLES, SPEED_UP, RATE, EFFICIENCY),
-    Change(column="accuracy_change", measure=ACCURACY),
+    change("accuracy_change", ACCURACY),
 )
 """Quantities of every training, where it has measured them."""
 

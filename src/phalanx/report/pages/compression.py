@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.report.cells import Cell, CellPanel, Change, Derived, Gain, Measure, Row, baseline
+from phalanx.report.cells import Cell, CellPanel, Measure, Row, baseline, change, derived, gain
 from phalanx.report.claims import NOTHING_COMPLETED, TIMES, AgainstBaseline, held
 from phalanx.report.content import Column, KeyFigure, words
 from phalanx.report.format import amount, percent, points, span, two_decimals
@@ -485,10 +485,10 @@ COMPRESSION = Page(
     cell=("compressor",),
     baseline=baseline(compressor=NONE),
     quantities=(
-        *(STEP, SENT, ACCURACY, Gain(column="gain", measure=STEP)),
-        Change(column="accuracy_change", measure=ACCURACY),
-        Derived("step_ms", lambda row: 1e3 * row["step_s"]),
-        Derived("words", step_words),
+        *(STEP, SENT, ACCURACY, gain("gain", STEP)),
+        change("accuracy_change", ACCURACY),
+        derived("step_ms", lambda row: 1e3 * row["step_s"]),
+        derived("words", step_words),
     ),
     frames={
         "compressors": compressor_rows,

@@ -16,7 +16,7 @@ from typing import Any
 
 from phalanx.records.divergence import has_diverged
 from phalanx.records.schema import Setting
-from phalanx.report.cells import Cell, Change, Derived, Measure, Row
+from phalanx.report.cells import Cell, Measure, Row, change, derived
 from phalanx.report.claims import best_and_rivals, held
 from phalanx.report.content import Column, KeyFigure, words
 from phalanx.report.format import fixed, grouped, joined, percent, points, seconds, two_decimals
@@ -403,9 +403,9 @@ LARGE_BATCH = Page(
         ACCURACY,
         Measure("gap", how=fmean),
         Measure("mean_epoch_s", how=fmean),
-        Change(column="accuracy_change", measure=ACCURACY),
-        Derived("runs", lambda row: len(row["_cell"].rows)),
-        Derived("diverged", lambda row: sum(run["diverged"] for run in row["_cell"].rows)),
+        change("accuracy_change", ACCURACY),
+        derived("runs", lambda row: len(row["_cell"].rows)),
+        derived("diverged", lambda row: sum(run["diverged"] for run in row["_cell"].rows)),
     ),
     frames={"losses": loss_rows, "targets": target_rows},
     headline=headline,

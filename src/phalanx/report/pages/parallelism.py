@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 from phalanx.report import parallelism_rows as rows_of
 from phalanx.report import training_page as of_training
-from phalanx.report.cells import Cell, CellPanel, Measure, Row
+from phalanx.report.cells import Measure, Row
 from phalanx.report.claims import AgainstBaseline, Fastest, key_figures, largest_gain
 from phalanx.report.collectives import read_algorithms
 from phalanx.report.content import Column, words
@@ -43,14 +42,6 @@ TOOLTIP = (
     *("configuration", "epoch_s|epoch (s)|,.4~f", "step_ms|step (ms)|,.4~f"),
     *("speed_up|speed-up|.3f", "waiting||.1%", "loss||.4f", "accuracy||.2%"),
 )
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Bytes and memory of all ranks of a cell, beside their formulas."""
-
-    def fill(self, row: dict[str, Any], cell: Cell, panel: CellPanel) -> None:  # noqa: ARG002
-        row |= rows_of.cost_columns(row)
 
 
 def split(row: Row) -> bool:
@@ -342,7 +333,7 @@ PARALLELISM = Page(
         *of_training.QUANTITIES,
         Measure("step_ms", how=lambda values: values[0]),
         Measure("waiting", how=fmean),
-        Costs(),
+        lambda row, *_: rows_of.cost_columns(row),
     ),
     frames={
         "overview": overview_rows,

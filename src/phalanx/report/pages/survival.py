@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.records.events import FinishedEvent
 from phalanx.records.files import read_events
-from phalanx.report.cells import Cell, Derived, Measure, Row, baseline
+from phalanx.report.cells import Cell, Measure, Row, baseline, derived
 from phalanx.report.claims import TIMES, agreement
 from phalanx.report.content import Column, KeyFigure, words
 from phalanx.report.format import counted, duration, ends, fixed, one_decimal, span
@@ -387,8 +387,8 @@ SURVIVAL = Page(
         *(SHARE, WALL, NOTICE, CONTINUE),
         Measure("lost_s", how=fmean),
         *(Measure(name, how=sum) for name in ("num_faults", "again", "restarts")),
-        Derived("runs", lambda row: len(row["_runs"])),
-        Derived("words", share_words),
+        derived("runs", lambda row: len(row["_runs"])),
+        derived("words", share_words),
     ),
     frames={"curves": curve_rows, "faults": fault_rows},
     headline=headline,
