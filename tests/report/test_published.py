@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from phalanx.report.published.beside import MNIST_SAMPLES, published
+from phalanx.report.pages.scaling import MNIST_SAMPLES, published
 from tests.report.made_events import set_otherwise
 from tests.report.made_study import Job
 from tests.report.made_view import measured, read, table_of, view_of

@@ -12,10 +12,10 @@ from phalanx.records.files import read_run, write_record
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome, Probe
 from phalanx.report.build import conditions
-from phalanx.report.claims import BeyondIdeal, FarthestAccuracy, Fastest, Wall
+from phalanx.report.claims import FarthestAccuracy, Fastest
 from phalanx.report.folder import read_folder
 from phalanx.report.measures import RunMeasure
-from phalanx.report.pages.scaling import MPI_AGAINST_GLOO, MoreNodes
+from phalanx.report.pages.scaling import MPI_AGAINST_GLOO, BeyondIdeal, MoreNodes, Wall
 from phalanx.report.training_page import BEST, BEST_AGAINST_THREADS
 from phalanx.report.values import View
 from tests.report.made_study import Job, make_study

@@ -11,7 +11,7 @@ from phalanx.errors import UserError
 from phalanx.report.build import content_of
 from phalanx.report.page import write_report
 from phalanx.study.execute import PreparedStudy, execute, open_study
-from phalanx.study.own import Grid, keep_file, own_folder, plan, read_file
+from phalanx.study.own import StudyFile, keep_file, own_folder, plan, read_file
 from tests.report.made_view import check_claims, read, rows_of, table_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "own_study.md"
@@ -63,7 +63,9 @@ def test_the_example_is_made_and_drawn(
 
 
 def test_the_axes_make_a_grid() -> None:
-    grid = Grid(axes={"seed": [0, 1], "lr": [0.1, 0.2]}, leave_out=[{"seed": 1, "lr": 0.1}])
+    grid = StudyFile(
+        name="s", axes={"seed": [0, 1], "lr": [0.1, 0.2]}, leave_out=[{"seed": 1, "lr": 0.1}]
+    )
     assert [tuple(point.values()) for point in grid.points()] == [(0, 0.1), (0, 0.2), (1, 0.2)]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -22,7 +21,6 @@ from phalanx.report.format import (
     points,
     points_with_span,
     span,
-    whole_percent,
 )
 from phalanx.report.statistics import (
     Interval,
@@ -290,69 +288,6 @@ def key_figures(claim: CellClaim) -> Callable[[View], list[KeyFigure]]:
     return lambda view: [
         replace(told.figure, label=told.label) for told in claim.tell(view) if told.figure
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wall(CellClaim):
-    """The first of growing numbers that is seen to take longer than the one before, or to spend
-    more than a share of its time waiting."""
-
-    measure: Measure
-    waiting: Measure
-    most: float
-    per: str
-    """Column that lines are told apart by."""
-    along: Sequence[str]
-    at: str = "span"
-    names: Callable[[str], str] = str
-
-    def of(self, panel: CellPanel) -> Iterator[Told]:
-        lines: dict[str, list[Cell]] = {}
-        for cell in sorted(panel.cells, key=lambda cell: [cell[c] for c in self.along]):
-            lines.setdefault(cell[self.per], []).append(cell)
-        for value, cells in lines.items():
-            if len(cells) > 1:
-                yield self._told(self.names(value), cells)
-
-    def _told(self, name: str, cells: Sequence[Cell]) -> Told:
-        unknown = None
-        for before, cell in pairwise(cells):
-            subject, against = f"{name} on {cell[self.at]}", str(before[self.at])
-            step = compared(self.measure, cell, before, (subject, against), len(cells) - 1)
-            waits = mean_interval(cell.values(self.waiting.column))
-            crowd = ", where ranks share cores" if cell["workers"] > cell["cores"] else ""
-            if step.verdict == "lower":
-                return replace(step, text=f"{step.text}{crowd}", verdict="wall")
-            if waits is not None and waits.low > self.most:
-                share, of = whole_percent(waits.estimate), ends(waits, whole_percent)
-                told = f"{subject}: {share} of the time is communication (95 % CI {of})"
-                return Told(f"{told}{crowd}", verdict="wall", interval=waits)
-            if step.verdict == "unclear" and unknown is None:
-                unknown = step
-        last = f"{name}: every step up to {cells[-1][self.at]} is faster than the one before"
-        return unknown or Told(last, verdict="higher")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BeyondIdeal(CellClaim):
-    """Gains over the baseline that are more than the workers explain."""
-
-    measure: Measure
-
-    def of(self, panel: CellPanel) -> Iterator[Told]:
-        for cell, base in panel.pairs:
-            interval = self.measure.ratio(cell, base, len(panel.cells) - 1)
-            number = cell["workers"]
-            if interval is not None and interval.low > number:
-                share, low, high = (
-                    percent(end / number, 0)
-                    for end in (interval.estimate, interval.low, interval.high)
-                )
-                text = (
-                    f"{self.name(cell)}: efficiency {share} (95 % CI {low} to {high}), more than "
-                )
-                text += "its cores explain: T(1) is slow, or smaller parts fit the caches better"
-                yield Told(text, verdict="higher", interval=interval)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,20 +80,8 @@ class Axis:
         return {"zero": self.zero, **({} if self.zero else {"padding": 12})}, {}
 
 
-class Mark:
-    """Drawing of rows."""
-
-    def layers(self, rows: Sequence[Row]) -> list[AnyChart]:
-        """Return the layers of the chart, from the back."""
-        raise NotImplementedError
-
-    def height(self, rows: Sequence[Row]) -> int | None:  # noqa: ARG002
-        """Return the height in pixels, None for that of most charts."""
-        return None
-
-
 @dataclass(frozen=True, kw_only=True)
-class Lines(Mark):
+class Lines:
     """A line a series with a mark at every row; a click on the legend picks a series out."""
 
     x: Axis
@@ -221,7 +209,7 @@ DASHED: dict[str, Any] = {"color": "var(--ideal)", "strokeDash": [4, 4], "stroke
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars(Mark):
+class Bars:
     """A bar a row, with words at its end."""
 
     by: str
@@ -278,7 +266,7 @@ class Bars(Mark):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spans(Mark):
+class Spans:
     """Pieces from one end to the other on the bar that they belong to, coloured by their kind."""
 
     by: str
@@ -339,6 +327,10 @@ class Spans(Mark):
             y=y, x="middle:Q", text=f"{self.text}:N", color=colour
         )
         return made
+
+
+Mark = Lines | Bars | Spans
+"""Drawing of rows: its layers, from the back, and its height in pixels, None for that of most."""
 
 
 def names_axis(rows: Sequence[Row], by: str) -> alt.Y:

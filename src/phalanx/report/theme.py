@@ -7,10 +7,9 @@ repeat the colours, for readers who do not tell these apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -128,39 +127,12 @@ CONFIG: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """A field of names, with the colour and shape of each name that occurs."""
+class Series(NamedTuple):
+    """The channels of a column of names; dashes are for lines without marks."""
 
-    field: str
-    looks: Mapping[Any, Look]
-    title: str | None = None
-    columns: int | None = 2  # columns of the legend
-    has_legend: bool = True
-
-    @property
-    def color(self) -> alt.Color:
-        return alt.Color(**self._channel([f"var({colour})" for colour, _ in self.looks.values()]))
-
-    @property
-    def shape(self) -> alt.Shape:
-        return alt.Shape(**self._channel([shape for _, shape in self.looks.values()]))
-
-    @property
-    def dash(self) -> alt.StrokeDash:
-        """Dashes in place of shapes, for lines without marks."""
-        return alt.StrokeDash(
-            **self._channel([DASHES[i % len(DASHES)] for i in range(len(self.looks))])
-        )
-
-    def _channel(self, values: Sequence[Any]) -> dict[str, Any]:
-        columns: dict[str, Any] = {} if self.columns is None else {"columns": self.columns}
-        return {
-            "shorthand": f"{self.field}:N",
-            "title": self.title,
-            "scale": alt.Scale(domain=list(self.looks), range=list(values)),
-            "legend": alt.Legend(symbolOpacity=1, **columns) if self.has_legend else None,
-        }
+    color: alt.Color
+    shape: alt.Shape
+    dash: alt.StrokeDash
 
 
 def series_of(
@@ -174,24 +146,33 @@ def series_of(
     names: dict[Any, Any] = {
         row[field]: row[look or field] for row in rows if row[field] is not None
     }
+    legend: dict[str, Any] = {"symbolOpacity": 1}
     if all(isinstance(name, int | float) for name in names):
-        looks = dict(zip(sorted(names), cycle(NUMBERED), strict=False))
-        return Series(field=field, looks=looks, title=title or field, columns=None)
-    keys = [key for key in LOOKS if key in names.values()]
-    looks = {name: LOOKS[key] for key in keys for name in names if names[name] == key}
-    others = [name for name in names if name not in looks]
-    taken = [set(kind) for kind in zip(*looks.values(), strict=True)] or [set(), set()]
-    free = (
-        [one for one in offered if one not in used] or offered
-        for offered, used in zip((OTHER_COLOURS, OTHER_SHAPES), taken, strict=True)
-    )
-    looks |= zip(others, zip(*map(cycle, free), strict=False), strict=False)
+        looks, title = dict(zip(sorted(names), cycle(NUMBERED), strict=False)), title or field
+    else:
+        keys = [key for key in LOOKS if key in names.values()]
+        looks = {name: LOOKS[key] for key in keys for name in names if names[name] == key}
+        others = [name for name in names if name not in looks]
+        taken = [set(kind) for kind in zip(*looks.values(), strict=True)] or [set(), set()]
+        free = (
+            [one for one in offered if one not in used] or offered
+            for offered, used in zip((OTHER_COLOURS, OTHER_SHAPES), taken, strict=True)
+        )
+        looks |= zip(others, zip(*map(cycle, free), strict=False), strict=False)
+        legend |= {"columns": 2} if others or len(looks) > 4 else {}
+
+    def channel(kind: Any, values: Sequence[Any]) -> Any:
+        return kind(
+            f"{field}:N",
+            title=title or None,
+            scale=alt.Scale(domain=list(looks), range=list(values)),
+            legend=alt.Legend(**legend) if has_legend else None,
+        )
+
     return Series(
-        field=field,
-        looks=looks,
-        title=title or None,
-        columns=2 if others or len(looks) > 4 else None,
-        has_legend=has_legend,
+        color=channel(alt.Color, [f"var({colour})" for colour, _ in looks.values()]),
+        shape=channel(alt.Shape, [shape for _, shape in looks.values()]),
+        dash=channel(alt.StrokeDash, [DASHES[i % len(DASHES)] for i in range(len(looks))]),
     )
 
 

@@ -33,10 +33,18 @@ from phalanx.study.programs import ProgramTraining
 from phalanx.train.config import TrainConfig
 
 
-class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """Every combination of the values of some axes, the first outermost."""
+class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A study as its file says it: a run for every combination of the values of its axes."""
 
+    name: str
+    run: dict[str, Any] = {}
+    """Options of every run: of `phalanx train`; of a program strategy, ranks and threads."""
+    program: str = ""
+    """The program and its words, in which {axis} stands for the value of an axis."""
+    epoch_pattern: str | None = None
+    page: dict[str, Any] = {}
     axes: dict[str, list[str | int | float | bool]]
+    """The first is the outermost."""
     leave_out: list[dict[str, str | int | float | bool]] = []
     """Combinations that are no runs: those that have all of an entry's values."""
 
@@ -46,18 +54,6 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
             point = dict(zip(self.axes, values, strict=True))
             if not any(entry.items() <= point.items() for entry in self.leave_out):
                 yield point
-
-
-class StudyFile(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A study as its file says it."""
-
-    name: str
-    run: dict[str, Any] = {}
-    """Options of every run: of `phalanx train`; of a program strategy, ranks and threads."""
-    program: str = ""
-    """The program and its words, in which {axis} stands for the value of an axis."""
-    epoch_pattern: str | None = None
-    page: dict[str, Any] = {}
 
 
 def read_file(path: Path) -> StudyFile:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 
 from phalanx.report import training_frames as tables
 from phalanx.report import training_page as of_training
-from phalanx.report.cells import Cell, CellPanel, Measure, Row, baseline
+from phalanx.report.cells import Cell, CellPanel, Row, baseline
 from phalanx.report.claims import (
     AgainstBaseline,
-    BeyondIdeal,
     CellClaim,
-    Wall,
     compared,
     key_figures,
     largest_gain,
     mean_share,
 )
-from phalanx.report.format import ends, whole_percent
-from phalanx.report.published.beside import BESIDE_PUBLISHED, published_rows
+from phalanx.report.content import Column, words
+from phalanx.report.format import ends, fixed, whole_percent
 from phalanx.report.schemes import scheme_phrase
+from phalanx.report.statistics import mean_interval
 from phalanx.report.training import reader
-from phalanx.report.training_frames import BETWEEN, FRAMES
+from phalanx.report.training_frames import BETWEEN, FRAMES, with_ends
 from phalanx.report.training_page import (
     BEST,
     BEST_AGAINST_THREADS,
@@ -34,14 +37,113 @@ from phalanx.report.training_page import (
     main,
     shown,
 )
-from phalanx.report.values import ChartSection, Page, Told, View
+from phalanx.report.values import ChartSection, Page, TableSpec, Told, View
+
+KIND = "scaling"
+PUBLISHED = Path(__file__).parents[1] / "published" / "mnist.json"
+"""What a source says, with the source; what has none is not in it."""
+MNIST_SAMPLES = 60_000
+DATASETS = ("mnist", "digits")
+"""Data sets of images of the same size: an epoch of as many takes as long."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@cache
+def published() -> list[Row]:
+    """Return the rows of the file, each with its source."""
+    rows: list[Row] = json.loads(PUBLISHED.read_text())
+    return rows
+
+
+def published_rows(view: View) -> list[Row]:
+    """Return a row a configuration of a scaling study on such images, and a published result.
+
+    Published values are only shown: nothing is computed from them, and no verdict is made of them.
+    """
+    cells = view.frame("cells") if view.data.study.kind == KIND else []
+    own = [row for row in cells if row["dataset"] in DATASETS and row["rate"] is not None]
+    rows: list[Row] = [
+        {
+            "study": "this study",
+            "model": row["panel"],
+            "split": row["phrase"],
+            "epoch": fixed(MNIST_SAMPLES / row["rate"]),
+            "speed_up": with_ends("speed_up")(row),
+            "differs": "",
+        }
+        for row in own
+    ]
+    others: list[Row] = [
+        {**e, "differs": f"{e['differs']} Source: {e['source']}."} for e in published()
+    ]
+    return rows + others if own else []
+
+
+BESIDE_PUBLISHED = TableSpec(
+    title="Beside published studies",
+    note="Seconds of an epoch of 60,000 images of 28 \N{MULTIPLICATION SIGN} 28: of this study "
+    "from its images/s, of others as they say. Machines, models, batches and years differ, so "
+    "these say what to expect, not who is faster.",
+    frame="published",
+    columns=(
+        *(words("study", "study"), words("model", "model"), words("split", "split")),
+        *(Column("epoch of 60,000 (s)", "epoch"), Column("speed-up", "speed_up")),
+        words("what differs", "differs"),
+    ),
+)
+
+
+MOST_WAITING = 0.30
+"""Share of the training time that communication may take."""
+
+
+class Wall(CellClaim):
+    """The first of growing numbers of ranks and threads that is seen to take longer than the one
+    before, or to spend more than a share of its time waiting."""
+
+    def of(self, panel: CellPanel) -> Iterator[Told]:
+        lines: dict[str, list[Cell]] = {}
+        for cell in sorted(panel.cells, key=lambda cell: (cell["ranks"], cell["threads"])):
+            lines.setdefault(cell["line"], []).append(cell)
+        for line, cells in lines.items():
+            if len(cells) > 1:
+                yield self._told(scheme_phrase(line.rpartition(", ")[0]), cells)
+
+    def _told(self, name: str, cells: Sequence[Cell]) -> Told:
+        unknown = None
+        for before, cell in pairwise(cells):
+            subject, against = f"{name} on {cell['span']}", str(before["span"])
+            step = compared(EPOCH, cell, before, (subject, against), len(cells) - 1)
+            waits = mean_interval(cell.values(COMMUNICATION.column))
+            crowd = ", where ranks share cores" if cell["workers"] > cell["cores"] else ""
+            if step.verdict == "lower":
+                return replace(step, text=f"{step.text}{crowd}", verdict="wall")
+            if waits is not None and waits.low > MOST_WAITING:
+                share, of = whole_percent(waits.estimate), ends(waits, whole_percent)
+                told = f"{subject}: {share} of the time is communication (95 % CI {of})"
+                return Told(f"{told}{crowd}", verdict="wall", interval=waits)
+            if step.verdict == "unclear" and unknown is None:
+                unknown = step
+        last = f"{name}: every step up to {cells[-1]['span']} is faster than the one before"
+        return unknown or Told(last, verdict="higher")
+
+
+class BeyondIdeal(CellClaim):
+    """Gains over the baseline that are more than the workers explain."""
+
+    def of(self, panel: CellPanel) -> Iterator[Told]:
+        for cell, base in panel.pairs:
+            interval, number = EPOCH.ratio(cell, base, len(panel.cells) - 1), cell["workers"]
+            if interval is not None and interval.low > number:
+                share = whole_percent(interval.estimate / number)
+                of = f"{whole_percent(interval.low / number)} to "
+                of += whole_percent(interval.high / number)
+                text = f"{self.name(cell)}: efficiency {share} (95 % CI {of}), more than "
+                text += "its cores explain: T(1) is slow, or smaller parts fit the caches better"
+                yield Told(text, verdict="higher", interval=interval)
+
+
 class MoreNodes(CellClaim):
     """The same ranks on more nodes against fewer, and what the exchange between nodes takes."""
-
-    measure: Measure
 
     def of(self, panel: CellPanel) -> Iterator[Told]:
         groups: dict[object, list[Cell]] = {}
@@ -72,7 +174,7 @@ class MoreNodes(CellClaim):
 
     def _told(self, more: Cell, fewer: Cell, comparisons: int) -> Told:
         names = self.name(more), self.name(fewer)
-        told = compared(self.measure, more, fewer, names, comparisons)
+        told = compared(EPOCH, more, fewer, names, comparisons)
         share = exchange_between(more) or added_communication(more, fewer, comparisons)
         return replace(told, text="; ".join(filter(None, [told.text, share])))
 
@@ -146,28 +248,17 @@ SCALING = Page(
         BEST_AGAINST_THREADS,
         MPI_AGAINST_GLOO,
         MoreNodes(
-            measure=EPOCH,
             where=main,
             note="More nodes: the same ranks on more nodes against fewer; ranks that fit on no "
             "fewer stand against as many per node on fewer. Exchange between nodes is its part of "
             "a mean step, without waiting for ranks that come later.",
         ),
         Wall(
-            measure=EPOCH,
-            waiting=COMMUNICATION,
-            most=0.30,
-            per="line",
-            along=("ranks", "threads"),
-            names=lambda line: scheme_phrase(line.rpartition(", ")[0]),
             where=lambda cell: shown(cell) and cell["strategy"] != "sequential",
             note="More ranks: the first number that is seen to lengthen the epoch, or whose "
             "communication takes more than 30 % of the training time.",
         ),
-        BeyondIdeal(
-            measure=EPOCH,
-            where=main,
-            note="Efficiency: speed-up ÷ (ranks × threads of each).",
-        ),
+        BeyondIdeal(where=main, note="Efficiency: speed-up ÷ (ranks × threads of each)."),
         FARTHEST_ACCURACY,
         FASTEST,
     ),

@@ -1,1 +1,0 @@
-"""Published measurements of the training that a scaling study makes, to be shown beside it."""
