@@ -1,8 +1,3 @@
-from dataclasses import replace
-
-import pytest
-
-from phalanx.errors import UserError
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
 from phalanx.study.compression import (
@@ -33,19 +28,3 @@ def test_a_slow_link_is_given_fewer_steps_of_a_known_size() -> None:
     assert steps_on(study, "10Mbit/s") == LEAST_STEPS
     model = build_model("mlp", seed=0, options=ModelOptions(width=300))
     assert num_parameters(300) == sum(p.numel() for p in model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"links": ("1ms",)}, "--links 1ms has no bandwidth"),
-        ({"links": ("fast",)}, "neither a bandwidth nor a latency"),
-        ({"compressors": ()}, "--compressors needs at least one value"),
-        ({"seeds": (1, 1)}, "--seeds names a value twice: 1 1"),
-        ({"ranks": 1}, "--ranks must be at least 2"),
-        ({"steps": 2}, "--steps must be at least 8"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(options: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        replace(CompressionConfig(), **options)  # type: ignore[arg-type]

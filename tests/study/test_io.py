@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from phalanx.bench.io.config import IoConfig
-from phalanx.errors import UserError
 from phalanx.study.io import IoStudyConfig, plan
 
 
@@ -27,18 +26,3 @@ def test_a_run_for_each_compute_time() -> None:
     assert quarter.compute_s == pytest.approx(whole.compute_s / 4)
     assert whole.compute_s == pytest.approx(0.435 * 50 / 400)
     assert works["cosmoflow-compute-1"].compute_s == pytest.approx(0.00551)
-
-
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no compute": ({"compute_scales": (0.0,)}, "--compute-scales must be positive, not 0"),
-    "nothing": ({"formats": ()}, "--formats needs at least one value"),
-    "twice": ({"depth": (1, 1)}, "--depth names a value twice: 1 1"),
-    "one name": ({"profiles": ("a/x.yaml", "b/x.yaml")}, "their runs would share a name"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_options(case: str) -> None:
-    options, message = BAD[case]
-    with pytest.raises(UserError, match=message):
-        IoStudyConfig(**options)

@@ -1,7 +1,5 @@
 """The plan of the large-batch study."""
 
-from typing import Any
-
 import pytest
 
 from phalanx.errors import UserError
@@ -40,19 +38,6 @@ def test_a_full_study_has_five_seeds_and_all_batches() -> None:
     assert len(runs) == 5 * (3 + 6 * 6)
     assert {run.config.batch_size for run in runs} == {128, 512, 1024, 2048, 4096, 8192, 16384}
     assert [run.config.seed for run in runs] == sorted(run.config.seed for run in runs)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"seeds": ()}, "--seeds needs at least one"),
-        ({"batch_sizes": (128, 128)}, "--batch-sizes names a value twice: 128 128"),
-        ({"batch_sizes": (0,)}, "--batch-sizes must be at least 1, not 0"),
-    ],
-)
-def test_what_makes_no_study_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        LargeBatchConfig(**options)
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:

@@ -100,20 +100,6 @@ def test_ranks_count_what_they_send() -> None:
     assert {run.environment["PHALANX_COUNT"] for run in runs} == {"1"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ranks": (2, 2)}, "--ranks names a value twice"),
-        ({"ranks": (0,)}, "--ranks must be at least 1, not 0"),
-        ({"models": ()}, "--models needs at least one value"),
-        ({"schemes": ("mpi", "rings")}, "--schemes rings is none of sequential, mpi, library"),
-    ],
-)
-def test_bad_lists(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ParallelismConfig(**options)
-
-
 def test_the_network_from_scratch_goes_up_to_many_workers() -> None:
     layouts = list(scratch_layouts(ParallelismConfig()))
     assert layouts[:3] == [("alone", 64, 1), ("server", 64, 1), ("alone", 256, 1)]

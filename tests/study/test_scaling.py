@@ -1,7 +1,5 @@
 """The plan of the scaling study: which runs, in which order, under which names."""
 
-from typing import Any
-
 import pytest
 
 from phalanx.errors import UserError
@@ -75,18 +73,6 @@ def test_full_takes_all_samples() -> None:
     quick, full = (plan(ScalingConfig(full=full), cores=1)[0].config for full in (False, True))
     assert quick.train_samples is not None
     assert full.train_samples is None
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seeds": (1, 1)}, "--seeds names a value twice"),
-        ({"models": ()}, "--models needs at least one value"),
-    ],
-)
-def test_bad_lists(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ScalingConfig(**options)
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_refused_before_anything_runs() -> None:

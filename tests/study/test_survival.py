@@ -1,7 +1,6 @@
 """The plan of the survival study."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -52,18 +51,3 @@ def test_an_mpi_that_ends_all_ranks_leaves_a_way_out(monkeypatch: pytest.MonkeyP
     assert planned.left_out == {"in-place": why, "stops": why}
     with pytest.raises(UserError, match="there is nothing to run: --survive: MPICH"):
         plan(SurvivalConfig(ways=("in-place",)))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"seeds": ()}, "--seeds needs at least one"),
-        ({"ranks": 1}, "--ranks must be at least 2, not 1"),
-        ({"spares": -1}, "--spares must be at least 0, not -1"),
-        ({"fault_s": -1.0}, "--fault-s must be positive"),
-        ({"ranks": 9}, "--ranks 9, --micro-batches 8, .*at least the one before"),
-    ],
-)
-def test_what_makes_no_study_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        SurvivalConfig(**options)

@@ -151,6 +151,9 @@ def not_completed(data: StudyRows) -> Iterator[Condition]:
     yield from errors[:SHOWN]
 
 
+# -- Content ---------------------------------------------------------------------------------------
+
+
 WIDE_COLUMNS = 100
 SHOWN_CLAIMS = 6
 
@@ -340,6 +343,9 @@ def _style_of(spec: TableSpec, rows: Sequence[Row]) -> Callable[[int, str], str]
     """Return the style of a cell by the number of its row and its column."""
     style = spec.style
     return None if style is None else lambda number, title: style(rows[number], title)
+
+
+# -- The page of each kind of study, found by its records ------------------------------------------
 
 
 PAGES: Mapping[str, Page] = {

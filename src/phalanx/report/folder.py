@@ -88,6 +88,9 @@ def _check_ends(folder: Path, damages: Mapping[Path, str | None]) -> None:
         raise ValueError(f"{folder} is damaged: {'; '.join(texts)}")
 
 
+# -- Trainings -------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyMeasures:
     """Measurements of a study that the page and the terminal show."""

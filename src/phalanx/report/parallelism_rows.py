@@ -95,6 +95,9 @@ def _first_pipeline(ranks: Iterable[RankMeasure]) -> list[RankMeasure]:
     return sorted(first, key=lambda rank: (rank.coordinates.get("pp", rank.rank), rank.rank))
 
 
+# -- Bytes and memory of ranks, beside their formulas ----------------------------------------------
+
+
 EQUAL_WITHIN = 1e-3
 """Counted bytes this close to the formula are called equal: a broadcast at the end of an epoch, or
 a smaller last batch, is in the count and not in the formula."""
@@ -210,6 +213,9 @@ def range_of(checks: Sequence[FormulaCheck], name: str) -> str | None:
         return None
     low, high = amount(min(known)), amount(max(known))
     return low if low == high else f"{low} {UNKNOWN} {high}"
+
+
+# -- Rows ------------------------------------------------------------------------------------------
 
 
 MOST_STEPS = 60

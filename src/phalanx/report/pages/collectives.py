@@ -216,6 +216,9 @@ def facts(view: View) -> list[str]:
     return [*texts, f"{sum(row['calls'] for row in view.data.rows):,} timed calls"]
 
 
+# -- The page --------------------------------------------------------------------------------------
+
+
 SOURCE = "calls events of all ranks: times_s, the slowest rank of each call; traffic, round_trips"
 SIZE_WORDS = (
     "datum.value >= 1073741824 ? datum.value / 1073741824 + ' GB' : "

@@ -317,6 +317,9 @@ def facts(view: View) -> list[str]:
     return [*([f"{gone} diverged"] if gone else []), *sorted(workloads)]
 
 
+# -- The page --------------------------------------------------------------------------------------
+
+
 BATCH = Axis("batch_size", "batch in samples", scale="counts")
 TOOLTIP = (
     *("remedy", "batch_size|batch|,", "learning_rate|learning rate|.4~g"),

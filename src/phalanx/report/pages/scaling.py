@@ -41,7 +41,7 @@ from phalanx.report.values import ChartSection, Page, TableSpec, Told, View
 
 KIND = "scaling"
 PUBLISHED = Path(__file__).parents[1] / "published" / "mnist.json"
-"""What a source says, with the source; what has none is not in it."""
+"""Values as their source says them, with the source; what has none is not in it."""
 MNIST_SAMPLES = 60_000
 DATASETS = ("mnist", "digits")
 """Data sets of images of the same size: an epoch of as many takes as long."""
@@ -90,6 +90,9 @@ BESIDE_PUBLISHED = TableSpec(
         words("what differs", "differs"),
     ),
 )
+
+
+# -- Claims ----------------------------------------------------------------------------------------
 
 
 MOST_WAITING = 0.30

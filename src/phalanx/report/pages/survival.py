@@ -317,6 +317,9 @@ def share_words(row: Row) -> str:
     return "" if row["share"] is None else f"{one_decimal(row['share'])}{span_words}"
 
 
+# -- The page --------------------------------------------------------------------------------------
+
+
 SOURCE = "step, metrics, injected and recovered events of all ranks"
 TOOLTIP = (
     *("words|fault", "run", "at_s|time (s)|,.2f", "updates|updates before it|,d"),
