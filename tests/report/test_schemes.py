@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from phalanx.report.schemes import (
-    communicates_within,
     group_of,
     makes_the_same_update,
     scheme_of,
@@ -73,4 +72,3 @@ def test_what_is_known_of_schemes() -> None:
         True,
         False,
     ]
-    assert [communicates_within(s) for s in ("zero 1", "zero 3", "tensor")] == [False, True, True]

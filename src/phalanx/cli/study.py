@@ -26,8 +26,7 @@ from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.record import this_command
 from phalanx.models.options import ModelName
 from phalanx.records.divergence import has_diverged
-from phalanx.records.files import read_bench, read_record
-from phalanx.records.schema import JobRecord
+from phalanx.records.files import read_bench
 from phalanx.report.build import content_of
 from phalanx.report.collectives import ALGORITHMS
 from phalanx.report.page import write_page
@@ -226,17 +225,9 @@ def large_batch(config: LargeBatchConfig) -> PreparedStudy:
         phalanx study large-batch --batch-sizes 128 4096 --remedies plain linear-warmup --seeds 0 1
     """
     runs = large_batch_study.plan(config, NUM_TRAIN_SAMPLES)
-    make_runs = partial(execute, is_there=_is_a_result)
+    # A run that has diverged would diverge again: it is a result.
+    make_runs = partial(execute, is_there=partial(is_done, also=has_diverged))
     return on_data_set("large-batch", config, runs, make_runs=make_runs)
-
-
-def _is_a_result(folder: Path, kind: type[JobRecord]) -> bool:
-    """A run that has diverged would diverge again: it is a result."""
-    try:
-        outcome = read_record(folder, kind).outcome
-    except ValueError:
-        return False
-    return outcome.status == "completed" or has_diverged(outcome)
 
 
 @study_command

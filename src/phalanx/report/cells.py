@@ -52,10 +52,6 @@ class Cell:
         """Return whether the cell has these values."""
         return all(self[column] == value for column, value in where.items())
 
-    @property
-    def num_seeds(self) -> int:
-        return len({row.get("seed") for row in self.rows})
-
 
 def make_cells(rows: Iterable[Row], columns: Sequence[str]) -> tuple[Cell, ...]:
     """Group rows that agree in `columns`, in the order of the first of each."""
@@ -231,7 +227,8 @@ def cell_rows(panel: CellPanel, quantities: Sequence[Quantity]) -> list[dict[str
     """Return a row for each cell: the columns of its first run, and the quantities."""
     rows = []
     for cell in panel.cells:
-        row: dict[str, Any] = {**cell.rows[0], "panel": panel.label, "seeds": cell.num_seeds}
+        row: dict[str, Any] = {**cell.rows[0], "panel": panel.label}
+        row["seeds"] = len({run.get("seed") for run in cell.rows})
         row |= {"_cell": cell, "_runs": [r["run"] for r in cell.rows]}
         for quantity in quantities:
             row |= quantity(row, cell, panel)

@@ -23,7 +23,6 @@ from phalanx.report.format import (
     span,
 )
 from phalanx.report.statistics import (
-    Interval,
     mean_interval,
     non_inferiority,
     not_told_apart,
@@ -34,11 +33,6 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 Facts = Callable[[Cell], Sequence[str]]
 
 
-def confidence(interval: Interval) -> str:
-    """Return (95 % CI 1.68–2.17): together with the other comparisons of its claim."""
-    return f"(95 % CI {span(interval)})"
-
-
 def compared(
     measure: Measure,
     own: Cell,
@@ -47,7 +41,10 @@ def compared(
     comparisons: int = 1,
     units: str = "epochs",
 ) -> Told:
-    """Return a comparison of the speeds of two cells. words: for the one and the other."""
+    """Return a comparison of the speeds of two cells. words: for the one and the other.
+
+    Its interval is one together with the other comparisons of its claim.
+    """
     (subject, against), interval = words, measure.ratio(own, other, comparisons)
     if interval is None:
         return Told(f"{subject} and {against}: too few {units} to compare", verdict="unclear")
@@ -58,7 +55,7 @@ def compared(
         return Told(text, verdict=verdict, interval=interval)
     shown, how = (interval, "faster") if verdict == "higher" else (interval.inverse, "slower")
     factor = f"{shown.estimate:.2f}{TIMES} {how} than {against}"
-    text = f"{subject}: {factor} {confidence(shown)}"
+    text = f"{subject}: {factor} (95 % CI {span(shown)})"
     return Told(text, verdict=verdict, interval=interval)
 
 

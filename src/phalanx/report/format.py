@@ -14,11 +14,7 @@ UNKNOWN = "\N{EN DASH}"
 
 def seconds(value: float) -> str:
     """A time with three significant digits: 0.714 s, 12.4 s, 1,204 s."""
-    if value >= 100:
-        return f"{value:,.0f} s"
-    if value >= 10:
-        return f"{value:.1f} s"
-    return f"{value:.2f} s" if value >= 1 else f"{value:#.3g} s"
+    return f"{three_digits(value)} s" if value >= 1 else f"{value:#.3g} s"
 
 
 def fixed(value_s: float) -> str:
@@ -50,14 +46,17 @@ def two_decimals(share: float) -> str:
 
 def signed_percent(difference: float) -> str:
     """A relative difference with its sign: +3.1 %."""
-    text = f"{difference * 100:+.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", MINUS)
+    return f"{_signed(difference * 100, 1)} %"
 
 
 def points(difference: float) -> str:
     """A difference of two shares in percentage points, with its sign: +0.05."""
-    text = f"{difference * 100:+.2f}"
-    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", MINUS)
+    return _signed(difference * 100, 2)
+
+
+def _signed(value: float, decimals: int) -> str:
+    text = f"{value:+.{decimals}f}"
+    return text.replace("-", MINUS) if float(text) else text[1:]
 
 
 def span(interval: Interval) -> str:
@@ -108,10 +107,7 @@ def capitals(label: str) -> str:
 
 def microseconds(value_s: float) -> str:
     """A time for a column of microseconds, with three digits or more: 0.87, 10.6, 1,204."""
-    value = value_s * 1e6
-    if value < 10:
-        return f"{value:.2f}"
-    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+    return three_digits(value_s * 1e6)
 
 
 def duration(value_s: float) -> str:

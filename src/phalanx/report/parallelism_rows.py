@@ -21,7 +21,7 @@ from phalanx.report.claims import agreement, changed
 from phalanx.report.format import UNKNOWN, amount, percent, signed_percent
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.rank_measures import RankMeasure, step_times
-from phalanx.report.schemes import communicates_within, makes_the_same_update, scheme_phrase
+from phalanx.report.schemes import makes_the_same_update, scheme_phrase
 from phalanx.report.training import measures_of
 from phalanx.report.training_page import ACCURACY, LOSS
 from phalanx.report.values import Told, View
@@ -245,13 +245,13 @@ def is_scheme(row: Row) -> bool:
 
 
 def scheme_columns(row: Row) -> dict[str, Any]:
-    """Return the words for a scheme, and what it waited where that can be told."""
+    """Return the words for a scheme, and what it waited where that is timed as such."""
     scheme, ranks = row["strategy"], row["ranks"]
     return {
         "label": f"{scheme}, {ranks} ranks" if ranks > 1 else scheme,
         "scheme": scheme_phrase(scheme),
         "bar": f"{scheme} ({ranks})",
-        "waiting": None if communicates_within(scheme) else row["communication"],
+        "waiting": row["communication"],
     }
 
 

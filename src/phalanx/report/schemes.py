@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 
 from phalanx.records.configuration import deciding_options
 from phalanx.records.schema import Run, Setting
-from phalanx.records.waiting import communicates_within_passes
 
 PHRASES = {
     "sequential": "the sequential program",
@@ -102,15 +101,6 @@ def makes_the_same_update(scheme: str) -> bool:
     strategy of a program's own may not."""
     is_ours = scheme == "sequential" or group_of(scheme) is not None
     return is_ours and not scheme.startswith(DRIFTING)
-
-
-def communicates_within(scheme: str) -> bool:
-    """Return whether most communication lies within the forward and backward passes.
-
-    It is timed as these passes.
-    """
-    words = scheme.split()
-    return communicates_within_passes(words[0], words[1] if len(words) > 1 else 0)
 
 
 def _of_its_axes(setting: Setting) -> list[str]:

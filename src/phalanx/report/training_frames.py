@@ -247,15 +247,11 @@ SPEED_UP: RowColumn = Column("speed-up", with_ends("speed_up"))
 EFFICIENCY: RowColumn = Column("efficiency", "efficiency", one_decimal)
 ACCURACY: RowColumn = Column("accuracy", "accuracy", two_decimals)
 SPLIT = (STRATEGY, RANKS, THREADS, BATCH)
+MEDIAN_EPOCH: RowColumn = Column("epoch (s)", lambda row: row["_measure"].epoch_s, fixed)
 PROCESSOR: tuple[RowColumn, ...] = (
     Column("user (s)", "user_s", fixed),
     Column("system (s)", "system_s", fixed),
 )
-
-
-def _by_batch(row: Row) -> int:
-    batch: int = row["batch_size"]
-    return batch
 
 
 BASELINES = TableSpec(
@@ -263,7 +259,7 @@ BASELINES = TableSpec(
     note="One process, no communication. One thread is the T(1) of every speed-up.",
     columns=(MODEL, BATCH, THREADS, EPOCH, RATE, SPEED_UP, EFFICIENCY, ACCURACY),
     where=lambda row: row["strategy"] == "sequential",
-    order=_by_batch,
+    order=lambda row: row["batch_size"],
 )
 CONFIGURATIONS = TableSpec(
     title="Configurations",
@@ -275,14 +271,8 @@ CONFIGURATIONS = TableSpec(
         *(EFFICIENCY, Column("comm.", "communication", one_decimal), ACCURACY),
         Column("over seeds", over_seeds),
     ),
-    order=_by_batch,
+    order=lambda row: row["batch_size"],
 )
-
-
-def _median_epoch(row: Row) -> float | None:
-    measure = row["_measure"]
-    value: float | None = measure.epoch_s
-    return value
 
 
 def _status(row: Row) -> str:
@@ -300,7 +290,7 @@ RUNS = TableSpec(
         words("status", lambda row: f"{MARKS[row['status']]} {_status(row)}"),
         *(*SPLIT, NODES),
         Column("seed", "seed"),
-        Column("epoch (s)", _median_epoch, fixed),
+        MEDIAN_EPOCH,
         *PROCESSOR,
         RATE,
         Column("comm.", "communication", one_decimal),
@@ -325,7 +315,7 @@ SHORT_RUNS = TableSpec(
         Column("batch", "batch", short="batch", only="varied"),
         Column("nodes", "nodes", short="nodes", only="varied"),
         Column("seed", "seed", short="seed", only="varied"),
-        Column("epoch s", _median_epoch, fixed, short="epoch s"),
+        replace(MEDIAN_EPOCH, short="epoch s"),
         Column("samples/s", "rate", grouped, short="samples/s"),
         Column("speed-up", "speed_up", "{:.2f}".format, short="speed-up"),
         Column("comm %", "communication", one_decimal, short="comm %"),

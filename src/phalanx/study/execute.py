@@ -27,7 +27,7 @@ from phalanx.records.files import (
     read_study,
     write_record,
 )
-from phalanx.records.schema import JobRecord, Probe, Run, Study
+from phalanx.records.schema import JobRecord, Outcome, Probe, Run, Study
 from phalanx.report.folder import read_folder
 from phalanx.study.planned import PlannedRun
 
@@ -168,11 +168,15 @@ def _check_same(
         )
 
 
-def is_done(folder: Path, kind: type[JobRecord]) -> bool:
+def is_done(
+    folder: Path, kind: type[JobRecord], also: Callable[[Outcome], bool] = lambda _: False
+) -> bool:
+    """also: whether another outcome than completion is a result."""
     try:
-        return read_record(folder, kind).outcome.status == "completed"
+        outcome = read_record(folder, kind).outcome
     except ValueError:
         return False
+    return outcome.status == "completed" or also(outcome)
 
 
 def execute(
@@ -189,11 +193,11 @@ def execute(
     todo = [run for run in planned if not is_there(folder / run.name, run.record)]
     if len(todo) < len(planned):
         console.print(f"{len(planned) - len(todo)} of {len(planned)} runs are there already")
-    failed = 0
+    failed, width = 0, max((len(run.name) for run in todo), default=0)
     began = time.monotonic()
     before = probe(usable_cores())
     for number, run in enumerate(todo, 1):
-        label = f"[{number:{len(str(len(todo)))}}/{len(todo)}] {run.name:{_width(todo)}}"
+        label = f"[{number:{len(str(len(todo)))}}/{len(todo)}] {run.name:{width}}"
         try:
             set_aside(folder / run.name)
             run.make(folder / run.name, study=folder.name, console=console, label=label)
@@ -218,10 +222,6 @@ def set_aside(target: Path) -> None:
     attempts.mkdir(exist_ok=True)
     number = sum(1 for _ in attempts.glob(f"{target.name}.*")) + 1
     target.rename(attempts / f"{target.name}.{number}")
-
-
-def _width(runs: Sequence[PlannedRun]) -> int:
-    return max(len(run.name) for run in runs)
 
 
 def _record_result(folder: Path, kind: type[JobRecord], probes: list[Probe]) -> str:

@@ -77,11 +77,6 @@ def _warms_up(setting: Setting) -> bool:
     return float(setting.options.get("warmup_epochs", 0.0)) > 0
 
 
-def by_batch(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Order by increasing batch, then as planned."""
-    return sorted(rows, key=lambda row: int(row["batch_size"]))
-
-
 def recipe_at_the_smallest(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     """Return the same remedy at the smallest batch, else the base recipe where its optimizer is
     the same."""
@@ -398,7 +393,8 @@ LARGE_BATCH = Page(
         of_run,
         counts=lambda row: row.get("has_result", False),
         panel="training",
-        finish=by_batch,
+        # By increasing batch, then as planned.
+        finish=lambda rows: sorted(rows, key=lambda row: int(row["batch_size"])),
     ),
     cell=("remedy", "batch_size"),
     baseline=recipe_at_the_smallest,
