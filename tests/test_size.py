@@ -12,9 +12,9 @@ MODULES = {
     ".".join(("phalanx", *path.relative_to(SOURCE).with_suffix("").parts)): path
     for path in sorted(SOURCE.rglob("*.py"))
 }
-MOST_LINES = 81_700
-"""Of Python. It falls, and rises only by what is new: 2,000 for collectives, checkpoints and
-records of a thousand ranks, and peers of `bench collectives`. 55,000 is where it goes."""
+MOST_LINES = 79_400
+"""Of Python. It falls, and rises only by what is new. 55,000 is where it was to go; see
+docs/log.md for what was found on the way."""
 LONGEST_FILE = 600
 """An idea is whole in a file of this length; what is longer holds two."""
 

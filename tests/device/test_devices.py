@@ -47,7 +47,7 @@ def by_aware_mpi(monkeypatch: pytest.MonkeyPatch, aware: Path) -> None:
 
 
 def is_done(ranks: Ranks, count: int, program: Path, *words: str) -> bool:
-    if EMULATED in words:
+    if EMULATED in words or "mixed" in words:
         emulated.build()  # here, not by every rank
     return done(ranks.mpi(count, program, *words, timeout_s=500), count)
 
@@ -89,6 +89,28 @@ def test_programs_train_as_one_process(
 ) -> None:
     monkeypatch.setenv("EMULATED_LAG_US", "50")
     assert is_done(new_ranks, count, programs("start.py"), device)
+
+
+@is_emulated
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("collectives.py", ("1", "few")),
+        ("torch_engines.py", ("ddp", "ddp_of_views", "ddp_accumulates", "torch_fp16")),
+    ],
+)
+def test_ranks_have_devices_of_several_kinds(
+    new_ranks: Ranks, programs: Programs, program: str, words: tuple[str, ...]
+) -> None:
+    """The CPU, and those of two vendors."""
+    assert is_done(new_ranks, 4, programs(program), "mixed", *words)
+
+
+@is_emulated
+@pytest.mark.usefixtures("by_aware_mpi")
+def test_devices_of_several_kinds_beside_an_aware_mpi(new_ranks: Ranks, programs: Programs) -> None:
+    """The ranks waited for each other: each went by the way of its own device."""
+    assert is_done(new_ranks, 4, programs("collectives.py"), "mixed", "1", "few")
 
 
 @is_emulated

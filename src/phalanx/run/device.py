@@ -26,19 +26,23 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "cpu" or (name == "auto" and accelerator is None):
         return CPU
+    try:
+        asked = accelerator if name == "auto" else torch.device(name)
+    except RuntimeError:
+        why = "is none of cpu, cuda, auto and other accelerators that PyTorch knows"
+        raise UserError(f"device={name!r} {why}") from None
+    assert asked is not None, "cpu, where there is none"
     number = 0 if accelerator is None else torch.accelerator.device_count()
-    seen = "no GPU" if accelerator is None else f"{accelerator.type}:0 to {number - 1}"
-    kind, _, index = name.partition(":")
-    is_seen = accelerator is not None and kind in ("auto", accelerator.type)
-    if not is_seen or not (name == kind or (index.isdecimal() and int(index) < number)):
+    is_kind = accelerator is not None and asked.type == accelerator.type
+    if not is_kind or (asked.index or 0) >= number:
+        seen = f"{number} of {accelerator}" if accelerator is not None else "no GPU"
         raise UserError(
             f'device="{name}", and PyTorch sees {seen} here: take device="auto", or install a '
             "build of PyTorch for it"
         )
-    assert accelerator is not None, "it is seen"
-    device = torch.device(accelerator.type, int(index) if index else local_rank % number)
-    torch.accelerator.set_device_index(device.index)
-    return device
+    index = local_rank % number if asked.index is None else asked.index
+    torch.accelerator.set_device_index(index)
+    return torch.device(asked.type, index)
 
 
 def check_on_cpu(model: nn.Module) -> None:
@@ -76,10 +80,13 @@ def copy_to(device: torch.device, data: Any) -> Any:
     """Return nested data with its tensors on the device. The copy goes through pinned memory, and
     the program goes on meanwhile."""
 
+    accelerator = torch.accelerator.current_accelerator()
+    is_pinned = accelerator is not None and device.type == accelerator.type
+
     def copy(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if device != CPU and value.is_cpu:
+        if is_pinned and value.is_cpu:
             value = value.pin_memory()
         return value.to(device, non_blocking=True)
 

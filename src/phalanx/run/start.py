@@ -139,7 +139,8 @@ def start(
     run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
         PHALANX_RUN_DIR, or none are written.
     records: what is recorded beside the usual, and who is told of metrics.
-    device: of model and data; auto: the GPU of the rank's number on its node, where there is one.
+    device: of model and data: cpu, or an accelerator of PyTorch, such as cuda or xpu:1; auto: that
+        of the rank's number on its node, where there is one.
     loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
     timeout_s: longest wait for a peer.
 

@@ -12,6 +12,9 @@ from tests.device.emulated import use
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import phalanx
+from phalanx.run.device import choose_device
+
 os.environ |= {"EMULATED_QUARANTINE": "8", "EMULATED_LAG_US": "5000"}
 DEVICE = use(sys.argv[1])
 FIRST = torch.device(DEVICE.type, 0)
@@ -137,8 +140,29 @@ def check_devices() -> None:
         raise AssertionError("more memory than there is")
 
 
+def check_names() -> None:
+    """A rank gets the device that is named, or that of its number on the node."""
+    kind = DEVICE.type
+    found = [str(choose_device(name, 3)) for name in ("auto", kind, f"{kind}:0", "cpu")]
+    assert found == [f"{kind}:1", f"{kind}:1", f"{kind}:0", "cpu"], found
+    for name, text in ((f"{kind}:2", "PyTorch sees 2 of"), ("cuda", "sees 2"), ("gpu", "none of")):
+        try:
+            choose_device(name, 0)
+        except phalanx.UserError as error:
+            assert text in str(error)
+        else:
+            raise AssertionError(name)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for check in (check_memory, check_lag, check_streams, check_training, check_devices):
+    for check in (
+        check_memory,
+        check_lag,
+        check_streams,
+        check_training,
+        check_devices,
+        check_names,
+    ):
         check()
     print("it lies in wait")
