@@ -11,6 +11,7 @@ from phalanx.doctor.machine import (
     judge_disk,
     judge_files,
     judge_leftovers,
+    judge_reads,
     judge_shared_memory,
 )
 
@@ -65,6 +66,14 @@ def test_disk(free_mib, status):
 def test_the_folder_of_runs_need_not_exist(tmp_path):
     (found,) = check_disk(tmp_path / "new" / "runs")
     assert "free for" in found.detail
+
+
+def test_reads_of_peers() -> None:
+    assert judge_reads(0).status == "ok"
+    forbidden = judge_reads(1)
+    assert forbidden.status == "warning"
+    assert "ptrace_scope is 1" in forbidden.detail
+    assert forbidden.mend is not None and forbidden.mend.startswith("sysctl")
 
 
 def test_open_files_are_compared_with_the_ranks():

@@ -11,6 +11,7 @@ from phalanx.doctor.machine import (
     check_disk,
     check_files,
     check_leftovers,
+    check_reads,
     check_shared_memory,
 )
 from phalanx.doctor.mpi import PROBE_TIMEOUT_S, check_mpi
@@ -45,6 +46,7 @@ def all_checks(
         *([] if is_launched else [mpi]),
         Check(name="cores", run=lambda: check_cores(ranks)),
         Check(name="shared memory", run=lambda: check_shared_memory(ranks)),
+        Check(name="memory of peers", run=check_reads),
         Check(name="open files", run=lambda: check_files(ranks)),
         Check(name="leftovers", run=check_leftovers),
         Check(name="data", run=lambda: check_data(data_root)),

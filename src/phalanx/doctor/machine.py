@@ -14,6 +14,7 @@ from phalanx.jobs.node_copies import abandoned_folders
 from phalanx.jobs.open_files import SPARE_FILES, file_limit, files_needed
 
 MIB = 1 << 20
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 # Open MPI takes 16 MiB a rank, gradients and their copies the rest. Docker grants 64 MiB.
 _SEGMENT_BYTES = 16 * MIB
 _GRADIENT_BYTES = 64 * MIB
@@ -77,6 +78,23 @@ def judge_files(ranks: int, soft: int, hard: int) -> Finding:
     detail += f", {_count(ranks, 'rank')} on nodes of their own need up to {all_peers}"
     judge = problem if hard < few else warning
     return judge("open files", detail, f"ulimit -n {all_peers}, as root or in limits.conf")
+
+
+def check_reads() -> list[Finding]:
+    """Read what Yama allows, a part of the kernel that many distributions switch on."""
+    try:
+        scope = int(YAMA.read_text())
+    except (OSError, ValueError):
+        return []
+    return [judge_reads(scope)]
+
+
+def judge_reads(ptrace_scope: int) -> Finding:
+    if ptrace_scope == 0:
+        return ok("memory of peers", "ranks may read each other's")
+    detail = f"{YAMA} is {ptrace_scope}: ranks may not read each other's; sums of 1 MB and more "
+    detail += "take up to four times as long where their cores share no cache"
+    return warning("memory of peers", detail, "sysctl kernel.yama.ptrace_scope=0, as root")
 
 
 def check_leftovers() -> list[Finding]:
