@@ -76,8 +76,9 @@ def send_files(ranks: BroadcastingRanks, files: Mapping[str, Path], into: Path |
             the folder.
     """
     faults, sizes = list[str](), dict[str, int]()
-    with _noting(ranks, faults):
-        sizes = {name: path.stat().st_size for name, path in files.items()}
+    if ranks.rank == 0:  # others may not see its files
+        with _noting(ranks, faults):
+            sizes = {name: path.stat().st_size for name, path in files.items()}
     _raise_noted(ranks, faults)
     sizes = json.loads(ranks.share(json.dumps(sizes)))
     paths = {name: relative_path(name) for name in sizes}

@@ -62,7 +62,9 @@ def main(folder: Path) -> None:
     for name, path in files.items() if world.rank == 0 else ():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content(name))
-    with local_copies(ranks, files, is_wanted=world.rank > 0) as copied:
+    # As on nodes that do not share the folder: nobody but rank 0 looks at its files.
+    seen = files if world.rank == 0 else {name: apart / "elsewhere" / name for name in SIZES}
+    with local_copies(ranks, seen, is_wanted=world.rank > 0) as copied:
         assert (copied is None) == (world.rank == 0)
         if copied is not None:
             time.sleep(0.3 * (world.rank - 1))  # the writer is done before the other begins
