@@ -31,6 +31,7 @@ on_devices = pytest.mark.parametrize(
         *(pytest.param("cpu", count, marks=long) for count in (2, 3)),
     ],
 )
+FIRST_CHECKS = ("sgd", "zero_clips", "loader", "bad_gradients", "checkpoints", "gather", "refused")
 FAULTS = runpy.run_path(str(Path(__file__).parent / "programs" / "mutations.py"), run_name="faults")
 
 
@@ -88,7 +89,8 @@ def test_programs_train_as_one_process(
     new_ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMULATED_LAG_US", "50")
-    assert is_done(new_ranks, count, programs("start.py"), device)
+    names = FIRST_CHECKS if (device, count) == (EMULATED, 2) else ()  # more ranks make all
+    assert is_done(new_ranks, count, programs("start.py"), device, *names)
 
 
 @is_emulated

@@ -4,7 +4,8 @@
 and device "NAME". What it holds against a program is in runtime.h; it is set by the environment:
 
     EMULATED_DEVICES=2        devices of a process
-    EMULATED_LAG_US=300       that a task of a stream waits first: half of it to all
+    EMULATED_LAG_US=300       that an operator waits first, half of it to all; four times for a
+                              copy from the host
     EMULATED_SEED=0           of these waits
     EMULATED_QUARANTINE=256   frees before freed memory is handed out again
     EMULATED_MEMORY_MB=4096   of a device

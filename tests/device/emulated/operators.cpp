@@ -325,7 +325,8 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool is
   const auto to = is_ours(target) ? in_place(target) : target;
   if (is_async && is_pinned) {
     if (is_ours(source)) poison(to);
-    stream->enqueue([from, to] { to.copy_(from); });  // which keeps the host's memory alive
+    // Which keeps the host's memory alive.
+    stream->enqueue([from, to] { to.copy_(from); }, is_ours(target) ? FROM_HOST : 1);
   } else {
     stream->enqueue([from, to] { to.copy_(from); });
     stream->synchronize();

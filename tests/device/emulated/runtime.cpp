@@ -114,10 +114,10 @@ Stream::Stream(int device, int id, int priority) : device(device), id(id), prior
   std::thread(&Stream::work, this).detach();
 }
 
-void Stream::enqueue(Task task, bool is_prompt) {
+void Stream::enqueue(Task task, int factor) {
   check_device(device);
   std::lock_guard<std::mutex> lock(mutex_);
-  tasks_.emplace_back(std::move(task), is_prompt);
+  tasks_.emplace_back(std::move(task), factor);
   changed_.notify_all();
 }
 
@@ -126,10 +126,10 @@ void Stream::work() {
   for (;;) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return !tasks_.empty(); });
-    auto [task, is_prompt] = std::move(tasks_.front());
+    auto [task, factor] = std::move(tasks_.front());
     tasks_.pop_front();
     is_busy_ = true;
-    const auto lag_us = longest_us && !is_prompt ? longest_us / 2 + lags_() % longest_us / 2 : 0;
+    const auto lag_us = longest_us && factor ? factor * (longest_us / 2 + lags_() % longest_us / 2) : 0;
     lock.unlock();
     if (lag_us) std::this_thread::sleep_for(std::chrono::microseconds(lag_us));
     try {
@@ -147,12 +147,12 @@ void Stream::work() {
 
 std::shared_ptr<Moment> Stream::record() {
   auto moment = std::make_shared<Moment>();
-  enqueue([moment] { moment->finish(); }, true);
+  enqueue([moment] { moment->finish(); }, PROMPT);
   return moment;
 }
 
 void Stream::wait_for(std::shared_ptr<Moment> moment) {
-  enqueue([moment] { moment->wait(); }, true);
+  enqueue([moment] { moment->wait(); }, PROMPT);
 }
 
 void Stream::synchronize() {
@@ -215,7 +215,7 @@ void shut(Stream* stream, std::vector<Freed> blocks) {
       delete block;
     }
   };
-  stream->enqueue(task, true);
+  stream->enqueue(task, PROMPT);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ namespace emulated {
 
 using Task = std::function<void()>;
 using Clock = std::chrono::steady_clock;
+constexpr int PROMPT = 0, FROM_HOST = 4;
 
 // What a recorded event stands for: done once its stream has come so far.
 struct Moment {
@@ -45,8 +46,9 @@ struct Moment {
 class Stream {
  public:
   Stream(int device, int id, int priority);
-  // is_prompt: begun as soon as its turn comes, as what gives nobody the time to forget a wait.
-  void enqueue(Task task, bool is_prompt = false);
+  // factor: of its wait; 0 for what would give others time to come, and more for copies from the host,
+  // so that an operator that does not wait for one comes too early.
+  void enqueue(Task task, int factor = 1);
   std::shared_ptr<Moment> record();
   void wait_for(std::shared_ptr<Moment> moment);
   void synchronize();
@@ -57,7 +59,7 @@ class Stream {
   void work();
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::pair<Task, bool>> tasks_;
+  std::deque<std::pair<Task, int>> tasks_;
   bool is_busy_ = false;
   std::mt19937_64 lags_;
 };
