@@ -192,6 +192,9 @@ def test_samples_that_do_not_fit(tmp_path: Path) -> None:
         "different numbers of rows": {"inputs": good["inputs"], "targets": good["targets"][:2]},
         r"takes uint8 of \(1, 4, 4\), not int64": {**good, "inputs": good["inputs"].astype(int)},
         r"not int64 of \(1,\)": {**good, "targets": good["targets"][:, None]},
+        # Whose elements alone would pass, and be cut off: 2.7 was packed as 2.
+        "not object of": {**good, "targets": np.array([np.int64(1), 2.7, True], object)},
+        "not >i8 of": {**good, "targets": good["targets"].astype(">i8")},
     }
     with PackWriter(tmp_path / "p", fields=IMAGES) as writer:
         for message, wrong in cases.items():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import mmap
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,11 +91,11 @@ class OpenFile:
 
 
 class OpenShards(NamedTuple):
-    """The file of one number in all shards; they stay open as long as this object."""
+    """The file of one number in all shards that are open; they stay open as long as this object."""
 
     files: list[OpenFile]
     numbers: NDArray[np.int64]
-    """(shards, 3): descriptor, address of the mapping, bytes mapped."""
+    """(shards, 3): descriptor, address of the mapping, bytes mapped; -1: not open."""
 
 
 class OpenFiles:
@@ -104,8 +105,9 @@ class OpenFiles:
         self, path_of: Callable[[int, int], Path], mapped: Container[FileKey], *, limit: int
     ) -> None:
         """mapped: the files that are memory-mapped."""
+        self._path_of, self._mapped, self._limit = path_of, mapped, limit
         self._lock = threading.Lock()
-        self._open = lru_cache(limit)(lambda *key: OpenFile(path_of(*key), is_mapped=key in mapped))
+        self._files: OrderedDict[FileKey, OpenFile] = OrderedDict()
         self._shards: dict[int, OpenShards] = {}
 
     def get(self, keys: Iterable[FileKey]) -> list[OpenFile]:
@@ -114,27 +116,37 @@ class OpenFiles:
         Raises: OSError when one cannot be opened.
         """
         with self._lock:
-            return [self._open(*key) for key in keys]
+            files = [self._get(key) for key in keys]
+            while len(self._files) > self._limit:
+                (_, number), _ = self._files.popitem(last=False)
+                self._shards.pop(number, None)
+            return files
 
-    def of_shards(self, number: int, num_shards: int) -> OpenShards:
-        """Return the files of one number, for reading without further look-ups.
-
-        Raises: OSError when one cannot be opened.
-        """
+    def open_shards(self, number: int, num_shards: int) -> OpenShards:
+        """Return what is open of the files of one number, for reading without further look-ups."""
         found = self._shards.get(number)
         if found is None:
             with self._lock:
-                files = [self._open(shard, number) for shard in range(num_shards)]
-                numbers = np.array([file.numbers for file in files], np.int64)
-                found = self._shards[number] = OpenShards(files, numbers)
+                files = {shard: file for (shard, n), file in self._files.items() if n == number}
+                table = np.full((num_shards, 3), -1, np.int64)
+                table[[*files]] = np.array([file.numbers for file in files.values()]).reshape(-1, 3)
+                found = self._shards[number] = OpenShards([*files.values()], table)
         return found
 
     def close(self) -> None:
         """Close all files; a file in use is closed after its last user, and the next use opens it
         again at `path_of`."""
         with self._lock:
-            self._open.cache_clear()
+            self._files.clear()
             self._shards.clear()
+
+    def _get(self, key: FileKey) -> OpenFile:
+        file = self._files.get(key)
+        if file is None:
+            self._shards.pop(key[1], None)
+            file = self._files[key] = OpenFile(self._path_of(*key), is_mapped=key in self._mapped)
+        self._files.move_to_end(key)
+        return file
 
 
 def _mapped(descriptor: int) -> NDArray[np.uint8]:
@@ -243,10 +255,7 @@ class PartReader:
         module, size, index = compiled(), self._sizes[field], self._index
         if module is None or not size or not self._stay_open:
             return False
-        try:
-            opened = self._files.of_shards(1 + field, len(index.shards))
-        except OSError:
-            return False
+        opened = self._files.open_shards(1 + field, len(index.shards))
         dtype = self._rows.dtype
         assert dtype.fields is not None, "a checksum for each field"
         return bool(

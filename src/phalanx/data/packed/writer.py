@@ -216,20 +216,23 @@ def check_rows(fields: Sequence[Field], rows: Rows) -> int:
         raise ValueError(f"fields have different numbers of rows: {counts}")
     for field in fields:
         parts = rows[field.name]
-        are_alike = isinstance(parts, np.ndarray) and sample_bytes(field) is not None
-        for part in parts[:1] if are_alike else parts:
-            _check_part(field, part)
+        if isinstance(parts, np.ndarray) and sample_bytes(field) is not None:
+            _check_part(field, parts, parts.shape[1:])  # all alike
+        else:
+            for part in parts:
+                _check_part(field, part, np.shape(part))
     return next(iter(counts.values()))
 
 
-def _check_part(field: Field, array: NDArray[Any] | bytes) -> None:
+def _check_part(field: Field, array: NDArray[Any] | bytes, shape: tuple[int, ...]) -> None:
+    """shape: of a sample."""
     if isinstance(array, bytes):
         if field.encoding == "raw" or not array:
             raise ValueError(f"{field.name!r} takes an array of {field.dtype}, not bytes")
         return
     if field.encoding != "raw":
         raise ValueError(f"{field.name!r} takes the bytes of a {field.encoding}, not an array")
-    expected, shape = "any shape" if field.shape is None else tuple(field.shape), np.shape(array)
+    expected = "any shape" if field.shape is None else tuple(field.shape)
     if array.dtype != np.dtype(field.dtype) or (field.shape is not None and shape != expected):
         raise ValueError(
             f"{field.name!r} takes {field.dtype} of {expected}, not {array.dtype} of {shape}"
