@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.packed.pack import Pack
+from phalanx.data.packing import tfrecord_files
 from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.origin import Origin, OriginOptions
 from phalanx.data.packing.run import PackingOptions, pack
@@ -155,6 +156,19 @@ def test_tfrecord(tmp_path: Path) -> None:
         assert rows["ids"].tolist() == [[1, 300, -1, 2**40], [2, 2, 2, 2]]
         assert rows["id"].tolist() == [-7, 8]
         assert rows["targets"].dtype == np.float32
+
+
+def test_tfrecords_without_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Good records were called damaged: the error says which package is missing."""
+    pytest.importorskip("google_crc32c")
+    (tmp_path / "t.tfrecord").write_bytes(RECORDS)
+    monkeypatch.setattr(tfrecord_files, "example_type", missing_protobuf)
+    with pytest.raises(ModuleNotFoundError, match="protobuf"):
+        find_origin(str(tmp_path / "t.tfrecord"), OriginOptions(target="id"))
+
+
+def missing_protobuf() -> None:
+    raise ModuleNotFoundError("No module named 'google.protobuf'", name="google.protobuf")
 
 
 @pytest.mark.parametrize(

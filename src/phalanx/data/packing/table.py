@@ -206,7 +206,7 @@ def reading(what: str) -> Iterator[None]:
     files they raise what comes."""
     try:
         yield
-    except UserError:
+    except (UserError, ModuleNotFoundError):  # the latter says what to install
         raise
     except Exception as error:
         raise UserError(f"{what}: {str(error)[:200]}") from error
