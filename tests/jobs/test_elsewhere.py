@@ -1,12 +1,20 @@
 """Nodes of a job that are asked at once: time-outs that many good nodes keep."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from phalanx.jobs import elsewhere
 from phalanx.jobs.allocation import Allocation, Node
-from phalanx.jobs.elsewhere import ANSWER_S, LOGIN_S, end_elsewhere, num_waves, patience
+from phalanx.jobs.elsewhere import (
+    ANSWER_S,
+    LOGIN_S,
+    end_elsewhere,
+    num_waves,
+    patience,
+    run_on_each,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +27,23 @@ def test_a_node_gets_time_for_those_that_are_asked_at_once(
     assert num_waves(num_nodes) == waves
     assert patience(ANSWER_S, num_nodes) == answer_s
     assert patience(LOGIN_S, num_nodes) == login_s
+
+
+def test_ctrl_c_begins_no_later_wave(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(name: str, *_: object) -> str:
+        asked.append(name)
+        time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(elsewhere, "_run_on", ask)
+    nodes = Allocation(
+        nodes=tuple(Node(name=f"192.0.2.{n}", slots=1) for n in range(256)), source="--hosts"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_on_each(nodes, elsewhere.__file__, [])
+    assert len(asked) < 200
 
 
 def test_good_nodes_that_begin_one_after_the_other_are_not_silent(

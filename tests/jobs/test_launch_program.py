@@ -30,6 +30,20 @@ def launch(*, has_launcher: bool = True, silent_s: float = 40.0) -> Launch:
     return Launch(words=[], ranks=1, threads=1, mpi=mpi, silent_s=silent_s)
 
 
+def test_the_nodes_of_a_job_are_those_of_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch system takes the file away at the end: what a failed job had left on other nodes was
+    not ended then."""
+    file = tmp_path / "nodes"
+    file.write_text("192.0.2.1\n192.0.2.2\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(file))
+    job = launch()
+    assert job.nodes.has_others
+    file.unlink()
+    assert job.nodes.has_others
+
+
 class Clock:
     """Time that passes in sleep alone."""
 

@@ -61,14 +61,19 @@ def run_on_each(
     printed, failed = dict[str, str](), dict[str, str]()
     source = Path(program).read_text()
     with ThreadPoolExecutor(MAX_NODES_AT_ONCE) as threads:
-        for name, answer in [
-            (name, threads.submit(_run_on, name, source, words, environ, len(names), timeout_s))
+        answers = {
+            name: threads.submit(_run_on, name, source, words, environ, len(names), timeout_s)
             for name in names
-        ]:
-            try:
-                printed[name] = answer.result()
-            except NoAnswerError as error:
-                failed[name] = str(error)
+        }
+        try:
+            for name, answer in answers.items():
+                try:
+                    printed[name] = answer.result()
+                except NoAnswerError as error:
+                    failed[name] = str(error)
+        except BaseException:  # such as Ctrl-C: later waves are not begun
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
     return printed, failed
 
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from phalanx.errors import JobLostError, UserError, print_note
@@ -110,9 +111,10 @@ class Launch:
         """Number of ranks, those that wait included."""
         return self.ranks + self.spares
 
-    @property
+    @cached_property
     def nodes(self) -> Allocation:
-        """Nodes of the ranks."""
+        """Nodes of the ranks, as they were at its start: files that name them may be gone at its
+        end."""
         return THIS_MACHINE if self.mpi is None else allocation(os.environ)
 
     def run(self, folder: Path) -> list[int]:
