@@ -132,6 +132,9 @@ def test_a_rank_that_has_gone(pair: Pair) -> None:
     assert second.Isend(bytes(9), 0, 0).Test()  # to nobody
     with pytest.raises(PeerFailedError):
         wait(second.Irecv(memory, 0, 0))
+    assert second.Improbe() is None  # others may come
+    with pytest.raises(PeerFailedError, match="rank 0 failed: its process is gone"):
+        second.Improbe(0, 5)
 
 
 def test_a_rank_sends_to_itself(pair: Pair) -> None:

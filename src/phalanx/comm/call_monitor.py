@@ -120,9 +120,10 @@ class CallMonitor:
         """Execute a collective that sends no messages, and count it, where traffic is counted."""
         began = time.perf_counter()
         ranks.run(collective, timeout_s)
+        elapsed_s = time.perf_counter() - began
         if self.traffic is not None:
             self.traffic.add(scheme_traffic(collective, ranks.rank, ranks.size))
-            self.traffic.add_time(time.perf_counter() - began, is_network=False)
+            self.traffic.add_time(elapsed_s, is_network=False)
 
     def count_of_library(self, collective: Collective) -> None:
         """Count a collective of the MPI library by a formula: it does not say what it sent, where

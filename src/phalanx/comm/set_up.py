@@ -74,7 +74,11 @@ class SetupCommunicator:
 
     def _send(self, text: bytes, peers: Iterable[int]) -> None:
         places = [self._members[peer] for peer in peers]
-        for request in [self._communicator.Isend(text, place, self._tag) for place in places]:
+        requests = [self._communicator.Isend(text, place, self._tag) for place in places]
+        if (bell := self._detector.bell) is not None:
+            for place in places:
+                bell.ring(place)  # it may sleep
+        for request in requests:
             await_request(self._detector, request, text, timeout_s=self.timeout_s)
 
     def _receive(self, peer: int) -> bytes:
@@ -103,7 +107,7 @@ def _unpack(text: bytes) -> Any:
 def await_request(
     detector: FailureDetector, request: Any, *memory: object, timeout_s: float | None = None
 ) -> None:
-    """Wait for a collective of MPI. memory: that it uses, which it gets for good when this fails.
+    """Wait for a request of MPI. memory: that it uses, which it gets for good when this fails.
 
     Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError.
     """

@@ -6,7 +6,7 @@ The truth is made by every rank for itself, from the values that each rank must 
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -133,7 +133,7 @@ def in_node_order(terms: list[Buffer], op: ReduceOp, divisor: float) -> Buffer:
 def check_reduce_scatter(group: Group, cases: Cases = CASES, bases: Counts = (0, 5, 3000)) -> None:
     has_lanes = group.name == "network" and group.size == 4
     for (dtype, op, divisor), base in itertools.product(cases, bases):
-        counts = [base + (rank % 2) * 3 for rank in range(group.size)]
+        counts = [base + rank * 7 for rank in range(group.size)]
         given = [
             [values([rank, part], counts[part], dtype) for part in range(group.size)]
             for rank in range(group.size)
@@ -167,7 +167,8 @@ def check_movement(
         group.all_gather(outputs, outputs[rank])
         assert all(map(same, outputs, truth)), f"all_gather in place {dtype.name}"
         check_one_to_all(group, dtype, truth)
-        check_all_to_all(group, dtype, count)
+        check_all_to_all(group, dtype, lambda source, dest, n=count: n and n * (source + dest) % 7)
+        check_all_to_all(group, dtype, lambda source, dest, n=count: (n + source) * (dest % 2))
 
 
 def check_one_to_all(group: Group, dtype: DType, truth: list[Buffer]) -> None:
@@ -181,10 +182,8 @@ def check_one_to_all(group: Group, dtype: DType, truth: list[Buffer]) -> None:
         assert same(output, truth[group.rank]), f"scatter {dtype.name}"
 
 
-def check_all_to_all(group: Group, dtype: DType, count: int) -> None:
-    def counted(source: int, dest: int) -> int:
-        return count * (source + dest) % 7 if count > 1 else count
-
+def check_all_to_all(group: Group, dtype: DType, counted: Callable[[int, int], int]) -> None:
+    """counted: elements from one rank to another."""
     rank, everyone = group.rank, range(group.size)
     parts = [values([rank, dest], counted(rank, dest), dtype) for dest in everyone]
     truth = [values([source, rank], counted(source, rank), dtype) for source in everyone]

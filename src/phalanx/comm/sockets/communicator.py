@@ -11,7 +11,7 @@ from typing import Any
 
 from phalanx.comm.sockets.inbox import ANY, Arrival
 from phalanx.comm.sockets.mesh import Sending, SocketMesh
-from phalanx.comm.sockets.requests import ReceiveRequest, Status
+from phalanx.comm.sockets.requests import DeadPeerError, ReceiveRequest, Status
 
 _MAX_TAG = 2**31 - 1
 
@@ -95,8 +95,12 @@ class SocketCommunicator:
         self, source: int = ANY, tag: int = ANY, status: Status | None = None
     ) -> Arrival | None:
         self._mesh.progress()
+        place = self._in_world(source)
         with self._mesh.guard:
-            arrival = self._mesh.inbox.take(self._context, self._in_world(source), tag)
+            arrival = self._mesh.inbox.take(self._context, place, tag)
+            is_dead = arrival is None and place != ANY and self._mesh.inbox.is_dead(place)
+        if is_dead:
+            raise DeadPeerError(f"rank {place} failed: its process is gone")
         if arrival is None:
             return None
         if status is not None:
