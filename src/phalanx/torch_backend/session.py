@@ -95,7 +95,7 @@ class Session:
 
 
 def _have_one_kind(ranks: Group) -> bool:
-    """Return whether the devices of all ranks are of one kind, and none is without. Collective."""
+    """Return whether all ranks have devices of one kind, or none. Collective."""
     kind = zlib.crc32(device_types()[-1].encode())
     largest = np.array([kind, -kind])
     ranks.all_reduce(Buffer.of(largest), ReduceOp.MAX)

@@ -174,6 +174,8 @@ class TorchCall:
         elements (of the inputs, and of the outputs). is_inline: see `submit`.
         """
         engine, tensor = self._context.engine, (inputs or outputs)[0]
+        if any(each.device != tensor.device for each in (*inputs, *outputs)):
+            raise ValueError(f"{self.label}: tensors on several devices")
         op, divisor, factor = None, 1.0, None
         if kind in REDUCTIONS:
             reduction = self.reduction(tensor)
