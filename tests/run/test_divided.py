@@ -58,7 +58,12 @@ def test_parameters_losses_and_scores_are_those_of_one_process(
 def test_a_pipeline_alone_cuts_its_micro_batches(name: str, mesh: str | None, stages: int) -> None:
     """A mesh that names one stage lost its micro_batches=."""
     choose = partial(choose_strategy, name, {} if mesh is None else {"mesh": mesh})
-    further = {"num_optimizers": 1, "clips": False, "is_on_gpu": False, "is_bitwise": False}
+    further = {
+        "num_optimizers": 1,
+        "clips": False,
+        "device": torch.device("cpu"),
+        "is_bitwise": False,
+    }
     assert choose(num_ranks=4, **further).mesh.pp == stages
     if mesh is None:
         assert choose(num_ranks=1, **further).mesh.pp == 1

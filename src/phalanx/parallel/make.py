@@ -179,12 +179,13 @@ def make_gloo(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:
     return TorchReplicas(group, backend="gloo", step_options=step)
 
 
-def make_on_gpus(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:
+def make_on_gpus(ranks: JobRanks, device: torch.device, *, step: StepOptions) -> TorchReplicas:
     """Return replicas whose gradients NCCL sums where each rank has a GPU of its own, else backend
-    mpi. Raises: UserError as `JobRanks.join`."""
+    mpi. device: of this rank. Raises: UserError as `JobRanks.join`."""
     world = ranks.join()
-    has_own = world.local_size <= torch.cuda.device_count() and dist.is_nccl_available()
-    answers = [world.share(has_own, root=rank) for rank in range(world.size)]
-    backend: Backend = "nccl" if all(answers) else "mpi"
+    own = (world.hostname, str(device), device.type == "cuda" and dist.is_nccl_available())
+    places = [world.share(own, root=rank) for rank in range(world.size)]
+    is_alone = len(set(places)) == world.size
+    backend: Backend = "nccl" if is_alone and all(has for _, _, has in places) else "mpi"
     group = WorldGroup(world, torch_backend=backend)
     return TorchReplicas(group, backend=f"torch.distributed on {backend}", step_options=step)

@@ -32,6 +32,8 @@ def choose_device(name: str, local_rank: int) -> torch.device:
         why = "is none of cpu, cuda, auto and other accelerators that PyTorch knows"
         raise UserError(f"device={name!r} {why}") from None
     assert asked is not None, "cpu, where there is none"
+    if asked.type == "cpu":
+        return CPU
     number = 0 if accelerator is None else torch.accelerator.device_count()
     is_kind = accelerator is not None and asked.type == accelerator.type
     if not is_kind or (asked.index or 0) >= number:

@@ -28,10 +28,8 @@ def seed_generators(seed: int) -> None:
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
     accelerator = torch.accelerator.current_accelerator()
-    if (
-        accelerator is not None
-        and (device := torch.get_device_module(accelerator)).is_initialized()
-    ):
+    device = None if accelerator is None else getattr(torch, accelerator.type, None)
+    if device is not None and getattr(device, "is_initialized", device.is_available)():
         device.manual_seed(seed)
 
 

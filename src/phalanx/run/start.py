@@ -166,7 +166,7 @@ def start(
         num_ranks=num_ranks,
         num_optimizers=len(optimizers),
         clips=clip_norm is not None,
-        is_on_gpu=place != CPU,
+        device=place,
         is_bitwise=bitwise,
     )
     if place == CPU and (choice.name != "sequential" or bitwise):

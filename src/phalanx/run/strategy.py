@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
+import torch
 import torch.distributed as dist
 
 from phalanx.comm.faults import is_fault_tolerant
@@ -32,6 +33,7 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup
+from phalanx.run.device import CPU
 from phalanx.run.options import misfit, shown
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.strategy_options import (
@@ -87,7 +89,7 @@ class StrategyChoice:
     data_parts: int
     """Parts into which the ranks cut each global batch: ranks that divide a model see the same
     samples, and servers none."""
-    is_on_gpu: bool = False
+    device: torch.device = CPU
     is_bitwise: bool = False
     """True if results must not depend on the number of ranks to the bit."""
     make_own: Callable[..., Strategy] | None = None
@@ -101,7 +103,7 @@ def choose_strategy(
     num_ranks: int,
     num_optimizers: int,
     clips: bool,
-    is_on_gpu: bool,
+    device: torch.device,
     is_bitwise: bool,
 ) -> StrategyChoice:
     """Return the strategy of a run of `num_ranks` ranks, and its options. One rank, which has
@@ -111,6 +113,7 @@ def choose_strategy(
     clips: whether gradients are clipped.
     Raises: UserError for a strategy or an option that does not fit.
     """
+    is_on_gpu = device != CPU
     if not isinstance(name, str):
         check_own(name, is_bitwise=is_bitwise, is_on_gpu=is_on_gpu)
         return StrategyChoice(
@@ -151,7 +154,7 @@ def choose_strategy(
         stages=_names_in(options.get(STAGES)),
         mesh=mesh,
         data_parts=data_parts,
-        is_on_gpu=is_on_gpu,
+        device=device,
         is_bitwise=is_bitwise,
     )
 
@@ -253,15 +256,15 @@ def make_strategy(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
             'program has made one: take strategy="mpi", which lives beside it'
         )
-    if choice.is_on_gpu and choice.name == "mpi" and dist.is_initialized():
+    if choice.device != CPU and choice.name == "mpi" and dist.is_initialized():
         raise UserError(
             'on several ranks device="cuda" makes the default group of torch.distributed, and the '
             "program, or a run that an error has ended, has made one: call "
             "torch.distributed.destroy_process_group() first"
         )
     match choice.name:
-        case "mpi" if choice.is_on_gpu:
-            return make_on_gpus(ranks, step=step)
+        case "mpi" if choice.device != CPU:
+            return make_on_gpus(ranks, choice.device, step=step)
         case "mpi":
             return make_mpi(ranks, choice.options, seed=seed, step=step)
         case "server":

@@ -61,7 +61,9 @@ def parts_of_the_world() -> None:
 def ddp_on_backend_mpi(part: Any) -> None:
     """Replicas as ranks with GPUs have them, here without."""
     strategy = make_on_gpus(
-        JobRanks(launched=None, timeout_s=30.0, communicator=part), step=StepOptions()
+        JobRanks(launched=None, timeout_s=30.0, communicator=part),
+        torch.device("cpu"),
+        step=StepOptions(),
     )
     assert strategy.collective == "torch.distributed on mpi"
     model, truth = model_of(), model_of()
