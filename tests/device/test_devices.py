@@ -3,6 +3,7 @@ cannot read and whose streams lag; on a real GPU, which all ranks share; and on 
 programs stay right where there is neither.
 """
 
+import re
 import runpy
 from pathlib import Path
 
@@ -93,6 +94,17 @@ def test_programs_train_as_one_process(
     assert is_done(new_ranks, count, programs("start.py"), device, *names)
 
 
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param(EMULATED, marks=is_emulated), pytest.param("cuda", marks=[is_gpu, long])],
+)
+def test_one_process_trains_there(
+    new_ranks: Ranks, programs: Programs, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMULATED_LAG_US", "50")
+    assert is_done(new_ranks, 1, programs("start.py"), device, *FIRST_CHECKS)
+
+
 @is_emulated
 @pytest.mark.parametrize(
     ("program", "words"),
@@ -139,32 +151,33 @@ def test_an_mpi_that_is_not_aware_crashes_on_them(
     monkeypatch.setenv("PHALANX_GPU_AWARE", "1")
     emulated.build()
     words = (programs("collectives.py"), EMULATED, "1", "few")
-    assert "ignal" in new_ranks.mpi(2, *words, may_fail=True)
+    assert re.search(FAULTS["CRASH"], new_ranks.mpi(2, *words, may_fail=True))
 
 
-def shows(ranks: Ranks, program: Path, fault: str) -> bool:
+def shows(ranks: Ranks, program: Path, fault: str, symptom: str) -> object:
     emulated.build()
     output = ranks.mpi(2, program, EMULATED, "1", "few", fault, may_fail=True)
-    return not done(output, 2)
+    is_another = re.search("(Name|Attribute|Type|Import)Error", output)
+    return f"{fault} is in" in output and re.search(symptom, output) and not is_another
 
 
 @is_emulated
 @long
-@pytest.mark.parametrize("fault", FAULTS["STAGED"])
+@pytest.mark.parametrize(("fault", "symptom"), FAULTS["STAGED"].items())
 def test_a_fault_of_staging_is_seen_in_one_run(
-    new_ranks: Ranks, programs: Programs, fault: str
+    new_ranks: Ranks, programs: Programs, fault: str, symptom: str
 ) -> None:
-    assert shows(new_ranks, programs("mutations.py"), fault)
+    assert shows(new_ranks, programs("mutations.py"), fault, symptom)
 
 
 @is_emulated
 @long
 @pytest.mark.usefixtures("by_aware_mpi")
-@pytest.mark.parametrize("fault", FAULTS["AWARE"])
+@pytest.mark.parametrize(("fault", "symptom"), FAULTS["AWARE"].items())
 def test_a_fault_of_transport_is_seen_in_one_run(
-    new_ranks: Ranks, programs: Programs, fault: str
+    new_ranks: Ranks, programs: Programs, fault: str, symptom: str
 ) -> None:
-    assert shows(new_ranks, programs("mutations.py"), fault)
+    assert shows(new_ranks, programs("mutations.py"), fault, symptom)
 
 
 @is_emulated

@@ -14,6 +14,7 @@ and device "NAME". What it holds against a program is in runtime.h; it is set by
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -38,20 +39,27 @@ FLAGS = ("-O1", "-std=c++20", "-fPIC", "-fvisibility=hidden")
 
 
 def can_be_built() -> bool:
-    return shutil.which("g++") is not None
+    return shutil.which("g++") is not None and shutil.which("gcc") is not None
 
 
 def build() -> Path:
     """Compile the device, a file at a time beside the others, unless it is there. Cost: a minute.
 
+    Processes that need it at the same time wait for the first.
     Returns: the shared library, by the hash of its sources and the version of PyTorch.
     """
-    text = b"".join(path.read_bytes() for path in (*SOURCES, *sorted(HERE.glob("*.h"))))
-    key = hashlib.sha256(text + torch.__version__.encode() + sys.version.encode()).hexdigest()
-    library = CACHE / f"{key[:16]}.so"
-    if library.exists():
-        return library
+    texts = [path.read_bytes() for path in (*SOURCES, *sorted(HERE.glob("*.h")))]
+    texts.append(f"{FLAGS} {torch.__version__} {sys.version}".encode())
+    library = CACHE / f"{hashlib.sha256(b''.join(texts)).hexdigest()[:16]}.so"
     CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            _compile(library)
+    return library
+
+
+def _compile(library: Path) -> None:
     includes = [f"-I{path}" for path in cpp_extension.include_paths()]
     libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
@@ -60,13 +68,13 @@ def build() -> Path:
             subprocess.Popen(["g++", "-c", *FLAGS, *includes, source, "-o", made])
             for source, made in zip(SOURCES, objects, strict=True)
         ]
-        if max(process.wait() for process in compiling) != 0:
-            raise RuntimeError("the emulated device does not compile: see above")
+        codes = [process.wait() for process in compiling]
+        if any(codes):
+            raise RuntimeError(f"the emulated device does not compile, exit codes {codes}")
         made = Path(folder) / "made.so"
         link = ["g++", "-shared", *objects, *libraries, "-lc10", "-ltorch_cpu", "-o", made]
         subprocess.run(link, check=True)
         made.rename(library)
-    return library
 
 
 def build_aware_mpi() -> Path:

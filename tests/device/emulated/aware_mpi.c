@@ -4,21 +4,34 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef long Word;
 typedef Word Call(const void*, Word, Word, Word, Word, Word, Word);
 
-static int find_mpi(struct dl_phdr_info* library, size_t size, void* found) {
-  if (!strstr(library->dlpi_name, "/libmpi.so")) return 0;
-  *(void**)found = dlopen(library->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-  return 1;
+typedef struct {
+  const char* name;
+  Call* call;
+} Wanted;
+
+static int find(struct dl_phdr_info* library, size_t size, void* wanted) {
+  Wanted* one = wanted;
+  if (!strstr(library->dlpi_name, "/libmpi")) return 0;
+  void* opened = dlopen(library->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+  one->call = opened ? (Call*)dlsym(opened, one->name) : 0;
+  return one->call != 0;
 }
 
 static Call* real(const char* name) {
-  static void* mpi;
-  if (!mpi) dl_iterate_phdr(find_mpi, &mpi);
-  return (Call*)dlsym(mpi, name);
+  Wanted one = {name, 0};
+  dl_iterate_phdr(find, &one);
+  if (!one.call) {
+    fprintf(stderr, "aware_mpi: no library of MPI has %s\n", name);
+    abort();
+  }
+  return one.call;
 }
 
 static const void* reachable(const void* address) {
@@ -30,10 +43,16 @@ static const void* reachable(const void* address) {
 #define MESSAGE(name)                                                                            \
   int name(const void* memory, Word count, Word type, Word peer, Word tag, Word group, Word end) \
   {                                                                                              \
-    return (int)real(#name)(reachable(memory), count, type, peer, tag, group, end);              \
+    static Call* call;                                                                           \
+    if (!call) call = real(#name);                                                               \
+    return (int)call(reachable(memory), count, type, peer, tag, group, end);                     \
   }
 
 MESSAGE(MPI_Isend)
 MESSAGE(MPI_Irecv)
 MESSAGE(MPI_Send)
 MESSAGE(MPI_Recv)
+MESSAGE(MPI_Isend_c)
+MESSAGE(MPI_Irecv_c)
+MESSAGE(MPI_Send_c)
+MESSAGE(MPI_Recv_c)

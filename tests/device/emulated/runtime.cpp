@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t ARENA_BYTES = size_t{16} << 30;
 constexpr size_t PAGE = 4096;
+constexpr size_t POOL = 32;  // streams of a device beside the default one
 
 long setting(const char* name, long otherwise) {
   const char* text = std::getenv(name);
@@ -60,7 +61,8 @@ struct Arena {
   }
 
   void protect(char* place, size_t size, int protection) {
-    mprotect(kernel_address + (place - address), size, protection);
+    if (mprotect(kernel_address + (place - address), size, protection))
+      throw std::runtime_error("the memory of a device could not be shut or opened");
   }
 };
 
@@ -68,6 +70,8 @@ struct Device {
   Arena arena;
   std::mutex mutex;
   std::vector<Stream*> streams;  // never freed, as their threads end with the process
+  Stream* first = nullptr;       // the default one
+  size_t num_given = 0;          // of the pool, since it is full
   std::exception_ptr error;
 };
 
@@ -76,7 +80,7 @@ std::vector<Device*>& devices() {
     auto* all = new std::vector<Device*>();
     for (long i = 0; i < setting("EMULATED_DEVICES", 2); ++i) all->push_back(new Device());
     for (size_t i = 0; i < all->size(); ++i)
-      (*all)[i]->streams.push_back(new Stream(static_cast<int>(i), 0, 0));
+      (*all)[i]->streams.push_back((*all)[i]->first = new Stream(static_cast<int>(i), 0, 0));
     return all;
   }();
   return *made;
@@ -115,7 +119,7 @@ Stream::Stream(int device, int id, int priority) : device(device), id(id), prior
 }
 
 void Stream::enqueue(Task task, int factor) {
-  check_device(device);
+  if (factor != PROMPT) check_device(device);  // what is prompt may be called where nothing may raise
   std::lock_guard<std::mutex> lock(mutex_);
   tasks_.emplace_back(std::move(task), factor);
   changed_.notify_all();
@@ -252,11 +256,13 @@ size_t peak_bytes(int device) { return device_at(device).arena.peak; }
 void reset_peak(int device) { device_at(device).arena.peak = device_at(device).arena.used; }
 
 int num_devices() { return static_cast<int>(devices().size()); }
-Stream* default_stream(int device) { return device_at(device).streams.front(); }
+Stream* default_stream(int device) { return device_at(device).first; }
 
 Stream* new_stream(int device, int priority) {
   Device& owner = device_at(device);
   std::lock_guard<std::mutex> lock(owner.mutex);
+  // From a pool, as on other devices, since each has a thread: used in turn once all are there.
+  if (owner.streams.size() > POOL) return owner.streams[1 + owner.num_given++ % POOL];
   owner.streams.push_back(new Stream(device, static_cast<int>(owner.streams.size()), priority));
   return owner.streams.back();
 }
@@ -269,7 +275,10 @@ Stream* stream_of(int device, int id) {
 
 void synchronize_device(int device) {
   Device& owner = device_at(device);
-  for (size_t i = 0; i < owner.streams.size(); ++i) stream_of(device, static_cast<int>(i))->synchronize();
+  std::unique_lock<std::mutex> lock(owner.mutex);
+  const std::vector<Stream*> streams = owner.streams;
+  lock.unlock();
+  for (Stream* stream : streams) stream->synchronize();
 }
 
 void check_device(int device) {

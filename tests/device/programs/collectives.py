@@ -24,6 +24,7 @@ WAYS = ("synchronous", "wait", "future", "dropped")
 DTYPES = (torch.float32,) if IS_FEW else (torch.float32, torch.bfloat16, torch.int64)
 SIZES = (1, 100_003) if IS_FEW else (1, 1_000_003)
 SLEEP_CYCLES = 1_000_000  # half a millisecond
+LATE_TASKS = 8
 Op = dist.ReduceOp
 # Up to PyTorch 2.12 by their older names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -111,6 +112,8 @@ def run(
         given = empty(own.numel(), source)
         if device.type == "cuda":
             torch.cuda._sleep(SLEEP_CYCLES)
+        for _ in range(LATE_TASKS if IS_ASYNC else 0):  # each waits on an emulated device
+            source.neg()
         given.copy_(source)
         work, result = call(given, way != "synchronous")
         if way == "synchronous":

@@ -22,13 +22,27 @@ from phalanx.torch_backend.gpu_staging import PinnedHostStaging as Pinned
 from phalanx.torch_backend.tensors import TensorStaging
 
 Fault = Callable[[], None]
-STAGED: dict[str, Fault] = {}
-AWARE: dict[str, Fault] = {}
+WRONG, CRASH, PAGEABLE = "are wrong", "[Ss]egmentation fault", "needs pinned memory on the host"
+FAULTS: dict[str, Fault] = {}
+STAGED: dict[str, str] = {}
+"""Of each fault of staging, the symptom by which a run shows it."""
+USED = (
+    *((Pinned, word) for word in ("_copy", "_is_usable_in_place", "load", "store", "sync_stream")),
+    (TensorStaging, "_allocate_copy"),
+    (DirectDeviceStaging, "wrap"),
+    (DeviceMemory, "finish"),
+    (device_transport.DeviceTransport, "start"),
+    (work, "gpus_of"),
+    (work.PendingWork, "_complete"),
+)
+"""What the faults replace."""
+AWARE: dict[str, str] = {}
+"""The same of faults where MPI gets the tensors themselves."""
 
 
-def fault_of(table: dict[str, Fault]) -> Callable[[Fault], Fault]:
+def fault_of(table: dict[str, str], symptom: str = WRONG) -> Callable[[Fault], Fault]:
     def add(fault: Fault) -> Fault:
-        table[fault.__name__] = fault
+        FAULTS[fault.__name__], table[fault.__name__] = fault, symptom
         return fault
 
     return add
@@ -71,6 +85,8 @@ def copy_in_on_the_threads_own_stream() -> None:
 def copy_back_on_the_threads_own_stream() -> None:
     def store(self: Any) -> None:
         TensorStaging.store(self)
+        for tensor, _ in self._stores:
+            tensor.record_stream(torch.accelerator.current_stream(self._device))
         self._stored = self._stream.record_event()
 
     Pinned.store = store  # type: ignore[method-assign]
@@ -139,17 +155,17 @@ def end_of_the_copy_back_recorded_before_it() -> None:
     Pinned._copy = copy  # type: ignore[method-assign]
 
 
-@fault_of(STAGED)
+@fault_of(STAGED, PAGEABLE)
 def pageable_copies() -> None:
     Pinned._allocate_copy = TensorStaging._allocate_copy  # type: ignore[method-assign]
 
 
-@fault_of(STAGED)
+@fault_of(STAGED, CRASH)
 def host_reads_the_device() -> None:
     Pinned._is_usable_in_place = lambda *_: True  # type: ignore[method-assign]
 
 
-@fault_of(STAGED)
+@fault_of(STAGED, CRASH)
 def memory_freed_while_it_is_copied_to() -> None:
     Tensor.record_stream = nothing  # type: ignore[method-assign]
 
@@ -198,12 +214,12 @@ def call_begins_before_its_tensor_is_written() -> None:
     gpu_staging.AcceleratorStreams = Streams  # type: ignore[misc]
 
 
-@fault_of(AWARE)
+@fault_of(AWARE, f"{WRONG}|{CRASH}")
 def call_ends_before_the_device_has_reduced() -> None:
     DeviceMemory.finish = nothing  # type: ignore[method-assign]
 
 
-@fault_of(AWARE)
+@fault_of(AWARE, f"{WRONG}|{CRASH}")
 def reduced_on_another_stream() -> None:
     class Streams(AcceleratorStreams):
         stream = staticmethod(lambda _: nullcontext())
@@ -221,5 +237,8 @@ def event_recorded_when_the_call_begins() -> None:
 
 if __name__ == "__main__":
     name = sys.argv.pop()
-    {**STAGED, **AWARE}[name]()
+    for owner, word in USED:
+        assert hasattr(owner, word), f"{owner} has no {word}: the fault would be none"
+    FAULTS[name]()
+    print(f"{name} is in", flush=True)
     runpy.run_path(str(Path(__file__).with_name("collectives.py")), run_name="__main__")
