@@ -24,9 +24,15 @@ static int find(struct dl_phdr_info* library, size_t size, void* wanted) {
   return one->call != 0;
 }
 
-static Call* real(const char* name) {
+// name, of a message that counts in 64 bits, or plain: mpi4py takes the former wherever it sees one,
+// such as here, and not every MPI has it.
+static Call* real(const char* name, const char* plain) {
   Wanted one = {name, 0};
   dl_iterate_phdr(find, &one);
+  if (!one.call) {
+    one.name = plain;
+    dl_iterate_phdr(find, &one);
+  }
   if (!one.call) {
     fprintf(stderr, "aware_mpi: no library of MPI has %s\n", name);
     abort();
@@ -40,19 +46,16 @@ static const void* reachable(const void* address) {
   return place ? place : address;
 }
 
-#define MESSAGE(name)                                                                            \
+#define HOOK(name, plain)                                                                        \
   int name(const void* memory, Word count, Word type, Word peer, Word tag, Word group, Word end) \
   {                                                                                              \
     static Call* call;                                                                           \
-    if (!call) call = real(#name);                                                               \
+    if (!call) call = real(#name, #plain);                                                       \
     return (int)call(reachable(memory), count, type, peer, tag, group, end);                     \
   }
+#define MESSAGE(name) HOOK(name, name) HOOK(name##_c, name)
 
 MESSAGE(MPI_Isend)
 MESSAGE(MPI_Irecv)
 MESSAGE(MPI_Send)
 MESSAGE(MPI_Recv)
-MESSAGE(MPI_Isend_c)
-MESSAGE(MPI_Irecv_c)
-MESSAGE(MPI_Send_c)
-MESSAGE(MPI_Recv_c)
