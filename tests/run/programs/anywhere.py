@@ -56,7 +56,7 @@ class Layer(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm, self.mix = nn.LayerNorm(width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.up, self.down = nn.Linear(width, 3 * width), nn.Linear(3 * width, width)
 
     def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
         mixed = F.scaled_dot_product_attention(self.norm(hidden), seen, seen)
@@ -78,7 +78,7 @@ class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.down = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 8, 2, stride=2)
-        self.mixing = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.mixing = nn.Sequential(nn.Linear(8, 24), nn.GELU(), nn.Linear(24, 8))
         self.up, self.last = nn.ConvTranspose2d(8, 4, 2, stride=2), nn.Conv2d(8, 3, 1)
 
     def forward(self, images: Tensor) -> Tensor:
