@@ -15,6 +15,7 @@ torchrun started. Beside it:
     Pack, PackWriter, Packed        packed data (docs/data_packed.md), and its options in training
     Strategy                        base of a strategy of one's own (docs/own_strategy.md)
     Checkpoints, Records            values of `start` for what few programs need
+    LARS, LAMB                      optimizers for large batches (docs/large_batch.md)
     UserError, RunFailedError       errors in sentences
 
 `import phalanx.horovod as hvd` runs programs written for Horovod. Each name is loaded when it is
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from phalanx.data.sources.packed import Packed
     from phalanx.errors import RunFailedError, UserError
     from phalanx.parallel.data_parallel import DataParallel
+    from phalanx.parallel.layerwise import LAMB, LARS
     from phalanx.parallel.strategy import Strategy
     from phalanx.run.batch import MicroBatch
     from phalanx.run.options import Checkpoints, Records
@@ -42,14 +44,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Checkpoints", "DataParallel", "MicroBatch", "Pack", "PackWriter", "Packed", "ProgramRun",
-    "Records",
-    "RunFailedError", "Strategy", "UserError", "World", "start",
+    "LAMB", "LARS", "Checkpoints", "DataParallel", "MicroBatch", "Pack", "PackWriter", "Packed",
+    "ProgramRun", "Records", "RunFailedError", "Strategy", "UserError", "World", "start",
 ]  # fmt: skip
 
 _MODULE_OF = {
     "Checkpoints": "phalanx.run.options",
     "DataParallel": "phalanx.parallel.data_parallel",
+    "LAMB": "phalanx.parallel.layerwise",
+    "LARS": "phalanx.parallel.layerwise",
     "MicroBatch": "phalanx.run.batch",
     "Pack": "phalanx.data.packed.pack",
     "PackWriter": "phalanx.data.packed.writer",

@@ -13,7 +13,10 @@ from tests.run.programs.divided import IN_THE_LOOP, REFUSED, trained
 
 TRUTHS = {"stages": "stages mpi", "texts": "texts server"}
 truth_of = cache(lambda name: trained(TRUTHS.get(of := name.split()[0], of + " tensor")))
-OF_TWO = ("language tensor", "language zero 2", "layers tensor", "layers zero 3")
+OF_TWO = (
+    *("language tensor", "language zero 2", "layers tensor", "layers zero 3"),
+    *("lars tensor", "lars zero 3", "lamb tensor", "lamb zero 2"),
+)
 OF_STAGES = ("stages pipeline", "stages rounds", "stages zero 3", "texts server", "texts bitwise")
 OF_FOUR = ("language dp=2,tp=2", "language shard=2,tp=2", "language zero 3", "layers tensor")
 
@@ -35,7 +38,9 @@ def compare(folder: Path, num_ranks: int, names: Iterable[str]) -> None:
         (2, (*OF_TWO, *OF_STAGES)),
         long(3, ("stages pipeline", "stages mpi", "texts server", "texts bitwise")),
         long(4, ("stages dp=2,pp=2", "texts server", "texts bitwise")),
-        long(3, ("language zero 3", "layers zero 3", "language zero 2")),
+        long(
+            3, ("language zero 3", "layers zero 3", "language zero 2", "lars zero 3", "lamb zero 2")
+        ),
         long(4, OF_FOUR),
         long(4, ("language dp=2,shard=2", "language zero 2", "language tensor")),
     ],

@@ -69,15 +69,25 @@ class _Layerwise(Optimizer):
 
 
 class LARS(_Layerwise):
-    """SGD with momentum whose steps are γ · λ, λ being of each parameter w with gradient g
+    """SGD with momentum whose steps are γ · λ of each parameter w with gradient g:
 
-        λ = η ‖w‖ / (‖g‖ + β ‖w‖)       v ← m v + γ λ (g + β w)       w ← w - v
+        optimizer = phalanx.LARS(model.parameters(), lr=1.0, trust_coefficient=0.02)
 
+    λ = η ‖w‖ / (‖g‖ + β ‖w‖),  v ← m v + γ λ (g + β w),  w ← w - v
     with the learning rate γ, the trust coefficient η, weight decay β and momentum m. λ is 1 for
     parameters with one dim, and where either norm is 0.
     Cost:   one more reading of weights and gradients than SGD, for the norms.
     Source: You, Gitman & Ginsburg 2017, arXiv:1708.03888, algorithm 1. The learning rate is inside
             the momentum there, unlike in torch.optim.SGD.
+
+    Args:
+        parameters: as of each optimizer of PyTorch.
+        lr: the learning rate.
+        momentum: part of the last step that the next one keeps.
+        weight_decay: β.
+        trust_coefficient: η.
+        squares: how sums of squares over parts of parameters become those over whole ones.
+            `phalanx.start` sets it where its strategy cuts parameters.
     """
 
     def __init__(
@@ -118,14 +128,23 @@ class LARS(_Layerwise):
 
 
 class LAMB(_Layerwise):
-    """Adam whose steps are scaled to each parameter x: with r = m̂ / (√v̂ + ε), Adam's direction,
+    """Adam whose steps are scaled to each parameter x, with r = m̂ / (√v̂ + ε), Adam's direction:
 
-        x ← x - γ ‖x‖ / ‖r + β x‖ · (r + β x)
+        optimizer = phalanx.LAMB(model.parameters(), lr=0.02, weight_decay=0.01)
 
+    x ← x - γ ‖x‖ / ‖r + β x‖ · (r + β x)
     with the learning rate γ and weight decay β. The ratio of norms is 1 for parameters with one
     dim, and where either norm is 0; φ of the paper is the identity.
     Cost:   one more reading of weights and steps than Adam, for the norms.
     Source: You et al. 2020, arXiv:1904.00962, algorithm 2.
+
+    Args:
+        parameters: as of each optimizer of PyTorch.
+        lr: the learning rate.
+        betas: parts of the averages of gradients and of their squares that each step keeps.
+        eps: what is added to the root of the squares.
+        weight_decay: β.
+        squares: as of `LARS`.
     """
 
     def __init__(

@@ -5,13 +5,15 @@ Words: a folder for the results; names of cases.
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW
+from torch.optim import SGD, AdamW, Optimizer
 
 import phalanx
 
@@ -99,13 +101,18 @@ def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     )
 
 
-def layers(**options: Any) -> dict[str, Tensor]:
+momentum = partial(SGD, lr=0.1, momentum=0.9)
+
+
+def layers(rule: Callable[..., Optimizer] = momentum, **options: Any) -> dict[str, Tensor]:
     """A plan of the program's own, and a frozen layer; one micro-batch a rank."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8), nn.Linear(8, 3))
     model[2].requires_grad_(False)
     data = torch.randn(SAMPLES, 6), torch.randint(3, (SAMPLES,))
-    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    run = phalanx.start(model, optimizer, data, batch_size=BATCH, epochs=2, steps=STEPS, **options)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    run = phalanx.start(
+        model, rule(trained), data, batch_size=BATCH, epochs=2, steps=STEPS, **options
+    )
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
     return run.state_dict()
@@ -185,6 +192,8 @@ def mean_over_texts(logits: Tensor, targets: Tensor) -> Tensor:
 
 LAYERS = {"pipeline_stages": ["words", "blocks.*", "head"]}
 PLAN = {"0": "column", "2": "row"}
+lars = partial(layers, partial(phalanx.LARS, lr=0.5, trust_coefficient=0.1, weight_decay=0.01))
+lamb = partial(layers, partial(phalanx.LAMB, lr=0.05, weight_decay=0.01))
 TENSOR = {"strategy": "tensor"}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "language tensor": (language, TENSOR),
@@ -192,6 +201,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "language zero 3": (language, {"strategy": "zero", "strategy_options": {"zero_stage": 3}}),
     "layers tensor": (layers, {**TENSOR, "strategy_options": {"tensor_plan": PLAN}}),
     "layers zero 3": (layers, {"strategy": "zero", "strategy_options": {"zero_stage": 3}}),
+    "lars tensor": (lars, {**TENSOR, "strategy_options": {"tensor_plan": PLAN}}),
+    "lars zero 3": (lars, {"strategy": "zero", "strategy_options": {"zero_stage": 3}}),
+    "lamb tensor": (lamb, {**TENSOR, "strategy_options": {"tensor_plan": PLAN}}),
+    "lamb zero 2": (lamb, {"strategy": "zero", "strategy_options": {"zero_stage": 2}}),
     "stages pipeline": (stages, {"strategy": "pipeline", "strategy_options": LAYERS}),
     "stages rounds": (
         stages,
