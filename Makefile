@@ -8,6 +8,9 @@ STAMP  := $(VENV)/.installed-$(MPI)
 # Three tests at a time on two cores, as most wait half of their time; a free worker takes others' tests.
 BESIDE := --numprocesses 3 --dist worksteal
 
+# Tests that are compiled anew by every process take it three seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help study test check format types test-beside test-long test-mpi test-nodes test-newcomer test-mpich test-impi test-device test-gpu test-torch test-torch-suite bench bench-collectives bench-collectives-here chromium clean wheel
 

@@ -54,8 +54,8 @@ def test_what_was_built_of_other_sources_is_refused(
 
 @NOT_BUILT
 @pytest.mark.mpi
-def test_ranks_with_other_kernels_end_at_once(new_ranks: Ranks, programs: Programs) -> None:
-    shown = new_ranks.mpi(2, programs("other_kernels.py"), may_fail=True)
+def test_ranks_with_other_kernels_end_at_once(ranks: Ranks, programs: Programs) -> None:
+    shown = ranks.mpi(2, programs("other_kernels.py"), may_fail=True)
     said = r"phalanx: on rank \d .*_kernels\.\S*so was built .* build_ext -i \(\S+\.py:\d+\)\n"
     assert re.search(said, shown), shown
     assert "Traceback" not in shown

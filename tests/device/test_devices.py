@@ -5,12 +5,13 @@ programs stay right where there is neither.
 
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.conftest import Programs, Ranks, done
+from tests.conftest import RANK_MODULES, Programs, Ranks, done, forking
 from tests.device import emulated
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
@@ -41,11 +42,22 @@ def aware() -> Path:
     return emulated.build_aware_mpi()
 
 
+@pytest.fixture(scope="session")
+def aware_python(aware: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An interpreter whose programs are forks, with that library before all others."""
+    folder, preloaded = tmp_path_factory.mktemp("forking"), {"LD_PRELOAD": str(aware)}
+    with forking(folder, *RANK_MODULES, environment=preloaded) as python:
+        yield python
+
+
 @pytest.fixture
-def by_aware_mpi(monkeypatch: pytest.MonkeyPatch, aware: Path) -> None:
+def aware_ranks(
+    tmp_path: Path, aware_python: Path, monkeypatch: pytest.MonkeyPatch, aware: Path
+) -> Ranks:
     """Ranks have an MPI that takes addresses of the emulated device."""
     monkeypatch.setenv("LD_PRELOAD", str(aware))
     monkeypatch.setenv("PHALANX_GPU_AWARE", "1")
+    return Ranks(tmp_path / "ranks.log", aware_python)
 
 
 def is_done(ranks: Ranks, count: int, program: Path, *words: str) -> bool:
@@ -64,34 +76,34 @@ def test_the_emulated_device_shows_what_a_program_forgets(
 
 @on_devices
 def test_collectives_wait_for_late_streams(
-    new_ranks: Ranks, programs: Programs, device: str, count: int
+    ranks: Ranks, programs: Programs, device: str, count: int
 ) -> None:
     words = {"cuda": ("20",), EMULATED: ("1", "few")}.get(device, ("1",))
-    assert is_done(new_ranks, count, programs("collectives.py"), device, *words)
+    assert is_done(ranks, count, programs("collectives.py"), device, *words)
 
 
 @on_devices
 def test_every_collective(
-    new_ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
+    ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMULATED_LAG_US", "50")
-    assert is_done(new_ranks, count, programs("conformance.py"), device)
+    assert is_done(ranks, count, programs("conformance.py"), device)
 
 
 @on_devices
 def test_engines_of_torch_train_as_one_process(
-    new_ranks: Ranks, programs: Programs, device: str, count: int
+    ranks: Ranks, programs: Programs, device: str, count: int
 ) -> None:
-    assert is_done(new_ranks, count, programs("torch_engines.py"), device)
+    assert is_done(ranks, count, programs("torch_engines.py"), device)
 
 
 @on_devices
 def test_programs_train_as_one_process(
-    new_ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
+    ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMULATED_LAG_US", "50")
     names = FIRST_CHECKS if (device, count) == (EMULATED, 2) else ()  # more ranks make all
-    assert is_done(new_ranks, count, programs("start.py"), device, *names)
+    assert is_done(ranks, count, programs("start.py"), device, *names)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +111,10 @@ def test_programs_train_as_one_process(
     [pytest.param(EMULATED, marks=is_emulated), pytest.param("cuda", marks=[is_gpu, long])],
 )
 def test_one_process_trains_there(
-    new_ranks: Ranks, programs: Programs, device: str, monkeypatch: pytest.MonkeyPatch
+    ranks: Ranks, programs: Programs, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMULATED_LAG_US", "50")
-    assert is_done(new_ranks, 1, programs("start.py"), device, *FIRST_CHECKS)
+    assert is_done(ranks, 1, programs("start.py"), device, *FIRST_CHECKS)
 
 
 @is_emulated
@@ -114,21 +126,21 @@ def test_one_process_trains_there(
     ],
 )
 def test_ranks_have_devices_of_several_kinds(
-    new_ranks: Ranks, programs: Programs, program: str, words: tuple[str, ...]
+    ranks: Ranks, programs: Programs, program: str, words: tuple[str, ...]
 ) -> None:
     """The CPU, and those of two vendors."""
-    assert is_done(new_ranks, 4, programs(program), "mixed", *words)
+    assert is_done(ranks, 4, programs(program), "mixed", *words)
 
 
 @is_emulated
-@pytest.mark.usefixtures("by_aware_mpi")
-def test_devices_of_several_kinds_beside_an_aware_mpi(new_ranks: Ranks, programs: Programs) -> None:
+def test_devices_of_several_kinds_beside_an_aware_mpi(
+    aware_ranks: Ranks, programs: Programs
+) -> None:
     """The ranks waited for each other: each went by the way of its own device."""
-    assert is_done(new_ranks, 4, programs("collectives.py"), "mixed", "1", "few")
+    assert is_done(aware_ranks, 4, programs("collectives.py"), "mixed", "1", "few")
 
 
 @is_emulated
-@pytest.mark.usefixtures("by_aware_mpi")
 @pytest.mark.parametrize(
     ("count", "program"),
     [
@@ -138,20 +150,20 @@ def test_devices_of_several_kinds_beside_an_aware_mpi(new_ranks: Ranks, programs
     ],
 )
 def test_an_aware_mpi_gets_the_tensors_themselves(
-    new_ranks: Ranks, programs: Programs, count: int, program: str
+    aware_ranks: Ranks, programs: Programs, count: int, program: str
 ) -> None:
     words = ("1", "few") if program == "collectives.py" else ()
-    assert is_done(new_ranks, count, programs(program), EMULATED, *words)
+    assert is_done(aware_ranks, count, programs(program), EMULATED, *words)
 
 
 @is_emulated
 def test_an_mpi_that_is_not_aware_crashes_on_them(
-    new_ranks: Ranks, programs: Programs, monkeypatch: pytest.MonkeyPatch
+    ranks: Ranks, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PHALANX_GPU_AWARE", "1")
     emulated.build()
     words = (programs("collectives.py"), EMULATED, "1", "few")
-    assert re.search(FAULTS["CRASH"], new_ranks.mpi(2, *words, may_fail=True))
+    assert re.search(FAULTS["CRASH"], ranks.mpi(2, *words, may_fail=True))
 
 
 def shows(ranks: Ranks, program: Path, fault: str, symptom: str) -> object:
@@ -165,22 +177,21 @@ def shows(ranks: Ranks, program: Path, fault: str, symptom: str) -> object:
 @long
 @pytest.mark.parametrize(("fault", "symptom"), FAULTS["STAGED"].items())
 def test_a_fault_of_staging_is_seen_in_one_run(
-    new_ranks: Ranks, programs: Programs, fault: str, symptom: str
+    ranks: Ranks, programs: Programs, fault: str, symptom: str
 ) -> None:
-    assert shows(new_ranks, programs("mutations.py"), fault, symptom)
+    assert shows(ranks, programs("mutations.py"), fault, symptom)
 
 
 @is_emulated
 @long
-@pytest.mark.usefixtures("by_aware_mpi")
 @pytest.mark.parametrize(("fault", "symptom"), FAULTS["AWARE"].items())
 def test_a_fault_of_transport_is_seen_in_one_run(
-    new_ranks: Ranks, programs: Programs, fault: str, symptom: str
+    aware_ranks: Ranks, programs: Programs, fault: str, symptom: str
 ) -> None:
-    assert shows(new_ranks, programs("mutations.py"), fault, symptom)
+    assert shows(aware_ranks, programs("mutations.py"), fault, symptom)
 
 
 @is_emulated
 @long
-def test_a_hundred_runs_without_a_fault_are_clean(new_ranks: Ranks, programs: Programs) -> None:
-    assert is_done(new_ranks, 2, programs("collectives.py"), EMULATED, "100", "few")
+def test_a_hundred_runs_without_a_fault_are_clean(ranks: Ranks, programs: Programs) -> None:
+    assert is_done(ranks, 2, programs("collectives.py"), EMULATED, "100", "few")

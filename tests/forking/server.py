@@ -41,7 +41,7 @@ LIBRARIES = (
 READ_AT_IMPORT = ("ATEN", "LD_PRELOAD", "MKL", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
 """What the variables begin with that the interpreter and its libraries read as they start."""
 READ_LATER = (
-    *("PYTHONIOENCODING", "PYTHONUNBUFFERED", "TORCH_DEVICE_BACKEND_AUTOLOAD"),
+    *("PYTHONIOENCODING", "PYTHONPATH", "PYTHONUNBUFFERED", "TORCH_DEVICE_BACKEND_AUTOLOAD"),
     *("TORCH_DISTRIBUTED_DEBUG", "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_"),
 )
 """Exceptions: read when a program begins or later. torchrun sets two, and PyTorch the folder, in
@@ -225,6 +225,8 @@ def run(request: dict[str, Any], before: Mapping[bytes, bytes]) -> None:
     if not is_forked(os.environb, before):
         os.execv(sys.executable, [sys.executable, *request["words"]])
     words, sys.executable = request["words"], request["python"]
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in named if folder and folder not in sys.path]
     import torch
 
     torch.distributed.set_debug_level_from_env()  # as `import torch.distributed` ends

@@ -65,6 +65,21 @@ def test_variables_that_are_read_at_import_start_an_interpreter(
         assert done.stdout.strip().endswith(str(is_forked))
 
 
+def test_folders_of_modules_come_before_those_of_the_libraries(
+    forking_python: Path, program: str, tmp_path: Path
+) -> None:
+    ends = []
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "this.py").write_text("print('found')")  # beside that of Python
+    for python in (forking_python, sys.executable):
+        words = [python, program, "import this; print(sys.path[:2])"]
+        environment = {**FORKED, "PYTHONPATH": str(tmp_path / "modules")}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        ends.append(done.stdout.splitlines())
+    assert ends[0][0].endswith("True")  # a fork
+    assert ends[0][1:] == ends[1][1:] == ["found", str([str(tmp_path), str(tmp_path / "modules")])]
+
+
 def test_ignored_signals_stay_so(forking_python: Path, program: str) -> None:
     words = ["nohup", str(forking_python), program, "os.kill(os.getpid(), 1)"]
     done = subprocess.run(words, env=FORKED, capture_output=True, text=True, timeout=60)
