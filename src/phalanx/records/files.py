@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, reduce
@@ -60,6 +61,17 @@ def read_failure(folder: Path) -> Failure | None:
         return None
     except DECODE_ERRORS as error:
         raise UserError(f"{folder / 'error.json'} is damaged: {error}") from error
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/phalanx or ~/.cache/phalanx; a temporary folder for a user with no home."""
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if xdg.is_absolute():
+        return xdg / "phalanx"
+    try:
+        return Path.home() / ".cache" / "phalanx"
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"phalanx-{os.getuid()}"
 
 
 def write_atomically(path: Path, content: bytes, *, synced: bool = True) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import os
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import vl_convert
@@ -12,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from phalanx.errors import UserError
-from phalanx.records.files import write_atomically
+from phalanx.records.files import cache_folder, write_atomically
 from phalanx.report.build import Content, content_of
 from phalanx.report.content import sources
 from phalanx.report.theme import CONFIG
@@ -92,8 +95,18 @@ def _inlined() -> dict[str, object]:
 
 @cache
 def _library_script() -> str:
-    """Cost: a second or more, the first time."""
-    return inside_script(vl_convert.javascript_bundle(LIBRARIES))
+    """Cost: a second or more, the first time on a machine: it is kept among the user's caches."""
+    name = f"{hashlib.sha256(LIBRARIES.encode()).hexdigest()[:8]}-{version('vl-convert-python')}.js"
+    path = cache_folder() / "pages" / name
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        digest, _, script = path.read_text().partition("\n")
+        is_own = path.stat().st_uid == os.getuid()  # a temporary folder is open to others
+        if is_own and digest == _sha256(script):
+            return script
+    script = inside_script(vl_convert.javascript_bundle(LIBRARIES))
+    with contextlib.suppress(OSError):
+        write_atomically(path, f"{_sha256(script)}\n{script}".encode())
+    return script
 
 
 def inside_script(source: str) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from phalanx.data.datasets.catalog import digits_file, fetch_folder, resolve
-from phalanx.data.published.file_sets import MNIST_FILES, cache_folder
+from phalanx.data.published.file_sets import MNIST_FILES
 from phalanx.errors import UserError
+from phalanx.records.files import cache_folder
 
 
 def make_mnist(folder: Path) -> Path:

@@ -18,7 +18,6 @@ from phalanx.data.published.file_sets import (
     FASHION,
     MNIST,
     FileSet,
-    cache_folder,
     check_size,
     find_file,
     find_folder,
@@ -27,6 +26,7 @@ from phalanx.data.published.file_sets import (
 )
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
+from phalanx.records.files import cache_folder
 
 Name = Literal["digits", "mnist", "fashion", "cifar10", "text"]
 

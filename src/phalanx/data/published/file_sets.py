@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.data.gzip_file import read_unzipped, unzipped_size
 from phalanx.errors import UserError
+from phalanx.records.files import cache_folder
 from phalanx.records.regular_file import readable
 
 
@@ -232,14 +232,3 @@ def search_roots(data_root: Path | None) -> list[Path]:
         return [data_root]
     variable = os.environ.get("PHALANX_DATA")
     return [*([Path(variable)] if variable else []), cache_folder()]
-
-
-def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/phalanx or ~/.cache/phalanx; a temporary folder for a user with no home."""
-    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if xdg.is_absolute():
-        return xdg / "phalanx"
-    try:
-        return Path.home() / ".cache" / "phalanx"
-    except RuntimeError:
-        return Path(tempfile.gettempdir()) / f"phalanx-{os.getuid()}"
