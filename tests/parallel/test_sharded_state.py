@@ -10,9 +10,10 @@ from torch.optim import SGD, AdamW, Optimizer
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.errors import UserError
 from phalanx.jobs.survival import FAULT_TOLERANCE
-from phalanx.parallel.bitwise_sharded import check_by_parameter, check_survivable, view_like
 from phalanx.parallel.costs import assign_owners
-from phalanx.parallel.make import JobRanks, make_bitwise
+from phalanx.parallel.make import BITWISE, JobRanks, StrategySetting
+from phalanx.parallel.options import StrategyOptions
+from phalanx.parallel.sharded_state import check_by_parameter, check_survivable, view_like
 from phalanx.parallel.step import StepOptions
 
 
@@ -59,9 +60,21 @@ def test_what_cannot_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         check_survivable("zero", spares=1, num_nodes=1)
     with pytest.raises(UserError, match=r"on each of 2 nodes, .* on a single node only"):
         check_survivable("shared", spares=0, num_nodes=2)
-    ranks, step = JobRanks(launched=None, timeout_s=1), StepOptions()
+    setting = StrategySetting(
+        ranks=JobRanks(launched=None, timeout_s=1),
+        options=StrategyOptions(strategy="mpi", overlap="on"),
+        step=StepOptions(),
+        seed=0,
+        batch_size=4,
+        micro_batches=2,
+        device=torch.device("cpu"),
+        layout=None,
+        tensor_plan=None,
+        stages=None,
+        seed_micro_batch=lambda *_: None,
+    )
     with pytest.raises(UserError, match="--overlap on and --survive exclude each other"):
-        make_bitwise("mpi", ranks, micro_batches=2, overlaps=True, step=step)
+        BITWISE["mpi"](setting)
 
 
 class Joint(SGD):
