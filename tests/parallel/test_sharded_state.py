@@ -1,5 +1,9 @@
 """Parameters in one vector, each owner's side by side."""
 
+import re
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +19,7 @@ from phalanx.parallel.make import BITWISE, JobRanks, StrategySetting
 from phalanx.parallel.options import StrategyOptions
 from phalanx.parallel.sharded_state import check_by_parameter, check_survivable, view_like
 from phalanx.parallel.step import StepOptions
+from tests.conftest import Ranks
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=9), st.integers(1, 9))
@@ -87,3 +92,12 @@ def test_optimizers_that_may_update_jointly_are_refused(kind: type[Optimizer]) -
     check_by_parameter(AdamW(parameters), "zero")
     with pytest.raises(UserError, match=f"{kind.__name__} may update them jointly"):
         check_by_parameter(kind(nn.Linear(2, 2).parameters(), lr=0.1), "zero")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_memory_goes_with_any_sum(
+    ranks: Ranks, programs: Callable[[str], Path], count: int
+) -> None:
+    output = ranks.mpi(count, programs("sharded_state.py"))
+    assert sorted(re.findall(r"rank (\d) is done", output)) == [str(r) for r in range(count)]
