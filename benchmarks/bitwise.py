@@ -31,9 +31,9 @@ from torch.nn.functional import cross_entropy
 from harness import quartiles, run_ranks, save
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
-from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.mpi import MPI
-from phalanx.parallel.strategy import Strategy
+from phalanx.gradients.make_reducer import AllReduce, FixedTree
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.run.batch import MicroBatch
 from phalanx.run.gradients import StepGradients
 from phalanx.run.memory import keep_freed_memory
@@ -74,9 +74,9 @@ class Training:
         """Collective."""
         self._is_bitwise = kind == "bitwise"
         world = World.create(timeout_s=60)
-        self._strategy: Strategy = (
-            Bitwise(world, micro_batches=num_micro_batches) if self._is_bitwise else MPI(world)
-        )
+        tree = FixedTree(micro_batches=num_micro_batches)
+        summation = tree if self._is_bitwise else AllReduce()
+        self._strategy = Replicas(WorldGroup(world), summation=summation)
         torch.manual_seed(0)
         model, samples = made(name), BATCH[name]
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)

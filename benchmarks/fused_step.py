@@ -35,7 +35,7 @@ from torch.optim import Adam
 from harness import quartiles, run_ranks, save
 from phalanx.comm.world import World
 from phalanx.gradients.fused import FusedOptimizerStep
-from phalanx.gradients.make_reducer import make_reducer
+from phalanx.gradients.make_reducer import AllReduce
 from phalanx.gradients.optimizer_update import OptimizerConfig
 
 TENSORS, ELEMENTS = 25, 1_000_000
@@ -92,7 +92,7 @@ class Separate(Way):
 class Shared(Separate):
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.reducer = make_reducer(world, self.parameters, method="shared")
+        self.reducer = AllReduce(method="shared", overlap="off").make(self.parameters, world)
 
     def step(self) -> None:
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):

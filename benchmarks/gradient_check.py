@@ -37,7 +37,8 @@ from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelName
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
@@ -52,7 +53,7 @@ Times = dict[str, list[float]]
 JOIN = FlatGradBuffer.join
 
 
-class Unchecked(Sequential):
+class Unchecked(Replicas):
     """Applies what comes."""
 
     def clip_factor(self, scale: float = 1.0) -> float:  # noqa: ARG002
@@ -99,11 +100,11 @@ def in_turns(
 
 
 def check_sequential(model: ModelName) -> Times:
-    strategies = {"step, checked": Sequential(), "step, unchecked": Unchecked()}
+    strategies = {"step, checked": Replicas(RunGroup()), "step, unchecked": Unchecked(RunGroup())}
     for strategy in strategies.values():
         strategy.prepare(build_model(model, seed=0), RULE)
     alone: Times = {"check": [], "squares": []}
-    ways = {"check": Sequential.gradients_are_finite, "squares": Sequential.gradient_square}
+    ways = {"check": Replicas.gradients_are_finite, "squares": Replicas.gradient_square}
 
     def look(name: str) -> None:
         if name == "step, unchecked":

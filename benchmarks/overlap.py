@@ -32,12 +32,14 @@ from harness import quartiles, run_ranks, save
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import BucketedGradReducer
+from phalanx.gradients.make_reducer import AllReduce
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
-from phalanx.parallel.mpi import MPI
 from phalanx.parallel.options import Overlap
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.step import Batch, StepResult
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.run.memory import keep_freed_memory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -63,8 +65,9 @@ def batch(size: str, rank: int) -> Batch:
     return Batch(inputs, targets, samples, RANKS * targets.numel(), 0)
 
 
-def strategy_on(link: Link | None, size: str, overlap: Overlap) -> MPI:
-    strategy = MPI(World.create(timeout_s=60, link=link), overlap=overlap)
+def strategy_on(link: Link | None, size: str, overlap: Overlap) -> Replicas:
+    group = WorldGroup(World.create(timeout_s=60, link=link))
+    strategy = Replicas(group, summation=AllReduce(overlap=overlap))
     strategy.prepare(model(size), OptimizerConfig(name="sgd", learning_rate=1e-3))
     return strategy
 
@@ -78,7 +81,7 @@ def chosen_link(size: str, backward_s: float) -> Link:
     )
 
 
-def timed(strategy: MPI, some: Batch) -> dict[str, float]:
+def timed(strategy: Replicas, some: Batch) -> dict[str, float]:
     """Seconds of a step on this rank, which begins when all have come."""
     strategy.group.barrier()
     began = time.perf_counter()

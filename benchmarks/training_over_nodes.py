@@ -49,10 +49,11 @@ from harness import save
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.gradients.compression.make import make_compressor
+from phalanx.gradients.make_reducer import AllReduce
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.detect import detect
-from phalanx.parallel.mpi import MPI
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
@@ -121,7 +122,8 @@ def make_engine(name: str, setting: Setting, link: Link | None) -> Engine:
         strategy = Shared(world)
     else:
         compressor = make_compressor(name) if name in COMPRESSORS else None
-        strategy = MPI(world, overlap="off" if name == "mpi" else "on", compressor=compressor)
+        summation = AllReduce(overlap="off" if name == "mpi" else "on", compressor=compressor)
+        strategy = Replicas(WorldGroup(world), summation=summation)
     strategy.prepare(make_model(setting), ADAM)
     return Engine(lambda: make_step(strategy, batch), strategy.close, strategy.group.barrier)
 

@@ -16,7 +16,8 @@ from phalanx.checkpoints.program import ProgramState, WholeModel
 from phalanx.checkpoints.program_recipe import check_program, program_manifest
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 
 
 class Sloth(Optimizer):
@@ -110,7 +111,7 @@ CASES = {
 
 def state_of(made: Made) -> ProgramState:
     model, optimizers, schedulers = made
-    strategy = Sequential()
+    strategy = Replicas(RunGroup())
     strategy.prepare(model, optimizers[""])
     whole = WholeModel.of(model, optimizers)
     return ProgramState(

@@ -19,7 +19,8 @@ from phalanx.gradients.norms import (
     squares_of,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import IGNORED, Batch, StepOptions
 from tests.parallel.stepping import cross_entropy_sum, make_step
 
@@ -122,9 +123,9 @@ def test_what_does_not_come_again_is_told_as_that() -> None:
     )
 
 
-def made(options: StepOptions | None = None) -> Sequential:
+def made(options: StepOptions | None = None) -> Replicas:
     torch.manual_seed(0)
-    strategy = Sequential(options)
+    strategy = Replicas(RunGroup(), options)
     strategy.prepare(nn.Linear(3, 4), SGD)
     return strategy
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.gradients.make_reducer import make_reducer
+from phalanx.gradients.make_reducer import AllReduce
 
 WORLD = {"size": 2, "local_size": 2, "on_one_node": True, "link": None}
 
@@ -19,5 +19,5 @@ WORLD = {"size": 2, "local_size": 2, "on_one_node": True, "link": None}
 def test_ranks_that_cannot_share_memory_are_refused(facts: dict, reason: str) -> None:
     world = SimpleNamespace(**(WORLD | facts))
     with pytest.raises(ValueError, match="the shared all-reduce cannot be used") as caught:
-        make_reducer(world, [], method="shared")
-    assert str(caught.value).endswith(reason)
+        AllReduce(method="shared", overlap="off").make([], world)
+    assert str(caught.value).endswith(f"{reason}; leave it out")

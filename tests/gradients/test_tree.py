@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES, dtype_of
 from phalanx.comm.layout import share_of
+from phalanx.gradients.division import Division
 from phalanx.gradients.summation_tree import SummationTree, plan_exchange
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.gradients.tree_vector import evaluate
@@ -48,12 +49,14 @@ def test_the_sum_does_not_depend_on_the_ranks(division, dtype: torch.dtype) -> N
     }
 
     def partial(own: list[int]) -> dict:
-        reducer = TreeReducer([torch.zeros(7, dtype=dtype)], num_leaves, None)
-        reducer.begin([range(num_leaves)], leaves)
+        parameter = torch.zeros(7, dtype=dtype)
+        reducer = TreeReducer([parameter], (), Division(num_leaves, 1), None)
+        reducer.begin_step(leaves)
         for leaf in own:
             if leaf in values:
-                reducer.add(leaf, [values[leaf].clone()])
-        return reducer._sums
+                parameter.grad = values[leaf].clone()
+                reducer.add(leaf, 1.0, (0.0, 0.0, 0.0), ())
+        return {node: gradients for node, (_, *gradients) in reducer._sums.items()}
 
     exchange = plan_exchange(tuple(map(tuple, owners)), frozenset(leaves), num_leaves)
     terms = []

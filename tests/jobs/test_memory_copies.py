@@ -18,6 +18,7 @@ from phalanx.checkpoints.checkpoint import model_files, write_checkpoint
 from phalanx.checkpoints.manifest import Manifest, read_manifest
 from phalanx.checkpoints.memory_copies import MemoryCopies, find_copy, folder_for
 from phalanx.errors import UserError
+from phalanx.gradients.reducer import GradReducer
 from phalanx.jobs.memory_copies import (
     COPIES,
     NOT_COPIED,
@@ -34,8 +35,8 @@ from phalanx.jobs.node_copies import (
     remove_abandoned,
 )
 from phalanx.jobs.restarts import check_restarts
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.run_group import RunGroup
-from phalanx.parallel.sequential import Sequential
 from phalanx.records.files import read_run
 from phalanx.report.bitwise import judge, read_bitwise_run
 from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx
@@ -119,7 +120,8 @@ def test_a_rank_takes_a_valid_copy_that_is_newer_than_the_disk(
 def test_no_copy_is_made_where_there_is_no_room(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    strategy = Sequential()
+    strategy = Replicas(RunGroup())
+    strategy.reducer = GradReducer([])
     strategy.model = nn.Linear(3, 2)
     strategy.optimizer = torch.optim.SGD(strategy.model.parameters())
     manifest = read_manifest(saved(tmp_path / "saved", 0, 16))
@@ -150,7 +152,8 @@ def test_a_folder_that_others_can_write_is_no_place_for_copies(
     monkeypatch.setenv(COPIES, f"1 {plan.folder}")
     monkeypatch.setenv(VALID, read_manifest(forged).sha256)
     plan.folder.chmod(0o777)
-    strategy = Sequential()
+    strategy = Replicas(RunGroup())
+    strategy.reducer = GradReducer([])
     strategy.model = nn.Linear(3, 2)
     strategy.optimizer = torch.optim.SGD(strategy.model.parameters())
     copies = MemoryCopies.of(disk, strategy, read_manifest(forged), {})

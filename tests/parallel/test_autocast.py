@@ -5,7 +5,8 @@ from torch import nn
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import Batch, StepOptions
 from phalanx.train.config import TrainConfig
 from tests.parallel.stepping import make_step
@@ -14,7 +15,7 @@ RULE = OptimizerConfig(name="sgd", learning_rate=0.1)
 
 
 def stepped(dtype: torch.dtype | None) -> tuple[float, nn.Module]:
-    strategy = Sequential(StepOptions(autocast=dtype))
+    strategy = Replicas(RunGroup(), StepOptions(autocast=dtype))
     strategy.prepare(build_model("mlp", seed=0), RULE)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(64, 1, 28, 28, generator=generator)

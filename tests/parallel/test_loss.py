@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.loss import sum_of_nothing
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import Batch, StepOptions
 from phalanx.run.program_loss import ProgramLoss
 from tests.parallel.stepping import make_step
@@ -53,7 +54,7 @@ def test_micro_batches_of_uneven_sizes_make_the_same_step() -> None:
     loss.begin(mean, None)
     for accumulate in (1, 3):
         torch.manual_seed(0)
-        strategy = Sequential(StepOptions(accumulate=accumulate))
+        strategy = Replicas(RunGroup(), StepOptions(accumulate=accumulate))
         strategy.prepare(Two(), SGD)
         result = make_step(strategy, Batch(inputs, targets, 7, 7, 0), loss)
         assert result.logits is None

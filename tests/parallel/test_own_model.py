@@ -8,7 +8,8 @@ from torch import nn
 
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from tests.conftest import Ranks
 
 STRATEGIES = (
@@ -27,4 +28,4 @@ def test_frozen_layers_and_batch_norm(ranks: Ranks, programs: Callable[[str], Pa
 def test_a_model_that_is_all_frozen_is_refused() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(UserError, match="no parameter that requires a gradient"):
-        Sequential().prepare(model, OptimizerConfig(name="sgd", learning_rate=0.1))
+        Replicas(RunGroup()).prepare(model, OptimizerConfig(name="sgd", learning_rate=0.1))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.run_group import RunGroup
-from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.step import Batch, StepOptions
 from tests.parallel.stepping import make_step
 
@@ -18,11 +18,11 @@ ROOM = Path(__file__).parents[2] / "src" / "phalanx" / "parallel"
 SGD = OptimizerConfig(name="sgd", learning_rate=0.1)
 
 
-class Noted(Sequential):
+class Noted(Replicas):
     """Notes the parts of its steps."""
 
     def __init__(self, options: StepOptions | None = None) -> None:
-        super().__init__(options)
+        super().__init__(RunGroup(), options)
         self.parts: list[str] = []
         for name in (
             "clear_gradients", "backward_and_reduce", "clip_factor", "update", "reject_gradients",
@@ -63,7 +63,7 @@ class Twice(RunGroup):
 
 
 def test_a_parameter_that_two_ranks_hold_counts_once() -> None:
-    strategy = Sequential()
+    strategy = Replicas(RunGroup())
     strategy.group, strategy._held_numbers = Twice(), [1, 0]
     model = nn.Linear(3, 2)
     strategy.prepare(model, SGD)
@@ -101,12 +101,12 @@ def test_strategies_inherit_at_most_twice() -> None:
         return max((1 + depth(base) for base in bases[name] if base in bases), default=0)
 
     strategies = {name: depth(name) for name, above in bases.items() if "Strategy" in above}
-    assert len(strategies) == 9
+    assert len(strategies) == 7
     assert set(strategies.values()) == {1}
     assert not [name for name in bases if depth(name) > 2]
 
 
 def test_options_of_a_step_stay_as_they_were_given() -> None:
-    strategy = Sequential(StepOptions(clip_norm=1.0))
+    strategy = Replicas(RunGroup(), StepOptions(clip_norm=1.0))
     with pytest.raises(AttributeError, match="cannot assign"):
         strategy.options.clip_norm = 2.0  # type: ignore[misc]

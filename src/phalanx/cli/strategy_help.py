@@ -10,7 +10,7 @@ from cyclopts import Group
 from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 
-from phalanx.run.strategy_options import StrategyName
+from phalanx.parallel.options import StrategyName
 
 PARALLELISM = 4
 """Sort key of the panel of all strategies."""

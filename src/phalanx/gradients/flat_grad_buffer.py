@@ -126,14 +126,7 @@ class FlatGradBuffer:
         Raises: WaitTimeoutError naming the ranks that did not come.
         """
         module = kernels.compiled()
-        members = node_members(world)
-        detector = FailureDetector(
-            world.node,
-            group=NAME,
-            labels=RankLabels(members=members),
-            policy=world.policy,
-            timeout_s=world.timeout_s,
-        )
+        members, detector = node_members(world), node_detector(world, NAME)
         set_up = SetupCommunicator(world.node, detector)
         if not all(set_up.allgather(module is not None)):
             return None
@@ -367,6 +360,17 @@ def node_members(world: World) -> tuple[int, ...]:
     """Return the ranks on this node, by their numbers in the world."""
     nodes = world.group.nodes
     return tuple(rank for rank, node in enumerate(nodes) if node == nodes[world.rank])
+
+
+def node_detector(world: World, group: str) -> FailureDetector:
+    """Return a detector of failures of the ranks on this node, as of a group of that name."""
+    return FailureDetector(
+        world.node,
+        group=group,
+        labels=RankLabels(members=node_members(world)),
+        policy=world.policy,
+        timeout_s=world.timeout_s,
+    )
 
 
 def stride_bytes(num_elements: int, dtype: np.dtype[Any]) -> int:

@@ -18,6 +18,7 @@ from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
 from phalanx.gradients.reducer import (
     GradReducer,
     ReduceTimes,
+    SummedLoss,
     dense_gradient,
     give_views,
     layouts_of,
@@ -36,11 +37,12 @@ class SharedGradReducer(GradReducer):
     """
 
     name = "shared"
+    sums_losses = True
 
     def __init__(self, parameters: Sequence[Tensor], buffer: FlatGradBuffer) -> None:
         """buffer: with one vector, for the sums."""
         super().__init__(parameters)
-        self._buffer, self.carried = buffer, buffer.carried
+        self._buffer = buffer
         self._is_finite = True
 
     @classmethod
@@ -55,7 +57,10 @@ class SharedGradReducer(GradReducer):
         began = time.perf_counter()
         gradients = own_gradients(self._parameters)
         addresses = [gradient.data_ptr() for gradient in gradients]
+        carried = self._buffer.carried
+        carried[:] = self._take_noted()[:2]
         self._is_finite = self._buffer.all_reduce(addresses, in_place=True)
+        self.summed = SummedLoss(*carried.tolist())
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         self.times = ReduceTimes(time.perf_counter() - began)

@@ -55,7 +55,7 @@ class FusedOptimizerStep:
         self.num_bytes = sum(sizes) * self.dtype.itemsize
         self._buffer = buffer
         self.carried: Array | None = buffer.carried
-        """Numbers of this rank, as `GradReducer.carried`."""
+        """Numbers of this rank, as `FlatGradBuffer.carried`; None: this step carries none."""
         quantities = [
             [vector[start : start + size] for start, size in zip(buffer.starts, sizes, strict=True)]
             for vector in buffer.vectors[self.num_scratch_vectors :]

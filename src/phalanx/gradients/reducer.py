@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.comm import kernels
 from phalanx.comm.buffer import is_usable_in_place
 from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Traffic
+from phalanx.comm.world import World
 from phalanx.gradients.norms import are_finite
 from phalanx.torch_backend.tensors import is_alone
 
@@ -31,6 +29,15 @@ class ReduceTimes(NamedTuple):
     """Seconds of the last bucket, which nothing can hide, after the end of the backward pass."""
 
 
+class SummedLoss(NamedTuple):
+    """Loss of a global batch: loss ÷ weight is its mean."""
+
+    loss: float
+    weight: float
+    correct: float = 0.0
+    """Right predictions, where these are noted (`GradReducer.note_loss`)."""
+
+
 class RankLocalState(NamedTuple):
     """State that a rank keeps between steps beside parameters and optimizer state; it fits the same
     rank among as many."""
@@ -42,8 +49,9 @@ class RankLocalState(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-class GradReducer(ABC):
-    """Reducer that sums the gradients of fixed parameters over the ranks of a group.
+class GradReducer:
+    """Reducer that sums the gradients of fixed parameters over the ranks of a group; by itself of
+    one process, whose gradients are the sums.
 
         with reducer:
             loss.backward()
@@ -57,17 +65,38 @@ class GradReducer(ABC):
 
     times = ReduceTimes(0.0)
     """Times of the last block."""
-    carried: NDArray[np.float64] | None = None
-    """(2,): numbers of this rank, set before a block ends; it makes them sums over the ranks, in
-    their order, at no cost. None: this reducer carries none."""
+    sums_losses = False
+    """True if the noted losses are summed with the gradients, in `summed`, at no cost."""
+    summed: SummedLoss | None = None
+    """Noted losses and weights over the ranks, in their order, of the last block."""
+    missing: Sequence[int] = ()
+    """Micro-batches that this rank has yet to compute before there are sums."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = list(parameters)
+        self._kernels = kernels.compiled()
+        self._noted = (0.0, 0.0, 0.0)
 
     @property
-    @abstractmethod
-    def name(self) -> str:
-        """Name of the algorithm that sums, for the records."""
+    def name(self) -> str | None:
+        """Name of the algorithm that sums, for the records; None: nothing is sent."""
+        return None
+
+    def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:
+        """Begin a micro-batch, by its number in the global batch, which has `of_samples`."""
+
+    def note_loss(self, loss: float, weight: float, correct: float = 0.0) -> None:
+        """Note a loss of this rank, times its weight, and right predictions."""
+        losses, weights, right = self._noted
+        self._noted = losses + loss, weights + weight, right + correct
+
+    def _take_noted(self) -> tuple[float, float, float]:
+        """Return the sums of what was noted since the last call."""
+        noted, self._noted = self._noted, (0.0, 0.0, 0.0)
+        return noted
+
+    def end_micro_batch(self) -> None:
+        """End one after its backward passes, unless it is the rank's last of a step."""
 
     def __enter__(self) -> Self:
         self.begin()
@@ -81,20 +110,19 @@ class GradReducer(ABC):
         else:
             self.fail(str(error) or type(error).__name__)
 
-    def begin(self) -> None:  # noqa: B027  # gradients may stay where autograd puts them
+    def begin(self) -> None:
         """Begin the backward pass whose gradients are summed."""
 
-    def mark_ready(self, parameter: Tensor) -> None:  # noqa: B027  # a flat vector needs none
+    def mark_ready(self, parameter: Tensor) -> None:
         """Mark a gradient as complete; called by the backward pass."""
 
-    @abstractmethod
     def flush(self) -> None:
         """End the backward pass and wait for the sums. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come.
         """
 
-    def fail(self, reason: str) -> None:  # noqa: B027  # peers see it by their failure detectors
+    def fail(self, reason: str) -> None:
         """End the backward pass, which has failed on this rank, and report that to its peers."""
 
     def sums(self) -> list[Tensor]:
@@ -103,11 +131,21 @@ class GradReducer(ABC):
 
     def is_finite(self) -> bool:
         """Return whether all sums are finite, in one reading where that is not known already."""
-        return are_finite(self.sums(), kernels.compiled())
+        return are_finite(self.sums(), self._kernels)
 
-    @abstractmethod
     def expected_traffic(self) -> Traffic | None:
         """Return this rank's traffic of one reduction; None where there is no formula."""
+        return None
+
+    @property
+    def is_divided(self) -> bool:
+        """Return whether this rank has the sums alone that it owns; others are zeros without
+        memory."""
+        return False
+
+    def rejoin(self, world: World) -> None:
+        """Go on with the ranks that are left, and with what this one has added."""
+        raise NotImplementedError(f"{type(self).__name__} needs all ranks")
 
     def rank_local_state(self) -> RankLocalState | None:
         """Return the state between blocks, such as residuals; None where there is none."""
@@ -118,7 +156,7 @@ class GradReducer(ABC):
         fit. Collective."""
         return False
 
-    def close(self) -> None:  # noqa: B027  # most have nothing
+    def close(self) -> None:
         """Drop what the ranks share; the gradients stay. Collective."""
 
 

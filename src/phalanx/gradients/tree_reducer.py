@@ -1,16 +1,18 @@
-"""Sums over the micro-batches of a global batch in an order that the ranks do not change."""
+"""Reduction of the gradients of micro-batches in an order that the ranks do not change."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from phalanx.comm.layout import share_of
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.gradients.bucketed_reducer import (
     AFTER_BACKWARD,
     DURING_BACKWARD,
@@ -18,8 +20,9 @@ from phalanx.gradients.bucketed_reducer import (
 )
 from phalanx.gradients.buckets import LAST_BUCKET_DIVISOR, plan_buckets
 from phalanx.gradients.comm_thread import CommTasks, times_of
+from phalanx.gradients.division import Division
 from phalanx.gradients.gradient_buckets import BucketOrder
-from phalanx.gradients.reducer import ReduceTimes, dense_gradient
+from phalanx.gradients.reducer import GradReducer, ReduceTimes, SummedLoss, dense_gradient
 from phalanx.gradients.summation_tree import Exchange, Subtree, SummationTree, plan_exchange
 from phalanx.gradients.tree_vector import (
     MessageTreeVector,
@@ -28,121 +31,215 @@ from phalanx.gradients.tree_vector import (
     message_vectors,
 )
 from phalanx.records.spans import now_ns
+from phalanx.torch_backend.threads import stop_filling_memory
+
+Together = Callable[[Callable[[], Any]], Any]
+"""Calls a function that all ranks call, and returns what it returns, the same on each; again where
+ranks were lost meanwhile (`RunGroup.together`)."""
 
 
-class TreeReducer:
-    """Reducer of lists of tensors, one list a micro-batch, in the order of a `SummationTree`.
+class TreeReducer(GradReducer):
+    """Reducer whose sums have the same bits on any number of ranks.
 
-        reducer.begin(owners, leaves)
-        for leaf in own_leaves:
-            reducer.add(leaf, tensors)
-        sums = reducer.reduce()
-
-    The sums have the same bits on every rank, and on any number of ranks. Half types are rounded
-    after each addition. Ranks of one node read the sums from one place, where they must not be
-    changed.
+    The gradient of each micro-batch is computed by itself, from the same parameters and buffers,
+    and they are summed in the order of a `SummationTree`, whichever rank has computed them. Each
+    micro-batch of a step begins with the buffers of the step before. Those of floating point, such
+    as running statistics, become the mean over the micro-batches; others, such as the number of
+    updates, what one micro-batch makes of them. Half types are rounded after each addition.
 
     Cost: of a micro-batch an addition in place; a rank keeps at most log₂ of its micro-batches
     partial sums. Ranks that hold k of them give k slices to each peer and gather the sums: for
     ranks that share the micro-batches evenly as much as a reduce-scatter and an all-gather.
     """
 
+    name = "tree"
+    sums_losses = True
+
     def __init__(
         self,
-        likes: Sequence[Tensor],
-        num_leaves: int,
+        parameters: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        division: Division,
         world: World | None,
-        owners: Sequence[int | None] | None = None,
+        *,
+        owners: Sequence[int] | None = None,
+        together: Together = lambda compute: compute(),
     ) -> None:
-        """likes: tensors of the shapes and types of a list. num_leaves: micro-batches of a full
-        global batch. world: None for a single process. owners: of the likes, the only rank that
-        needs the sum, None where all do; None: all need all. Collective."""
-        self._owners_of_sums, self._num_leaves = owners, num_leaves
-        self._world = world if world is not None and world.size > 1 else None
+        """division: of a full global batch, which may change between two steps. world: None for
+        one process. owners: of the parameters, the only rank that needs the sum; None: all need
+        all. Collective."""
+        super().__init__(parameters)
+        self._division, self._owners, self._together = division, owners, together
+        self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
+        self._counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
+        losses = torch.zeros(3, dtype=torch.float64, device="cpu")
+        likes = [losses, *parameters, *self._buffers]
+        self._complex = [place for place, like in enumerate(likes) if like.is_complex()]
+        self._likes = self._as_real(likes)
         self._exchange: Exchange | None = None
         self._leaves: frozenset[int] = frozenset()
         self._sums: dict[Subtree, list[Tensor]] = {}
         self._held: set[int] = set()
-        self._complex = [place for place, like in enumerate(likes) if like.is_complex()]
-        self._likes = self._as_real(likes)
+        self._before: list[tuple[Tensor, Tensor]] = []
+        self._micro_batch, self._num_samples, self._of_samples = 0, 0, 1
+        self._enter(world)
+
+    def _enter(self, world: World | None) -> None:
+        self._world = world if world is not None and world.size > 1 else None
+        self._rank = 0 if world is None else world.rank
+        self._original_rank = 0 if world is None else world.original_rank
+        # Of other ranks: their memory lives as long as the last sums.
         self._vectors: Sequence[SharedTreeVector | MessageTreeVector] = ()
         self._num_windows = 0
 
     @property
-    def is_finite(self) -> bool | None:
-        """Return whether the last sums are, the same on every rank; None where they were not
-        checked."""
-        return self._vectors[0].is_finite if self._vectors else None
-
-    @property
     def is_divided(self) -> bool:
-        """Return whether the last sums that other ranks own are empty tensors here."""
         return any(vector.is_divided for vector in self._vectors)
 
-    def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
-        """Begin a global batch. owners: the micro-batches of each rank; leaves: those that have
-        samples; the same on all ranks."""
-        self.clear()
-        self._leaves = frozenset(leaves)
-        self._exchange = self._plan(owners)
-
-    def rejoin(self, world: World, owners: Sequence[Collection[int]]) -> None:
-        """Go on with the ranks that are left, with what this one has added. owners: as of
-        `begin`; a leaf that was added stays with who added it."""
-        self._world = world if world.size > 1 else None
-        self._vectors, self._num_windows = (), 0  # their memory lives as long as the last sums
+    def rejoin(self, world: World) -> None:
+        self._enter(world)
         if self._exchange is not None:
-            self._exchange = self._plan(owners)
+            self._exchange = self._plan()
 
-    def missing(self, leaves: Collection[int]) -> list[int]:
-        """Return which of `leaves` have samples and were not added in this step."""
-        return sorted(self._leaves.intersection(leaves) - self._held)
+    def _plan(self) -> Exchange:
+        division = self._division
+        return plan_exchange(tuple(division.owners), self._leaves, division.num_micro_batches)
 
-    def clear(self) -> None:
+    # -- micro-batches -----------------------------------------------------------------------
+
+    def begin_step(self, leaves: Collection[int]) -> None:
+        """Begin a global batch. leaves: its micro-batches that have samples."""
+        self._clear()
+        self._leaves = frozenset(leaves)
+        self._exchange = self._plan()
+        self._division.is_in_step = True
+
+    def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:
+        if not self._division.is_in_step:
+            whole = self._division.num_micro_batches
+            self.begin_step([leaf for leaf in range(whole) if share_of(leaf, whole, of_samples)])
+            self._before = [(b, b.clone()) for b in (*self._buffers, *self._counters)]
+        else:
+            for buffer, before in self._before:
+                buffer.copy_(before)
+        self._take_noted()
+        self._micro_batch, self._num_samples, self._of_samples = number, samples, of_samples
+
+    def end_micro_batch(self) -> None:
+        noted = self._take_noted()
+        if self._num_samples:
+            share = self._num_samples / self._of_samples
+            self.add(self._micro_batch, share, noted, self._buffers)
+        else:  # padding, of a rank without samples
+            self._clear_gradients()
+
+    @torch.no_grad()
+    def add(
+        self, number: int, share: float, noted: Sequence[float], buffers: Sequence[Tensor]
+    ) -> None:
+        """Add what micro-batch `number` has made: gradients, which are cleared, losses, and buffers
+        of floating point, which count by its `share` of the samples."""
+        losses = torch.tensor(noted, dtype=torch.float64, device="cpu")
+        gradients = [dense_gradient(parameter) for parameter in self._parameters]
+        self._clear_gradients()
+        scaled = torch._foreach_mul(list(buffers), share) if buffers else ()
+        self._held.add(number)
+        self._add(number, [losses, *gradients, *scaled])
+
+    def _add(self, number: int, tensors: list[Tensor]) -> None:
+        """Add the tensors, which are changed, to the partial sums of this rank."""
+        assert self._exchange is not None, "begin_step() comes first"
+        add_leaf(self._exchange.tree, self._sums, number, self._as_real(tensors))
+
+    def _clear_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _clear(self) -> None:
         """Forget what was added, once its sums are known."""
         self._sums.clear()
         self._held.clear()
         self._leaves, self._exchange = frozenset(), None
 
-    def _plan(self, owners: Sequence[Collection[int]]) -> Exchange:
-        return plan_exchange(tuple(map(tuple, owners)), self._leaves, self._num_leaves)
+    # -- sums --------------------------------------------------------------------------------
 
-    @torch.no_grad()
-    def add(self, leaf: int, tensors: list[Tensor]) -> None:
-        """Add what micro-batch `leaf` has made, and keep it: the tensors are changed."""
-        assert self._exchange is not None, "begin() comes first"
-        add_leaf(self._exchange.tree, self._sums, leaf, self._as_real(tensors))
-        self._held.add(leaf)
+    def flush(self) -> None:
+        began = time.perf_counter()
+        self.end_micro_batch()
+        self.reduce()
+        is_alone = self._world is None or self.missing
+        self.times = ReduceTimes(0.0 if is_alone else time.perf_counter() - began)
 
-    @torch.no_grad()
-    def reduce(self) -> list[Tensor]:
-        """Return the sums over all micro-batches, which last until the next call. Collective.
+    def reduce(self) -> None:
+        """Give parameters and buffers the sums of what was added in the step, and begin another;
+        where ranks were lost, note what is `missing` yet. Collective.
 
         Raises: WaitTimeoutError and the like, naming the ranks that did not come.
         """
+        try:
+            losses, *sums = self._together(self._sum_all)
+        except IncompleteError:
+            return
+        self._clear()
+        self.missing = ()  # as of a rank that was given the sums
+        self._division.is_in_step, self.summed = False, SummedLoss(*losses.tolist())
+        stop_filling_memory()
+        number = len(self._parameters)
+        self._give_gradients(sums[:number])
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, sums[number:])
+
+    def _sum_all(self) -> list[Tensor]:
+        """Raises: IncompleteError while this rank has not computed all that it has to."""
+        own = self._leaves.intersection(self._division.of(self._original_rank))
+        self.missing = sorted(own - self._held)
+        if self.missing:
+            raise IncompleteError
+        return self._as_complex(self._sum())
+
+    @torch.no_grad()
+    def _sum(self) -> list[Tensor]:
+        """Return the sums over all micro-batches, which last until the next call. Ranks of one node
+        read them from one place, where they must not be changed."""
         exchange = self._exchange
-        assert exchange is not None, "begin() comes first"
+        assert exchange is not None, "begin_step() comes first"
         if self._world is None:
             (sums,) = self._sums.values()
-            return self._as_complex(sums)
+            return sums
         if not self._vectors or exchange.num_terms > self._num_windows:
             self._close_vectors()
             self._num_windows = max(self._world.size, exchange.num_terms)
-            self._vectors = make_tree_vectors(
-                self._world, self._likes, self._num_windows, self._owners_of_sums
-            )
-        own = [self._sums[node] for node in exchange.nodes[self._world.rank]]
+            own, others = self._owners, [None] * len(self._buffers)
+            owners = None if own is None else [None, *own, *others]
+            self._vectors = make_tree_vectors(self._world, self._likes, self._num_windows, owners)
+        terms = [self._sums[node] for node in exchange.nodes[self._world.rank]]
         if len(self._vectors) == 1:  # of all places, in their order
-            return self._as_complex(self._vectors[0].reduce(own, exchange))
+            return self._vectors[0].reduce(terms, exchange)
         found: dict[int, Tensor] = {}
         for vector in self._vectors:
-            typed = [[tensors[place] for place in vector.places] for tensors in own]
+            typed = [[tensors[place] for place in vector.places] for tensors in terms]
             found.update(zip(vector.places, vector.reduce(typed, exchange), strict=True))
-        return self._in_order(found)
+        return in_order(found)
+
+    def _give_gradients(self, sums: Sequence[Tensor]) -> None:
+        """Give parameters their sums, in memory that neither other ranks nor later steps see, in
+        the order in memory of the parameter."""
+        is_divided, owners = self.is_divided, self._owners or [0] * len(sums)
+        for parameter, total, owner in zip(self._parameters, sums, owners, strict=True):
+            if is_divided and owner != self._rank:
+                parameter.grad = parameter.new_zeros(()).expand(parameter.shape)
+            elif self._world is None and parameter.is_contiguous():
+                parameter.grad = total
+            else:
+                parameter.grad = torch.empty_like(parameter).copy_(total)
+
+    def is_finite(self) -> bool:
+        is_known = bool(self._vectors) and self._vectors[0].is_finite
+        return is_known or super().is_finite()
 
     def close(self) -> None:
         """Drop the memory of the sums. Collective."""
-        self.clear()
+        self._clear()
         self._close_vectors()
 
     def _close_vectors(self) -> None:
@@ -160,10 +257,6 @@ class TreeReducer:
             for each in tensors
         ]
 
-    def _in_order(self, found: Mapping[int, Tensor]) -> list[Tensor]:
-        """Return the sums of all places."""
-        return self._as_complex([found[place] for place in sorted(found)])
-
     def _as_complex(self, tensors: list[Tensor]) -> list[Tensor]:
         viewed = list(tensors)
         for place in self._complex:
@@ -180,32 +273,21 @@ class _Addition(NamedTuple):
 
 class OverlappedTreeReducer(TreeReducer):
     """Reducer with the same bits, whose ranks sum the gradients of a bucket over messages as soon
-    as all of them have been through it:
-
-        reducer.begin(owners, leaves)
-        ...  # reducer.add(leaf, tensors) for each of this rank's micro-batches but the last
-        with reducer.last_pass(leaf):
-            loss.backward()
-        reducer.add(leaf, tensors)
-        sums = reducer.reduce()
+    as all of them have been through it.
 
     Only the last addition of a rank can be hidden, and the exchange: buckets wait until the rank
     has computed its other micro-batches. No rank may be lost.
     """
 
-    times = ReduceTimes(0.0)
-    """Times of the last `reduce`."""
-
     def __init__(
         self,
-        likes: Sequence[Tensor],
         parameters: Sequence[Tensor],
-        num_leaves: int,
+        buffers: Sequence[Tensor],
+        division: Division,
         world: World,
     ) -> None:
-        """likes, num_leaves: as `TreeReducer`. parameters: those of the likes whose gradients stand
-        in their places in the lists. Collective."""
-        super().__init__(likes, num_leaves, world)
+        """As of `TreeReducer`. Collective."""
+        super().__init__(parameters, buffers, division, world)
         policy = WaitPolicy.for_network()
         self._group = world.group.subgroup(range(world.size), name="gradients", policy=policy)
         largest = largest_bytes_of(world, sum(one.nbytes for one in parameters), overlaps=True)
@@ -217,10 +299,10 @@ class OverlappedTreeReducer(TreeReducer):
             largest // LAST_BUCKET_DIVISOR,
         )
         self._members = [[parameters[number] for number in numbers] for numbers in plan]
-        left = {like: place for place, like in enumerate(likes)}
-        places = [[left.pop(one) for one in members] for members in self._members]
-        places.append(list(left.values()))  # hooks do not tell of these
-        owners = [None] * len(likes)
+        places = [[1 + number for number in numbers] for numbers in plan]
+        # Hooks do not tell of losses and buffers.
+        places.append([0, *range(1 + len(parameters), len(self._likes))])
+        owners = [None] * len(self._likes)
         self._vectors = [
             vector
             for some in places
@@ -231,46 +313,45 @@ class OverlappedTreeReducer(TreeReducer):
         """Sums by their place in the lists."""
         self._leaf: int | None = None  # the last of this rank
         self._is_open = False
-        self._computed_ns = 0
+        self._computed_ns, self._times = 0, ReduceTimes(0.0)
         self._thread = CommTasks(self._add_and_reduce, on_thread=True)
         self._hooks = [one.register_post_accumulate_grad_hook(self._mark) for one in parameters]
 
-    def begin(self, owners: Sequence[Collection[int]], leaves: Collection[int]) -> None:
-        super().begin(owners, leaves)
+    def begin_step(self, leaves: Collection[int]) -> None:
+        super().begin_step(leaves)
         self._order.begin()
         self._leaf = None
 
-    @contextmanager
-    def last_pass(self, leaf: int | None) -> Iterator[None]:
-        """Sum what becomes ready in the block: the last backward pass of this rank in the step, for
-        micro-batch `leaf`; None: for one without samples."""
-        self._leaf, self._is_open = leaf, leaf is not None
+    def begin(self) -> None:
+        self._leaf = self._micro_batch if self._num_samples else None
+        self._is_open = self._leaf is not None
         self._group.set_wait_policy(DURING_BACKWARD)
-        try:
-            yield
-        except BaseException as error:
-            self._group.fail(str(error) or type(error).__name__)
-            raise
-        finally:
-            self._is_open = False
-            self._computed_ns = now_ns()
 
-    def add(self, leaf: int, tensors: list[Tensor]) -> None:
-        if leaf != self._leaf:
-            super().add(leaf, tensors)
+    def flush(self) -> None:
+        self._is_open = False
+        self._computed_ns = now_ns()
+        super().flush()
+        self.times = self._times
+
+    def fail(self, reason: str) -> None:
+        self._is_open = False
+        self._group.fail(reason)
+
+    def _add(self, number: int, tensors: list[Tensor]) -> None:
+        if number != self._leaf:
+            super()._add(number, tensors)
             return
-        self._held.add(leaf)
         for bucket in (*self._order.flush(), *range(len(self._members), len(self._vectors))):
             own = [tensors[place] for place in self._vectors[bucket].places]
             self._thread.submit(_Addition(bucket, own))
 
-    def reduce(self) -> list[Tensor]:
+    def _sum(self) -> list[Tensor]:
         if self._leaf is None:
             for bucket in range(len(self._vectors)):
                 self._thread.submit(_Addition(bucket, None))
         self._group.set_wait_policy(AFTER_BACKWARD)
-        self.times = times_of(self._thread.wait(), self._computed_ns)
-        return self._in_order(self._found)
+        self._times = times_of(self._thread.wait(), self._computed_ns)
+        return in_order(self._found)
 
     def close(self) -> None:
         """Drop the memory of the sums, and end the thread. Collective."""
@@ -308,3 +389,21 @@ def add_leaf(
         torch._foreach_add_(other, tensors)  # either order gives the same bits
         tensors, node = other, tree.climb(node.parent)
     sums[node] = tensors
+
+
+def in_order(found: Mapping[int, Tensor]) -> list[Tensor]:
+    """Return the sums of all places."""
+    return [found[place] for place in sorted(found)]
+
+
+def check_batch_norm(model: nn.Module) -> None:
+    """Raise UserError for statistics of batch norm that depend on the ranks."""
+    if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+        raise UserError(
+            "the model has SyncBatchNorm, whose statistics the ranks sum in their own order: "
+            "bitwise runs take BatchNorm, of each micro-batch by itself"
+        )
+
+
+class IncompleteError(Exception):
+    """Micro-batches of lost ranks are still to be computed."""

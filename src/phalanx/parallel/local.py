@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from phalanx.comm.world import World
-from phalanx.gradients.make_reducer import make_reducer
+from phalanx.gradients.make_reducer import AllReduce
 from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import GradReducer, RankLocalState
@@ -74,7 +74,7 @@ class Local(Strategy):
         self._flat_parameters = flatten_parameters(self._parameters)
         self._shared = self._flat_parameters.clone()
         if self.size > 1:
-            self._reducer = make_reducer(self._world, [self._shared])
+            self._reducer = AllReduce(overlap="off").make([self._shared], self._world)
             self._closing.callback(self._reducer.close)
             self.collective = self._reducer.name
         self._outer = SGD(

@@ -1,9 +1,9 @@
-"""Construction of the strategies whose ranks hold replicas of any model."""
+"""Construction of the strategies by their names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,19 +17,26 @@ from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.compression.make import make_compressor
+from phalanx.gradients.make_reducer import AllReduce, FixedTree
 from phalanx.jobs.detect import Launched
 from phalanx.jobs.orphan import JOB_VARIABLE
+from phalanx.jobs.survival import num_spares
 from phalanx.jobs.variables import is_users
-from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
-from phalanx.parallel.mpi import MPI
-from phalanx.parallel.options import MeshOptions, MpiOptions
+from phalanx.parallel.local import Local
+from phalanx.parallel.options import StrategyOptions
 from phalanx.parallel.parameter_memory import NodeMemory, ParameterMemory
+from phalanx.parallel.pipeline.bitwise import BitwisePipeline, Seeding
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
+from phalanx.parallel.server import Server
+from phalanx.parallel.sharded_state import ShardedState, check_survivable
+from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.surviving_group import SurvivingGroup
 from phalanx.parallel.world_group import Backend, WorldGroup
 from phalanx.torch_backend.rendezvous import (
     Rendezvous,
@@ -96,87 +103,59 @@ class JobRanks:
         return store, world.rank, world.size, world.local_rank
 
 
-def make_mpi(ranks: JobRanks, options: MpiOptions, *, seed: int, step: StepOptions) -> MPI:
-    """seed: of compression, the same on every rank. Raises: UserError as `JobRanks.join`."""
+@dataclass(frozen=True, kw_only=True)
+class StrategySetting:
+    """Everything that a strategy is made of."""
+
+    ranks: JobRanks
+    options: StrategyOptions
+    step: StepOptions
+    seed: int
+    batch_size: int
+    """Samples of the global batch."""
+    micro_batches: int
+    """Micro-batches of a full one."""
+    device: torch.device
+    """Device of this rank."""
+    layout: PipelineLayout | None
+    """Layout of a pipeline; None: the ranks have no stages."""
+    tensor_plan: object
+    """Plan in place of the model's own."""
+    stages: Sequence[str] | None
+    """Layers, as of `layers_of`."""
+    seed_micro_batch: Seeding
+
+    @property
+    def tree(self) -> FixedTree:
+        """Order of the sums of a bitwise run."""
+        return FixedTree(micro_batches=self.micro_batches, overlaps=self.options.overlap == "on")
+
+
+def make_sequential(setting: StrategySetting) -> Replicas:
+    alone = Replicas(RunGroup(), setting.step)
+    alone.coordinates = {}
+    return alone
+
+
+def make_mpi(setting: StrategySetting) -> Replicas | TorchReplicas:
+    if setting.device.type != "cpu":
+        return make_on_gpus(setting.ranks, setting.device, step=setting.step)
+    options = setting.options
     compressor = make_compressor(
         options.compress,
         powersgd_rank=options.powersgd_rank,
         topk_fraction=options.topk_fraction,
-        seed=seed,
+        seed=setting.seed,
     )
-    return MPI(
-        ranks.join(options.link),
+    bucket_mb = options.bucket_mb
+    summation = AllReduce(
         method=options.all_reduce,
         compressor=compressor,
         overlap=options.overlap,
-        bucket_bytes=None if options.bucket_mb is None else max(1, int(options.bucket_mb * 1e6)),
-        step_options=step,
+        bucket_bytes=None if bucket_mb is None else max(1, int(bucket_mb * 1e6)),
     )
-
-
-def make_bitwise(
-    name: str, ranks: JobRanks, *, micro_batches: int, overlaps: bool = False, step: StepOptions
-) -> Bitwise:
-    """name: sequential, mpi, shared or zero. overlaps: of `mpi`. Raises: UserError as
-    `JobRanks.join`, and where nothing can overlap."""
-    if overlaps and is_fault_tolerant():
-        raise UserError(
-            "--overlap on and --survive exclude each other: what a lost rank has not computed "
-            "is added after the last backward pass; leave --overlap out"
-        )
-    world = None if name == "sequential" else ranks.join()
-    kinds = {kind.name: kind for kind in (ParameterMemory, NodeMemory)}
-    if world is not None and name in kinds:
-        return BitwiseSharded(world, kinds[name], micro_batches=micro_batches, step_options=step)
-    return Bitwise(world, micro_batches=micro_batches, overlaps=overlaps, step_options=step)
-
-
-def make_on_mesh(
-    ranks: JobRanks,
-    options: MeshOptions,
-    *,
-    layout: PipelineLayout | None,
-    global_batch_size: int,
-    tensor_plan: object,
-    stages: Sequence[str] | None,
-    step: StepOptions,
-) -> Strategy:
-    """Return a strategy that divides the model on a mesh.
-
-    layout: of a pipeline; None: the mesh has no stages. tensor_plan: in place of the model's own.
-    stages: layers, as of `layers_of`. Raises: UserError as `JobRanks.join`.
-    """
-    if options.strategy == "zero" and options.zero_stage == 1:
-        from phalanx.parallel.zero import ZeroOne
-
-        return ZeroOne(ranks.join(), backend=options.backend, step_options=step)
-    from phalanx.parallel.on_mesh import OnMesh
-
-    world = ranks.join()
-    mesh = options.mesh_of(world.size)
-    if layout is None:
-        return OnMesh(world, mesh, options, tensor_plan=tensor_plan, step_options=step)
-    from phalanx.parallel.pipeline.staged import Staged
-
-    return Staged(
-        world,
-        mesh,
-        options,
-        layout=layout,
-        global_batch_size=global_batch_size,
-        tensor_plan=tensor_plan,
-        stages=stages,
-        step_options=step,
-    )
-
-
-def make_gloo(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:
-    """Raises: UserError as `JobRanks.join`."""
-    store, rank, size, local_rank = ranks.meet()
-    group = GlooGroup(
-        rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=ranks.timeout_s
-    )
-    return TorchReplicas(group, backend="gloo", step_options=step)
+    group = WorldGroup(setting.ranks.join(options.link))
+    return Replicas(group, setting.step, summation=summation)
 
 
 def make_on_gpus(ranks: JobRanks, device: torch.device, *, step: StepOptions) -> TorchReplicas:
@@ -189,3 +168,95 @@ def make_on_gpus(ranks: JobRanks, device: torch.device, *, step: StepOptions) ->
     backend: Backend = "nccl" if is_alone and all(has for _, _, has in places) else "mpi"
     group = WorldGroup(world, torch_backend=backend)
     return TorchReplicas(group, backend=f"torch.distributed on {backend}", step_options=step)
+
+
+def make_gloo(setting: StrategySetting) -> TorchReplicas:
+    ranks = setting.ranks
+    store, rank, size, local_rank = ranks.meet()
+    group = GlooGroup(
+        rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=ranks.timeout_s
+    )
+    return TorchReplicas(group, backend="gloo", step_options=setting.step)
+
+
+def make_on_mesh(setting: StrategySetting) -> Strategy:
+    """Return a strategy that divides the model on a mesh."""
+    options, plan = setting.options, setting.tensor_plan
+    if options.strategy == "zero" and options.zero_stage == 1:
+        from phalanx.parallel.zero import ZeroOne
+
+        return ZeroOne(setting.ranks.join(), backend=options.backend, step_options=setting.step)
+    from phalanx.parallel.on_mesh import OnMesh
+
+    world = setting.ranks.join()
+    mesh = options.mesh_of(world.size)
+    if setting.layout is None:
+        return OnMesh(world, mesh, options, tensor_plan=plan, step_options=setting.step)
+    from phalanx.parallel.pipeline.staged import Staged
+
+    return Staged(
+        world,
+        mesh,
+        options,
+        layout=setting.layout,
+        global_batch_size=setting.batch_size,
+        tensor_plan=plan,
+        stages=setting.stages,
+        step_options=setting.step,
+    )
+
+
+def make_bitwise(setting: StrategySetting, memory: type[ParameterMemory] | None = None) -> Replicas:
+    """memory: of parameters whose optimizer state is divided; None: it is not."""
+    tree = setting.tree
+    if tree.overlaps and is_fault_tolerant():
+        raise UserError(
+            "--overlap on and --survive exclude each other: what a lost rank has not computed "
+            "is added after the last backward pass; leave --overlap out"
+        )
+    world, spares = setting.ranks.join(), num_spares(os.environ)
+    if memory is not None and is_fault_tolerant():
+        check_survivable(memory.name, spares=spares, num_nodes=len(set(world.group.nodes)))
+    group = SurvivingGroup(world, spares) if is_fault_tolerant() else WorldGroup(world)
+    if memory is None:
+        return Replicas(group, setting.step, summation=tree)
+    return ShardedState(group, setting.step, memory=memory, summation=tree)
+
+
+def make_bitwise_pipeline(setting: StrategySetting) -> BitwisePipeline:
+    assert setting.layout is not None, "several ranks"
+    return BitwisePipeline(
+        setting.ranks.join(),
+        setting.layout,
+        seed_micro_batch=setting.seed_micro_batch,
+        global_batch_size=setting.batch_size,
+        stages=setting.stages,
+        step_options=setting.step,
+    )
+
+
+STRATEGIES: Mapping[str, Callable[[StrategySetting], Strategy]] = {
+    "sequential": make_sequential,
+    "mpi": make_mpi,
+    "shared": lambda of: Shared(of.ranks.join(), step_options=of.step),
+    "gloo": make_gloo,
+    "server": lambda of: Server(of.ranks.join(), of.options, step_options=of.step),
+    "local": lambda of: Local(of.ranks.join(), of.options, step_options=of.step),
+    "zero": make_on_mesh,
+    "tensor": make_on_mesh,
+    "pipeline": make_on_mesh,
+    "mesh": make_on_mesh,
+}
+"""Strategies by their names, each made when all its ranks are present. Collective.
+
+Raise: UserError as `JobRanks.join`, and where the ranks cannot work together so.
+"""
+
+BITWISE: Mapping[str, Callable[[StrategySetting], Strategy]] = {
+    "sequential": lambda of: Replicas(RunGroup(), of.step, summation=of.tree),
+    "mpi": make_bitwise,
+    "shared": lambda of: make_bitwise(of, NodeMemory),
+    "zero": lambda of: make_bitwise(of, ParameterMemory),
+    "pipeline": make_bitwise_pipeline,
+}
+"""The same of those whose results have the same bits on any number of ranks."""

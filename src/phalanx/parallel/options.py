@@ -109,6 +109,9 @@ class ServerOptions:
 
 
 Backend = Literal["mpi", "gloo"]
+StrategyName = Literal[
+    "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,3 +209,10 @@ class MeshOptions(TensorOptions, PipelineOptions, ShardOptions, BackendOptions):
                 return Mesh(shard=ranks)
             case _:
                 return Mesh(dp=ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyOptions(MpiOptions, MeshOptions, LocalOptions, ServerOptions):
+    """A strategy and the options of all: those that it does not have keep their defaults."""
+
+    strategy: StrategyName = "sequential"

@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.memory import allocate_shared
-from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.flat_grad_buffer import node_members
+from phalanx.gradients.flat_grad_buffer import node_detector, node_members
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.torch_backend.tensors import buffer_of
 
@@ -82,13 +80,7 @@ class NodeMemory(ParameterMemory):
     def allocate(self, num_bytes: int) -> Tensor:
         """Raises: UserError where there is no such memory."""
         world = self.world
-        detector = FailureDetector(
-            world.node,
-            group="parameters",
-            labels=RankLabels(members=node_members(world)),
-            policy=world.policy,
-            timeout_s=world.timeout_s,
-        )
+        detector = node_detector(world, "parameters")
         memory = allocate_shared(SetupCommunicator(world.node, detector), num_bytes)
         detector.close()
         without = np.array([float(memory is None)])

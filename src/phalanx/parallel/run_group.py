@@ -14,6 +14,7 @@ from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
 from phalanx.comm.recovery import Recovery
 from phalanx.comm.traffic import TrafficCounter
+from phalanx.comm.world import World
 from phalanx.records.spans import ClockReading, SpanRecorder, now_ns
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ class RunGroup:
     order.
     """
 
+    world: World | None = None
+    """The ranks' connections over MPI; None: one process, or other connections."""
     library: str | None = None
     """The MPI library in use and its version."""
     node: int = 0

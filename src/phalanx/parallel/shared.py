@@ -23,11 +23,11 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.fused import FusedOptimizerStep, LaneOptimizerStep, uneven_nodes
 from phalanx.gradients.norms import find_nonfinite
-from phalanx.gradients.reducer import dense_gradient
+from phalanx.gradients.reducer import SummedLoss, dense_gradient
 from phalanx.parallel.costs import shared_memory_costs
-from phalanx.parallel.optimizer import OptimizerSource
+from phalanx.parallel.optimizer import FIELDS, OptimizerSource
 from phalanx.parallel.parameter_memory import OneCopy
-from phalanx.parallel.step import Batch, StateBytes, StepOptions, SummedLoss
+from phalanx.parallel.step import Batch, StateBytes, StepOptions
 from phalanx.parallel.strategy import Strategy, describe_over_ranks
 from phalanx.parallel.vector import check_one_dtype
 from phalanx.parallel.world_group import WorldGroup
@@ -53,7 +53,7 @@ class Shared(Strategy):
                 "start as many on each, or use --strategy mpi"
             )
         super().__init__(WorldGroup(world), step_options)
-        self._world = world
+        self._world, self._noted = world, (0.0, 0.0)
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
@@ -89,6 +89,10 @@ class Shared(Strategy):
         for view, parameter in zip(views, self._parameters, strict=True):
             parameter.data = view
 
+    def note_loss(self, weighted_loss: float, weight: float) -> None:
+        loss, weights = self._noted
+        self._noted = loss + weighted_loss, weights + weight
+
     def clip_factor(self, scale: float = 1.0) -> float:
         """Return 1: the fused step checks gradients itself, and clips none."""
         assert scale == 1.0, "no rank has the sums"
@@ -98,7 +102,7 @@ class Shared(Strategy):
         self._one_copy.check()
         if (carried := self._step.carried) is None:
             return self.optimizer.apply()
-        carried[:] = self._take_noted()
+        carried[:], self._noted = self._noted, (0.0, 0.0)
         is_updated = self.optimizer.apply()
         self.summed = SummedLoss(*carried.tolist())
         return is_updated
@@ -145,16 +149,9 @@ class FusedOptimizer(Optimizer):
     def __init__(self, parameters: Sequence[nn.Parameter], step: FusedOptimizerStep) -> None:
         """parameters: which live in `step.parameters`, in the same order."""
         rule = step.rule
-        super().__init__(
-            parameters,
-            {
-                "lr": rule.learning_rate,
-                "momentum": rule.momentum,
-                "weight_decay": rule.weight_decay,
-                "betas": rule.betas,
-                "eps": rule.epsilon,
-            },
-        )
+        defaults = {name: getattr(rule, of) for name, of in FIELDS.items()}
+        del defaults["trust_coefficient"]
+        super().__init__(parameters, defaults)
         self.own_slice_s = 0.0
         """Seconds of the last step in which this rank added up and updated its slice."""
         self._parameters = list(parameters)

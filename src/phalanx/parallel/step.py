@@ -78,15 +78,6 @@ class StepResult(NamedTuple):
         return bool(self.why_skipped)
 
 
-class SummedLoss(NamedTuple):
-    """Loss of a global batch: loss ÷ weight is its mean."""
-
-    loss: float
-    weight: float
-    correct: float = 0.0
-    """Right predictions, where they are counted so (`Bitwise.note_correct`)."""
-
-
 class StateBytes(NamedTuple):
     """Bytes that a rank stores for training."""
 

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from phalanx.comm import kernels
 from phalanx.errors import UserError
+from phalanx.gradients.division import Division
 from phalanx.gradients.norms import (
     REMEDIES,
     NonFiniteGradients,
@@ -27,7 +28,7 @@ from phalanx.gradients.norms import (
     sum_of_squares,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.gradients.reducer import RankLocalState, ReduceTimes
+from phalanx.gradients.reducer import RankLocalState, ReduceTimes, SummedLoss
 from phalanx.parallel.costs import Trained, data_parallel_costs
 from phalanx.parallel.loss import LossFunction
 from phalanx.parallel.optimizer import OptimizerSource, rule_of, torch_optimizer
@@ -37,7 +38,6 @@ from phalanx.parallel.step import (
     StateBytes,
     StepOptions,
     StepResult,
-    SummedLoss,
     backward,
     storage_bytes,
     trained_parameters,
@@ -57,17 +57,14 @@ class Strategy:
 
     A program may bring one of its own, here `mpi` with values that are clipped one by one:
 
-        from phalanx.parallel.mpi import MPI
+        from phalanx.parallel.replicas import Replicas
 
-        class ClippedValues(MPI):
+        class ClippedValues(Replicas):
             def update(self):
                 nn.utils.clip_grad_value_(self.model.parameters(), 1.0)
                 return super().update()
 
-        def clipped_values(group, step):
-            return ClippedValues(group.world, step_options=step)
-
-        run = phalanx.start(model, optimizer, data, batch_size=8, strategy=clipped_values)
+        run = phalanx.start(model, optimizer, data, batch_size=8, strategy=ClippedValues)
         for batch in run:
             run.backward(criterion(run.model(batch.inputs), batch.targets))
     """
@@ -118,6 +115,8 @@ class Strategy:
     """Blocks of samples to evaluate; None: one a rank. Where fixed, numbers are summed exactly."""
     grad_norm: float | None = None
     """Norm of the last step's gradients, before clipping; None where they are not clipped."""
+    division: Division | None = None
+    """Division of a global batch's micro-batches among the ranks; None: it cannot be changed."""
     numbers: Sequence[int] | None = None
     """Micro-batches of a global batch that this rank computes; None: its share."""
     missing: Sequence[int] = ()
@@ -142,7 +141,6 @@ class Strategy:
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
     _step_weight: float = 0.0
     """Weight of this rank's samples of the step."""
-    _noted: tuple[float, float] = (0.0, 0.0)
     _reduced_bytes: int = 0
     """Gradient bytes that a step reduces."""
     _held_numbers: Sequence[int] | None = None
@@ -238,13 +236,6 @@ class Strategy:
 
     def note_loss(self, weighted_loss: float, weight: float) -> None:
         """Note a loss of the micro-batch, times its weight, before its backward pass."""
-        loss, weights = self._noted
-        self._noted = loss + weighted_loss, weights + weight
-
-    def _take_noted(self) -> tuple[float, float]:
-        """Return the sums of the losses and weights that were noted since the last call."""
-        noted, self._noted = self._noted, (0.0, 0.0)
-        return noted
 
     def end_micro_batch(self) -> None:
         """End one after its backward passes, unless it is the rank's last of a step."""

@@ -37,6 +37,8 @@ class WorldGroup(RunGroup):
     carries the training; the world then serves what is no part of it. Closing ends both.
     """
 
+    world: World
+
     def __init__(
         self, world: World, *, num_workers: int | None = None, torch_backend: Backend | None = None
     ) -> None:

@@ -15,7 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.comm.errors import WaitTimeoutError
 from phalanx.errors import UserError
-from phalanx.parallel.step import Batch, StepResult, SummedLoss, backward
+from phalanx.gradients.reducer import SummedLoss
+from phalanx.parallel.step import Batch, StepResult, backward
 from phalanx.parallel.strategy import NonFiniteGradientsError, Strategy
 from phalanx.run.agreement import check_together, first_text
 from phalanx.run.batch import MicroBatch

@@ -25,8 +25,8 @@ from phalanx.comm.traffic import TrafficCounter
 from phalanx.jobs import relayed
 from phalanx.jobs.collector import Files
 from phalanx.jobs.frames import Frame
-from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.places import Admission
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
@@ -277,8 +277,8 @@ class RunRecorder:
         if self.counts.right is None or not (isinstance(outputs, Tensor) and batch.num_samples):
             return
         own = outputs.detach()[: len(batch.targets)]
-        if isinstance(strategy, Bitwise) and strategy.numbers is not None:
-            strategy.note_correct(num_correct(own, batch.targets))
+        if isinstance(strategy, Replicas) and strategy.numbers is not None:
+            strategy.reducer.note_loss(0.0, 0.0, num_correct(own, batch.targets))
         elif strategy.counts_samples:
             self._outputs.append((own, batch.targets))
 

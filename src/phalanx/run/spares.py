@@ -23,9 +23,9 @@ from phalanx.checkpoints.tensor_file import (
 )
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
-from phalanx.parallel.bitwise import Bitwise
+from phalanx.gradients.reducer import SummedLoss
 from phalanx.parallel.places import Admission
-from phalanx.parallel.step import SummedLoss
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.surviving_group import SurvivingGroup
 from phalanx.run.batch import Position
 from phalanx.run.loop import TrainingLoop
@@ -50,7 +50,7 @@ class SparePlaces:
     def __init__(
         self,
         loop: TrainingLoop,
-        strategy: Bitwise,
+        strategy: Replicas,
         group: SurvivingGroup,
         program: ProgramState,
     ) -> None:
@@ -65,7 +65,7 @@ class SparePlaces:
     @classmethod
     def of(cls, loop: TrainingLoop, strategy: object, program: ProgramState) -> SparePlaces | None:
         """Return the places of a run that has spares, else None."""
-        if not isinstance(strategy, Bitwise) or not isinstance(strategy.group, SurvivingGroup):
+        if not isinstance(strategy, Replicas) or not isinstance(strategy.group, SurvivingGroup):
             return None
         group = strategy.group
         return cls(loop, strategy, group, program) if group.num_spares else None

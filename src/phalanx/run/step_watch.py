@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
-from phalanx.parallel.bitwise import Bitwise
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import RebalancedEvent, SlowRankEvent
@@ -25,7 +25,7 @@ class StepWatch:
     """Watch of the steps of a rank and its peers, all of which compare at the same steps."""
 
     def __init__(self, strategy: Strategy, recorder: RunRecorder, *, rebalances: bool) -> None:
-        """rebalances: the strategy is `Bitwise`."""
+        """rebalances: the micro-batches are divided anew."""
         self._strategy, self._group, self._recorder = strategy, strategy.group, recorder
         self._rebalances = rebalances
         self.restart()
@@ -109,8 +109,8 @@ class StepWatch:
 
     def _rebalance(self, paces: list[RankPace], steps: int, step: int) -> None:
         strategy = self._strategy
-        assert isinstance(strategy, Bitwise), "checked before the run"
-        former = strategy.counts
+        assert isinstance(strategy, Replicas) and strategy.division, "checked before the run"
+        former = [len(own) for own in strategy.division.owners]
         counts = self._rebalancer.see(paces, former, steps=steps)
         if counts is None:
             return

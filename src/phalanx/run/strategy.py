@@ -14,34 +14,18 @@ import torch.distributed as dist
 
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.errors import UserError
-from phalanx.parallel.local import Local
-from phalanx.parallel.make import (
-    JobRanks,
-    make_bitwise,
-    make_gloo,
-    make_mpi,
-    make_on_gpus,
-    make_on_mesh,
-)
+from phalanx.parallel.make import BITWISE, STRATEGIES, JobRanks, StrategySetting
 from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.option_groups import check_rules
-from phalanx.parallel.pipeline.bitwise import BitwisePipeline
+from phalanx.parallel.options import StrategyName, StrategyOptions
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.server import Server
-from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.run.device import CPU
 from phalanx.run.options import misfit, shown
 from phalanx.run.randomness import seed_micro_batch
-from phalanx.run.strategy_options import (
-    MESH_STRATEGIES,
-    StrategyName,
-    StrategyOptions,
-    check_applicable,
-)
+from phalanx.run.strategy_options import MESH_STRATEGIES, check_applicable
 
 _OPTION = re.compile(
     r"--([a-z]+(?:-[a-z]+)*)(?![a-z=-])"
@@ -239,54 +223,32 @@ def make_strategy(
     """
     if choice.make_own is not None:
         return choice.make_own(ranks, step=step)
-    if choice.is_bitwise and layout is not None:
-        return BitwisePipeline(
-            ranks.join(),
-            layout,
-            seed_micro_batch=partial(seed_micro_batch, seed),
-            global_batch_size=batch_size,
-            stages=choice.stages,
-            step_options=step,
-        )
-    if choice.is_bitwise:
-        overlaps, number = choice.name == "mpi" and choice.options.overlap == "on", micro_batches
-        return make_bitwise(choice.name, ranks, micro_batches=number, overlaps=overlaps, step=step)
-    if choice.name in ("gloo", *MESH_STRATEGIES) and dist.is_initialized():
+    has_default = not choice.is_bitwise and dist.is_initialized()
+    if has_default and choice.name in ("gloo", *MESH_STRATEGIES):
         raise UserError(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
             'program has made one: take strategy="mpi", which lives beside it'
         )
-    if choice.device != CPU and choice.name == "mpi" and dist.is_initialized():
+    if has_default and choice.device != CPU and choice.name == "mpi":
         raise UserError(
             'on several ranks device="cuda" makes the default group of torch.distributed, and the '
             "program, or a run that an error has ended, has made one: call "
             "torch.distributed.destroy_process_group() first"
         )
-    match choice.name:
-        case "mpi" if choice.device != CPU:
-            return make_on_gpus(ranks, choice.device, step=step)
-        case "mpi":
-            return make_mpi(ranks, choice.options, seed=seed, step=step)
-        case "server":
-            return Server(ranks.join(), choice.options, step_options=step)
-        case "local":
-            return Local(ranks.join(), choice.options, step_options=step)
-        case "shared":
-            return Shared(ranks.join(), step_options=step)
-        case "gloo":
-            return make_gloo(ranks, step=step)
-        case "zero" | "tensor" | "pipeline" | "mesh":
-            return make_on_mesh(
-                ranks,
-                choice.options,
-                layout=layout,
-                global_batch_size=batch_size,
-                tensor_plan=choice.tensor_plan,
-                stages=choice.stages,
-                step=step,
-            )
-        case _:
-            return Sequential(step)
+    setting = StrategySetting(
+        ranks=ranks,
+        options=choice.options,
+        step=step,
+        seed=seed,
+        batch_size=batch_size,
+        micro_batches=micro_batches,
+        device=choice.device,
+        layout=layout,
+        tensor_plan=choice.tensor_plan,
+        stages=choice.stages,
+        seed_micro_batch=partial(seed_micro_batch, seed),
+    )
+    return (BITWISE if choice.is_bitwise else STRATEGIES)[choice.name](setting)
 
 
 def layout_of(

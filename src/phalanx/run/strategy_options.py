@@ -6,26 +6,22 @@ No torch, no MPI.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.parallel.option_groups import default_options, refuse
 from phalanx.parallel.options import (
     BackendOptions,
     LocalOptions,
-    MeshOptions,
     MpiOptions,
     PipelineOptions,
     ServerOptions,
     ShardOptions,
+    StrategyName,
+    StrategyOptions,
     TensorOptions,
 )
 
-StrategyName = Literal[
-    "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
-]
-
+OPTION_NAMES = tuple(default_options(StrategyOptions))
 MESH_STRATEGIES: tuple[StrategyName, ...] = ("zero", "tensor", "pipeline", "mesh")
 
 NOT_BITWISE = {
@@ -47,13 +43,6 @@ NOT_SURVIVED = {
     "mesh": "a rank alone may have shards or stages, which are lost with it",
 }
 """Strategies that cannot go on in place when ranks die, and why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StrategyOptions(MpiOptions, MeshOptions, LocalOptions, ServerOptions):
-    """A strategy and the options of all: those that it does not have keep their defaults."""
-
-    strategy: StrategyName = "sequential"
 
 
 def check_applicable(

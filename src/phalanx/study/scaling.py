@@ -10,8 +10,8 @@ from typing import NamedTuple
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import HOSTS, Allocation, allocation
 from phalanx.models.options import ModelName
+from phalanx.parallel.options import StrategyName
 from phalanx.records.configuration import check_values
-from phalanx.run.strategy_options import StrategyName
 from phalanx.study.options import StudyOptions
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig

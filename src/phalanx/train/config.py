@@ -18,11 +18,11 @@ from phalanx.models.options import completed, is_own_model
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import AXES, Mesh, check_mesh, parse_mesh
 from phalanx.parallel.option_groups import check_rules, default_options, refuse
+from phalanx.parallel.options import StrategyOptions
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES
 from phalanx.run.strategy_options import (
     MESH_STRATEGIES,
-    StrategyOptions,
     check_applicable,
     check_bitwise_strategy,
     check_survived,

@@ -20,8 +20,8 @@ from phalanx.parallel.option_groups import (
     Needs,
     ruled,
 )
+from phalanx.parallel.options import StrategyName
 from phalanx.records.schema import LearningRateRule, LearningRateSchedule
-from phalanx.run.strategy_options import StrategyName
 
 DtypeName = Literal["float32", "float64"]
 

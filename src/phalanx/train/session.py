@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from phalanx.run.options import Checkpoints, Records, RunDescription
 from phalanx.run.program import ProgramRun
 from phalanx.run.start import start
 from phalanx.run.stop import Stopped
-from phalanx.run.strategy_options import MESH_STRATEGIES, StrategyOptions
+from phalanx.run.strategy_options import MESH_STRATEGIES, OPTION_NAMES
 from phalanx.torch_backend.threads import VARIABLES
 from phalanx.train.agreement import Agreement, TrainingData
 from phalanx.train.config import DEFAULTS, TrainConfig
@@ -182,8 +182,7 @@ class Training:
 
 def _strategy_options(config: TrainConfig) -> dict[str, Any]:
     """Return the options of the strategy as `phalanx.start` has them."""
-    known = [each.name for each in fields(StrategyOptions)]
-    given = {name: getattr(config, name) for name in (*known, "rebalance")}
+    given = {name: getattr(config, name) for name in (*OPTION_NAMES, "rebalance")}
     options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
     for name in ("strategy", "micro_batches"):  # arguments of their own
         options.pop(name, None)

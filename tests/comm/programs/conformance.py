@@ -10,7 +10,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm
 from phalanx.comm.collectives.library import BLOCKING_BYTES
 from phalanx.comm.world import World
-from phalanx.gradients.make_reducer import make_reducer
+from phalanx.gradients.make_reducer import AllReduce
 
 SIZES = [1, 2, 7, 1000, 100_003]
 LAYOUTS = [[1], [2, 0, 1], [7, 1000], [1, 199_999, 40_000, 3]]  # elements of the parts
@@ -34,7 +34,7 @@ def in_rank_order(world: World, size: int, dtype: str) -> np.ndarray:
 def check_all_reduce(world: World, method: str, layout: list[int], dtype: str) -> None:
     parts = parts_of(world.rank, layout, dtype)
     parameters = [torch.from_numpy(np.zeros_like(part)) for part in parts]
-    reducer = make_reducer(world, parameters, method=method)
+    reducer = AllReduce(method=method, overlap="off").make(parameters, world)
     expected_name = method if method != "auto" else "shared"
     assert reducer.name == expected_name
     expected = in_rank_order(world, sum(layout), dtype)

@@ -11,11 +11,11 @@ import torch
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.world import World
-from phalanx.gradients.make_reducer import make_reducer
+from phalanx.gradients.make_reducer import AllReduce
 
 world = World.create(timeout_s=1.0)
 parameter = torch.ones(1000)
-reducer = make_reducer(world, [parameter], method="shared")
+reducer = AllReduce(method="shared", overlap="off").make([parameter], world)
 if world.rank == int(sys.argv[2]):
     time.sleep(6)
     os._exit(0)

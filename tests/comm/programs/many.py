@@ -6,7 +6,7 @@ import torch
 
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import Method
-from phalanx.gradients.make_reducer import make_reducer
+from phalanx.gradients.make_reducer import AllReduce
 
 SIZES = [20_000, 7, 0, 5_000]
 
@@ -17,7 +17,7 @@ def main() -> None:
     parameters = [torch.empty(size) for size in SIZES]
     truth = sum(range(1, world.size + 1))
     for method in get_args(Method):
-        reducer = make_reducer(world, parameters, method=method)
+        reducer = AllReduce(method=method, overlap="off").make(parameters, world)
         for _ in range(3):
             for parameter in parameters:
                 parameter.grad = torch.full_like(parameter, world.rank + 1)

@@ -18,7 +18,7 @@ from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import Method
 from phalanx.gradients.fused import FusedOptimizerStep
-from phalanx.gradients.make_reducer import make_reducer
+from phalanx.gradients.make_reducer import AllReduce
 from phalanx.gradients.optimizer_update import OptimizerConfig
 
 COUNTS = [0, 1, 3, 1000, 700_001]
@@ -134,7 +134,7 @@ def check_vectors(world: World) -> None:
     parameters = [torch.from_numpy(part) for part in parts]
     methods = [] if world.size == 1 else get_args(Method)  # one rank reduces nothing
     for method in methods:
-        reducer = make_reducer(world, parameters, method=method)
+        reducer = AllReduce(method=method, overlap="off").make(parameters, world)
         before = world.traffic.snapshot()
         reducer.flush()
         counted = world.traffic - before

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from phalanx.gradients.compression import codec_compressor
-from phalanx.gradients.compression.codec import BFloat16, BlockInt8, Codec, Float32, ScaledFloat16
+from phalanx.gradients.compression.codec import BlockInt8, Cast, Codec, ScaledFloat16
 from phalanx.gradients.compression.codec_compressor import (
     CHUNK_BYTES,
     MAX_CHUNKS,
@@ -20,7 +20,7 @@ from phalanx.gradients.compression.make import make_compressor
 from tests.conftest import Ranks
 from tests.gradients.compression.thread_backend import ThreadBackend, run
 
-CODECS = [Float32(), BFloat16(), ScaledFloat16(), BlockInt8()]
+CODECS = [Cast(torch.float32), Cast(torch.bfloat16), ScaledFloat16(), BlockInt8()]
 
 
 @given(st.integers(0, 5000), st.integers(1, 9), st.sampled_from([1, 256]))
@@ -48,8 +48,8 @@ def test_chunks_cover_each_shard_in_order_and_are_not_short(
 
 
 def test_a_small_vector_is_one_chunk() -> None:
-    assert ShardChunks(2 * CHUNK_BYTES - 64, 2, BFloat16()).num_chunks == 1
-    assert ShardChunks(5 * CHUNK_BYTES, 2, BFloat16()).num_chunks == 5
+    assert ShardChunks(2 * CHUNK_BYTES - 64, 2, Cast(torch.bfloat16)).num_chunks == 1
+    assert ShardChunks(5 * CHUNK_BYTES, 2, Cast(torch.bfloat16)).num_chunks == 5
 
 
 @pytest.mark.parametrize("size", [2, 3])

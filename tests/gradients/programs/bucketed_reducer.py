@@ -18,9 +18,12 @@ from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import BucketedGradReducer
 from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Uncompressed
+from phalanx.gradients.make_reducer import AllReduce
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.mpi import MPI, Overlap
+from phalanx.parallel.options import Overlap
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.step import Batch, StepOptions
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.spans import SpanRecorder
 
 RANK, SIZE = COMM_WORLD.Get_rank(), COMM_WORLD.Get_size()
@@ -107,14 +110,11 @@ def trained(
 ) -> list[Tensor]:
     """The parameters after some steps, which the ranks have summed and counted as they say."""
     world = World.create(timeout_s=8, link=link)
-    strategy = MPI(
-        world,
-        method=method,
-        compressor=compressor,
-        overlap=overlap,
-        bucket_bytes=bucket_bytes,
-        step_options=StepOptions(accumulate=accumulate),
+    summation = AllReduce(
+        method=method, compressor=compressor, overlap=overlap, bucket_bytes=bucket_bytes
     )
+    step = StepOptions(accumulate=accumulate)
+    strategy = Replicas(WorldGroup(world), step, summation=summation)
     spans = SpanRecorder()
     strategy.group.trace(spans)
     net = model(RANK)
@@ -203,9 +203,14 @@ class Breaks(Uncompressed):
     is_on = False
 
 
-def strategy_with(compressor: Compressor | None = None, timeout_s: float = 60) -> tuple[MPI, Net]:
+def strategy_with(
+    compressor: Compressor | None = None, timeout_s: float = 60
+) -> tuple[Replicas, Net]:
     world = World.create(timeout_s=timeout_s, link=FAST)
-    strategy = MPI(world, compressor=compressor, overlap="on", bucket_bytes=5000)
+    strategy = Replicas(
+        WorldGroup(world),
+        summation=AllReduce(compressor=compressor, overlap="on", bucket_bytes=5000),
+    )
     net = model(0)
     strategy.prepare(net, RULE)
     make_step(strategy, batch(0, own_part()))

@@ -24,16 +24,17 @@ from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
-from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.options import LocalOptions, ServerOptions
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.staged import Staged
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch, StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.parallel.zero import ZeroOne
 
 STEPS = 8  # of on_mesh's, whose fourth has two samples alone
@@ -142,7 +143,7 @@ def strategies(
     if case.model == "gpt":
         return made
     made["zero"] = lambda: ZeroOne(world(), step_options=step)
-    made["mpi"] = lambda: MPI(world(), step_options=step)
+    made["mpi"] = lambda: Replicas(WorldGroup(world()), step)
     made["gloo"] = lambda: TorchReplicas(
         GlooGroup(rank=rank, size=ranks, local_rank=rank, store=store, timeout_s=30),
         backend="gloo",
@@ -178,7 +179,7 @@ def main(folder: str) -> None:
         for name, learning in ALL.items():
             if case is gpt and learning is not LAMB:
                 continue
-            truth = trained(Sequential(learning.step_options), case, learning, seed=3)
+            truth = trained(Replicas(RunGroup(), learning.step_options), case, learning, seed=3)
             path = str(Path(folder) / f"{case.model}-{name}")
             made = strategies(size, learning, case, dist.FileStore(path, size))
             for words, make in made.items():

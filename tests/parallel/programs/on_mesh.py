@@ -22,7 +22,8 @@ from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh, parse_mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.options import MeshOptions
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import IGNORED, Batch, StepOptions
 from phalanx.parallel.strategy import Strategy
 
@@ -139,7 +140,7 @@ def main(backend: str, *words: str) -> None:
     rule = SGD if "sgd" in words else ADAM
     chosen = [parse_mesh(word) for word in words if "=" in word] or list(meshes(size))
     for case in cases(size):
-        truth = trained(Sequential(), case, rule, seed=3)
+        truth = trained(Replicas(RunGroup()), case, rule, seed=3)
         for mesh in chosen:
             began = time.perf_counter()
             strategy = OnMesh(

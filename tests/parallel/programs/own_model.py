@@ -12,19 +12,21 @@ from tests.parallel.stepping import make_step
 from torch import Tensor, nn
 
 from phalanx.comm.world import World
+from phalanx.gradients.make_reducer import AllReduce
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
-from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.options import LocalOptions, MeshOptions, ServerOptions
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.world_group import WorldGroup
 from phalanx.parallel.zero import ZeroOne
 from phalanx.torch_backend.store import open_store
 
@@ -84,7 +86,8 @@ def make(name: str) -> Strategy:
                 MeshOptions(zero_stage=2 if name == "zero 2" else 3),
             )
         case _:
-            return MPI(world, overlap="on" if name == "overlap" else "off")
+            summation = AllReduce(overlap="on" if name == "overlap" else "off")
+            return Replicas(WorldGroup(world), summation=summation)
 
 
 def state_of(strategy: Strategy) -> dict[str, Tensor]:

@@ -12,7 +12,8 @@ from tests.parallel.stepping import make_step
 from phalanx.comm.world import World
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import Batch
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.zero import ZeroOne
@@ -54,7 +55,9 @@ def main(backend: str) -> None:
         strategy.expected = lambda _: None  # checked below, to within DDP's buckets
         rank, size = strategy.rank, strategy.size
         found = trained(strategy, case, ADAM, seed=3 + rank)
-        compare(found, trained(Sequential(), case, ADAM, seed=3), f"{case.model}, rank {rank}")
+        compare(
+            found, trained(Replicas(RunGroup()), case, ADAM, seed=3), f"{case.model}, rank {rank}"
+        )
         strategy.close()
     strategy = ZeroOne(World.create(timeout_s=30), backend=chosen)
     check_costs(strategy)

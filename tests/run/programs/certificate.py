@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,12 +21,10 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 import phalanx
-from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.tree_reducer import TreeReducer
-from phalanx.parallel import bitwise
-from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.bitwise_sharded import BitwiseSharded
+from phalanx.parallel import replicas
+from phalanx.parallel.sharded_state import ShardedState
 from phalanx.torch_backend.tensors import buffer_of
 
 SAMPLES, BATCH, STEPS = 64, 16, 4
@@ -72,45 +70,31 @@ def flip(tensor: Tensor) -> None:
         tensor.view(torch.int32).view(-1)[0] ^= 1
 
 
-class LinearReducer:
+class LinearReducer(TreeReducer):
     """A wrong one: a rank adds its micro-batches up from left to right, then ranks add theirs."""
 
-    is_finite: bool | None = None
+    def begin_step(self, leaves: Collection[int]) -> None:
+        super().begin_step(leaves)
+        self._totals = [torch.zeros_like(like) for like in self._likes]
 
-    def __init__(self, likes: Sequence[Tensor], _: int, world: World | None) -> None:
-        self._world, self._sums = world, [torch.zeros_like(like) for like in likes]
-
-    def close(self) -> None:
-        pass
-
-    def begin(self, *_: object) -> None:
-        for total in self._sums:
-            total.zero_()
-
-    def missing(self, _: object) -> list[int]:
-        return []
-
-    def clear(self) -> None:
-        pass
-
-    def add(self, _: int, tensors: Sequence[Tensor]) -> None:
-        for total, tensor in zip(self._sums, tensors, strict=True):
+    def _add(self, _: int, tensors: list[Tensor]) -> None:
+        for total, tensor in zip(self._totals, tensors, strict=True):
             total += tensor
 
-    def reduce(self) -> list[Tensor]:
-        for total in self._sums if self._world is not None else ():
+    def _sum(self) -> list[Tensor]:
+        for total in self._totals if self._world is not None else ():
             self._world.group.all_reduce(buffer_of(total))
-        return [total.clone() for total in self._sums]
+        return self._totals
 
 
 def counted_twice(
-    end_micro_batch: Callable[[Bitwise], None],
-) -> Callable[[Bitwise], None]:
-    def mutation(strategy: Bitwise) -> None:
-        if strategy._micro_batch == 5:
-            for parameter in strategy._parameters:
+    end_micro_batch: Callable[[TreeReducer], None],
+) -> Callable[[TreeReducer], None]:
+    def mutation(reducer: TreeReducer) -> None:
+        if reducer._micro_batch == 5:
+            for parameter in reducer._parameters:
                 parameter.grad *= 2
-        end_micro_batch(strategy)
+        end_micro_batch(reducer)
 
     return mutation
 
@@ -129,12 +113,12 @@ def found(checkpoint: Path | None = None) -> dict[str, str]:
             train(steps=2, checkpoint_dir=folder)
         results["resumed"] = train(resume=checkpoint or folder)
         results["resumed, cut otherwise"] = train(resume=checkpoint or folder, micro_batches=4)
-    with changed(Bitwise, "end_micro_batch", counted_twice(Bitwise.end_micro_batch)):
+    with changed(TreeReducer, "end_micro_batch", counted_twice(TreeReducer.end_micro_batch)):
         results["counted twice"] = train()
-    assert bitwise.TreeReducer is TreeReducer
-    with changed(bitwise, "TreeReducer", LinearReducer):
+    assert replicas.TreeReducer is TreeReducer
+    with changed(replicas, "TreeReducer", LinearReducer):
         results["order of ranks"] = train()
-    with changed(BitwiseSharded, "_share_updates", lambda _: None):
+    with changed(ShardedState, "_share_updates", lambda _: None):
         results["updates kept"] = train(strategy="zero")
     results["flipped on one rank"] = train(flipped_at=STEPS - 1 if RANK == 1 else None)
     return results

@@ -40,7 +40,7 @@ class Dying:
     def follow(self, optimizer: Optimizer) -> None:
         """Enter the moments of the engine."""
         self._wrap(optimizer, "step", before="optimizer")
-        self._wrap(TreeReducer, "reduce", before="sum", after=("summed", "missed"))
+        self._wrap(TreeReducer, "_sum", before="sum", after=("summed", "missed"))
         self._wrap(ProgramCheckpoints, "save", before="checkpoint")
         self._wrap(surviving_group, "recover", before="recovery")
         self._wrap(surviving_group, "await_word", before="waiting")

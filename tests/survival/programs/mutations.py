@@ -6,23 +6,23 @@ from typing import Any
 from phalanx.comm.layout import share_of
 from phalanx.gradients import tree_reducer
 from phalanx.gradients.summation_tree import ADD, Exchange, plan_exchange
-from phalanx.parallel.bitwise import Bitwise
-from phalanx.parallel.bitwise_sharded import BitwiseSharded
+from phalanx.gradients.tree_reducer import TreeReducer
+from phalanx.parallel.sharded_state import ShardedState
 from phalanx.parallel.surviving_group import SurvivingGroup
 
 
 def count_inherited(times: int) -> None:
     """Count the micro-batches that a rank computes for lost ones so many times."""
-    end = Bitwise.end_micro_batch
+    end = TreeReducer.end_micro_batch
 
-    def mutation(strategy: Bitwise) -> None:
-        own = share_of(strategy.group.original_rank, 4, strategy.num_blocks)
-        if strategy._micro_batch not in own:
-            for parameter in strategy._parameters:
+    def mutation(reducer: TreeReducer) -> None:
+        own = share_of(reducer._original_rank, 4, reducer._division.num_micro_batches)
+        if reducer._micro_batch not in own:
+            for parameter in reducer._parameters:
                 parameter.grad.mul_(times)
-        end(strategy)
+        end(reducer)
 
-    Bitwise.end_micro_batch = mutation
+    TreeReducer.end_micro_batch = mutation
 
 
 def sum_by_ranks() -> None:
@@ -43,21 +43,21 @@ def make_calls_again() -> None:
 
 def leave_half_done() -> None:
     """Leave in shared memory what a rank that died while it updated has made of it."""
-    BitwiseSharded._restore = lambda *_: None
+    ShardedState._restore = lambda *_: None
 
 
 def update_own_alone() -> None:
     """Have the second holders of a shard not make its updates."""
-    keep = BitwiseSharded._keep_held_gradients
+    keep = ShardedState._keep_held_gradients
 
-    def mutation(strategy: BitwiseSharded) -> None:
+    def mutation(strategy: ShardedState) -> None:
         keep(strategy)
         owners = strategy._holders.owners(strategy._place.world.original_ranks)
         for parameter, shard in zip(strategy._parameters, strategy._shard_of, strict=True):
             if owners[shard] != strategy._own:
                 parameter.grad = None
 
-    BitwiseSharded._keep_held_gradients = mutation
+    ShardedState._keep_held_gradients = mutation
 
 
 MUTATIONS: dict[str, Callable[[], None]] = {

@@ -34,7 +34,8 @@ from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.staged import Staged
-from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.replicas import Replicas
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.zero import ZeroOne
 
@@ -51,7 +52,7 @@ STEPS = 2  # before the checkpoint, and after it
 
 def make(word: str, case: Case) -> Strategy:
     if word == "sequential":
-        return Sequential()
+        return Replicas(RunGroup())
     world = World.create(timeout_s=60)
     if word == "zero":
         return ZeroOne(world)

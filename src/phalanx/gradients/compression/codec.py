@@ -41,31 +41,25 @@ class Codec(ABC):
         """Decode into `values`, (n,) float32; adds: add to them instead."""
 
 
-class Float32(Codec):
-    """Codec that stores the values themselves."""
+class Cast(Codec):
+    """Codec that stores the values in a type: float32 themselves; bfloat16, the range of float32
+    with 8 bits of precision, with an error of at most 2⁻⁸ of each value."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
 
     def num_bytes(self, count: int) -> int:
-        return 4 * count
+        return _padded(self._dtype.itemsize * count)
 
     def encode(self, values: Tensor, encoded: Tensor, residual: Tensor) -> None:  # noqa: ARG002
-        encoded.view(torch.float32).copy_(values)
+        encoded.view(self._dtype)[: len(values)].copy_(values)
 
     def decode(self, encoded: Tensor, values: Tensor, *, accumulate: bool) -> None:
-        _decode(encoded.view(torch.float32), values, accumulate=accumulate)
-
-
-class BFloat16(Codec):
-    """bfloat16: the range of float32 with 8 bits of precision; an error of at most 2⁻⁸ of each
-    value."""
-
-    def num_bytes(self, count: int) -> int:
-        return _padded(2 * count)
-
-    def encode(self, values: Tensor, encoded: Tensor, residual: Tensor) -> None:  # noqa: ARG002
-        encoded.view(torch.bfloat16)[: len(values)].copy_(values)
-
-    def decode(self, encoded: Tensor, values: Tensor, *, accumulate: bool) -> None:
-        _decode(encoded.view(torch.bfloat16)[: len(values)], values, accumulate=accumulate)
+        stored = encoded.view(self._dtype)[: len(values)]
+        if accumulate:
+            values.add_(stored)
+        else:
+            values.copy_(stored)
 
 
 class ScaledFloat16(Codec):
@@ -117,13 +111,6 @@ class BlockInt8(Codec):
         """Scales and codes."""
         codes_at = 4 * -(-count // BLOCK)
         return encoded[:codes_at].view(torch.float32), encoded[codes_at:].view(torch.int8)[:count]
-
-
-def _decode(encoded: Tensor, values: Tensor, *, accumulate: bool) -> None:
-    if accumulate:
-        values.add_(encoded)
-    else:
-        values.copy_(encoded)
 
 
 def _padded(num_bytes: int) -> int:

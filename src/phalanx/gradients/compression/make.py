@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.gradients.compression.codec import BFloat16, BlockInt8, ScaledFloat16
+import torch
+
+from phalanx.gradients.compression.codec import BlockInt8, Cast, ScaledFloat16
 from phalanx.gradients.compression.codec_compressor import CodecCompressor
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.compression.powersgd import PowerSGD
@@ -29,7 +31,7 @@ def make_compressor(
         case "fp16":
             return CodecCompressor(name, ScaledFloat16())
         case "bf16":
-            return CodecCompressor(name, BFloat16())
+            return CodecCompressor(name, Cast(torch.bfloat16))
         case "int8":
             return CodecCompressor(name, BlockInt8())
         case "powersgd":

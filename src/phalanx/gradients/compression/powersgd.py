@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Size, Tensor
 
-from phalanx.gradients.compression.codec import Float32
+from phalanx.gradients.compression.codec import Cast
 from phalanx.gradients.compression.codec_compressor import CodecAllReduce, ErrorFeedback
 from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Scratch, is_finite
 
@@ -49,7 +49,7 @@ class PowerSGD(Compressor):
         super().__init__()
         self._rank, self._seed = rank, seed
         self._scratch = Scratch()
-        self._all_reduce = CodecAllReduce(Float32())
+        self._all_reduce = CodecAllReduce(Cast(torch.float32))
         self._layouts: dict[int, list[Piece]] = {}
         self._residuals: dict[int, Tensor] = {}
         self._right: dict[int, list[Tensor]] = {}

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.reducer import dense_gradient
-from phalanx.gradients.tree_reducer import TreeReducer
-from phalanx.parallel.bitwise import check_batch_norm
+from phalanx.gradients.division import Division
+from phalanx.gradients.reducer import SummedLoss
+from phalanx.gradients.tree_reducer import TreeReducer, check_batch_norm
 from phalanx.parallel.costs import stage_costs
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.pipeline.chain import join_stages, stage_of
@@ -37,12 +37,10 @@ from phalanx.parallel.step import (
     Batch,
     StepOptions,
     StepResult,
-    SummedLoss,
     trained_parameters,
 )
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
-from phalanx.torch_backend.threads import stop_filling_memory
 
 
 class BitwiseStage(Stage):
@@ -63,7 +61,7 @@ class BitwiseStage(Stage):
         """micro_batches: of a full global batch. seed_micro_batch: seeds PyTorch's generators for
         (step, micro-batch)."""
         super().__init__(layers)
-        self._num_leaves, self._seed, self._autocast = micro_batches, seed_micro_batch, autocast
+        self._seed, self._autocast = seed_micro_batch, autocast
         self._buffers = list(layers.buffers())
         self._is_averaged = [buffer.is_floating_point() for buffer in self._buffers]
         numbers = {id(buffer): number for number, buffer in enumerate(self._buffers)}
@@ -73,13 +71,13 @@ class BitwiseStage(Stage):
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
-        averaged = compress(self._buffers, self._is_averaged)
-        likes = [self._no_losses(), *self._parameters, *averaged]
-        self._reducer = TreeReducer(likes, micro_batches, None)
+        self._reducer = TreeReducer(
+            self._parameters, self._buffers, Division(micro_batches, 1), None
+        )
         self._step, self._sizes = 0, dict[int, int]()
         self._buffers_of: dict[int, Sequence[Tensor]] = {}
         """Buffers by micro-batch, as its forward pass has left them."""
-        self._losses: dict[int, Tensor] = {}
+        self._losses: dict[int, tuple[float, float]] = {}
         """Weighted loss and weight by micro-batch."""
 
     def begin(self, step: int, sizes: Mapping[int, int]) -> None:
@@ -87,7 +85,7 @@ class BitwiseStage(Stage):
         self._step, self._sizes = step, dict(sizes)
         self._buffers_of.clear()
         self._losses.clear()
-        self._reducer.begin([range(self._num_leaves)], list(sizes))
+        self._reducer.begin_step(list(sizes))
 
     def forward(self, number: int, given: Handover) -> Handover:
         buffers = [buffer.clone() for buffer in self._buffers]
@@ -109,7 +107,7 @@ class BitwiseStage(Stage):
 
     def end_with(self, number: int, loss: MicroBatchLoss) -> None:
         super().end_with(number, loss)
-        self._losses[number] = torch.tensor([loss.total, self._sizes[number]], dtype=torch.float64)
+        self._losses[number] = loss.total, self._sizes[number]
 
     def backward(self, number: int, gradient: Tensor | None, *, is_last: bool) -> Handover | None:
         """Add what a micro-batch makes to the sums, and return the gradient that goes back.
@@ -126,32 +124,22 @@ class BitwiseStage(Stage):
         self._add(number)
         return back
 
-    @torch.no_grad()
     def _add(self, number: int) -> None:
-        gradients = [dense_gradient(parameter) for parameter in self._parameters]
-        for parameter in self._parameters:
-            parameter.grad = None
-        averaged = list(compress(self._buffers_of[number], self._is_averaged))
         share = self._sizes[number] / sum(self._sizes.values())
-        scaled = torch._foreach_mul(averaged, share) if averaged else ()
-        losses = self._losses.get(number)
-        losses = self._no_losses() if losses is None else losses
-        self._reducer.add(number, [losses, *gradients, *scaled])
+        averaged = list(compress(self._buffers_of[number], self._is_averaged))
+        self._reducer.add(number, share, (*self._losses.get(number, (0.0, 0.0)), 0.0), averaged)
 
     @torch.no_grad()
-    def end(self) -> Tensor:
-        """Give parameters and buffers the sums over the micro-batches; return that of weighted
-        losses and weights, (2,)."""
-        losses, *sums = self._reducer.reduce()
-        self._reducer.clear()
-        number = len(self._parameters)
-        for parameter, total in zip(self._parameters, sums[:number], strict=True):
-            parameter.grad = total
-        means, last = iter(sums[number:]), self._buffers_of[max(self._buffers_of)]
-        for buffer, is_averaged, value in zip(self._buffers, self._is_averaged, last, strict=True):
-            buffer.copy_(next(means) if is_averaged else value)
+    def end(self) -> SummedLoss:
+        """Give parameters and buffers the sums over the micro-batches; return that of the
+        losses."""
+        last = self._buffers_of[max(self._buffers_of)]
+        for buffer, value in zip(self._buffers, last, strict=True):
+            buffer.copy_(value)
+        self._reducer.reduce()
         self._buffers_of.clear()
-        return losses
+        assert self._reducer.summed is not None, "of the step"
+        return self._reducer.summed
 
     def _casting(self) -> AbstractContextManager[object]:
         return nullcontext() if self._autocast is None else torch.autocast("cpu", self._autocast)
@@ -160,10 +148,6 @@ class BitwiseStage(Stage):
         """Have the layers use these buffers."""
         for module, name, number in self._places:
             module._buffers[name] = buffers[number]
-
-    @staticmethod
-    def _no_losses() -> Tensor:
-        return torch.zeros(2, dtype=torch.float64)
 
 
 Seeding = Callable[[int, int], None]
@@ -241,9 +225,8 @@ class BitwisePipeline(Pipelined):
         result = self._pipeline.step(micro_batches, number=batch.step)
         began = time.perf_counter()
         losses = [stage.end() for stage in self._stages.values()]
-        own = losses[-1].tolist() if self.counts_samples else [0.0, 0.0]
+        own = losses[-1][:2] if self.counts_samples else (0.0, 0.0)
         self.summed = SummedLoss(*self.group.sum(own))
-        stop_filling_memory()
         return result._replace(
             communication_s=result.communication_s + time.perf_counter() - began,
         )

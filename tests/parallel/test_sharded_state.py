@@ -1,5 +1,9 @@
 """Parameters in one vector, each owner's side by side."""
 
+import re
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,10 +14,12 @@ from torch.optim import SGD, AdamW, Optimizer
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.errors import UserError
 from phalanx.jobs.survival import FAULT_TOLERANCE
-from phalanx.parallel.bitwise_sharded import check_by_parameter, check_survivable, view_like
 from phalanx.parallel.costs import assign_owners
-from phalanx.parallel.make import JobRanks, make_bitwise
+from phalanx.parallel.make import BITWISE, JobRanks, StrategySetting
+from phalanx.parallel.options import StrategyOptions
+from phalanx.parallel.sharded_state import check_by_parameter, check_survivable, view_like
 from phalanx.parallel.step import StepOptions
+from tests.conftest import Ranks
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=9), st.integers(1, 9))
@@ -59,9 +65,21 @@ def test_what_cannot_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         check_survivable("zero", spares=1, num_nodes=1)
     with pytest.raises(UserError, match=r"on each of 2 nodes, .* on a single node only"):
         check_survivable("shared", spares=0, num_nodes=2)
-    ranks, step = JobRanks(launched=None, timeout_s=1), StepOptions()
+    setting = StrategySetting(
+        ranks=JobRanks(launched=None, timeout_s=1),
+        options=StrategyOptions(strategy="mpi", overlap="on"),
+        step=StepOptions(),
+        seed=0,
+        batch_size=4,
+        micro_batches=2,
+        device=torch.device("cpu"),
+        layout=None,
+        tensor_plan=None,
+        stages=None,
+        seed_micro_batch=lambda *_: None,
+    )
     with pytest.raises(UserError, match="--overlap on and --survive exclude each other"):
-        make_bitwise("mpi", ranks, micro_batches=2, overlaps=True, step=step)
+        BITWISE["mpi"](setting)
 
 
 class Joint(SGD):
@@ -74,3 +92,12 @@ def test_optimizers_that_may_update_jointly_are_refused(kind: type[Optimizer]) -
     check_by_parameter(AdamW(parameters), "zero")
     with pytest.raises(UserError, match=f"{kind.__name__} may update them jointly"):
         check_by_parameter(kind(nn.Linear(2, 2).parameters(), lr=0.1), "zero")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_memory_goes_with_any_sum(
+    ranks: Ranks, programs: Callable[[str], Path], count: int
+) -> None:
+    output = ranks.mpi(count, programs("sharded_state.py"))
+    assert sorted(re.findall(r"rank (\d) is done", output)) == [str(r) for r in range(count)]

@@ -1,4 +1,4 @@
-"""Bitwise data parallelism whose optimizer state is divided among ranks.
+"""Data parallelism whose optimizer state is divided among the ranks.
 
 Each parameter has an owner, the one rank that keeps its state and updates it, by the optimizer of a
 single process: the bits of an update depend on a parameter, its gradient and its state alone,
@@ -10,9 +10,8 @@ it has all of them when the owner dies.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,14 +21,14 @@ from torch.optim import LBFGS, Optimizer
 
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
-from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.jobs.survival import num_spares
-from phalanx.parallel.bitwise import Bitwise
+from phalanx.gradients.make_reducer import AllReduce, FixedTree
+from phalanx.gradients.reducer import ReduceTimes
 from phalanx.parallel.costs import assign_owners, owned_costs
 from phalanx.parallel.layerwise import LAMB, LARS
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.parameter_memory import OneCopy, ParameterMemory
+from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.shard_holders import ShardHolders
 from phalanx.parallel.step import Batch, StateBytes, StepOptions, storage_bytes
 from phalanx.parallel.world_group import WorldGroup
@@ -39,12 +38,13 @@ NUM_HOLDERS = 2
 """Ranks that hold a shard's state, where ranks may be lost."""
 
 
-class BitwiseSharded(Bitwise):
+class ShardedState(Replicas):
     """Replicas of which each updates the parameters that it owns, and gets the others from their
     owners. Parameters lie in one vector, those of an owner, a shard, side by side.
 
-    As `zero` (stages 1 and 2) all ranks are owners, and over messages the sums of gradients come to
-    their owners alone; as `shared` there are owners and memory on each node.
+    In `ParameterMemory`, as `zero` (stages 1 and 2), all ranks are owners, and a reducer over
+    messages may bring the sums of gradients to their owners alone; in `NodeMemory`, as `shared`,
+    there are owners and memory on each node.
 
     Where ranks may be lost each shard has two holders, which make its updates: the other one in
     memory of its own, where the owner's is seen by all. Of a shard whose owner dies the other
@@ -57,25 +57,20 @@ class BitwiseSharded(Bitwise):
 
     def __init__(
         self,
-        world: World,
-        kind: type[ParameterMemory],
-        *,
-        micro_batches: int,
+        group: WorldGroup,
         step_options: StepOptions | None = None,
+        *,
+        memory: type[ParameterMemory],
+        summation: AllReduce | FixedTree,
     ) -> None:
-        """micro_batches: of a full global batch. Raises: UserError for what cannot survive the loss
-        of ranks, where these may be lost."""
-        if is_fault_tolerant():
-            num_nodes = len(set(world.group.nodes))
-            check_survivable(kind.name, spares=num_spares(os.environ), num_nodes=num_nodes)
-        super().__init__(world, micro_batches=micro_batches, step_options=step_options)
-        assert isinstance(self.group, WorldGroup), "several ranks"
-        self.name = kind.name
-        self._place = kind(self.group)
-        self._own = world.original_rank
+        """memory: of the parameters. summation: as of `Replicas`."""
+        super().__init__(group, step_options, summation=summation)
+        self.name = memory.name
+        self._place = memory(group)
+        self._own = group.world.original_rank
         self._shared_s = 0.0
         self._living: Sequence[int] = ()  # ranks among which the shards were held last
-        self._restored_in = world
+        self._restored_in = group.world
         self._shards: list[Tensor] = []
         self._copies: dict[int, Tensor] = {}
         """Local copies of parameters owned by other ranks in shared memory, by parameter index."""
@@ -177,21 +172,18 @@ class BitwiseSharded(Bitwise):
             parameter.data = parameter.data.clone()
         self._shards.clear()
 
-    def _owners_of_gradients(self) -> Sequence[int] | None:
+    def _owners_of_sums(self) -> Sequence[int] | None:
         if not self._place.are_owners_alone or is_fault_tolerant():
             return None
         return assign_owners([parameter.nbytes for parameter in self._parameters], self.size)
 
-    def _take_gradients(self, sums: Sequence[Tensor]) -> None:
-        if not self._reducer.is_divided:
-            super()._take_gradients(sums)
-            return
-        if self._held_numbers is None:
+    def backward_and_reduce(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
+        times = super().backward_and_reduce(loss_sum, weight, inputs)
+        if self.reducer.is_divided and self._held_numbers is None:
             self._held_numbers = [number for number, held in enumerate(self._is_held) if held]
-        for parameter, total, is_held in zip(self._parameters, sums, self._is_held, strict=True):
-            # Gradients of others are zeros without memory, until they are dropped.
-            nothing = parameter.new_zeros(()).expand(parameter.shape)
-            parameter.grad = self._private(parameter, total) if is_held else nothing
+        return times
 
     def _scale_gradients(self, factor: float) -> None:
         self._keep_held_gradients()
@@ -225,8 +217,11 @@ class BitwiseSharded(Bitwise):
             for number in self._copies:
                 self._parameters[number].data = self._views[number]
 
-    def _reduce(self) -> list[Tensor]:
+    def _sum_together(self, compute: Callable[[], Any]) -> Any:
         """Sum, once nobody sees what a rank that died while it updated has left half done."""
+        return super()._sum_together(lambda: self._restore_and(compute))
+
+    def _restore_and(self, compute: Callable[[], Any]) -> Any:
         world = self._place.world
         if world is not self._restored_in:
             self._restore(world.original_ranks)
@@ -234,7 +229,7 @@ class BitwiseSharded(Bitwise):
             self._restored_in = world
         for number, copy in self._copies.items():  # before an owner can have these sums, and update
             copy.copy_(self._views[number])
-        return super()._reduce()
+        return compute()
 
     def _restore(self, living: Sequence[int]) -> None:
         """Put this rank's copies in place of what owners that died have left."""
