@@ -19,7 +19,7 @@ from phalanx.errors import UserError
 from phalanx.gradients.compression.make import make_compressor
 from phalanx.jobs.detect import Launched
 from phalanx.jobs.orphan import JOB_VARIABLE
-from phalanx.jobs.variables import is_users
+from phalanx.jobs.variables import RENDEZVOUS, is_users
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.bitwise_sharded import BitwiseSharded
 from phalanx.parallel.ddp import TorchReplicas
@@ -39,8 +39,6 @@ from phalanx.torch_backend.rendezvous import (
     is_without_mpi,
 )
 from phalanx.torch_backend.store import open_store
-
-RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find each other
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,6 @@ from phalanx.parallel.make import JobRanks
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.train.config import TrainConfig
-from phalanx.train.resume import RESUMING, RunIsFinishedError
 from phalanx.train.run import complete, with_ranks
 
 
@@ -91,34 +90,23 @@ class Agreement:
         if group is not None:
             group.close()
 
-    def complete(self) -> TrainConfig | None:
-        """Return the options, complete; None, on all ranks, where nothing is left to do.
+    def complete(self) -> TrainConfig:
+        """Return the options, complete.
 
         Raises: UserError as `phalanx.train.run.complete`.
         """
         if self._is_begun:
             return self._config
         group, config = self._group, self._config
-        try:
-            with named_host(self._launched):
-                if group is not None and not self.is_first:
-                    config = with_ranks(config, self._launched)
-                else:
-                    notices: list[str] = []
-                    config, choice = complete(config, self._launched, notices)
-                    notices = [line for line in notices if not line.startswith(RESUMING)]
-                    self.lines += [choice.reason, *notices]  # the run says that it resumes
-        except RunIsFinishedError as finished:
-            if self.is_first:
-                print(finished, flush=True)
-            if group is not None:
-                group.share("")
-            return None
+        with named_host(self._launched):
+            if group is not None and not self.is_first:
+                config = with_ranks(config, self._launched)
+            else:
+                config, choice = complete(config, self._launched)
+                self.lines += [choice.reason]
         if group is None:
             return config
         text = group.share(json.dumps(config.as_record()) if self.is_first else "")
-        if not text:
-            return None
         return replace(TrainConfig.from_record(json.loads(text)), threads=config.threads)
 
     def open_data(self, config: TrainConfig) -> TrainingData:

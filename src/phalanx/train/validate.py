@@ -3,15 +3,12 @@ started."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from phalanx.errors import UserError
 from phalanx.models.options import (
     DataShape,
     check_data,
     completed,
     is_own_model,
-    model_label,
     stage_layers,
     tensor_splits,
 )
@@ -27,8 +24,10 @@ def dataset_for(config: TrainConfig) -> str:
     return "text" if config.dataset == "auto" and config.model == "gpt" else config.dataset
 
 
-def validate(config: TrainConfig, shape: DataShape, stages: Sequence[str] = ()) -> None:
-    """config: complete; shape: of the data; stages: of the user's model, as `examine` finds them.
+def validate(config: TrainConfig, shape: DataShape) -> None:
+    """config: complete; shape: of the data.
+
+    What only a model of the user's can tell, `phalanx.start` finds.
 
     Raises: UserError with the numbers that do not fit.
     """
@@ -48,7 +47,7 @@ def validate(config: TrainConfig, shape: DataShape, stages: Sequence[str] = ()) 
     check_tensor(config, mesh, shape)
     layout = config.pipeline_layout()
     if layout is not None:
-        check_pipeline(config, layout, mesh, stages)
+        check_pipeline(config, layout, mesh)
 
 
 def check_full_gradients(config: TrainConfig) -> None:
@@ -95,7 +94,7 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
 
 def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
     """Raise UserError when heads, widths or, where it is split, the context do not divide by the
-    ranks of the axis `tp`. The plan of a user's model is examined with it."""
+    ranks of the axis `tp`."""
     if mesh.tp == 1:
         return
     splits = tensor_splits(config.model, completed(config.model, config.model_options))
@@ -115,28 +114,22 @@ def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
         )
 
 
-def check_pipeline(
-    config: TrainConfig, layout: PipelineLayout, mesh: Mesh, stages: Sequence[str]
-) -> None:
-    """Raise UserError when there are more stages than layers, or the schedule cannot run so.
-
-    stages: of the user's model.
-    """
+def check_pipeline(config: TrainConfig, layout: PipelineLayout, mesh: Mesh) -> None:
+    """Raise UserError when there are more stages than layers, or the schedule cannot run so."""
     if mesh.pp == 1:
         return
     sizes = completed(config.model, config.model_options)
     layers = stage_layers(config.model, sizes, is_split=mesh.tp > 1)
-    if is_own_model(config.model):
-        layers = tuple(stages)
-    elif not layers:
+    is_own = is_own_model(config.model)
+    if not layers and not is_own:
         raise UserError(
             f"--model {config.model} cannot be cut into stages: take mlp, resnet or gpt"
         )
-    if layout.num_stages > len(layers):
+    if layout.num_stages > len(layers) and not is_own:
         more = ", or more --layers" if config.model == "gpt" else ""
         raise UserError(
             f"pp={mesh.pp} with {layout.stages_per_rank} stages a rank are {layout.num_stages} "
-            f"stages, but {model_label(config.model)} has {len(layers)} layers to cut between "
+            f"stages, but {config.model} has {len(layers)} layers to cut between "
             f"({', '.join(layers)}): use fewer ranks or stages{more}"
         )
     batch, needed = (
