@@ -115,8 +115,8 @@ def test_jobs_import_nothing_else() -> None:
 
 
 OF_A_TRAINING = {
-    *("checkpoints.find", "checkpoints.manifest"),
-    *("comm.file_copies", "comm.link", "comm.shared_folder", "gradients.optimizer_update"),
+    *("checkpoints.find", "checkpoints.manifest", "comm.link", "comm.shared_folder"),
+    "gradients.optimizer_update",
     *("jobs.allocation", "jobs.binding", "jobs.cores", "jobs.detect", "jobs.installation"),
     *("jobs.job", "jobs.launch_program", "jobs.live_line", "jobs.record", "jobs.streams"),
     *("jobs.survival", "parallel.gloo", "parallel.make", "parallel.mesh", "parallel.optimizer"),

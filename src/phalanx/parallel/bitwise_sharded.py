@@ -10,7 +10,6 @@ it has all of them when the owner dies.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.jobs.survival import num_spares
 from phalanx.parallel.bitwise import Bitwise
 from phalanx.parallel.costs import assign_owners, owned_costs
 from phalanx.parallel.layerwise import LAMB, LARS
@@ -67,7 +65,7 @@ class BitwiseSharded(Bitwise):
         of ranks, where these may be lost."""
         if is_fault_tolerant():
             num_nodes = len(set(world.group.nodes))
-            check_survivable(kind.name, spares=num_spares(os.environ), num_nodes=num_nodes)
+            check_survivable(kind.name, num_nodes=num_nodes)
         super().__init__(world, micro_batches=micro_batches, step_options=step_options)
         assert isinstance(self.group, WorldGroup), "several ranks"
         self.name = kind.name
@@ -293,13 +291,8 @@ class BitwiseSharded(Bitwise):
         return [number for number, owner in enumerate(self._shard_of) if owner == shard]
 
 
-def check_survivable(strategy: str, *, spares: int, num_nodes: int) -> None:
+def check_survivable(strategy: str, *, num_nodes: int) -> None:
     """Raises: UserError for what cannot go on when ranks die."""
-    if spares:
-        raise UserError(
-            f'the strategy "{strategy}" divides the optimizer\'s state among the ranks that '
-            f'compute, and gives none to spares ({spares}): launch without them, or take "mpi"'
-        )
     if strategy == "shared" and num_nodes > 1:
         raise UserError(
             f'the strategy "shared" has the parameters once on each of {num_nodes} nodes, and goes '

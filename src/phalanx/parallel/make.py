@@ -11,11 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.join_world import join_communicator, join_world, report_binding
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
-from phalanx.errors import UserError
 from phalanx.gradients.compression.make import make_compressor
 from phalanx.jobs.detect import Launched
 from phalanx.jobs.orphan import JOB_VARIABLE
@@ -116,12 +114,7 @@ def make_bitwise(
     name: str, ranks: JobRanks, *, micro_batches: int, overlaps: bool = False, step: StepOptions
 ) -> Bitwise:
     """name: sequential, mpi, shared or zero. overlaps: of `mpi`. Raises: UserError as
-    `JobRanks.join`, and where nothing can overlap."""
-    if overlaps and is_fault_tolerant():
-        raise UserError(
-            "--overlap on and --survive exclude each other: what a lost rank has not computed "
-            "is added after the last backward pass; leave --overlap out"
-        )
+    `JobRanks.join`."""
     world = None if name == "sequential" else ranks.join()
     kinds = {kind.name: kind for kind in (ParameterMemory, NodeMemory)}
     if world is not None and name in kinds:

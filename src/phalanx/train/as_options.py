@@ -8,9 +8,15 @@ from contextlib import contextmanager
 
 from phalanx.checkpoints.manifest import OtherRecipeError
 from phalanx.errors import UserError
-from phalanx.parallel.option_groups import option
-from phalanx.train.config import DEFAULTS
+from phalanx.parallel.option_groups import default_options, option
+from phalanx.run.strategy_options import StrategyOptions
+from phalanx.train import options
 from phalanx.train.options import SCHEDULE
+
+KNOWN = default_options(
+    *(options.CheckpointOptions, options.CommunicationOptions, options.DataOptions),
+    *(options.OptimizerOptions, options.ParallelOptions, options.TrainingOptions, StrategyOptions),
+)
 
 WORDS = {
     "checkpoints=Checkpoints(allow_changes=True)": "--allow-changes",
@@ -46,6 +52,6 @@ def in_options(text: str) -> str:
 
 def _option(argument: re.Match[str]) -> str:
     name, value, has_value = argument.groups()
-    if name not in DEFAULTS:
+    if name not in KNOWN:
         return argument[0]
     return option(name) + (f" {value}" if value is not None else " " * bool(has_value))

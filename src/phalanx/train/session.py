@@ -202,9 +202,7 @@ def _strategy_options(config: TrainConfig) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
     for name in ("strategy", "micro_batches"):  # arguments of their own
         options.pop(name, None)
-    if config.bitwise:
-        options.pop("zero_stage", None)  # stages differ in what they send alone
-    elif config.strategy == "zero":
+    if config.strategy == "zero":
         options["zero_stage"] = config.zero_stage  # whose default a program has not
     if config.tensor_plan is not None:
         options["tensor_plan"] = named_plan(config.tensor_plan)

@@ -14,6 +14,7 @@ from phalanx.models.options import (
 )
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.run.strategy_options import OF_SLICES, check_full_norm
 from phalanx.train.config import TrainConfig
 from phalanx.train.options import parse_slow_rank
 from phalanx.train.schedule import check_warm_up
@@ -51,18 +52,14 @@ def validate(config: TrainConfig, shape: DataShape) -> None:
 
 
 def check_full_gradients(config: TrainConfig) -> None:
-    """Raise UserError where ranks update slices of the parameters: none has a full layer or the
-    full gradient."""
-    if config.bitwise or config.strategy not in ("shared", "server"):
+    """Raise UserError where ranks update slices of the parameters: none has a full layer."""
+    if config.bitwise:
         return
-    instead = f"--strategy {config.strategy} updates slices of them: use --strategy mpi"
-    if config.optimizer in ("lars", "lamb"):
+    check_full_norm(config.strategy, config.clip_norm)
+    if config.strategy in OF_SLICES and config.optimizer in ("lars", "lamb"):
         raise UserError(
-            f"--optimizer {config.optimizer} needs norms of whole layers, and {instead}"
-        )
-    if config.clip_norm is not None:
-        raise UserError(
-            f"--clip-norm {config.clip_norm:g} needs the norm of all gradients, and {instead}"
+            f"--optimizer {config.optimizer} needs norms of whole layers, and --strategy "
+            f"{config.strategy} updates slices of them: take --strategy mpi"
         )
 
 
