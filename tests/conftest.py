@@ -38,7 +38,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # ranks of another test need the cores,
 PATIENCE = float(os.environ.get("PHALANX_TEST_PATIENCE", "1"))
 ONE_THREAD = dict.fromkeys(THREAD_POOLS, "1")
 RANK_MODULES = (
-    *("phalanx.train.rank", "phalanx.checkpoints.program", "phalanx.bench.rank_benchmark"),
+    *("phalanx.train.session", "phalanx.checkpoints.program", "phalanx.bench.rank_benchmark"),
     *("phalanx.bench.io.rank_benchmark", "phalanx.run.loop", "phalanx.torch_backend.multi_backend"),
     *("phalanx.parallel.on_mesh", "numpy.typing", "rich.live", "torch.distributed.optim"),
     *("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"),

@@ -36,7 +36,7 @@ def test_names_are_loaded_when_they_are_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("module", "heavy"),
-    [("phalanx.cli.train", {"torch", "mpi4py", "numpy"}), ("phalanx.train.rank", {"rich"})],
+    [("phalanx.cli.train", {"torch", "mpi4py", "numpy"}), ("phalanx.train.session", {"rich"})],
 )
 def test_a_run_starts_without_what_it_may_never_use(module: str, heavy: set[str]) -> None:
     program = f"import sys, {module}; print(*{heavy!r} & set(sys.modules))"

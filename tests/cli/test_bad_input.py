@@ -14,7 +14,7 @@ CASES = {
     "a misspelt option": (["--epoch", "5"], "Did you mean --epochs?"),
     "a batch smaller than the ranks": (
         ["--strategy", "mpi", "--ranks", "4", "--batch-size", "3"],
-        "a global batch of 3 cannot be split over 4 ranks: use --batch-size 4 or more",
+        "--batch-size 3 is the global batch, and there are 4 ranks: give at least 4",
     ),
     "two kinds of batch size": (
         ["--batch-size", "64", "--per-rank-batch-size", "32"],

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from phalanx.errors import RunFailedError
 from phalanx.jobs.installation import find_mpi
+from phalanx.jobs.live_line import LiveLine
 from phalanx.records.events import (
     EpochEvent,
     EvaluationEvent,
@@ -25,7 +26,7 @@ from phalanx.records.events import (
 from phalanx.records.files import read_events, read_run
 from phalanx.records.owner import has_died
 from phalanx.train.config import TrainConfig
-from phalanx.train.job import run_job
+from phalanx.train.job import launch_of
 from phalanx.train.run import complete
 from tests.cli.conftest import PHALANX, Phalanx, Started
 from tests.conftest import ONE_THREAD, long
@@ -125,7 +126,7 @@ def test_a_checkpoint_of_another_model_is_refused(forked_phalanx: Phalanx, tmp_p
     one_epoch = (*SMALL[:-1], "1", "--checkpoint-dir", str(checkpoints))
     assert forked_phalanx("train", *one_epoch).returncode == 0
     assert (
-        "is finished, nothing is left"
+        "all that were asked for: nothing is left"
         in (done := forked_phalanx("train", *one_epoch, "--resume", str(checkpoints))).stdout
     )
     assert done.returncode == 0
@@ -134,7 +135,7 @@ def test_a_checkpoint_of_another_model_is_refused(forked_phalanx: Phalanx, tmp_p
     assert "holds the checkpoints of a run, up to epoch-0001" in done.stderr
     done = forked_phalanx("train", *SMALL, "--model", "rnn", "--resume", str(checkpoints))
     assert done.returncode == 2
-    assert "is of model mlp, this run wants rnn: use --model mlp" in done.stderr
+    assert "epoch-0001 is of another model (MLP there, RNN here): " in done.stderr
     path = checkpoints / "epoch-0001" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     done = forked_phalanx("train", *SMALL, "--resume", str(checkpoints))
@@ -271,13 +272,8 @@ def test_the_first_error_is_told_once_with_its_rank(
     program = [str(forking_python), str(Path(__file__).parent / "programs" / "raising_rank.py")]
     began = time.monotonic()
     with pytest.raises(RunFailedError) as caught:
-        run_job(
-            config,
-            tmp_path / "run",
-            study="test",
-            command=["test"],
-            console=Console(quiet=True),
-            program=program,
+        launch_of(config, LiveLine(Console(quiet=True)), command=["test"], program=program).run(
+            tmp_path / "run"
         )
     assert time.monotonic() - began < 30
     first_line = str(caught.value).splitlines()[0]

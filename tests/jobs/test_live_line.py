@@ -1,27 +1,11 @@
 """The live line on a terminal, and what stays of it elsewhere."""
 
 import io
-from collections.abc import Iterable
 
 import pytest
 from rich.console import Console
 
 from phalanx.jobs.live_line import LiveLine, bar, folded
-from phalanx.records.events import Event, NoticeEvent
-
-
-class Counted:
-    """Number of events so far; every event becomes a line."""
-
-    num_events = 0
-
-    def take(self, events: Iterable[Event]) -> list[str]:
-        lines = [event.text for event in events if isinstance(event, NoticeEvent)]
-        self.num_events += len(lines)
-        return lines
-
-    def text(self) -> str:
-        return f"{self.num_events} so far"
 
 
 def console(*, is_terminal: bool) -> tuple[Console, io.StringIO]:
@@ -34,8 +18,11 @@ def test_a_terminal_shows_the_text_and_others_the_lines_alone(label: str | None)
     for is_terminal in (True, False):
         shown, printed = console(is_terminal=is_terminal)
         with LiveLine(shown, label) as line:
-            line.show(Counted(), [NoticeEvent(at_s=0.0, text="a [notice]")])
-        assert ("a [notice]" in printed.getvalue()) == (label is None)
+            for output in (b"a [no", b"tice]\n\nthe ", b"end"):
+                line.write(output)
+            line.draw("1 so far")
+        for words in ("a [notice]", "the end"):
+            assert (words in printed.getvalue()) == (label is None)
         text = "run 1  1 so far" if label else "1 so far"
         assert (text in printed.getvalue()) == is_terminal
 

@@ -13,12 +13,11 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from phalanx.comm.layout import CACHE_LINE_BYTES, by_owner
 from phalanx.errors import UserError
-from phalanx.jobs.survival import FAULT_TOLERANCE
+from phalanx.jobs.survival import FAULT_TOLERANCE, SPARES
 from phalanx.parallel.costs import assign_owners
-from phalanx.parallel.make import BITWISE, JobRanks, StrategySetting
 from phalanx.parallel.options import StrategyOptions
 from phalanx.parallel.sharded_state import check_by_parameter, check_survivable, view_like
-from phalanx.parallel.step import StepOptions
+from phalanx.run.strategy import check_bitwise
 from tests.conftest import Ranks
 
 
@@ -60,26 +59,16 @@ def test_a_view_has_the_order_in_memory_of_what_it_replaces(tensor: torch.Tensor
 
 def test_what_cannot_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
-    check_survivable("zero", spares=0, num_nodes=2)
-    with pytest.raises(UserError, match=r"gives none to spares \(1\): launch without"):
-        check_survivable("zero", spares=1, num_nodes=1)
+    check_survivable("zero", num_nodes=2)
     with pytest.raises(UserError, match=r"on each of 2 nodes, .* on a single node only"):
-        check_survivable("shared", spares=0, num_nodes=2)
-    setting = StrategySetting(
-        ranks=JobRanks(launched=None, timeout_s=1),
-        options=StrategyOptions(strategy="mpi", overlap="on"),
-        step=StepOptions(),
-        seed=0,
-        batch_size=4,
-        micro_batches=2,
-        device=torch.device("cpu"),
-        layout=None,
-        tensor_plan=None,
-        stages=None,
-        seed_micro_batch=lambda *_: None,
-    )
-    with pytest.raises(UserError, match="--overlap on and --survive exclude each other"):
-        BITWISE["mpi"](setting)
+        check_survivable("shared", num_nodes=2)
+    for options, words in (
+        (StrategyOptions(strategy="zero", zero_stage=1), "--spares 1 and --strategy zero exclude"),
+        (StrategyOptions(strategy="mpi", overlap="on"), "--overlap on and --survive exclude each"),
+    ):
+        monkeypatch.setenv(SPARES, "1" if options.strategy == "zero" else "0")
+        with pytest.raises(UserError, match=words):
+            check_bitwise(options, is_on_gpu=False)
 
 
 class Joint(SGD):

@@ -72,7 +72,10 @@ def loss_of(run: ProgramRun, batch: object) -> Tensor:
             "local_steps= must be at least 1, not 0",
         ),
         ({"strategy_options": {"topk_fraction": 0.5}}, 'topk_fraction=0.5 .* compress="topk"'),
-        ({"strategy": "shared", "clip_norm": 1.0}, 'strategy="shared" .* cannot clip'),
+        (
+            {"strategy": "shared", "clip_norm": 1.0},
+            r'clip_norm=1 needs the norm .*, and strategy="shared" updates slices',
+        ),
         ({"timeout_s": 0}, "timeout_s=0 is no finite number above 0"),
         ({"device": "gpu"}, "device='gpu' is none of cpu, cuda, auto"),
         ({"comm": 7}, "comm is of type int: give a communicator of mpi4py"),

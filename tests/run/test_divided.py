@@ -65,7 +65,7 @@ def test_a_pipeline_alone_cuts_its_micro_batches(name: str, mesh: str | None, st
     choose = partial(choose_strategy, name, {} if mesh is None else {"mesh": mesh})
     further = {
         "num_optimizers": 1,
-        "clips": False,
+        "clip_norm": None,
         "device": torch.device("cpu"),
         "is_bitwise": False,
     }

@@ -14,8 +14,19 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.records.files import read_run
 from phalanx.run import stop
 from phalanx.run.stop import StopRequest
-from phalanx.train.rank import Terminated, _raise_terminated
 from tests.conftest import ONE_THREAD
+
+
+class Terminated(BaseException):
+    """Raised by a handler of SIGTERM."""
+
+
+def raise_terminated(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise Terminated
+
+
+raise_terminated.__module__ = "phalanx.run.failure"  # as if it were the package's own
 
 SMALL = ("--dataset", "digits", "--train-samples", "700", "--validation-samples", "100")
 
@@ -106,7 +117,7 @@ def test_a_second_sigterm_has_the_effect_of_the_first_without_a_run(
     """One that comes at once is the same: launchers send it to a process and to its group."""
     now = 0.0
     monkeypatch.setattr(stop.time, "monotonic", lambda: now)
-    signal.signal(signal.SIGTERM, _raise_terminated)
+    signal.signal(signal.SIGTERM, raise_terminated)
     request = StopRequest(RunGroup())
     signal.raise_signal(signal.SIGTERM)
     now = 0.4
@@ -116,7 +127,7 @@ def test_a_second_sigterm_has_the_effect_of_the_first_without_a_run(
     with pytest.raises(Terminated):
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "more of it come with the first"
-    signal.signal(signal.SIGTERM, _raise_terminated)
+    signal.signal(signal.SIGTERM, raise_terminated)
     StopRequest(RunGroup()).close()
     with pytest.raises(Terminated):
         signal.raise_signal(signal.SIGTERM)

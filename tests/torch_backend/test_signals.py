@@ -2,8 +2,8 @@
 
 import signal
 
+from phalanx.run.failure import end_as_asked
 from phalanx.torch_backend.signals import DeferredHandler, _unwrapped, _wrapped
-from phalanx.train.rank import _raise_terminated
 
 
 def of_a_program(*_: object) -> None:
@@ -19,5 +19,5 @@ def test_handlers_of_programs_are_put_off() -> None:
 
 def test_handlers_that_end_a_rank_are_not() -> None:
     """The launcher ends the ranks of `phalanx train` while they wait for one that has failed."""
-    for handler in (signal.default_int_handler, _raise_terminated, signal.SIG_DFL, None):
+    for handler in (signal.default_int_handler, end_as_asked, signal.SIG_DFL, None):
         assert _wrapped(handler) is handler

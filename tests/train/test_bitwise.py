@@ -116,9 +116,9 @@ def test_what_makes_bits_depend_on_the_ranks_is_refused(
             3,
             2,
             8,
-            "--micro-batches 2 does not fit: with 3 ranks and a global batch of 8 it is from 3",
+            "--micro-batches 2 does not fit: with 3 ranks and --batch-size 8 it is from 3",
         ),
-        (1, 9, 8, "with 1 rank and a global batch of 8 it is from 1 to 8"),
+        (1, 9, 8, "with 1 rank and --batch-size 8 it is from 1 to 8"),
         (9, None, 16, "--micro-batches 8 does not fit: with 9 ranks"),
     ],
 )

@@ -99,7 +99,7 @@ def test_options_of_others_are_refused(options: dict[str, Any], words: str) -> N
         ({"ranks": 2, "model": "cnn"}, "cnn cannot be cut into stages"),
         ({"ranks": 4}, "4 stages, but mlp has 3 layers"),
         ({"ranks": 3, "micro_batches": 2}, "1f1b needs a micro-batch for each of its 3 ranks"),
-        ({"ranks": 2, "micro_batches": 9, "batch_size": 8}, "of 8 it is from 1 to 8"),
+        ({"ranks": 2, "micro_batches": 9, "batch_size": 8}, "--batch-size 8 it is from 1 to 8"),
     ],
 )
 def test_what_does_not_fit(options: dict[str, Any], words: str) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from phalanx.models.options import MNIST_SHAPE
 from phalanx.records.events import FinishedEvent
 from phalanx.records.files import rank_file, read_events
 from phalanx.train.config import TrainConfig
-from phalanx.train.own_model import examine, make_loss, mean_cross_entropy
+from phalanx.train.own_model import make_loss, mean_cross_entropy
 from phalanx.train.resume import recipe_of
 from phalanx.train.run import begin_run, new_folder, setting_of
 from phalanx.train.session import train
@@ -52,11 +51,12 @@ def test_a_loss_of_classes_counts_correct_predictions_and_another_does_not() -> 
         ),
     ],
 )
-def test_what_does_not_fit_is_told_before_ranks_start(
+def test_what_does_not_fit_is_told_before_the_first_step(
     model: str, loss: str | None, words: str
 ) -> None:
+    chosen = config(model, loss)
     with pytest.raises(UserError, match=words) as told:
-        examine(config(model, loss), MNIST_SHAPE)
+        make_loss(chosen, build_model(chosen.model, seed=0), MNIST_SHAPE)
     assert len(str(told.value).splitlines()) <= 2
 
 
@@ -73,35 +73,6 @@ def test_names_in_records_have_no_folders() -> None:
     assert new_folder(chosen).name.endswith("own-perceptron-sequential")
     setting = setting_of(dataclasses.replace(chosen, threads=1))
     assert (setting.model, setting.options["loss"]) == ("own.py:perceptron", "own.py:margins")
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "words"),
-    [
-        ("perceptron", {"strategy": "tensor"}, "has no plan for tensor parallelism: give its"),
-        ("tower", {"strategy": "tensor", "tensor_plan": "plan_with_misprint"}, "names one, which"),
-        ("perceptron", {"strategy": "pipeline"}, "Perceptron cannot be cut into stages: make"),
-        ("skipping", {"strategy": "pipeline"}, "give other outputs than its forward"),
-        ("tied", {"strategy": "pipeline"}, "2.weight is a parameter of 1, too, and a pipeline"),
-        ("tower", {"strategy": "pipeline", "ranks": 5}, "has 4 layers to cut between .1, 3, 5, 7"),
-        ("perceptron", {"strategy": "mpi", "tensor_plan": "tower_plan"}, "means nothing for"),
-    ],
-)
-def test_what_cannot_be_split_is_told_before_ranks_start(
-    model: str, options: dict[str, Any], words: str
-) -> None:
-    options = {"ranks": 2, **options}
-    if "tensor_plan" in options:
-        options["tensor_plan"] = f"{OWN}:{options['tensor_plan']}"
-    with pytest.raises(UserError, match=words):
-        chosen = TrainConfig.from_options(model=f"{OWN}:{model}", **options)
-        validate(chosen, MNIST_SHAPE, examine(chosen, MNIST_SHAPE))
-
-
-def test_stages_are_those_that_tensor_parallelism_leaves() -> None:
-    split = {"mesh": "pp=2,tp=3", "tensor_plan": f"{OWN}:tower_plan", "ranks": 6}
-    chosen = TrainConfig.from_options(model=f"{OWN}:tower", **split)
-    assert examine(chosen, MNIST_SHAPE) == ("1 to 3", "5", "7")
 
 
 def test_random_numbers_of_a_step_depend_on_the_seed_alone(tmp_path: Path) -> None:
@@ -132,4 +103,5 @@ def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         }
         options.pop("data", None)
         chosen = TrainConfig.from_options(**{**options, "ranks": int(options.get("ranks", 1))})
-        validate(chosen, MNIST_SHAPE, examine(chosen, MNIST_SHAPE))
+        validate(chosen, MNIST_SHAPE)
+        make_loss(chosen, build_model(chosen.model, seed=0), MNIST_SHAPE)

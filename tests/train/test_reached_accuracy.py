@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from phalanx.jobs.live_line import LiveLine
 from phalanx.records.events import SummaryEvent
 from phalanx.records.files import read_events
 from phalanx.train.config import TrainConfig
-from phalanx.train.job import RANK_PROGRAM, run_job
+from phalanx.train.job import RANK_PROGRAM, launch_of
 from phalanx.train.run import complete
 from tests.conftest import ONE_THREAD
 
@@ -36,8 +37,8 @@ DRIFTING: dict[str, dict[str, Any]] = {
 def accuracy(folder: Path, program: Sequence[str] = RANK_PROGRAM, **options: Any) -> float:
     """Of the validation data, after the last epoch."""
     config, _ = complete(TrainConfig.from_options(**options), None)
-    console = Console(quiet=True)
-    run_job(config, folder, study="test", command=["test"], console=console, program=program)
+    line = LiveLine(Console(quiet=True))
+    launch_of(config, line, command=["test"], program=program).run(folder)
     *_, last = (e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, SummaryEvent))
     assert last.epoch == config.epochs - 1
     return last.validation_accuracy

@@ -1,41 +1,37 @@
 """What a run may resume from: the newest complete checkpoint, of its own recipe, or it is told."""
 
 import dataclasses
-import json
-import os
 import shutil
-from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from phalanx.checkpoints import program_recipe
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
     Retention,
     check_checkpoint_dir,
     find_checkpoint,
     find_newest,
+    find_to_resume,
 )
-from phalanx.checkpoints.folder import lock
 from phalanx.checkpoints.manifest import (
     MANIFEST,
     MODEL_FILE,
-    PROGRAM_FILE,
     Manifest,
     folder_name,
 )
+from phalanx.checkpoints.program_recipe import check_program, is_same_recipe
 from phalanx.errors import UserError
+from phalanx.train import resume
+from phalanx.train.as_options import as_options
 from phalanx.train.config import TrainConfig
-from phalanx.train.resume import (
-    SCHEDULE_START,
-    RunIsFinishedError,
-    check_resumable,
-    recipe_of,
-    restarts_schedule,
-)
+from phalanx.train.resume import allowed_changes, nothing_to_do, recipe_of, restarts_schedule
 from phalanx.train.run import complete, folder_of
+from phalanx.train.session import _schedule_start
 from tests.checkpoints.test_manifest import save
 from tests.data.packs import make_pack
 
@@ -178,18 +174,14 @@ def changed(config: TrainConfig, **others: Any) -> TrainConfig:
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _same_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors are compared in tests/checkpoints/test_program.py."""
+    monkeypatch.setattr(program_recipe, "check_model", lambda *_: None)
 
 
-def found(
-    config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0, start: tuple[int, int] = (0, 0)
-) -> FoundCheckpoint:
-    """A checkpoint of a run of `config`. start: from where its schedule counts."""
-    folder = Path("ck/epoch")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PROGRAM_FILE).write_text(json.dumps({"state": {SCHEDULE_START: start}}))
-    manifest = Manifest(
+def manifest_of(config: TrainConfig, epochs: int = 0, samples: int = 0) -> Manifest:
+    """The manifest of a run of `config`."""
+    return Manifest(
         phalanx="0",
         model=config.model,
         dtype=config.dtype,
@@ -202,7 +194,19 @@ def found(
         run="a run",
         program=recipe_of(config),
     )
-    return FoundCheckpoint(path=folder, manifest=manifest)
+
+
+def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> FoundCheckpoint:
+    """A checkpoint of a run of `config`."""
+    return FoundCheckpoint(path=Path("ck/epoch"), manifest=manifest_of(config, epochs, samples))
+
+
+def check_resumable(checkpoint: FoundCheckpoint, config: TrainConfig) -> bool:
+    """Whether it is of the same recipe, as a run of `config` that resumes finds it."""
+    wanted = manifest_of(config)
+    with as_options():
+        check_program(checkpoint, wanted, {}, allow_changes=allowed_changes(config))
+    return is_same_recipe(checkpoint.manifest, wanted)
 
 
 def told(checkpoint: FoundCheckpoint, **others: Any) -> str:
@@ -210,6 +214,7 @@ def told(checkpoint: FoundCheckpoint, **others: Any) -> str:
         check_resumable(checkpoint, changed(CONFIG, **others))
     message = str(caught.value)
     assert message.count("\n") <= 1
+    assert "=" not in message and "of the program" not in message
     return message
 
 
@@ -259,13 +264,6 @@ def test_every_difference_is_named() -> None:
     assert "--lr " not in message, "that is what --restart-schedule allows"
 
 
-def test_another_model_is_refused_whatever_is_allowed() -> None:
-    assert "is of model mlp, this run wants cnn" in told(found(), model="cnn", allow_changes=True)
-    assert "is of width 256, this run wants 128: use --width 256" in told(found(), width=128)
-    assert "is of dtype float32" in told(found(), dtype="float64", allow_changes=True)
-    assert "is of optimizer adam" in told(found(), optimizer="sgd", allow_changes=True)
-
-
 def test_a_checkpoint_of_a_program_is_refused() -> None:
     checkpoint = of(found(), program={}, model="Net")
     assert "was written by a program, for its model Net" in told(checkpoint)
@@ -274,7 +272,7 @@ def test_a_checkpoint_of_a_program_is_refused() -> None:
 @pytest.mark.parametrize("others", [{"seed": 3}, {"train_samples": 9}, {"dataset": "mnist"}])
 def test_within_an_epoch_the_samples_must_be_the_same(others: dict[str, Any]) -> None:
     message = told(found(samples=640), allow_changes=True, **others)
-    assert "is within an epoch, of which other samples would be left" in message
+    assert "a checkpoint of whole epochs: other samples would be left of this one" in message
     assert check_resumable(found(samples=640), CONFIG)
     batch = changed(CONFIG, batch_size=32, allow_changes=True)
     assert not check_resumable(found(samples=640), batch), "another batch is fine"
@@ -286,16 +284,19 @@ def test_more_epochs_at_a_constant_rate_are_the_same_recipe() -> None:
     assert check_resumable(found(constant, epochs=5), more)
 
 
-def test_a_finished_run_says_so() -> None:
-    with pytest.raises(RunIsFinishedError, match="has done 5 epochs, all that --epochs 5 asks for"):
-        check_resumable(found(epochs=5), CONFIG)
+def test_a_finished_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def line(checkpoint: FoundCheckpoint, config: TrainConfig) -> str:
+        monkeypatch.setattr(resume, "find_to_resume", lambda *_, **__: (checkpoint, []))
+        return nothing_to_do(config)
+
     constant = changed(CONFIG, lr_schedule="constant")
-    with pytest.raises(RunIsFinishedError):
-        check_resumable(found(constant, epochs=9), constant)
-    message = told(found(epochs=5), restart_schedule=True)
-    assert "--epochs 5 leaves none to do: raise --epochs" in message
-    message = told(found(epochs=4), restart_schedule=True, warmup_epochs=2.0, epochs=6)
-    assert "--warmup-epochs 2 is all of the 2 epochs that --restart-schedule leaves" in message
+    for config, epochs in ((CONFIG, 5), (constant, 5), (constant, 9)):
+        assert line(found(config, epochs=epochs), config) == (
+            f"checkpoint ck/epoch has done {epochs} epochs, all that were asked for: "
+            "nothing is left"
+        )
+    assert not line(found(epochs=4), CONFIG)
+    assert not line(found(epochs=5), changed(CONFIG, lr=0.5)), "which is refused"
 
 
 @pytest.mark.parametrize("changes", [{"restart_schedule": True}, {"allow_changes": True}])
@@ -307,13 +308,19 @@ def test_a_command_that_changes_the_recipe_may_be_repeated(changes: dict[str, bo
     restarts = "restart_schedule" in changes
     assert restarts_schedule(config, found(epochs=4).manifest.program, (0, 0)) == restarts
     start = (4, 0) if restarts else (0, 0)
-    resumed = found(config, epochs=6, start=start)
+    resumed = found(config, epochs=6)
     assert check_resumable(resumed, config)
     assert not restarts_schedule(config, resumed.manifest.program, start)
-    with pytest.raises(RunIsFinishedError, match="the run is finished"):
-        check_resumable(found(config, epochs=8, start=start), config)
     again = changed(config, epochs=12)
-    assert not check_resumable(found(config, epochs=8, start=start), again)
+    assert not check_resumable(found(config, epochs=8), again)
+
+
+def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
+    config = changed(CONFIG, restart_schedule=True, warmup_epochs=2.0, epochs=6)
+    run = SimpleNamespace(position=(4, 0, 0), state={}, resumed=recipe_of(CONFIG))
+    told = "--warmup-epochs 2 is all of the 2 epochs that --restart-schedule leaves"
+    with pytest.raises(UserError, match=told):
+        _schedule_start(config, run)  # type: ignore[arg-type]
 
 
 def of(checkpoint: FoundCheckpoint, **others: Any) -> FoundCheckpoint:
@@ -339,15 +346,16 @@ def test_a_repeated_job_begins_where_there_is_no_checkpoint_yet(tmp_path: Path) 
     runs.mkdir()
     (runs / "run.json").touch()
     asked = changed(CONFIG, checkpoint_dir=folder, resume=folder, allow_changes=True, run_dir=runs)
-    notices: list[str] = []
-    config, _ = complete(asked, None, notices)
-    assert (config.resume, config.allow_changes) == (None, False)
-    assert folder_of(config) == tmp_path / "r-2"
+    assert nothing_to_do(asked) == ""
+    assert folder_of(complete(asked, None)[0]) == tmp_path / "r-2"
     assert folder_of(complete(changed(CONFIG, run_dir=runs), None)[0]) == runs, "not its next life"
-    assert notices == [f"no checkpoint in {folder} yet: training from the start"]
+    assert find_to_resume(folder, folder, may_begin=False) == (
+        None,
+        [f"no checkpoint in {folder} yet: training from the start"],
+    )
     (folder / folder_name(1)).mkdir(parents=True)
-    with pytest.raises(UserError, match="no complete checkpoint in it"):
-        complete(asked, None)
+    with pytest.raises(UserError, match=r"--resume .*: no complete checkpoint in it"):
+        nothing_to_do(asked)
 
 
 # -- into which folder ---------------------------------------------------------------------------
@@ -363,7 +371,7 @@ def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     check_checkpoint_dir(tmp_path / "nothing", None)
     check_checkpoint_dir(tmp_path, None)
     saved = save_at(tmp_path, 5)
-    with pytest.raises(UserError, match=r"up to epoch-0005: go on from them by --resume"):
+    with pytest.raises(UserError, match=r"up to epoch-0005: go on from them by resume="):
         check_checkpoint_dir(tmp_path, None)
     check_checkpoint_dir(tmp_path, find_checkpoint(saved))
     elsewhere = find_checkpoint(save_at(tmp_path / "other", 1, run="another"))
@@ -374,14 +382,8 @@ def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
         check_checkpoint_dir(tmp_path, None)
 
 
-def test_a_second_run_in_a_folder_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+def test_options_of_checkpoints_that_do_not_fit_are_told(tmp_path: Path) -> None:
     options = {"dataset": "digits", "ranks": 1, "checkpoint_dir": tmp_path}
-    config = TrainConfig.from_options(**options, resume=Path("auto"))
-    refused = rf"\(process {os.getpid()} on .*: wait"
-    with closing(lock(tmp_path)), pytest.raises(UserError, match=refused):
-        complete(config, None)
-    completed, _ = complete(config, None)
-    assert completed.resume is None
     with pytest.raises(UserError, match="--resume auto needs --checkpoint-dir"):
         TrainConfig.from_options(dataset="digits", resume=Path("auto"))
     with pytest.raises(UserError, match="--checkpoint-seconds 3 and --strategy server exclude"):

@@ -13,7 +13,7 @@ from phalanx.errors import UserError
 from phalanx.jobs.detect import Launched
 from phalanx.jobs.survival import COLLECTIVES, FAULT_TOLERANCE
 from phalanx.run.strategy import AskedStrategy, check_bitwise
-from phalanx.run.strategy_options import NOT_SURVIVED, StrategyName
+from phalanx.run.strategy_options import NOT_SURVIVED, StrategyName, StrategyOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import EXCLUDED_OPTIONS, with_ranks
 
@@ -50,11 +50,13 @@ def test_programs_survive_by_the_same_strategies(
     strategy: AskedStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
-    if strategy in ("auto", "mpi", "sequential", "shared", "zero"):
-        check_bitwise("mpi" if strategy == "auto" else strategy, {}, is_on_gpu=False)
+    name = "mpi" if strategy == "auto" else strategy
+    options = StrategyOptions(strategy=name, **({"zero_stage": 1} if name == "zero" else {}))
+    if name in ("mpi", "sequential", "shared", "zero"):
+        check_bitwise(options, is_on_gpu=False)
     else:
-        with pytest.raises(UserError, match=r'--survive.*: take strategy="mpi"'):
-            check_bitwise(strategy, {}, is_on_gpu=False)
+        with pytest.raises(UserError, match=rf"--strategy {name} exclude each other: .*; take"):
+            check_bitwise(options, is_on_gpu=False)
 
 
 @pytest.mark.parametrize(

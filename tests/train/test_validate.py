@@ -34,7 +34,10 @@ def told(shape: DataShape, **options: object) -> str:
             "a global batch of 15 is less than 4 data ranks × 4 micro-batches = 16",
         ),
         ({"mesh": "shard=2", "ranks": 2, "zero_stage": 1}, "shard=2 cuts them"),
-        ({"mesh": "dp=3", "ranks": 3, "batch_size": 2}, "2 cannot be split over 3 ranks"),
+        (
+            {"mesh": "dp=3", "ranks": 3, "batch_size": 2},
+            "there are 3 ranks: give at least 3",
+        ),
         ({"strategy": "server", "servers": 2, "ranks": 2}, "--servers 2 of 2 ranks leaves no"),
         ({"strategy": "pipeline", "ranks": 2, "accumulate": 2}, "--accumulate 2 and a pipeline"),
         (

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from phalanx.checkpoints.find import newest_position
-from phalanx.checkpoints.folder import IN_PROGRAM, hidden_new, replacing, sync
+from phalanx.checkpoints.folder import hidden_new, replacing, sync
 from phalanx.checkpoints.gathering import gather_objects
 from phalanx.checkpoints.manifest import (
     MANIFEST,
@@ -349,7 +349,7 @@ def _other_checkpoints(checkpoint: Path | None, seen_by: list[str]) -> str:
         return ""
     others = "; ".join(f"{by_host(those)}: {seen}" for seen, those in ranks.items())
     return (
-        f"{IN_PROGRAM.resume.rstrip('=')}: ranks see different checkpoints "
+        "resume: ranks see different checkpoints "
         f"(rank 0: {checkpoint or 'none'}; {others}): "
         "name a folder that all nodes share, or copy the newest checkpoint to all of them"
     )

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.checkpoints.folder import (
-    COMMAND_LINE,
-    OptionNames,
     readable_folders,
     remove,
     unfinished_folders,
@@ -42,7 +40,7 @@ class FoundCheckpoint:
     """Newer ones that are not complete, and why: a line each."""
 
 
-def find_checkpoint(path: Path, names: OptionNames = COMMAND_LINE) -> FoundCheckpoint:
+def find_checkpoint(path: Path) -> FoundCheckpoint:
     """Return `path` when it is a checkpoint, else the newest complete one in the folder `path`.
 
     Newest: of the run that saved last, the one that has seen most samples. Cost: its files are
@@ -52,14 +50,14 @@ def find_checkpoint(path: Path, names: OptionNames = COMMAND_LINE) -> FoundCheck
     if (path / MANIFEST).is_file():
         return FoundCheckpoint(path=path, manifest=verify(path))
     if not path.is_dir():
-        raise UserError(f"{names.resume}{path}: there is no such folder")
+        raise UserError(f"resume={path}: there is no such folder")
     found, problems = _search(path)
     if found is not None:
         return found
     if not problems:
-        raise UserError(f"{names.resume}{path}: no checkpoint (epoch-*/{MANIFEST}) in this folder")
+        raise UserError(f"resume={path}: no checkpoint (epoch-*/{MANIFEST}) in this folder")
     newest = max(problems, key=lambda checkpoint: position_of(checkpoint.name))
-    raise UserError(f"{names.resume}{path}: no complete checkpoint in it: {problems[newest]}")
+    raise UserError(f"resume={path}: no complete checkpoint in it: {problems[newest]}")
 
 
 def find_newest(folder: Path) -> tuple[FoundCheckpoint | None, list[str]]:
@@ -74,6 +72,35 @@ def find_newest(folder: Path) -> tuple[FoundCheckpoint | None, list[str]]:
     unfinished = [path for path in unfinished_folders(folder) if position_of(path.name) > position]
     lines = _passed_over({path: f"checkpoint {path} was not finished" for path in unfinished})
     return found, [*passed, *lines]
+
+
+def find_to_resume(
+    folder: Path | None, place: Path | None, *, may_begin: bool
+) -> tuple[FoundCheckpoint | None, list[str]]:
+    """Return the checkpoint that a run resumes from, None where it begins anew, and lines for the
+    user. Cost: as of `find_newest`.
+
+    folder: of the run's checkpoints. place: a checkpoint, or a folder of them, to resume from.
+    may_begin: also where those in the folder are damaged.
+    Raises: UserError for a folder of another run, or a checkpoint that is missing or damaged.
+    """
+    lines: list[str] = []
+    if may_begin and folder is not None:
+        found, lines = find_newest(folder)
+    else:
+        is_missing = place == folder and place is not None and not readable_folders(place)
+        found = None if place is None or is_missing else find_checkpoint(place)
+        lines = [*found.skipped] if found is not None else []
+    if found is None and place is not None:
+        lines = [*lines, f"no checkpoint in {folder} yet: training from the start"]
+    if folder is not None:
+        check_checkpoint_dir(folder, found, may_begin=may_begin)
+    return found, lines
+
+
+def nothing_left(checkpoint: Path, done: str) -> str:
+    """Return the line for the user on a run that has come to its end. done: epochs or steps."""
+    return f"checkpoint {checkpoint} has done {done}, all that were asked for: nothing is left"
 
 
 def _search(folder: Path) -> tuple[FoundCheckpoint | None, dict[Path, str]]:
@@ -144,7 +171,6 @@ def _newest_first(manifests: Mapping[Path, Manifest]) -> list[tuple[Path, Manife
 def check_checkpoint_dir(
     folder: Path,
     resumed: FoundCheckpoint | None,
-    names: OptionNames = COMMAND_LINE,
     *,
     may_begin: bool = False,
 ) -> None:
@@ -153,7 +179,7 @@ def check_checkpoint_dir(
 
     may_begin: although it holds checkpoints, none of which is valid.
     """
-    where = f"{names.checkpoint_dir}{folder}"
+    where = f"checkpoint_dir={folder}"
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"{where}: {existing} is no folder that you may write to")
@@ -166,7 +192,7 @@ def check_checkpoint_dir(
             return
         raise UserError(
             f"{where} holds the checkpoints of a run, up to {newest.name}: "
-            f"go on from them by {names.resume}{folder}, or name another folder"
+            f"go on from them by resume={folder}, or name another folder"
         )
     if manifests and all(m.run != resumed.manifest.run for m in manifests.values()):
         raise UserError(

@@ -16,13 +16,13 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import msgspec
 
 from phalanx.errors import UserError
 from phalanx.records.owner import is_alive, this_process
-from phalanx.records.regular_file import open_lock, open_regular, read_regular
+from phalanx.records.regular_file import open_lock, read_regular
 from phalanx.records.schema import Owner
 
 LOCK = ".lock"
@@ -32,19 +32,6 @@ _LOCK_WITHIN_S = 0.5
 """Seconds for another process to have looked whether the folder is locked, or to have ended."""
 _HIDDEN = re.compile(r"\.(epoch-\d+(?:-[a-z]+-\d+)?)\.(.+)")
 _NEW, _ASIDE, _REMOVED = "new", "old", "removed"
-
-
-class OptionNames(NamedTuple):
-    """Options as the user writes them, for errors; a value follows."""
-
-    checkpoint_dir: str
-    resume: str
-    ends: str
-    """Instruction to end a run that still has the folder."""
-
-
-COMMAND_LINE = OptionNames("--checkpoint-dir ", "--resume ", "wait for it")
-IN_PROGRAM = OptionNames("checkpoint_dir=", "resume=", "wait for it, end it by run.close()")
 
 
 def readable_folders(folder: Path) -> list[Path]:
@@ -140,29 +127,28 @@ def lock(folder: Path) -> FolderLock:
     on this machine, and nothing is swept: the hidden folders might be those of a living run.
     Raises: UserError when another run has it, or it cannot be written.
     """
-    names = IN_PROGRAM
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open_lock(folder / LOCK)
     except OSError as error:
         what = f"{LOCK}: " * (error.errno in (errno.ELOOP, errno.EINVAL))
         raise UserError(
-            f"{names.checkpoint_dir}{folder} cannot be written: {what}{error.strerror or error}"
+            f"checkpoint_dir={folder} cannot be written: {what}{error.strerror or error}"
         ) from error
     has_locks = True
     try:
         _lock_soon(file)
     except BlockingIOError:
         file.close()
-        raise _another_run(folder, names) from None
+        raise _another_run(folder) from None
     except OSError:  # a file system without locks
         has_locks = False
         if is_alive(_owner(folder)):
             file.close()
-            raise _another_run(folder, names) from None
+            raise _another_run(folder) from None
     locked = FolderLock(file)
     try:
-        _check_array_task(folder, names)
+        _check_array_task(folder)
     except UserError:
         locked.close()
         raise
@@ -171,19 +157,6 @@ def lock(folder: Path) -> FolderLock:
     if has_locks:
         sweep(folder)
     return locked
-
-
-def check_unlocked(folder: Path) -> None:
-    """Raise UserError when another run, as far as this machine sees, writes checkpoints into
-    `folder`, or it is that of another task of the job array; nothing is locked."""
-    _check_array_task(folder, COMMAND_LINE)
-    try:
-        with open_regular(folder / LOCK, follow_links=False) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _another_run(folder, COMMAND_LINE) from None
-    except OSError:  # no such file, or a file system without locks
-        return
 
 
 def _array_task(environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -197,7 +170,7 @@ def _array_task(environ: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def _check_array_task(folder: Path, names: OptionNames) -> None:
+def _check_array_task(folder: Path) -> None:
     """Raise UserError where another task of the same job array has the folder: the last would
     resume from, or write over, what the first has written."""
     task, found = _array_task(os.environ), tuple[str, ...]()
@@ -205,7 +178,7 @@ def _check_array_task(folder: Path, names: OptionNames) -> None:
         found = tuple((folder / ARRAY_TASK).read_text().split())
     if task and len(found) == 2 and found[0] == task[0] and found != task:
         raise UserError(
-            f"{names.checkpoint_dir}{folder} has the checkpoints of task {found[1]} of job array "
+            f"checkpoint_dir={folder} has the checkpoints of task {found[1]} of job array "
             f"{task[0]}, and this is task {task[1]}: give each task a folder of its own, such as "
             f"{folder}-{task[1]}"
         )
@@ -230,12 +203,12 @@ def _owner(folder: Path) -> Owner | None:
         return None
 
 
-def _another_run(folder: Path, names: OptionNames) -> UserError:
+def _another_run(folder: Path) -> UserError:
     owner = _owner(folder)
     who = "" if owner is None else f" (process {owner.process_id} on {owner.hostname})"
     return UserError(
-        f"{names.checkpoint_dir}{folder}: another run is writing its checkpoints there{who}: "
-        f"{names.ends}, or name another folder"
+        f"checkpoint_dir={folder}: another run is writing its checkpoints there{who}: "
+        "wait for it, end it by run.close(), or name another folder"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +28,9 @@ TRAINER = "trainer"
 """The program's own option by which `phalanx train` is known."""
 MANIFEST_SCHEMA = 5
 """Version, since 5 with tensors in several files where they are large; older ones are refused."""
+
+OF_THE_PROGRAM = " of the program"
+"""End of the name of an option of the program's own, in errors."""
 
 _KEPT = "kept-"
 
@@ -77,16 +80,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.epochs_done, self.samples_seen
 
 
-def differing_values(
-    there: Mapping[str, Value], here: Mapping[str, Value], label: Callable[[str], str] = str
-) -> dict[str, str]:
+def differing_values(there: Mapping[str, Value], here: Mapping[str, Value]) -> dict[str, str]:
     """Return a phrase for each value that differs, by its name; a name that is missing on one side
-    has the value None there. label: returns what the phrase calls a name."""
+    has the value None there."""
     return {
-        name: f"{label(name)} {_shown(there.get(name))} there, {_shown(here.get(name))} here"
+        name: f"{name} {_shown(there.get(name))} there, {_shown(here.get(name))} here"
         for name in {**here, **there}
         if there.get(name) != here.get(name)
     }
+
+
+class OtherRecipeError(UserError):
+    """A checkpoint is of another recipe than the run that was to resume from it."""
+
+    def __init__(self, message: str, names: Iterable[str]) -> None:
+        super().__init__(message)
+        self.names = [name.removesuffix(OF_THE_PROGRAM) for name in names]
+        """Names of the options that differ."""
 
 
 def _shown(value: Value) -> str:

@@ -16,7 +16,15 @@ from torch.optim.lr_scheduler import LRScheduler
 from phalanx import __version__
 from phalanx.checkpoints.checkpoint import model_tensors
 from phalanx.checkpoints.find import FoundCheckpoint
-from phalanx.checkpoints.manifest import MODEL_FILE, TRAINER, Manifest, Value, differing_values
+from phalanx.checkpoints.manifest import (
+    MODEL_FILE,
+    OF_THE_PROGRAM,
+    TRAINER,
+    Manifest,
+    OtherRecipeError,
+    Value,
+    differing_values,
+)
 from phalanx.checkpoints.nested import NestedEncoder
 from phalanx.checkpoints.program import NOT_SAVED
 from phalanx.checkpoints.tensor_file import Spec, read_specs, stored_files
@@ -26,6 +34,10 @@ WITHIN_EPOCH = {
     "seed", "length of data", "kind of data", "pack", "preparation", "order of samples"
 }  # fmt: skip
 """Options that decide which samples are left of an epoch."""
+WITHIN_EPOCH |= {
+    name + OF_THE_PROGRAM
+    for name in ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
+}  # by the names of `phalanx train`
 LAYERS, ENDS = "text of the model", "digest of the first and last samples"
 """Entries of a recipe that may differ where a run is not bitwise."""
 MAX_NAMED = 3
@@ -74,13 +86,14 @@ def check_program(
     wanted: Manifest,
     tensors: Mapping[str, Tensor],
     *,
-    allow_changes: bool = False,
+    allow_changes: bool | Sequence[str] = False,
 ) -> list[str]:
     """Raise UserError where a checkpoint is no program's, or of another model or recipe; return
     lines on layers and samples that are others in the same shapes, which bitwise runs refuse.
 
     wanted: of the run that resumes. tensors: of its whole model, by their names there.
-    allow_changes: of everything but the samples that are left of an epoch.
+    allow_changes: of everything but the samples that are left of an epoch; or of these of the
+        program's own options.
     Cost: the header of the model's file is read.
     """
     manifest, path = found.manifest, found.path
@@ -91,14 +104,23 @@ def check_program(
             "a program resumes from checkpoints of its own"
         )
     check_model(path, manifest.model, wanted.model, tensors)
-    there, here = _values_of(manifest), _values_of(wanted)
-    if allow_changes:  # but not which samples are left of an epoch
-        kept = WITHIN_EPOCH if manifest.samples_seen else set()
-        there, here = ({name: of[name] for name in of.keys() & kept} for of in (there, here))
-    if differing := [*differing_values(there, here).values()]:
-        raise UserError(
-            f"checkpoint {path} is of another recipe: {'; '.join(differing)}\n"
-            "give what it had; what is to change from here on, change after phalanx.start"
+    allowed = () if isinstance(allow_changes, bool) else allow_changes
+    within = WITHIN_EPOCH if manifest.samples_seen else ()
+    differing = {
+        name: words
+        for name, words in differing_values(_values_of(manifest), _values_of(wanted)).items()
+        if name in within or not (allow_changes is True or name[: -len(OF_THE_PROGRAM)] in allowed)
+    }
+    if differing:
+        mend = "allow it by checkpoints=Checkpoints(allow_changes=True)"
+        if differing.keys() & within:
+            mend = (
+                "resume from a checkpoint of whole epochs: other samples would be left of this one"
+            )
+        raise OtherRecipeError(
+            f"checkpoint {path} is of another recipe: {'; '.join(differing.values())}\n"
+            f"give what it had, or {mend}",
+            differing,
         )
     changed = _differing_contents(manifest.recipe, wanted.recipe)
     if changed and wanted.recipe.get("bitwise") and not allow_changes:
@@ -165,12 +187,16 @@ def check_model(checkpoint: Path, there: str, here: str, tensors: Mapping[str, T
 
 
 def _values_of(manifest: Manifest) -> dict[str, Value]:
+    """Return all that decides the numbers of a run: of `phalanx train` its own options do."""
+    program = {f"{name}{OF_THE_PROGRAM}": value for name, value in manifest.program.items()}
+    if TRAINER in manifest.program:
+        return program
     return {
         "batch_size": manifest.global_batch_size,
         "seed": manifest.seed,
         "length of data": manifest.train_samples,
         **{name: value for name, value in manifest.recipe.items() if name not in (LAYERS, ENDS)},
-        **{f"{name} of the program": value for name, value in manifest.program.items()},
+        **program,
     }
 
 

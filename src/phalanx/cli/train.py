@@ -19,14 +19,16 @@ from phalanx.data.datasets.catalog import DatasetChoice
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import use_hosts
 from phalanx.jobs.detect import Launched, detect, refuse_hosts
+from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.memory_copies import check_copied
+from phalanx.jobs.program_job import ProgramJob
 from phalanx.jobs.record import this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.records.files import read_run
 from phalanx.records.rank_texts import lost_text
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.job import TrainingJob
-from phalanx.train.resume import RunIsFinishedError
+from phalanx.train.job import launch_of
+from phalanx.train.resume import nothing_to_do
 from phalanx.train.run import complete, few_steps, folder_of, title, where
 
 
@@ -79,17 +81,15 @@ def train(
         _join(config, launched, json_=json_)
         return
     refuse_one_process(config, hosts, hostfile)
-    console, asked = new_console(json_), config
-    notices: list[str] = []
-    try:
-        config, choice = complete(config, None, notices)
-    except RunIsFinishedError as finished:
-        console.print(str(finished), markup=False)
+    console = new_console(json_)
+    config, choice = complete(config, None)
+    if finished := nothing_to_do(config):
+        console.print(finished, markup=False)
         return
     config = config if steps is None else few_steps(config, steps)
     take_injections(inject, config.ranks)
     folder = folder_of(config)
-    lines = [*where(config), choice.reason, *notices, title(config)]
+    lines = [*where(config), choice.reason, title(config)]
     console.print("\n".join(lines), markup=False)
     assert config.ranks is not None, "complete() fills it in"
     with preflight_beside(
@@ -100,13 +100,16 @@ def train(
         files=_own_files(config),
         data=[config.data, choice.folder if isinstance(choice, DatasetChoice) else None],
     ) as check:
-        command, kept = this_command(), f"records kept in {folder}"
-        job = TrainingJob(asked=asked, config=config, command=command, console=console, check=check)
+        kept, copy_every_s = f"records kept in {folder}", memory_checkpoint_seconds
         try:
-            with interruption_noted(console, kept), printed_run(folder, json_):
-                supervise(
-                    job, folder, config.ranks, restarts, copy_every_s=memory_checkpoint_seconds
-                )
+            with (
+                interruption_noted(console, kept),
+                printed_run(folder, json_),
+                LiveLine(console) as line,
+            ):
+                launch = launch_of(config, line, command=this_command(), check=check)
+                job = ProgramJob(launch=launch, is_supervised=restarts > 0)
+                supervise(job, folder, config.ranks, restarts, copy_every_s=copy_every_s)
         finally:
             _show_trace(config, folder, console)
     if lost := read_run(folder).outcome.lost:
@@ -131,10 +134,12 @@ def _join(config: TrainConfig, launched: Launched, *, json_: bool) -> None:
             f"--grace-s {config.grace_s:g}: {launched.launcher} has started the ranks, and how "
             "long it waits is its own: leave it out"
         )
-    from phalanx.train.rank import run_guarded  # imports torch
+    from phalanx.run.failure import ending_program  # these import torch
+    from phalanx.train.session import train as train_rank
 
-    folder = run_guarded(config, launched, None)
-    if launched.rank == 0 and folder is not None:
+    with ending_program():
+        folder = train_rank(config, launched)
+    if launched.rank == 0:
         _show_trace(config, folder, new_console())
 
 

@@ -38,6 +38,8 @@ from phalanx.jobs.record import RUN_DIR, close_running, closed_on_error, end_rec
 from phalanx.jobs.state_clock import StateClock
 from phalanx.jobs.stray_daemon import FROZEN_S
 from phalanx.jobs.survival import SPARES
+from phalanx.jobs.temporary import job_folder
+from phalanx.jobs.variables import RENDEZVOUS
 from phalanx.records.events import Event
 from phalanx.records.files import read_run, record_file
 from phalanx.records.schema import Run
@@ -102,9 +104,9 @@ class Launch:
     """Called again and again while the ranks run; what it raises ends them."""
     grace_s: float | None = DEFAULT_STOP_S
     """Seconds for ranks that listen to save and stop after SIGTERM; None: it ends them."""
-    keeps_record: bool = False
-    """Every rank writes records, which decide how the run has ended, and the run's own record is
-    this process's to close."""
+    begin: Callable[[Path, Launch], None] | None = None
+    """Begins the run's own record in the folder, which is this process's to close then; every rank
+    writes records, which decide how the run has ended. None: the ranks begin it."""
 
     @property
     def num_processes(self) -> int:
@@ -134,28 +136,31 @@ class Launch:
         def update() -> bool:
             slow_start.tell()
             self.check()
+            events = [] if tail is None else list(tail.read_new())
+            if self.show is not None:
+                self.show(events)
             has_said = shown is not None and shown.copy_new()
-            if tail is None or self.show is None:
-                return has_said
-            events = list(tail.read_new())
-            self.show(events)
-            return bool(events) or tail.was_touched() or has_said
+            return bool(events) or has_said or (tail is not None and tail.was_touched())
 
-        with closed_on_error(folder, Run):
-            ending, job = self._follow(folder, update)
+        if self.begin is not None:
+            self.begin(folder, self)
+        with closed_on_error(folder, Run), self._meeting() as variables:
+            ending, job = self._follow(self._commands(folder, variables), folder, update)
         if shown is not None:
             shown.copy_new()
         return self._close(folder, self._judge(folder, ending, job), job)
 
-    def _follow(self, folder: Path, update: Callable[[], bool]) -> tuple[JobExit, Job]:
+    def _follow(
+        self, commands: Sequence[Command], folder: Path, update: Callable[[], bool]
+    ) -> tuple[JobExit, Job]:
         """Start the processes and wait for them, once more where the launcher has ended by a fault
         of its own before any rank began; return how they ended, and the job that has."""
-        commands, nodes = self._commands(folder), self.nodes
+        nodes = self.nodes
         for is_second in (False, True):
             with started(commands, folder, nodes) as job:
                 if self.grace_s is not None:
                     job.stop_on_termination(
-                        lambda: self.keeps_record or is_listening(folder),
+                        lambda: self.begin is not None or is_listening(folder),
                         self.grace_s,
                         has_launcher=self.mpi is not None,
                     )
@@ -171,8 +176,18 @@ class Launch:
         remove_reports(folder)
         return ending, job
 
-    def _commands(self, folder: Path) -> list[Command]:
-        """Return the processes to start: the launcher of the ranks, or every rank."""
+    @contextlib.contextmanager
+    def _meeting(self) -> Iterator[dict[str, str]]:
+        """Yield the variable of a file by which ranks without a launcher find each other."""
+        if self.mpi is not None or self.num_processes == 1:
+            yield {}
+            return
+        with job_folder() as meeting:
+            yield {RENDEZVOUS: str(meeting / "rendezvous")}
+
+    def _commands(self, folder: Path, variables: Mapping[str, str]) -> list[Command]:
+        """Return the processes to start, with further variables: the launcher of the ranks, or
+        every rank."""
         here = str(folder.absolute())
         # Not from the folder at hand: a user's json.py there would be imported.
         program = [sys.executable, "-P", "-m", rank_log.__name__, here, *self.words]
@@ -185,8 +200,9 @@ class Launch:
             commands = local_commands(ranks, program, environ=environ)
         added = {
             **_process_variables(self.threads),
-            **({} if self.keeps_record else {RUN_DIR: here}),
+            RUN_DIR: here,
             **({SPARES: str(self.spares)} if self.spares else {}),
+            **variables,
             **self.environment,
             WAIT_REPORTS: "" if self.patience_s is None else here,
         }
@@ -215,9 +231,9 @@ class Launch:
             close_running(folder, Run, outcome, over=("failed",) if verdict.is_known else ())
             raise error
         # Rank 0, which keeps its program's record, may be among the lost.
-        if self.keeps_record or outcome.lost:
+        if self.begin is not None or outcome.lost:
             outcome = read_incomplete(outcome, folder, self.num_processes)
-        if self.keeps_record:
+        if self.begin is not None:
             end_record(folder, Run, outcome)
         elif outcome.lost:
             close_running(folder, Run, outcome)

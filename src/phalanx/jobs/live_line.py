@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from phalanx.records.events import Event
-
 BAR_WIDTH = 20
-
-
-class ProgressView(Protocol):
-    """State of a job, from the events of rank 0 so far."""
-
-    def take(self, events: Iterable[Event]) -> list[str]:
-        """Count `events`; return lines to print for good."""
-
-    def text(self) -> str:
-        """Return the live line."""
 
 
 class LiveLine:
@@ -35,6 +21,7 @@ class LiveLine:
         self._console, self._label = console, label
         self._began = time.monotonic()
         self._printed: tuple[str, int] | None = None
+        self._unfinished = b""
         first = self._line("starting …")
         self._live = Live(first, console=console, transient=True, auto_refresh=False)
 
@@ -45,14 +32,23 @@ class LiveLine:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+        if self._unfinished:
+            self.print(self._unfinished.decode(errors="replace"), end="")
 
-    def show(self, view: ProgressView, events: Iterable[Event]) -> None:
-        """Take new events into `view`, print the lines that they complete and draw its text."""
-        for line in view.take(events):
-            if self._label is None:
-                width = self._console.width if self._console.is_terminal else len(line)
-                self._console.print(folded(line, width), markup=False)
-        self.draw(view.text())
+    def write(self, output: bytes) -> None:
+        """Print the lines of a rank's output that are whole."""
+        *lines, self._unfinished = (self._unfinished + output).split(b"\n")
+        for line in lines:
+            self.print(line.decode(errors="replace"))
+
+    def flush(self) -> None:
+        """Do nothing: what is whole has been printed."""
+
+    def print(self, line: str, *, end: str = "\n") -> None:
+        """Print a line for good, above the live line."""
+        if self._label is None:
+            width = self._console.width if self._console.is_terminal else len(line)
+            self._console.print(folded(line, width), markup=False, end=end)
 
     def draw(self, text: str) -> None:
         """Draw the line anew, on a terminal."""

@@ -15,6 +15,8 @@ from phalanx.jobs.detect import Launched, detect_mpi
 from phalanx.jobs.leftovers import name_of, parent_of
 
 ENABLE_VARIABLE = "PHALANX_ENV"  # "0": set nothing
+RENDEZVOUS = "PHALANX_RENDEZVOUS"
+"""A file through which ranks without MPI find each other."""
 # Names and values set by Phalanx, by which a launcher below a rank tells them from a user's.
 MARKER_VARIABLE = "PHALANX_ENV_SET"
 

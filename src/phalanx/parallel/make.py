@@ -15,13 +15,12 @@ from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.join_world import join_communicator, join_world, report_binding
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
-from phalanx.errors import UserError
 from phalanx.gradients.compression.make import make_compressor
 from phalanx.gradients.make_reducer import AllReduce, FixedTree
 from phalanx.jobs.detect import Launched
 from phalanx.jobs.orphan import JOB_VARIABLE
 from phalanx.jobs.survival import num_spares
-from phalanx.jobs.variables import is_users
+from phalanx.jobs.variables import RENDEZVOUS, is_users
 from phalanx.parallel.ddp import TorchReplicas
 from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
@@ -46,8 +45,6 @@ from phalanx.torch_backend.rendezvous import (
     is_without_mpi,
 )
 from phalanx.torch_backend.store import open_store
-
-RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,15 +205,10 @@ def make_on_mesh(setting: StrategySetting) -> Strategy:
 
 def make_bitwise(setting: StrategySetting, memory: type[ParameterMemory] | None = None) -> Replicas:
     """memory: of parameters whose optimizer state is divided; None: it is not."""
-    tree = setting.tree
-    if tree.overlaps and is_fault_tolerant():
-        raise UserError(
-            "--overlap on and --survive exclude each other: what a lost rank has not computed "
-            "is added after the last backward pass; leave --overlap out"
-        )
-    world, spares = setting.ranks.join(), num_spares(os.environ)
+    tree, world = setting.tree, setting.ranks.join()
     if memory is not None and is_fault_tolerant():
-        check_survivable(memory.name, spares=spares, num_nodes=len(set(world.group.nodes)))
+        check_survivable(memory.name, num_nodes=len(set(world.group.nodes)))
+    spares = num_spares(os.environ)
     group = SurvivingGroup(world, spares) if is_fault_tolerant() else WorldGroup(world)
     if memory is None:
         return Replicas(group, setting.step, summation=tree)

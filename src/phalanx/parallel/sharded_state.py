@@ -288,13 +288,8 @@ class ShardedState(Replicas):
         return [number for number, owner in enumerate(self._shard_of) if owner == shard]
 
 
-def check_survivable(strategy: str, *, spares: int, num_nodes: int) -> None:
+def check_survivable(strategy: str, *, num_nodes: int) -> None:
     """Raises: UserError for what cannot go on when ranks die."""
-    if spares:
-        raise UserError(
-            f'the strategy "{strategy}" divides the optimizer\'s state among the ranks that '
-            f'compute, and gives none to spares ({spares}): launch without them, or take "mpi"'
-        )
     if strategy == "shared" and num_nodes > 1:
         raise UserError(
             f'the strategy "shared" has the parameters once on each of {num_nodes} nodes, and goes '

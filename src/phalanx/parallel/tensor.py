@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
 from phalanx.errors import UserError
 from phalanx.models.own_model import tensors_in
 from phalanx.models.splits import SplitTraffic
+from phalanx.models.user_function import users_code
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.pipeline.chain import modules_named
 
@@ -65,7 +66,8 @@ def plan_of(model: nn.Module, given: object = None, *, sequence_parallel: bool =
             "--tensor-plan file.py:plan"
         )
     if callable(plan):
-        plan = _call(plan, sequence_parallel)
+        with users_code("its plan for tensor parallelism"):
+            plan = _call(plan, sequence_parallel)
     elif sequence_parallel:
         raise _no_sequences()
     if not isinstance(plan, Mapping) or not plan:

@@ -12,12 +12,13 @@ import msgspec
 from phalanx.checkpoints.checkpoint import agreed_manifest, readable_everywhere
 from phalanx.checkpoints.find import (
     FoundCheckpoint,
-    check_checkpoint_dir,
     find_checkpoint,
     find_newest,
+    find_to_resume,
     has_checkpoints,
+    nothing_left,
 )
-from phalanx.checkpoints.folder import IN_PROGRAM, readable_folders
+from phalanx.checkpoints.folder import readable_folders
 from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.checkpoints.memory_copies import MemoryCopies, find_copy
 from phalanx.checkpoints.program import ProgramState
@@ -122,32 +123,11 @@ class ProgramCheckpoints:
             resumes=self._place is not None,
         )
 
-    def _find(self) -> tuple[FoundCheckpoint | None, list[str]]:
-        """Find the checkpoint on the disk that this rank sees, and return lines for the user.
-
-        Raises: UserError for a folder of another run, or a checkpoint that is missing or damaged.
-        """
-        folder, place, may_begin = self._folder, self._place, self._may_begin
-        lines: list[str] = []
-        if may_begin and folder is not None:
-            found, lines = find_newest(folder)
-        else:
-            is_missing = place == folder and place is not None and not readable_folders(place)
-            found = None if place is None or is_missing else find_checkpoint(place, IN_PROGRAM)
-            lines = [*found.skipped] if found is not None else []
-        if is_restart() and place is None:
-            lines = ["started again, without checkpoint_dir=: training from the start"]
-        if found is None and place is not None:
-            lines = [*lines, f"no checkpoint in {folder} yet: training from the start"]
-        if folder is not None:
-            check_checkpoint_dir(folder, found, IN_PROGRAM, may_begin=may_begin)
-        return found, lines
-
     def _find_together(self, group: RunGroup) -> tuple[FoundCheckpoint | None, list[str]]:
         """Find the checkpoint on the disk that this rank sees, and return lines for the user.
         Collective; ranks may see different ones, and None where the node has none.
 
-        Raises: UserError, on every rank, where `_find` raises it on rank 0; on a rank whose own
+        Raises: UserError, on every rank, as `find_to_resume` on rank 0; on a rank whose own
                 checkpoint is damaged.
         """
         found: FoundCheckpoint | None = None
@@ -155,16 +135,18 @@ class ProgramCheckpoints:
         problem = ""
         if group.rank == 0:
             try:
-                found, lines = self._find()
+                found, lines = find_to_resume(self._folder, self._place, may_begin=self._may_begin)
             except UserError as error:
                 problem = str(error)
         if problem := group.share(problem):
             raise UserError(problem)
+        if is_restart() and self._place is None:
+            lines = ["started again, without checkpoints: training from the start"]
         if group.rank > 0 and self._place is not None and has_checkpoints(self._place):
             if self._may_begin:
                 found, _ = find_newest(self._place)
             else:
-                found = find_checkpoint(self._place, IN_PROGRAM)
+                found = find_checkpoint(self._place)
         return found, lines
 
     def _resume(
@@ -192,12 +174,14 @@ class ProgramCheckpoints:
                     changed = "" if is_same else ", with changed options"
                     lines += [f"resuming from {path}{changed}"]
                 lines += notices
-                self._forgotten = state.load(folder, keeps_options=changes)
+                self._forgotten = state.load(folder, keeps_options=bool(changes))
             self.resumed = agreed.program
             lines += self._forgotten
             position = Position(*agreed.position, state.step)
             if position.epoch >= epochs or (steps is not None and position.step >= steps):
-                lines.append(_finished(path, position, epochs=epochs, steps=steps))
+                is_done = position.epoch >= epochs
+                done = f"{position.epoch} epochs" if is_done else f"{position.step} steps"
+                lines.append(nothing_left(path, done))
         if self._folder is None and copy_plan(os.environ) is not None:
             lines.append(f"{OPTION}: no copies are made: the program gave no checkpoint_dir=")
         lines += filter(None, [self._notice])
@@ -254,10 +238,3 @@ class ProgramCheckpoints:
         """
         for each in filter(None, (self.copies, self._writer)):
             each.close()
-
-
-def _finished(checkpoint: Path, position: Position, *, epochs: int, steps: int | None) -> str:
-    asked, done = f"epochs={epochs}", f"{position.epoch} epochs"
-    if position.epoch < epochs:
-        asked, done = f"steps={steps}", f"{position.step} steps"
-    return f"checkpoint {checkpoint} has done {done}, all that {asked} asks for: nothing is left"

@@ -8,21 +8,27 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import signal
 import sys
 import sysconfig
+import threading
 import time
 import traceback
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from phalanx.comm.abort import abort
 from phalanx.comm.errors import PeerFailedError
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect
-from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
+from phalanx.jobs.rank_notes import NOTES
+from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_UNWRITABLE, failure_of
+from phalanx.records.files import write_failure
 from phalanx.run.records import ProgramRecords
 from phalanx.torch_backend.threads import refused_operation
 
@@ -32,13 +38,35 @@ ECHO_DELAY_S = 2.0
 _PACKAGE = str(Path(__file__).parents[1])
 _OPEN: weakref.WeakSet[ProgramRecords] = weakref.WeakSet()
 _before: Any = sys.excepthook
+_process_id = 0
+"""Process that SIGTERM ends with closed records, and none that it has forked."""
 
 
 def report_failures() -> None:
     """From now on an uncaught exception ends all ranks; a `UserError` is a line without a
     traceback, and exit code 2. An interactive session is left as it is."""
-    if not hasattr(sys, "ps1"):
-        _install()
+    if hasattr(sys, "ps1"):
+        return
+    _install()
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        global _process_id
+        _process_id = os.getpid()
+        signal.signal(signal.SIGTERM, end_as_asked)
+
+
+@contextmanager
+def ending_program() -> Iterator[None]:
+    """Let an error of the block end all ranks, as an uncaught one does, and SIGTERM this one."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    report_failures()
+    try:
+        yield
+    except KeyboardInterrupt:
+        end_as_asked(signal.SIGTERM, None)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the others must not hang
+        end_program(type(error), error, error.__traceback__)
+        sys.exit(EXIT_FAILED)
 
 
 def watch(records: ProgramRecords) -> None:
@@ -47,9 +75,13 @@ def watch(records: ProgramRecords) -> None:
     atexit.register(records.leave)
 
 
-def open_records() -> list[ProgramRecords]:
-    """Return the records of runs that have not ended."""
-    return [records for records in _OPEN if not records.is_ended]
+def end_as_asked(number: int, _frame: FrameType | None) -> None:
+    """End this process by the signal; its records are closed as far as they can be written."""
+    signal.signal(number, signal.SIG_IGN)  # a launcher sends it to this process and its group
+    for records in _OPEN if os.getpid() == _process_id else ():
+        records.end_as_asked(signal.Signals(number).name)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)  # not through MPI_Finalize, which would wait for peers
 
 
 @cache
@@ -76,18 +108,32 @@ def end_program(
     may_echo = is_echo or isinstance(error.__cause__, PeerFailedError)
     if may_echo or (is_mendable and launched and launched.rank):
         time.sleep(ECHO_DELAY_S)  # all ranks find what is wrong with the arguments: one says it
+    exit_code = EXIT_BAD_INPUT if is_mendable else EXIT_FAILED
     for records in list(_OPEN):  # also of a run that has ended: it is not closed any more
-        records.fail(error)
-    if is_mendable or is_echo:
-        print(f"phalanx: {error}", file=sys.stderr, flush=True)
-    else:
+        if not records.fail(error):
+            exit_code = EXIT_UNWRITABLE
+    if not (is_mendable or is_echo):
         _before(kind, error, trace)
+    elif may_echo or not _is_noted(error):
+        print(f"phalanx: {error}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if launched and launched.world_size > 1:
-        abort(EXIT_BAD_INPUT if is_mendable else EXIT_FAILED)
-    if is_mendable:  # else Python ends as it always does
+        abort(exit_code)
+    if exit_code != EXIT_FAILED:  # else Python ends as it always does
         atexit._run_exitfuncs()
-        os._exit(EXIT_BAD_INPUT)
+        os._exit(exit_code)
+
+
+def _is_noted(error: BaseException) -> bool:
+    """Return whether the command that has started the ranks prints what the user can mend: it is
+    written down where that looks for it."""
+    launched, folder = detect(os.environ), os.environ.get(NOTES)
+    if folder is None or not isinstance(error, UserError):
+        return False
+    with suppress(OSError):
+        write_failure(Path(folder), failure_of(error, launched.rank if launched else 0))
+        return True
+    return False
 
 
 def refused_by_shards(error: BaseException) -> str | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections.abc
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -143,9 +143,9 @@ class Checkpoints:
     options: Mapping[str, Value] = field(default_factory=dict)
     """The program's own options that decide its numbers, by its names for them: a checkpoint of
     others is refused."""
-    allow_changes: bool = False
+    allow_changes: bool | Sequence[str] = False
     """True if a run resumes although these options, the optimizer's or others differ; those of now
-    hold."""
+    hold. Or the names of those of the program's own options that may."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -309,6 +309,8 @@ class ProgramRun:
         result = self._gradients.apply(batch)
         self._gradients.step_schedulers()
         self._records.recorder.count_step(batch, result)
+        if result.is_skipped:
+            self.print(f"skipped {result.why_skipped}")
         loop.end_step(result, self._gradients.num_samples if self._strategy.counts_samples else 0)
         self._records.show(loop.position)
         self._checkpoints.check(loop.position.step)

@@ -234,23 +234,35 @@ class ProgramRecords:
         """Return whether the ranks themselves keep `run.json`."""
         return not self._described.is_begun
 
-    def fail(self, error: BaseException) -> None:
-        """Write how the run ended, as far as the disk still takes it. Not collective."""
+    def fail(self, error: BaseException) -> bool:
+        """Write how the run ended, and return whether the disk still takes it. Not collective."""
         self.has_failed = True
         if self.is_ended or self.folder is None:
             self._hide()
-            return
-        self.close_files()
+            return True
         if isinstance(error, KeyboardInterrupt):
+            self.close_files()
             if self._rank == 0:
                 self.end_kept_run(Outcome(status="interrupted"))
-            return
-        with contextlib.suppress(Exception):
-            failure = failure_of(error, self._original_rank)
-            if write_failure(self.folder, failure):
-                self.end_kept_run(
-                    Outcome(status="failed", error=failure.message, rank=failure.rank)
-                )
+            return True
+        failure = failure_of(error, self._original_rank)
+        self.dump(failure.message)
+        self.close_files()
+        try:
+            is_first = write_failure(self.folder, failure)
+        except OSError:
+            return False
+        if is_first:
+            outcome = Outcome(status="failed", error=failure.message, rank=failure.rank)
+            self.end_kept_run(outcome)
+        return True
+
+    def end_as_asked(self, request: str) -> None:
+        """Close the records of a run that goes on, whose process ends next. Not collective."""
+        if not self.is_ended:
+            self.dump(f"rank {self._original_rank} was ended: {request}")
+            self.expect_end()
+            self.close_files()
 
     def close_files(self) -> None:
         """Write what waits, as far as the disk still takes it; nothing follows. Not collective."""

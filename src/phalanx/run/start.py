@@ -165,7 +165,7 @@ def start(
         strategy_options,
         num_ranks=num_ranks,
         num_optimizers=len(optimizers),
-        clips=clip_norm is not None,
+        clip_norm=clip_norm,
         device=place,
         is_bitwise=bitwise,
     )

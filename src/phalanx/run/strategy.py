@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.errors import UserError
+from phalanx.jobs.survival import num_spares
 from phalanx.parallel.make import BITWISE, STRATEGIES, JobRanks, StrategySetting
 from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.option_groups import check_rules
@@ -25,14 +27,24 @@ from phalanx.parallel.world_group import WorldGroup
 from phalanx.run.device import CPU
 from phalanx.run.options import misfit, shown
 from phalanx.run.randomness import seed_micro_batch
-from phalanx.run.strategy_options import MESH_STRATEGIES, check_applicable
+from phalanx.run.strategy_options import (
+    MESH_STRATEGIES,
+    check_applicable,
+    check_bitwise_strategy,
+    check_full_norm,
+    check_survived,
+)
 
 _OPTION = re.compile(
     r"--([a-z]+(?:-[a-z]+)*)(?![a-z=-])"
     r"(?: (none|auto|on|off|mpi|shared|gloo|zero|local|server|sequential|fp16|bf16|"
-    r"int8|powersgd|topk|average|nesterov|library|naive|direct|ring|tree|halving|"
-    r"gpipe|1f1b|interleaved|zero-bubble|[\d.]+))?"
+    r"tensor|pipeline|mesh|int8|powersgd|topk|average|nesterov|library|naive|direct|ring|tree|"
+    r"halving|gpipe|1f1b|interleaved|zero-bubble|[\d.]+))?"
 )
+
+
+OF_LAUNCH = ("survive", "spares", "restarts")
+"""Options of `phalanx launch`, which no program has."""
 
 
 @contextmanager
@@ -46,6 +58,10 @@ def as_arguments() -> Iterator[None]:
 
 def _argument(option: re.Match[str]) -> str:
     name, value = option[1].replace("-", "_"), option[2]
+    if name in OF_LAUNCH:
+        return option[0]
+    if name == "bitwise":
+        return "bitwise=True"
     if value is None:
         return f"{name}="
     return f"{name}={value}" if value[0].isdigit() else f'{name}="{value}"'
@@ -86,7 +102,7 @@ def choose_strategy(
     *,
     num_ranks: int,
     num_optimizers: int,
-    clips: bool,
+    clip_norm: float | None,
     device: torch.device,
     is_bitwise: bool,
 ) -> StrategyChoice:
@@ -94,7 +110,7 @@ def choose_strategy(
     nothing to send, takes `sequential` for all but `local`.
 
     name: as `phalanx.start` has it. options: of the strategy, by the names of the command line's.
-    clips: whether gradients are clipped.
+    clip_norm: to which gradients are clipped; None: they are not.
     Raises: UserError for a strategy or an option that does not fit.
     """
     is_on_gpu = device != CPU
@@ -109,14 +125,13 @@ def choose_strategy(
         )
     chosen: Any = "mpi" if name == "auto" else name
     _check_name(name, num_ranks=num_ranks, num_optimizers=num_optimizers)
-    if clips and not is_bitwise and (chosen == "shared" or (chosen == "server" and num_ranks > 1)):
-        raise UserError(
-            f'strategy="{chosen}" updates slices of the parameters and cannot clip: leave out '
-            'clip_norm, or take strategy="mpi"'
-        )
     with as_arguments():
+        if not is_bitwise and (chosen == "shared" or num_ranks > 1):
+            check_full_norm(chosen, clip_norm)
         known = _take_known(chosen, options)
-        mesh = _check_strategy(known, num_ranks)
+        if is_bitwise:
+            check_bitwise(known, is_on_gpu=is_on_gpu)
+        mesh = _check_strategy(known, num_ranks, is_bitwise=is_bitwise)
         is_served = chosen == "server" and num_ranks > 1
         data_parts = known.num_workers(num_ranks) if is_served else mesh.data_size
     if options.get(PLAN) is not None and mesh.tp == 1 and num_ranks > 1:
@@ -125,8 +140,6 @@ def choose_strategy(
         raise UserError('pipeline_stages= is for strategy="pipeline" and meshes with pp')
     if is_on_gpu and (num_ranks > 1 or chosen == "local"):
         _check_on_gpu(chosen, options, num_optimizers)
-    if is_bitwise:
-        check_bitwise(chosen, options, is_on_gpu=is_on_gpu)
     label = "sequential" if name == "auto" and num_ranks == 1 else chosen
     if num_ranks == 1 and chosen != "local":  # the same numbers, without MPI
         chosen = "sequential"
@@ -177,7 +190,7 @@ def _take_known(name: StrategyName, options: Mapping[str, object]) -> StrategyOp
     return StrategyOptions(strategy=name, **plain)
 
 
-def _check_strategy(options: StrategyOptions, num_ranks: int) -> Mesh:
+def _check_strategy(options: StrategyOptions, num_ranks: int, *, is_bitwise: bool) -> Mesh:
     """Return the mesh of the ranks.
 
     Raises: UserError for options of another strategy, and for axes that are not those of the ranks.
@@ -185,7 +198,7 @@ def _check_strategy(options: StrategyOptions, num_ranks: int) -> Mesh:
     name = options.strategy
     run = f"strategy={name!r}"
     check_rules(options, run)
-    check_applicable(options, AXES if name == "mesh" else (), run)
+    check_applicable(options, AXES if name == "mesh" else (), run, is_bitwise=is_bitwise)
     if (name == "mesh") != (options.mesh is not None):
         raise UserError(
             'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} go together: give both, '
@@ -286,23 +299,15 @@ def layout_of(
     return layout
 
 
-def check_bitwise(name: str, options: Mapping[str, object], *, is_on_gpu: bool) -> None:
-    """Raises: UserError for what makes results depend on the number of ranks."""
-    if name not in ("mpi", "sequential", "shared", "zero", "pipeline"):
-        raise UserError(
-            f'strategy="{name}" does not sum the gradients of micro-batches in a fixed order, as '
-            'bitwise=True and --survive do: take strategy="mpi"'
-        )
-    if name == "pipeline" and is_fault_tolerant():
-        raise UserError(
-            'strategy="pipeline" keeps the parameters of a stage on one rank, with which they '
-            'would be lost, so that it cannot --survive: take strategy="mpi"'
-        )
+def check_bitwise(options: StrategyOptions, *, is_on_gpu: bool) -> None:
+    """Raises: UserError for a strategy whose results depend on the number of ranks, or that cannot
+    go on without ranks that die, where that is asked for."""
+    check_bitwise_strategy(options)
+    if is_fault_tolerant() and options.strategy != "sequential":
+        spares = num_spares(os.environ)
+        check_survived(options.strategy, overlap=options.overlap, spares=spares)
     if is_on_gpu:
         raise UserError("bitwise=True is for the CPU: leave device= out")
-    of_pipelines = {STAGES, "pipeline_schedule", "stages_per_rank"} if name == "pipeline" else set()
-    if others := options.keys() - {"overlap"} - of_pipelines:
-        raise UserError(f"bitwise=True has an order of sums of its own: leave {min(others)} out")
 
 
 def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int) -> None:

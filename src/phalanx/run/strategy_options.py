@@ -24,6 +24,9 @@ from phalanx.parallel.options import (
 OPTION_NAMES = tuple(default_options(StrategyOptions))
 MESH_STRATEGIES: tuple[StrategyName, ...] = ("zero", "tensor", "pipeline", "mesh")
 
+OF_SLICES: tuple[StrategyName, ...] = ("shared", "server")
+"""Strategies whose ranks update slices of the parameters, and have no full gradient."""
+
 NOT_BITWISE = {
     "gloo": "Gloo sums in an order that depends on the number of ranks",
     "server": "its servers sum the gradients of the workers in the order of these",
@@ -104,12 +107,31 @@ def check_bitwise_strategy(options: StrategyOptions) -> None:
         raise UserError(
             "--bitwise (or --survive) and --zero-stage 3 exclude each other: its ranks gather "
             "layers together, and here they compute different numbers of micro-batches; give "
-            "--zero-stage 1 or 2 (3 is the default)"
+            "--zero-stage 1 or 2 (3 is the default of phalanx train)"
         )
 
 
-def check_survived(strategy: str) -> None:
+def check_full_norm(strategy: str, clip_norm: float | None) -> None:
+    """Raise UserError where gradients are to be clipped, and ranks update slices of parameters."""
+    if clip_norm is not None and strategy in OF_SLICES:
+        raise UserError(
+            f"--clip-norm {clip_norm:g} needs the norm of all gradients, and --strategy {strategy} "
+            "updates slices of the parameters: leave it out, or take --strategy mpi"
+        )
+
+
+def check_survived(strategy: str, *, overlap: str = "auto", spares: int = 0) -> None:
     """Raise UserError where the ranks that are left cannot go on without those that die."""
+    if spares and strategy in ("zero", "shared"):
+        raise UserError(
+            f"--spares {spares} and --strategy {strategy} exclude each other: it divides the "
+            "optimizer's state among the ranks that compute; take --strategy mpi"
+        )
+    if overlap == "on":
+        raise UserError(
+            "--overlap on and --survive exclude each other: what a lost rank has not computed is "
+            "added after the last backward pass; leave --overlap out"
+        )
     if strategy in NOT_SURVIVED:
         raise UserError(
             f"--survive and --strategy {strategy} exclude each other: {NOT_SURVIVED[strategy]}; "

@@ -15,11 +15,12 @@ import msgspec
 from rich.console import Console
 
 from phalanx.jobs.allocation import HOSTS
+from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import RUNS
 from phalanx.records.configuration import RecordedOptions
 from phalanx.records.schema import JobRecord, Run
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.job import run_job
+from phalanx.train.job import launch_of
 from phalanx.train.run import complete
 
 COUNT = {"PHALANX_COUNT": "1"}
@@ -82,7 +83,8 @@ class TrainingRun(PlannedRun):
         command = command_words("train", self.config.as_record(), DEFAULTS)
         with environment_of(self.environment):
             config, _ = complete(self.config, None)
-            run_job(config, folder, study=study, command=command, console=console, label=label)
+            with LiveLine(console, label) as line:
+                launch_of(config, line, command=command, study=study).run(folder)
 
 
 @dataclass(frozen=True, kw_only=True)

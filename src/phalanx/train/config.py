@@ -20,13 +20,14 @@ from phalanx.parallel.mesh import AXES, Mesh, check_mesh, parse_mesh
 from phalanx.parallel.option_groups import check_rules, default_options, refuse
 from phalanx.parallel.options import StrategyOptions
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES
+from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.strategy_options import (
     MESH_STRATEGIES,
     check_applicable,
     check_bitwise_strategy,
     check_survived,
 )
+from phalanx.train.as_options import as_options
 from phalanx.train.options import (
     AUTOMATIC,
     CheckpointOptions,
@@ -176,16 +177,7 @@ class TrainConfig(
                 f"--stage {self.stage}: the rank of a node that copies its data may die: with "
                 "--survive leave it out"
             )
-        if self.spares and self.strategy != "mpi":
-            raise UserError(
-                f"--spares {self.spares} and --strategy {self.strategy} exclude each other: it "
-                "divides the optimizer's state among the ranks that compute; take --strategy mpi"
-            )
-        if self.overlap == "on":
-            raise UserError(
-                "--overlap on and --survive exclude each other: what a lost rank has not computed "
-                "is added after the last backward pass; leave --overlap out"
-            )
+        check_survived(self.strategy, overlap=self.overlap, spares=self.spares)
 
     @property
     def num_ranks(self) -> int:
@@ -224,11 +216,8 @@ class TrainConfig(
         if self.per_rank_batch_size is not None:
             return self.per_rank_batch_size * parts
         size = self.default_batch_size if self.batch_size is None else self.batch_size
-        if size < parts:
-            raise UserError(
-                f"a global batch of {size} cannot be split over {parts} ranks: "
-                f"use --batch-size {parts} or more"
-            )
+        with as_options():
+            check_number(None, batch_size=size, num_ranks=parts)
         return size
 
     def bitwise_micro_batches(self) -> int | None:
@@ -238,14 +227,10 @@ class TrainConfig(
         """
         if not self.bitwise:
             return None
-        batch_size, ranks, least = self.global_batch_size(), self.num_ranks, self.data_parts()
+        batch_size = self.global_batch_size()
         number = self.micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
-        if not least <= number <= batch_size:
-            raise UserError(
-                f"--micro-batches {number} does not fit: with {ranks} rank{'s' * (ranks > 1)} and "
-                f"a global batch of {batch_size} it is from {least} to {batch_size}"
-            )
-        return number
+        with as_options():
+            return check_number(number, batch_size=batch_size, num_ranks=self.data_parts())
 
     def pipeline_layout(self) -> PipelineLayout | None:
         """Return the layout of the pipeline; None where the run has none, or one stage.

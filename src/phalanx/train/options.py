@@ -308,6 +308,13 @@ MOMENTUM = Needs("--optimizer sgd and lars", lambda options: options.optimizer i
 LARS = Needs("--optimizer lars", lambda options: options.optimizer == "lars")
 
 
+SCHEDULE = (
+    "epochs", "lr", "lr_rule", "lr_schedule", "lr_milestones", "lr_factor", "lr_power",
+    "warmup_epochs", "warmup",
+)  # fmt: skip
+"""Options that decide the learning rate of a step."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:
     """Options of the optimizer and the learning rate."""

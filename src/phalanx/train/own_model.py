@@ -1,4 +1,4 @@
-"""A model or a loss of the user's: tried once before the first step."""
+"""The loss of the options; a model or a loss of the user's is tried once before the first step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from phalanx.errors import UserError
-from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, is_own_model
 from phalanx.models.own_model import (
     EXAMPLES,
@@ -22,58 +21,7 @@ from phalanx.models.own_model import (
     run_once,
 )
 from phalanx.models.user_function import FunctionName, load, load_any, users_code
-from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
 from phalanx.train.config import TrainConfig
-
-
-def examine(config: TrainConfig, shape: DataShape) -> tuple[str, ...]:
-    """Make model and loss, and try them. Return the layers with parameters between which a pipeline
-    may cut; none where no pipeline is asked for.
-
-    Cost: memory and time of building the model, and two samples' forward passes.
-    Raises: UserError for what the user's code raises, with its file and line, or where it does not
-            fit the data.
-    """
-    dtype = getattr(torch, config.dtype)
-    model = build_model(
-        config.model, seed=config.seed, dtype=dtype, options=config.model_options, shape=shape
-    )
-    make_loss(config, model, shape)
-    return _check_mesh(config, model, shape)
-
-
-def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tuple[str, ...]:
-    """Check that the model can be divided along the axes of the mesh, and return its stages."""
-    mesh, table = config.rank_mesh(), None
-    try:
-        if mesh.tp > 1:
-            from phalanx.parallel.tensor import check_sizes, plan_of  # imports DTensor: seconds
-
-            given = named_plan(config.tensor_plan)
-            with users_code("its plan for tensor parallelism"):
-                table = plan_of(model, given, sequence_parallel=config.sequence_parallel)
-            check_sizes(model, table, mesh.tp)
-        if mesh.shard > 1:
-            from phalanx.parallel.sharding import units_of
-
-            check_shared(units_of(model), "sharding")
-        if mesh.pp == 1:
-            return ()
-        layers = layers_of(model)
-        inputs = example_inputs(shape, getattr(torch, config.dtype))
-        check_chain(model, layers, inputs, is_exact=config.bitwise)
-    except UserError as error:
-        raise UserError(f"--model {config.model}: {error}") from error
-    groups = [[name] for name in layers]
-    if table:
-        from phalanx.parallel.tensor import pairs_of_children
-
-        groups = pairs_of_children(layers, table)
-    return tuple(
-        group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"
-        for group in groups
-        if any(True for name in group for _ in layers[name].parameters())
-    )
 
 
 def named_plan(text: str | None) -> object:
@@ -95,7 +43,8 @@ class TrainingLoss:
 def make_loss(config: TrainConfig, model: nn.Module, shape: DataShape) -> TrainingLoss:
     """Return the loss of the options. Where model or loss are the user's, they are tried first.
 
-    Raises: UserError as `examine`.
+    Raises: UserError for what the user's code raises, with its file and line, or where it does not
+            fit the data.
     """
     smoothing = config.label_smoothing
     usual = TrainingLoss(partial(mean_cross_entropy, smoothing=smoothing), mean_cross_entropy, True)

@@ -34,7 +34,7 @@ from phalanx.jobs.survival import (
     ranks_beside,
     why_not_survived,
 )
-from phalanx.models.options import DataShape, is_own_model, model_label
+from phalanx.models.options import model_label
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.option_groups import option
@@ -43,7 +43,6 @@ from phalanx.records.events import SummaryEvent
 from phalanx.records.schema import Run, Setting
 from phalanx.records.waiting import communicates_within_passes
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.resume import resumed
 from phalanx.train.validate import dataset_for, validate
 
 if TYPE_CHECKING:
@@ -61,33 +60,23 @@ EXCLUDED_OPTIONS = {
 
 
 def complete(
-    config: TrainConfig,
-    launched: Launched | None,
-    notices: list[str] | None = None,
-    *,
-    is_restart: bool = False,
+    config: TrainConfig, launched: Launched | None
 ) -> tuple[TrainConfig, DatasetChoice | PackDescription]:
     """Fill in every default that depends on the machine, the launcher or the data found.
 
-    notices: what the user should hear of a checkpoint is added to it.
-    is_restart: of a run whose last ranks may have died after its last epoch.
-    Raises: UserError when the options do not fit these or each other, before anything is started;
-            RunIsFinishedError when the checkpoint has all epochs already.
+    Raises: UserError when the options do not fit these or each other, before anything is started.
     """
     config = with_ranks(config, launched)
     choice = _resolve_data(config)
     if isinstance(choice, DatasetChoice):
         config = replace(config, dataset=choice.name)
-    validate(config, choice.shape, _examine(config, choice.shape))
+    validate(config, choice.shape)
     if config.bitwise:
         number = config.bitwise_micro_batches()
         config = replace(config, micro_batches=number)
     _check_writable("--stage", config.stage)
     if config.resume and config.run_dir:  # a job that is queued again has no checkpoint yet
         config = replace(config, run_dir=unused_folder(config.run_dir))
-    config, messages = resumed(config, is_restart=is_restart)
-    if notices is not None:
-        notices += messages
     return config, choice
 
 
@@ -134,15 +123,6 @@ def has_launcher(config: TrainConfig) -> bool:
     if config.uses_mpi:
         return True
     return config.strategy != "sequential" and allocation(os.environ).reaches_user_nodes
-
-
-def _examine(config: TrainConfig, shape: DataShape) -> tuple[str, ...]:
-    """Try what is the user's own, in this process, before ranks are started. Return its stages."""
-    if not (is_own_model(config.model) or config.loss):
-        return ()
-    from phalanx.train.own_model import examine  # imports torch
-
-    return examine(config, shape)
 
 
 def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int | None:

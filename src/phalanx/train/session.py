@@ -13,42 +13,56 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from phalanx.jobs.detect import Launched
+from phalanx.errors import UserError
+from phalanx.jobs.binding import pool_threads
+from phalanx.jobs.detect import Launched, detect
+from phalanx.jobs.record import RUN_DIR
 from phalanx.models.build import build_model
 from phalanx.parallel.mesh import placement_notice
-from phalanx.records.events import SummaryEvent
+from phalanx.records.files import read_run
 from phalanx.run.batch import Epoch
+from phalanx.run.failure import ending_program
 from phalanx.run.memory import resident_bytes
 from phalanx.run.options import Checkpoints, Records, RunDescription
 from phalanx.run.program import ProgramRun
 from phalanx.run.start import start
 from phalanx.run.stop import Stopped
 from phalanx.run.strategy_options import MESH_STRATEGIES, OPTION_NAMES
+from phalanx.run.summary import Show
 from phalanx.torch_backend.threads import VARIABLES
 from phalanx.train.agreement import Agreement, TrainingData
+from phalanx.train.as_options import as_options
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.optimizer import make_optimizer
-from phalanx.train.options import parse_slow_rank
+from phalanx.train.options import AUTOMATIC, parse_slow_rank
 from phalanx.train.own_model import TrainingLoss, make_loss, named_plan
-from phalanx.train.resume import SCHEDULE_START, recipe_of, restarts_schedule
+from phalanx.train.resume import SCHEDULE_START, allowed_changes, recipe_of, restarts_schedule
 from phalanx.train.run import epoch_line, folder_of, setting_of, title
 from phalanx.train.schedule import LRSchedule, schedule_of
 
 EVALUATION_BATCH_SIZE = 500
 
 
-def train(
-    config: TrainConfig, launched: Launched | None, folder: Path | None = None
-) -> Path | None:
+def train_as_launched() -> None:
+    """Train on a rank that `phalanx train` started: the launcher names the folder of the run, whose
+    record has its options. Ends the process when anything fails."""
+    with ending_program():
+        folder = Path(os.environ[RUN_DIR])
+        config = TrainConfig.from_record(read_run(folder).config)
+        if config.threads is None:  # its node's cores decide, as its variables tell
+            config = replace(config, threads=pool_threads(os.environ))
+        train(config, detect(os.environ), folder)
+
+
+def train(config: TrainConfig, launched: Launched | None, folder: Path | None = None) -> Path:
     """Train on this rank, one of all.
 
     folder: of the records, in which whoever has started the ranks keeps `run.json`; None: these
         ranks keep it, in a folder that rank 0 names.
-    Returns: the folder of the records; None where nothing was left to do.
+    Returns: the folder of the records.
     """
     with Agreement(config, launched, is_begun=folder is not None) as agreement:
-        if (complete := agreement.complete()) is None:
-            return None
+        complete = agreement.complete()
         data = agreement.open_data(complete)
         if folder is None and agreement.is_first:
             print("\n".join([*agreement.lines, *_first_lines(complete, launched)]), flush=True)
@@ -76,6 +90,8 @@ class Training:
     optimizer: Optimizer
     loss: TrainingLoss
     schedule: LRSchedule
+    show: Show | None = None
+    """Prints the line of an epoch; None: whoever has started the ranks does."""
     delay_s: float = 0.0
     """Seconds by which each micro-batch of this rank is made slower."""
 
@@ -115,29 +131,30 @@ class Training:
             resident_before=resident_before,
             targets_per_sample=data.shape.targets_per_sample,
         )
-        run = start(
-            model,
-            optimizer,
-            data.train,
-            batch_size=batch_size,
-            epochs=config.epochs,
-            micro_batches=config.num_micro_batches(),
-            bitwise=config.bitwise,
-            strategy=config.strategy,
-            strategy_options=_strategy_options(config),
-            clip_norm=config.clip_norm,
-            autocast=None if config.autocast == "none" else config.autocast,
-            bad_gradients=config.bad_gradients,
-            checkpoint_dir=config.checkpoint_dir,
-            resume=config.resume,
-            checkpoints=_checkpoints(on_node),
-            run_dir=run_dir,
-            records=Records(
-                trace=config.trace, counts_correct=loss.counts_correct, description=description
-            ),
-            seed=config.seed,
-            timeout_s=config.timeout_s,
-        )
+        with as_options():
+            run = start(
+                model,
+                optimizer,
+                data.train,
+                batch_size=batch_size,
+                epochs=config.epochs,
+                micro_batches=config.num_micro_batches(),
+                bitwise=config.bitwise,
+                strategy=config.strategy,
+                strategy_options=_strategy_options(config),
+                clip_norm=config.clip_norm,
+                autocast=None if config.autocast == "none" else config.autocast,
+                bad_gradients=config.bad_gradients,
+                checkpoint_dir=config.checkpoint_dir,
+                resume="auto" if config.resume == AUTOMATIC else config.resume,
+                checkpoints=_checkpoints(on_node),
+                run_dir=run_dir,
+                records=Records(
+                    trace=config.trace, counts_correct=loss.counts_correct, description=description
+                ),
+                seed=config.seed,
+                timeout_s=config.timeout_s,
+            )
         return cls(
             config=config,
             data=data,
@@ -150,6 +167,7 @@ class Training:
                 num_train=data.num_train,
                 start=_schedule_start(on_node, run),
             ),
+            show=None if is_begun else lambda each: print(epoch_line(each, config), flush=True),
             delay_s=_delay_s(config, run.rank),
         )
 
@@ -162,7 +180,7 @@ class Training:
             validation, training = evaluate(self.data.validation), None
             if config.final_train_samples and epoch.number == config.epochs - 1:
                 training = evaluate(run.some_samples(config.final_train_samples))
-            run.summarize(validation, training=training, show=self._show)
+            run.summarize(validation, training=training, show=self.show)
 
     def _train(self, epoch: Epoch) -> None:
         """Make one update for each global batch of the epoch that is left."""
@@ -176,9 +194,6 @@ class Training:
                 time.sleep(self.delay_s)
             self.run.step(batch, self.loss.train)
 
-    def _show(self, summary: SummaryEvent) -> None:
-        print(epoch_line(summary, self.config), flush=True)
-
 
 def _strategy_options(config: TrainConfig) -> dict[str, Any]:
     """Return the options of the strategy as `phalanx.start` has them."""
@@ -186,9 +201,7 @@ def _strategy_options(config: TrainConfig) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
     for name in ("strategy", "micro_batches"):  # arguments of their own
         options.pop(name, None)
-    if config.bitwise:
-        options.pop("zero_stage", None)  # stages differ in what they send alone
-    elif config.strategy == "zero":
+    if config.strategy == "zero":
         options["zero_stage"] = config.zero_stage  # whose default a program has not
     if config.tensor_plan is not None:
         options["tensor_plan"] = named_plan(config.tensor_plan)
@@ -202,7 +215,7 @@ def _checkpoints(config: TrainConfig) -> Checkpoints:
         keep=config.keep_checkpoints,
         in_thread=config.checkpoint_thread,
         options=recipe_of(config),
-        allow_changes=True,  # those to refuse were found when the options were completed
+        allow_changes=allowed_changes(config),
     )
 
 
@@ -221,7 +234,12 @@ def _schedule_start(config: TrainConfig, run: ProgramRun) -> tuple[int, int]:
     epoch, seen, _ = run.position
     start = tuple(run.state.get(SCHEDULE_START, (0, 0)))
     if run.resumed is not None and restarts_schedule(config, run.resumed, start):
-        start = epoch, seen
+        start, left = (epoch, seen), config.epochs - epoch
+        if 0 < left <= config.warmup_epochs:
+            raise UserError(
+                f"--warmup-epochs {config.warmup_epochs:g} is all of the {left} epochs that "
+                "--restart-schedule leaves: warm up for less"
+            )
     run.state[SCHEDULE_START] = [*start]
     return start
 

@@ -3,20 +3,18 @@ started."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from phalanx.errors import UserError
 from phalanx.models.options import (
     DataShape,
     check_data,
     completed,
     is_own_model,
-    model_label,
     stage_layers,
     tensor_splits,
 )
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.run.strategy_options import OF_SLICES, check_full_norm
 from phalanx.train.config import TrainConfig
 from phalanx.train.options import parse_slow_rank
 from phalanx.train.schedule import check_warm_up
@@ -27,8 +25,10 @@ def dataset_for(config: TrainConfig) -> str:
     return "text" if config.dataset == "auto" and config.model == "gpt" else config.dataset
 
 
-def validate(config: TrainConfig, shape: DataShape, stages: Sequence[str] = ()) -> None:
-    """config: complete; shape: of the data; stages: of the user's model, as `examine` finds them.
+def validate(config: TrainConfig, shape: DataShape) -> None:
+    """config: complete; shape: of the data.
+
+    What only a model of the user's can tell, `phalanx.start` finds.
 
     Raises: UserError with the numbers that do not fit.
     """
@@ -48,22 +48,18 @@ def validate(config: TrainConfig, shape: DataShape, stages: Sequence[str] = ()) 
     check_tensor(config, mesh, shape)
     layout = config.pipeline_layout()
     if layout is not None:
-        check_pipeline(config, layout, mesh, stages)
+        check_pipeline(config, layout, mesh)
 
 
 def check_full_gradients(config: TrainConfig) -> None:
-    """Raise UserError where ranks update slices of the parameters: none has a full layer or the
-    full gradient."""
-    if config.bitwise or config.strategy not in ("shared", "server"):
+    """Raise UserError where ranks update slices of the parameters: none has a full layer."""
+    if config.bitwise:
         return
-    instead = f"--strategy {config.strategy} updates slices of them: use --strategy mpi"
-    if config.optimizer in ("lars", "lamb"):
+    check_full_norm(config.strategy, config.clip_norm)
+    if config.strategy in OF_SLICES and config.optimizer in ("lars", "lamb"):
         raise UserError(
-            f"--optimizer {config.optimizer} needs norms of whole layers, and {instead}"
-        )
-    if config.clip_norm is not None:
-        raise UserError(
-            f"--clip-norm {config.clip_norm:g} needs the norm of all gradients, and {instead}"
+            f"--optimizer {config.optimizer} needs norms of whole layers, and --strategy "
+            f"{config.strategy} updates slices of them: take --strategy mpi"
         )
 
 
@@ -95,7 +91,7 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
 
 def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
     """Raise UserError when heads, widths or, where it is split, the context do not divide by the
-    ranks of the axis `tp`. The plan of a user's model is examined with it."""
+    ranks of the axis `tp`."""
     if mesh.tp == 1:
         return
     splits = tensor_splits(config.model, completed(config.model, config.model_options))
@@ -115,28 +111,22 @@ def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
         )
 
 
-def check_pipeline(
-    config: TrainConfig, layout: PipelineLayout, mesh: Mesh, stages: Sequence[str]
-) -> None:
-    """Raise UserError when there are more stages than layers, or the schedule cannot run so.
-
-    stages: of the user's model.
-    """
+def check_pipeline(config: TrainConfig, layout: PipelineLayout, mesh: Mesh) -> None:
+    """Raise UserError when there are more stages than layers, or the schedule cannot run so."""
     if mesh.pp == 1:
         return
     sizes = completed(config.model, config.model_options)
     layers = stage_layers(config.model, sizes, is_split=mesh.tp > 1)
-    if is_own_model(config.model):
-        layers = tuple(stages)
-    elif not layers:
+    is_own = is_own_model(config.model)
+    if not layers and not is_own:
         raise UserError(
             f"--model {config.model} cannot be cut into stages: take mlp, resnet or gpt"
         )
-    if layout.num_stages > len(layers):
+    if layout.num_stages > len(layers) and not is_own:
         more = ", or more --layers" if config.model == "gpt" else ""
         raise UserError(
             f"pp={mesh.pp} with {layout.stages_per_rank} stages a rank are {layout.num_stages} "
-            f"stages, but {model_label(config.model)} has {len(layers)} layers to cut between "
+            f"stages, but {config.model} has {len(layers)} layers to cut between "
             f"({', '.join(layers)}): use fewer ranks or stages{more}"
         )
     batch, needed = (

@@ -1,12 +1,10 @@
 """A rank whose third step raises on the rank named by RAISING_RANK."""
 
 import os
-import sys
-from pathlib import Path
 
 from phalanx.jobs.detect import detect
-from phalanx.train import rank
 from phalanx.train.schedule import LRSchedule
+from phalanx.train.session import train_as_launched
 
 stock = LRSchedule.at
 
@@ -19,4 +17,4 @@ def at(schedule: LRSchedule, step: int) -> float:
 
 
 LRSchedule.at = at  # type: ignore[method-assign]
-rank.run_started_by_phalanx(Path(sys.argv[1]))
+train_as_launched()

@@ -334,7 +334,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"strategy": "server", "strategy_options": {"servers": 2}},
         "servers=2 of 2 ranks leaves no worker",
     ),
-    "clipped slices": ({"strategy": "server", "clip_norm": 1.0}, "cannot clip"),
+    "clipped slices": (
+        {"strategy": "server", "clip_norm": 1.0},
+        "clip_norm=1 needs the norm of all gradients",
+    ),
     "no room": (
         {
             "strategy": "mesh",
@@ -355,7 +358,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bitwise": (
         {"strategy": "tensor", "bitwise": True},
-        "does not sum the gradients of micro-batches",
+        'bitwise=True and strategy="tensor" exclude each other: it cuts the sums within layers',
     ),
 }
 
