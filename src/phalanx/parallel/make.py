@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +29,7 @@ from phalanx.parallel.mpi import MPI
 from phalanx.parallel.options import MeshOptions, MpiOptions
 from phalanx.parallel.parameter_memory import NodeMemory, ParameterMemory
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.rank_devices import RankDevice, describe_sharing, gather_devices
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup
@@ -40,6 +42,7 @@ from phalanx.torch_backend.rendezvous import (
 )
 from phalanx.torch_backend.store import open_store
 
+CPU = torch.device("cpu")
 RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find each other
 
 
@@ -51,6 +54,8 @@ class JobRanks:
     timeout_s: float
     communicator: Any = None
     """Communicator of mpi4py, the program's own; None: all ranks that the launcher started."""
+    device: torch.device = CPU
+    """This rank's; others may have other ones."""
 
     @property
     def size(self) -> int:
@@ -77,6 +82,15 @@ class JobRanks:
             report_binding(world)
         return world
 
+    def compare_devices(self, world: World) -> list[RankDevice]:
+        """Return the devices of all ranks; print a line, on rank 0, where some share one.
+        Collective."""
+        devices = gather_devices(world, self.device)
+        text = describe_sharing(devices)
+        if text and world.rank == 0:
+            print(f"phalanx: {text}", file=sys.stderr, flush=True)
+        return devices
+
     def meet(self) -> tuple[dist.Store, int, int, int]:
         """Return a store of all ranks, the rank, their number, and the rank on its node.
         Collective."""
@@ -96,8 +110,16 @@ class JobRanks:
         return store, world.rank, world.size, world.local_rank
 
 
-def make_mpi(ranks: JobRanks, options: MpiOptions, *, seed: int, step: StepOptions) -> MPI:
-    """seed: of compression, the same on every rank. Raises: UserError as `JobRanks.join`."""
+def make_mpi(ranks: JobRanks, options: MpiOptions, *, seed: int, step: StepOptions) -> Strategy:
+    """Return replicas whose gradients are summed by our own reducers, or by PyTorch's DDP where any
+    rank has an accelerator.
+
+    seed: of compression, the same on every rank. Raises: UserError as `JobRanks.join`.
+    """
+    world = ranks.join(options.link)
+    devices = ranks.compare_devices(world)
+    if {each.kind for each in devices} != {"cpu"}:
+        return make_on_devices(world, devices, step=step)
     compressor = make_compressor(
         options.compress,
         powersgd_rank=options.powersgd_rank,
@@ -105,7 +127,7 @@ def make_mpi(ranks: JobRanks, options: MpiOptions, *, seed: int, step: StepOptio
         seed=seed,
     )
     return MPI(
-        ranks.join(options.link),
+        world,
         method=options.all_reduce,
         compressor=compressor,
         overlap=options.overlap,
@@ -149,7 +171,9 @@ def make_on_mesh(
     if options.strategy == "zero" and options.zero_stage == 1:
         from phalanx.parallel.zero import ZeroOne
 
-        return ZeroOne(ranks.join(), backend=options.backend, step_options=step)
+        world = ranks.join()
+        ranks.compare_devices(world)
+        return ZeroOne(world, backend=options.backend, step_options=step)
     from phalanx.parallel.on_mesh import OnMesh
 
     world = ranks.join()
@@ -179,13 +203,13 @@ def make_gloo(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:
     return TorchReplicas(group, backend="gloo", step_options=step)
 
 
-def make_on_gpus(ranks: JobRanks, device: torch.device, *, step: StepOptions) -> TorchReplicas:
+def make_on_devices(
+    world: World, devices: Sequence[RankDevice], *, step: StepOptions
+) -> TorchReplicas:
     """Return replicas whose gradients NCCL sums where each rank has a GPU of its own, else backend
-    mpi. device: of this rank. Raises: UserError as `JobRanks.join`."""
-    world = ranks.join()
-    own = (world.hostname, str(device), device.type == "cuda" and dist.is_nccl_available())
-    places = [world.share(own, root=rank) for rank in range(world.size)]
-    is_alone = len(set(places)) == world.size
-    backend: Backend = "nccl" if is_alone and all(has for _, _, has in places) else "mpi"
+    mpi, which takes tensors of several kinds of devices. devices: of the ranks."""
+    has_nccl = all(each.kind == "cuda" and each.has_nccl for each in devices)
+    are_exclusive = len({each[:2] for each in devices}) == world.size
+    backend: Backend = "nccl" if has_nccl and are_exclusive else "mpi"
     group = WorldGroup(world, torch_backend=backend)
     return TorchReplicas(group, backend=f"torch.distributed on {backend}", step_options=step)

@@ -20,7 +20,6 @@ from phalanx.parallel.make import (
     make_bitwise,
     make_gloo,
     make_mpi,
-    make_on_gpus,
     make_on_mesh,
 )
 from phalanx.parallel.mesh import AXES, Mesh
@@ -263,8 +262,6 @@ def make_strategy(
             "torch.distributed.destroy_process_group() first"
         )
     match choice.name:
-        case "mpi" if choice.device != CPU:
-            return make_on_gpus(ranks, choice.device, step=step)
         case "mpi":
             return make_mpi(ranks, choice.options, seed=seed, step=step)
         case "server":
@@ -349,8 +346,8 @@ def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int)
     if name not in ("mpi", "zero") or options.get("zero_stage", 1) != 1:
         stage = f", zero_stage={options['zero_stage']}," if name == "zero" else ""
         wrong = f'strategy="{name}"{stage} works on the memory of the CPU'
-    elif options:
-        wrong = f"{next(iter(options))}= is for gradients on the CPU"
+    elif others := [option for option in options if option != "zero_stage"]:
+        wrong = f"{others[0]}= is for gradients on the CPU"
     elif num_optimizers > 1:
         wrong = f"{num_optimizers} optimizers: PyTorch's DDP, which sums on GPUs, takes one"
     if wrong:
