@@ -5,6 +5,8 @@ programs stay right where there is neither.
 
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,12 @@ on_devices = pytest.mark.parametrize(
     ],
 )
 FIRST_CHECKS = ("sgd", "zero_clips", "loader", "bad_gradients", "checkpoints", "gather", "refused")
+EVERYWHERE = (
+    *("sgd", "adam", "adamw_fused", "zero", "zero_clips", "micro_batches", "loader", "dataset"),
+    *("bad_gradients", "checkpoints", "checkpoints_zero", "thirty_steps", "records", "gather"),
+    *("default_device", "dropout", "autocast"),
+)
+"""Checks that no rank leaves by itself, as it would for what its own device does not take."""
 FAULTS = runpy.run_path(str(Path(__file__).parent / "programs" / "mutations.py"), run_name="faults")
 
 
@@ -61,7 +69,7 @@ def aware_ranks(
 
 
 def is_done(ranks: Ranks, count: int, program: Path, *words: str) -> bool:
-    if EMULATED in words or "mixed" in words:
+    if EMULATED in words or emulated.MIXED.keys() & set(words):
         emulated.build()  # here, not by every rank
     return done(ranks.mpi(count, program, *words, timeout_s=500), count)
 
@@ -95,6 +103,26 @@ def test_engines_of_torch_train_as_one_process(
     ranks: Ranks, programs: Programs, device: str, count: int
 ) -> None:
     assert is_done(ranks, count, programs("torch_engines.py"), device)
+
+
+@is_emulated
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [
+        (2, ("tensor_parallel", "1f1b", "checkpoints")),
+        *(pytest.param(count, (), marks=long) for count in (2, 3)),
+    ],
+)
+def test_divided_models_have_the_bits_of_the_cpu(
+    ranks: Ranks,
+    programs: Programs,
+    count: int,
+    names: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FSDP2, tensor parallelism, pipelines, and checkpoints that go from one to the other."""
+    monkeypatch.setenv("EMULATED_LAG_US", "50")
+    assert is_done(ranks, count, programs("divided.py"), EMULATED, *names)
 
 
 @on_devices
@@ -133,6 +161,143 @@ def test_ranks_have_devices_of_several_kinds(
 
 
 @is_emulated
+@pytest.mark.parametrize(
+    ("mixture", "names"),
+    [
+        ("mixed", ("thirty_steps", "records")),
+        *(pytest.param(mixture, (), marks=long) for mixture in emulated.MIXED),
+    ],
+)
+def test_programs_train_on_devices_of_several_kinds(
+    ranks: Ranks,
+    programs: Programs,
+    mixture: str,
+    names: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one process does: 30 steps with checkpoints, resume and evaluation, and more."""
+    monkeypatch.setenv("EMULATED_LAG_US", "50")
+    assert is_done(ranks, 4, programs("start.py"), mixture, *(names or EVERYWHERE))
+
+
+BAD_INPUT = {
+    ("mixed", "no such index"): r'rank 2: device="vexa:5", and PyTorch sees 2 of vexa here: take',
+    ("mixed", "no cuda"): r'rank 2: device="cuda", and PyTorch sees 2 of vexa here: take',
+    ("vexa", "no such name"): "rank 2: device='gpu' is none of cpu, cuda, auto and other",
+    ("mixed", "shared"): 'strategy="shared" works on the memory of the CPU: leave it out, or take',
+    ("mixed", "compressed"): "compress= is for gradients on the CPU: leave it out, or take",
+    ("mixed", "bitwise"): "bitwise=True is for the CPU: leave device= out",
+    ("mixed", "zero 3"): 'strategy="zero", zero_stage=3, works on the memory of the CPU: leave it',
+    ("mixed", "batch norm"): r"rank 1 was started with device \(of a model with SyncBatchNorm\)="
+    "vexa, and rank 0 with cpu",
+    ("cpu", "group made before"): "rank [012] of group 0: backend mpi moves tensors of cpu, not of "
+    "vexa:0: make the group where",
+    ("mixed", "other dtypes"): r"ranks 0, 2 called all_reduce\(float32, 3 elements, SUM\), "
+    r"rank 1 called all_reduce\(float64, 3",
+    (
+        "vexa",
+        "full memory",
+    ): "staging a tensor of 33,554,432 bytes: device 0 is out of memory: 33554432 "
+    "bytes were asked for, .*; pieces of 65,536 bytes found no memory",
+    ("vexa", "several devices"): "rank [012] of group 0, all_gather: tensors on several devices",
+}
+
+
+@is_emulated
+@pytest.mark.parametrize(
+    ("device", "case"),
+    [
+        pytest.param(*names, marks=() if names == ("mixed", "no such index") else long)
+        for names in BAD_INPUT
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(
+    ranks: Ranks,
+    programs: Programs,
+    device: str,
+    case: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emulated.build()
+    if case == "full memory":
+        monkeypatch.setenv("EMULATED_MEMORY_MB", "48")
+    output = ranks.mpi(3, programs("bad_input.py"), device, case, may_fail=True)
+    assert re.search(BAD_INPUT[device, case], output)
+    assert "is done" not in output
+
+
+@is_emulated
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("trains", r"ranks share a device: vexa:[01] on \S+ \(ranks \d, \d\)\n"),
+        pytest.param(
+            "first",
+            r"vexa:0 on \S+ \(ranks 0, 1, 2\); 2 devices are seen there: device= without an index",
+            marks=long,
+        ),
+    ],
+)
+def test_ranks_that_share_a_device_are_told_once(
+    ranks: Ranks, programs: Programs, case: str, text: str
+) -> None:
+    emulated.build()
+    output = ranks.mpi(3, programs("bad_input.py"), EMULATED, case)
+    assert len(re.findall(text, output)) == output.count("share a device") == 1
+
+
+@is_emulated
+@long
+def test_an_exclusive_device_takes_one_rank(
+    new_ranks: Ranks, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulated.build()
+    monkeypatch.setenv("EMULATED_EXCLUSIVE", str(tmp_path))
+    output = new_ranks.mpi(3, programs("bad_input.py"), EMULATED, "trains", may_fail=True)
+    assert re.search(r"rank \d: device vexa:\d lets this process do nothing \(device \d is", output)
+
+
+@is_emulated
+@pytest.mark.parametrize(
+    ("command", "device"),
+    [
+        (("train", "--strategy", "mpi", "--ranks", "2"), "auto"),
+        pytest.param(
+            ("train", "--strategy", "zero", "--zero-stage", "1", "--ranks", "2"),
+            "vexa:1",
+            marks=long,
+        ),
+        pytest.param(
+            ("study", "scaling", "--models", "mlp", "--strategies", "sequential", "mpi"),
+            EMULATED,
+            marks=long,
+        ),
+    ],
+)
+def test_the_command_line_trains_on_a_plug_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], device: str
+) -> None:
+    """Which PyTorch loads by itself in each process."""
+    emulated.build()
+    described = tmp_path / "vexa-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: vexa\nVersion: 1.0\n")
+    entry = f"[torch.backends]\nvexa = {emulated.__name__}:install_from_environment\n"
+    (described / "entry_points.txt").write_text(entry)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    monkeypatch.setenv("EMULATED_NAME", EMULATED)
+    monkeypatch.setenv("EMULATED_LAG_US", "20")
+    is_study = command[0] == "study"
+    folder = ("--study-dir" if is_study else "--run-dir", str(tmp_path / "records"))
+    less = ("--seeds", "0", "--ranks", "2", "--threads", "1") if is_study else ()
+    words = (*command, *less, "--device", device, "--epochs", "2", "--dataset", "digits", *folder)
+    program = (sys.executable, "-m", "phalanx", *words)
+    subprocess.run(program, cwd=tmp_path, check=True, timeout=500)
+    found = [path.read_text() for path in (tmp_path / "records").rglob("rank-*.jsonl")]
+    assert len(found) >= 2 and all('"device":"vexa:' in text for text in found)
+
+
+@is_emulated
 def test_devices_of_several_kinds_beside_an_aware_mpi(
     aware_ranks: Ranks, programs: Programs
 ) -> None:
@@ -146,7 +311,7 @@ def test_devices_of_several_kinds_beside_an_aware_mpi(
     [
         (2, "collectives.py"),
         *(pytest.param(count, "conformance.py", marks=long) for count in (2, 3)),
-        pytest.param(2, "torch_engines.py", marks=long),
+        *(pytest.param(2, name, marks=long) for name in ("torch_engines.py", "divided.py")),
     ],
 )
 def test_an_aware_mpi_gets_the_tensors_themselves(

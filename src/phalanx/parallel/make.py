@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +29,7 @@ from phalanx.parallel.options import StrategyOptions
 from phalanx.parallel.parameter_memory import NodeMemory, ParameterMemory
 from phalanx.parallel.pipeline.bitwise import BitwisePipeline, Seeding
 from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.rank_devices import RankDevice, describe_sharing, gather_devices
 from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.server import Server
@@ -46,6 +48,8 @@ from phalanx.torch_backend.rendezvous import (
 )
 from phalanx.torch_backend.store import open_store
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobRanks:
@@ -55,6 +59,8 @@ class JobRanks:
     timeout_s: float
     communicator: Any = None
     """Communicator of mpi4py, the program's own; None: all ranks that the launcher started."""
+    device: torch.device = CPU
+    """This rank's; others may have other ones."""
 
     @property
     def size(self) -> int:
@@ -80,6 +86,15 @@ class JobRanks:
         if JOB_VARIABLE not in os.environ:  # the launcher is the user's
             report_binding(world)
         return world
+
+    def compare_devices(self, world: World) -> list[RankDevice]:
+        """Return the devices of all ranks; print a line, on rank 0, where some share one.
+        Collective."""
+        devices = gather_devices(world, self.device)
+        text = describe_sharing(devices)
+        if text and world.rank == 0:
+            print(f"phalanx: {text}", file=sys.stderr, flush=True)
+        return devices
 
     def meet(self) -> tuple[dist.Store, int, int, int]:
         """Return a store of all ranks, the rank, their number, and the rank on its node.
@@ -112,8 +127,6 @@ class StrategySetting:
     """Samples of the global batch."""
     micro_batches: int
     """Micro-batches of a full one."""
-    device: torch.device
-    """Device of this rank."""
     layout: PipelineLayout | None
     """Layout of a pipeline; None: the ranks have no stages."""
     tensor_plan: object
@@ -135,9 +148,13 @@ def make_sequential(setting: StrategySetting) -> Replicas:
 
 
 def make_mpi(setting: StrategySetting) -> Replicas | TorchReplicas:
-    if setting.device.type != "cpu":
-        return make_on_gpus(setting.ranks, setting.device, step=setting.step)
+    """Return replicas whose gradients are summed by our own reducers, or by PyTorch's DDP where any
+    rank has an accelerator."""
     options = setting.options
+    world = setting.ranks.join(options.link)
+    devices = setting.ranks.compare_devices(world)
+    if {each.kind for each in devices} != {"cpu"}:
+        return make_on_devices(world, devices, step=setting.step)
     compressor = make_compressor(
         options.compress,
         powersgd_rank=options.powersgd_rank,
@@ -151,18 +168,17 @@ def make_mpi(setting: StrategySetting) -> Replicas | TorchReplicas:
         overlap=options.overlap,
         bucket_bytes=None if bucket_mb is None else max(1, int(bucket_mb * 1e6)),
     )
-    group = WorldGroup(setting.ranks.join(options.link))
-    return Replicas(group, setting.step, summation=summation)
+    return Replicas(WorldGroup(world), setting.step, summation=summation)
 
 
-def make_on_gpus(ranks: JobRanks, device: torch.device, *, step: StepOptions) -> TorchReplicas:
+def make_on_devices(
+    world: World, devices: Sequence[RankDevice], *, step: StepOptions
+) -> TorchReplicas:
     """Return replicas whose gradients NCCL sums where each rank has a GPU of its own, else backend
-    mpi. device: of this rank. Raises: UserError as `JobRanks.join`."""
-    world = ranks.join()
-    own = (world.hostname, str(device), device.type == "cuda" and dist.is_nccl_available())
-    places = [world.share(own, root=rank) for rank in range(world.size)]
-    is_alone = len(set(places)) == world.size
-    backend: Backend = "nccl" if is_alone and all(has for _, _, has in places) else "mpi"
+    mpi, which takes tensors of several kinds of devices. devices: of the ranks."""
+    has_nccl = all(each.kind == "cuda" and each.has_nccl for each in devices)
+    are_exclusive = len({each[:2] for each in devices}) == world.size
+    backend: Backend = "nccl" if has_nccl and are_exclusive else "mpi"
     group = WorldGroup(world, torch_backend=backend)
     return TorchReplicas(group, backend=f"torch.distributed on {backend}", step_options=step)
 
@@ -182,7 +198,9 @@ def make_on_mesh(setting: StrategySetting) -> Strategy:
     if options.strategy == "zero" and options.zero_stage == 1:
         from phalanx.parallel.zero import ZeroOne
 
-        return ZeroOne(setting.ranks.join(), backend=options.backend, step_options=setting.step)
+        world = setting.ranks.join()
+        setting.ranks.compare_devices(world)
+        return ZeroOne(world, backend=options.backend, step_options=setting.step)
     from phalanx.parallel.on_mesh import OnMesh
 
     world = setting.ranks.join()

@@ -13,10 +13,12 @@ from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 
 
-def check_alike(group: RunGroup, model: nn.Module, arguments: Mapping[str, float | None]) -> None:
+def check_alike(
+    group: RunGroup, model: nn.Module, arguments: Mapping[str, float | str | None]
+) -> None:
     """Compare this rank's model and arguments with rank 0's. Collective.
 
-    arguments: numbers that decide updates, by name.
+    arguments: values that decide updates, by name.
     Raises: UserError, on every rank, that names the first rank that differs, and in what.
     """
     if group.size == 1:

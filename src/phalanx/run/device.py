@@ -21,7 +21,7 @@ def choose_device(name: str, local_rank: int) -> torch.device:
 
     name: cpu, auto, which takes an accelerator where PyTorch sees one, or the name of one, such as
         cuda, xpu or cuda:1.
-    Raises: UserError for a device that PyTorch does not see here.
+    Raises: UserError for a device that PyTorch does not see here, or that another process has.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "cpu" or (name == "auto" and accelerator is None):
@@ -44,7 +44,16 @@ def choose_device(name: str, local_rank: int) -> torch.device:
         )
     index = local_rank % number if asked.index is None else asked.index
     torch.accelerator.set_device_index(index)
-    return torch.device(asked.type, index)
+    place = torch.device(asked.type, index)
+    try:
+        torch.empty(1, device=place)
+    except RuntimeError as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise UserError(
+            f"device {place} lets this process do nothing ({why}): one that is exclusive takes one "
+            'rank, so start as many as there are devices, or give some device="cpu"'
+        ) from error
+    return place
 
 
 def check_on_cpu(model: nn.Module) -> None:

@@ -32,6 +32,7 @@ from phalanx.run.batch import LoopOptions, MicroBatch
 from phalanx.run.device import CPU, choose_device, copy_to, move_model
 from phalanx.run.feed import Feed, FeedPlace, IndexedFeed, MappedFeed
 from phalanx.run.memory import keep_freed_memory
+from phalanx.run.model_changes import has_sync_batch_norm
 from phalanx.run.optimizers import check_optimizers, forget_others
 from phalanx.run.options import Records, RunDescription
 from phalanx.run.order import SampleOrder, describe_order, order_of
@@ -217,10 +218,11 @@ class RunPlan:
                 "leave it out"
             )
 
-    def _agreed(self) -> dict[str, float | None]:
-        """Return numbers that are the same on every rank."""
-        batches = self.batches
+    def _agreed(self) -> dict[str, float | str | None]:
+        """Return values that are the same on every rank."""
+        batches, summed = self.batches, has_sync_batch_norm(self.model)
         return {
+            "device (of a model with SyncBatchNorm)": self.device.type if summed else None,
             "batch_size": batches.batch_size,
             "micro_batches": batches.micro_batches,
             "epochs": batches.epochs,
@@ -256,6 +258,7 @@ class RunPlan:
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             train_samples=batches.num_samples or 0,
             expected=strategy.expected(batches.batch_size) if strategy.knows_rule else None,
+            device=str(self.device),
         )
         return records
 
@@ -365,9 +368,14 @@ def place_model(
 ) -> torch.device:
     """Return the device of this rank; a model for a GPU is moved there.
 
-    Raises: UserError as `choose_device`.
+    Raises: UserError as `choose_device`; it names the rank, as others may be told other devices.
     """
-    place = choose_device(device, (launched.local_rank if launched else None) or 0)
+    try:
+        place = choose_device(device, (launched.local_rank if launched else None) or 0)
+    except UserError as error:
+        if launched is None or launched.world_size == 1:
+            raise
+        raise UserError(f"rank {launched.rank}: {error}") from error.__cause__
     if place != CPU:
         move_model(model, list(optimizers.values()), place)
         check_optimizers(model, optimizers)  # they hold the same parameters still

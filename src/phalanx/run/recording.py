@@ -202,10 +202,16 @@ class RunRecorder:
         """Brings this rank's file to rank 0's folder after each epoch."""
 
     def start(
-        self, *, num_parameters: int, train_samples: int, expected: ExpectedCosts | None
+        self,
+        *,
+        num_parameters: int,
+        train_samples: int,
+        expected: ExpectedCosts | None,
+        device: str,
     ) -> None:
         """Write the first line. num_parameters: of the whole model, of which this rank may hold a
-        part. expected: of the strategy, where it knows the optimizer's rule."""
+        part. expected: of the strategy, where it knows the optimizer's rule. device: of this rank.
+        """
         if self.writer is None:
             return
         strategy = self._strategy
@@ -225,6 +231,7 @@ class RunRecorder:
                 collective=strategy.collective,
                 role=strategy.role,
                 coordinates=strategy.coordinates,
+                device=device,
                 expected=expected,
                 time_s=time.time(),
             )

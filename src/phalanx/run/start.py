@@ -140,7 +140,8 @@ def start(
         PHALANX_RUN_DIR, or none are written.
     records: what is recorded beside the usual, and who is told of metrics.
     device: of model and data: cpu, or an accelerator of PyTorch, such as cuda or xpu:1; auto: that
-        of the rank's number on its node, where there is one.
+        of the rank's number on its node, where there is one. Ranks may have devices of several
+        kinds with the strategies `mpi` and `zero`.
     loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
     timeout_s: longest wait for a peer.
 
@@ -195,7 +196,7 @@ def start(
         optimizers=optimizers,
         schedulers=schedulers,
         batches=batches,
-        ranks=JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm),
+        ranks=JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm, device=place),
         choice=choice,
         strategy_options=strategy_options,
         layout=layout,

@@ -255,7 +255,6 @@ def make_strategy(
         seed=seed,
         batch_size=batch_size,
         micro_batches=micro_batches,
-        device=choice.device,
         layout=layout,
         tensor_plan=choice.tensor_plan,
         stages=choice.stages,
@@ -316,8 +315,8 @@ def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int)
     if name not in ("mpi", "zero") or options.get("zero_stage", 1) != 1:
         stage = f", zero_stage={options['zero_stage']}," if name == "zero" else ""
         wrong = f'strategy="{name}"{stage} works on the memory of the CPU'
-    elif options:
-        wrong = f"{next(iter(options))}= is for gradients on the CPU"
+    elif others := [option for option in options if option != "zero_stage"]:
+        wrong = f"{others[0]}= is for gradients on the CPU"
     elif num_optimizers > 1:
         wrong = f"{num_optimizers} optimizers: PyTorch's DDP, which sums on GPUs, takes one"
     if wrong:

@@ -94,6 +94,9 @@ class LargeBatchConfig(StudyOptions):
     validation_samples: int | None = None
     """Validation samples that each epoch is judged by. Default: all."""
 
+    device: str = "cpu"
+    """Device of each run, as of `phalanx train`."""
+
     threads: int = 1
     """Compute threads of each run."""
 
@@ -148,7 +151,7 @@ def _config(study: LargeBatchConfig, name: RemedyName, batch: int, seed: int) ->
     warmup_epochs = study.num_epochs * remedy.pop("warmup_part", 0.0)
     samples = ("train_samples", "validation_samples")
     recipe = {
-        **study.passed_on("model", "threads", "label_smoothing", *samples),
+        **study.passed_on("model", "device", "threads", "label_smoothing", *samples),
         **{"optimizer": "sgd", **_constants(study, name), **remedy},
     }
     return TrainConfig.from_options(

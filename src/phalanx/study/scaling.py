@@ -55,6 +55,9 @@ class ScalingConfig(StudyOptions):
     """Numbers of threads for sequential. Default: 1 and as many as there are cores; with --full
     1, 2, 4 … up to the cores."""
 
+    device: str = "cpu"
+    """Device of each rank, as of `phalanx train`; on accelerators of sequential and mpi."""
+
     threads_per_rank: int = 1
     """Compute threads of each rank of mpi, shared and gloo."""
 
@@ -220,7 +223,7 @@ def _planned(
 ) -> TrainingRun:
     samples = QUICK_TRAIN_SAMPLES.get(model, OTHER_TRAIN_SAMPLES)
     config = TrainConfig.from_options(
-        **study.passed_on("epochs", "lr"),
+        **study.passed_on("epochs", "lr", "device"),
         model=model,
         strategy=layout.strategy,
         ranks=layout.ranks,

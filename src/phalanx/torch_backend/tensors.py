@@ -40,6 +40,35 @@ def is_plain(tensor: Tensor) -> bool:
 
 buffer_of = Buffer.of_tensor
 
+LEAST_BYTES = 2**16
+"""Bytes of a copy that is not made by halves any more."""
+
+
+def copy_by_halves(source: Tensor, dest: Tensor, factor: float | Tensor | None = None) -> None:
+    """Copy source · factor, of the same shape; by halves where the device has no memory for what a
+    product, or a tensor that is not contiguous, takes on the way.
+
+    Raises: OutOfMemoryError of the smallest piece, with what was asked for at first.
+    """
+    try:
+        dest.copy_(source if factor is None else source * factor, non_blocking=True)
+    except torch.OutOfMemoryError as error:
+        if dest.nbytes <= LEAST_BYTES:
+            raise
+        dim = max(range(dest.dim()), key=dest.size)
+        factors: list[float | Tensor | None] = [factor] * 2
+        if isinstance(factor, Tensor) and factor.dim():
+            factors = [*factor.expand_as(source).chunk(2, dim)]
+        try:
+            for halves in zip(source.chunk(2, dim), dest.chunk(2, dim), factors, strict=True):
+                copy_by_halves(*halves)
+        except torch.OutOfMemoryError:
+            raise torch.OutOfMemoryError(
+                f"staging a tensor of {dest.nbytes:,} bytes: {str(error).splitlines()[0]}; pieces "
+                f"of {LEAST_BYTES:,} bytes found no memory either: free some of the device's, or "
+                "take fewer ranks on it"
+            ) from None
+
 
 class TensorStaging:
     """Buffers of one call. Tensors that are not usable in place are staged through a copy: `load`
@@ -87,12 +116,12 @@ class TensorStaging:
     def load(self) -> None:
         with torch.no_grad():
             for tensor, copy, factor in self._loads:
-                copy.copy_(tensor if factor is None else tensor * factor, non_blocking=True)
+                copy_by_halves(tensor, copy, factor)
 
     def store(self) -> None:
         with torch.no_grad():
             for tensor, copy in self._stores:
-                tensor.copy_(copy, non_blocking=True)
+                copy_by_halves(copy, tensor)
 
     def sync_stream(self) -> None:
         """Make the current stream wait for `store`, for GPU tensors."""

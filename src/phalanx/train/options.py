@@ -74,6 +74,10 @@ class TrainingOptions:
     dtype: DtypeName = "float32"
     """Precision of parameters and arithmetic."""
 
+    device: str = "cpu"
+    """Device of each rank: `cpu`, an accelerator of PyTorch, such as `cuda` or `xpu:1`, or `auto`:
+    that of the rank's number on its node, where there is one. Several ranks: `mpi` and `zero`."""
+
     @property
     def model_options(self) -> ModelOptions:
         return ModelOptions(width=self.width, layers=self.layers, heads=self.heads)

@@ -153,6 +153,7 @@ class Training:
                     trace=config.trace, counts_correct=loss.counts_correct, description=description
                 ),
                 seed=config.seed,
+                device=config.device,
                 timeout_s=config.timeout_s,
             )
         return cls(

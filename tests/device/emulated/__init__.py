@@ -9,6 +9,8 @@ and device "NAME". What it holds against a program is in runtime.h; it is set by
     EMULATED_SEED=0           of these waits
     EMULATED_QUARANTINE=256   frees before freed memory is handed out again
     EMULATED_MEMORY_MB=4096   of a device
+    EMULATED_COPY_MB_PER_S=0  rate of copies between it and the host; 0: at once
+    EMULATED_EXCLUSIVE=       a folder: of the processes that name it, one has a device
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from phalanx.jobs.detect import detect
 HERE = Path(__file__).parent
 CACHE = HERE.parents[2] / "build" / "emulated"
 SOURCES = tuple(sorted(HERE.glob("*.cpp")))
-MIXED = ("cpu", "vexa", "vexa", "vexb")
+MIXED = {"mixed": ("cpu", "vexa", "vexa", "vexb"), "mixed_last": ("vexb", "vexa", "vexa", "cpu")}
 FLAGS = ("-O1", "-std=c++20", "-fPIC", "-fvisibility=hidden")
 
 
@@ -83,14 +85,19 @@ def build_aware_mpi() -> Path:
 
 def use(name: str) -> torch.device:
     """Return a device of this process: "cpu", "cuda", an emulated one under any other name, or, for
-    "mixed", one of several kinds by the number of the rank."""
-    if name == "mixed":
+    "mixed" and "mixed_last", one of several kinds by the number of the rank."""
+    if name in MIXED:
         launched = detect(os.environ)
         assert launched is not None
-        name = MIXED[launched.rank % len(MIXED)]
+        name = MIXED[name][launched.rank % len(MIXED[name])]
     if name not in ("cpu", "cuda"):
         install(name)
     return torch.device(name)
+
+
+def install_from_environment() -> None:
+    """Install the device that EMULATED_NAME names, as PyTorch loads plug-ins: by an entry point."""
+    install(os.environ["EMULATED_NAME"])
 
 
 def install(name: str) -> ModuleType:

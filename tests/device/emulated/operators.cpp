@@ -323,12 +323,16 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool is
               "a copy with non_blocking=True needs pinned memory on the host");
   const auto from = is_ours(source) ? in_place(source) : source;
   const auto to = is_ours(target) ? in_place(target) : target;
+  const auto copy = [from, to] {
+    travel(to.nbytes());
+    to.copy_(from);
+  };
   if (is_async && is_pinned) {
     if (is_ours(source)) poison(to);
     // Which keeps the host's memory alive.
-    stream->enqueue([from, to] { to.copy_(from); }, is_ours(target) ? FROM_HOST : 1);
+    stream->enqueue(copy, is_ours(target) ? FROM_HOST : 1);
   } else {
-    stream->enqueue([from, to] { to.copy_(from); });
+    stream->enqueue(copy);
     stream->synchronize();
   }
   return target;

@@ -1,5 +1,7 @@
 #include "runtime.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -175,7 +177,27 @@ namespace {
 void shut(Stream* stream, std::vector<Freed> blocks);
 }
 
+void travel(size_t num_bytes) {
+  static const long mb_per_s = setting("EMULATED_COPY_MB_PER_S", 0);
+  if (mb_per_s) std::this_thread::sleep_for(std::chrono::nanoseconds(num_bytes * 1000 / mb_per_s));
+}
+
+void take_exclusively(int device) {
+  static const char* folder = std::getenv("EMULATED_EXCLUSIVE");
+  if (!folder || !*folder) return;
+  static std::mutex mutex;
+  static std::set<int> taken;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (taken.count(device)) return;
+  const std::string path = std::string(folder) + "/device-" + std::to_string(device);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0 || flock(file, LOCK_EX | LOCK_NB))
+    throw std::runtime_error("device " + std::to_string(device) + " is busy or unavailable");
+  taken.insert(device);  // the lock ends with the process
+}
+
 Block* allocate(int device, size_t size, Stream* stream) {
+  take_exclusively(device);
   Arena& arena = device_at(device).arena;
   shut(stream, arena.take_freed(stream));
   const size_t pages = whole_pages(size);

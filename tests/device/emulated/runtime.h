@@ -72,7 +72,10 @@ struct Block {
   std::set<Stream*> others;  // that have used it, as far as has been said
 };
 
-// Returns a block, null where the device is full: its content is 0xA5.
+// Takes the time of a copy between host and device, by the rate that is set.
+void travel(size_t num_bytes);
+// Returns a block, null where the device is full: its content is 0xA5. Raises where devices are
+// exclusive and another process has this one.
 Block* allocate(int device, size_t size, Stream* stream);
 // Frees a block for the next allocation of its stream, once the others have come so far.
 void release(Block* block);

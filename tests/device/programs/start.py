@@ -1,7 +1,7 @@
 """Each rank: `phalanx.start` on a device, against one process on the CPU.
 
-Arguments: cuda, cpu or the name of an emulated device, and the name of a check. Ranks may share
-one.
+Arguments: cuda, cpu, the name of an emulated device or of a mixture, and the name of a check. Ranks
+may share one.
 """
 
 import os
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import phalanx
 from phalanx.jobs.detect import detect
+from phalanx.records.files import rank_file
 
 DEVICE: Any = use(sys.argv[1]).type
 CLOSE = 1e-11
@@ -156,14 +157,27 @@ def checkpoints(strategy: str) -> str:
     return f"{worst:.2g}"
 
 
+def thirty_steps() -> str:
+    """Left after 13, and resumed within an epoch."""
+    with shared_folder() as folder:
+        common: dict[str, Any] = {"epochs": 8, "checkpoint_dir": folder}
+        train(steps=13, **common)
+        found = difference(train(steps=30, resume=True, **common), alone(epochs=8, steps=30))
+    assert found <= 1e-10, found
+    return f"{found:.2g}"
+
+
 def records() -> str:
     with shared_folder() as folder:
-        train(
+        model = train(
             run_dir=folder / "run",
             records=phalanx.Records(trace=True),
             checkpoint_dir=folder / "checkpoints",
         )
         names = sorted(path.name for path in (folder / "run").iterdir())
+        launched = detect(os.environ)
+        written = (folder / "run" / rank_file(Path(), launched.rank if launched else 0)).read_text()
+        assert f'"device":"{next(model.parameters()).device}"' in written
     return " ".join(names)
 
 
@@ -312,6 +326,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "bad_gradients": bad_gradients,
     "checkpoints": lambda: checkpoints("auto"),
     "checkpoints_zero": lambda: checkpoints("zero"),
+    "thirty_steps": thirty_steps,
     "records": records,
     "default_device": default_device,
     "gather": gather,

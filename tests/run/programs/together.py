@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 import phalanx
-from phalanx.parallel.make import JobRanks, make_on_gpus
+from phalanx.parallel.make import JobRanks, make_on_devices
 from phalanx.parallel.step import Batch, StepOptions
 from phalanx.run.program import ProgramRun
 
@@ -60,11 +60,9 @@ def parts_of_the_world() -> None:
 
 def ddp_on_backend_mpi(part: Any) -> None:
     """Replicas as ranks with GPUs have them, here without."""
-    strategy = make_on_gpus(
-        JobRanks(launched=None, timeout_s=30.0, communicator=part),
-        torch.device("cpu"),
-        step=StepOptions(),
-    )
+    ranks = JobRanks(launched=None, timeout_s=30.0, communicator=part)
+    world = ranks.join()
+    strategy = make_on_devices(world, ranks.compare_devices(world), step=StepOptions())
     assert strategy.collective == "torch.distributed on mpi"
     model, truth = model_of(), model_of()
     strategy.prepare(model, SGD(model.parameters(), lr=0.1))
