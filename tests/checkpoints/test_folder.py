@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 from phalanx.checkpoints import folder as checkpoint_folder
 from phalanx.checkpoints.folder import (
     LOCK,
-    check_unlocked,
     lock,
     readable_folders,
     remove,
@@ -162,12 +162,10 @@ def test_tasks_of_a_job_array_have_folders_of_their_own(
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "8")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
     for _ in range(2):  # it is queued again
-        check_unlocked(tmp_path)
         lock(tmp_path).close()
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
-    for begin in (check_unlocked, lock):
-        with pytest.raises(UserError, match=r"task 1 of job array 8, and this is task 2: .*-2"):
-            begin(tmp_path)
+    with pytest.raises(UserError, match=r"task 1 of job array 8, and this is task 2: .*-2"):
+        lock(tmp_path)
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "9")  # submitted anew
     lock(tmp_path).close()
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID")
@@ -188,13 +186,29 @@ def test_a_killed_process_keeps_no_lock_through_its_workers(tmp_path: Path) -> N
         with pytest.raises(
             UserError, match=rf"writing its checkpoints there \(process {process} on"
         ):
-            check_unlocked(tmp_path)
+            lock(tmp_path)
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-        check_unlocked(tmp_path)
         lock(tmp_path).close()
     finally:
         os.kill(worker, signal.SIGKILL)
+
+
+def test_another_run_may_take_its_time_to_let_go(tmp_path: Path) -> None:
+    """A rank that was cut off has the folder until it gives up, and the run has been started again
+    on the nodes that are left."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        lock(tmp_path)
+        os.write(writer, b"locked")
+        time.sleep(1.5)
+        os._exit(0)
+    os.read(reader, 6)
+    with pytest.raises(UserError, match="another run is writing"):
+        lock(tmp_path)
+    lock(tmp_path, within_s=30).close()
+    os.waitpid(process, 0)
 
 
 def test_without_locks_nothing_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,12 +244,10 @@ def test_a_lock_of_somebody_else_is_neither_followed_nor_waited_for(tmp_path: Pa
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / LOCK).symlink_to(victim)
-    check_unlocked(tmp_path)
     with pytest.raises(UserError, match=r"cannot be written: \.lock: Is a symbolic link"):
         lock(tmp_path)
     assert victim.read_text() == "mine"
     (tmp_path / LOCK).unlink()
     os.mkfifo(tmp_path / LOCK)
-    check_unlocked(tmp_path)
     with pytest.raises(UserError, match=r"cannot be written: \.lock: Not a regular file"):
         lock(tmp_path)

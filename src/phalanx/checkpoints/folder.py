@@ -120,8 +120,10 @@ class FolderLock:
         self._file.close()
 
 
-def lock(folder: Path) -> FolderLock:
+def lock(folder: Path, *, within_s: float = 0.0) -> FolderLock:
     """Make `folder` this process's to write checkpoints into, and sweep what killed runs left.
+
+    within_s: how long another run may take to let go of it.
 
     Where the file system has no locks, the process that is named in the file counts while it runs
     on this machine, and nothing is swept: the hidden folders might be those of a living run.
@@ -137,7 +139,7 @@ def lock(folder: Path) -> FolderLock:
         ) from error
     has_locks = True
     try:
-        _lock_soon(file)
+        _lock_within(file, max(within_s, _LOCK_WITHIN_S))
     except BlockingIOError:
         file.close()
         raise _another_run(folder) from None
@@ -184,9 +186,9 @@ def _check_array_task(folder: Path) -> None:
         )
 
 
-def _lock_soon(file: IO[bytes]) -> None:
-    """Lock a file for this process alone. Raises: BlockingIOError when another process has it."""
-    until = time.monotonic() + _LOCK_WITHIN_S
+def _lock_within(file: IO[bytes], seconds: float) -> None:
+    """Lock a file for this process alone. Raises: BlockingIOError when another process keeps it."""
+    until = time.monotonic() + seconds
     while True:
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -29,6 +29,7 @@ from phalanx.checkpoints.rank_state import gather_rank_state
 from phalanx.checkpoints.tensor_file import CheckpointFile, SnapshotMemory, write_files
 from phalanx.comm.shared_folder import named_host
 from phalanx.jobs.detect import detect
+from phalanx.jobs.restarts import is_restart
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import SavedEvent
 from phalanx.records.files import EventWriter
@@ -117,12 +118,14 @@ class StateWriter:
             self.manifest, epochs_done=epochs_done, samples_seen=seen, saved_at=saved_at
         )
         path = write_checkpoint(self.folder, manifest, files, others)
+        with named_checkpoint(path):  # which may be gone again
+            num_bytes = sum(file.stat().st_size for file in path.iterdir())
         event = SavedEvent(
             at_s=began - self.began_at,
             epoch=epochs_done if seen else epochs_done - 1,
             path=str(path),
             save_s=0.0,
-            bytes=sum(file.stat().st_size for file in path.iterdir()),
+            bytes=num_bytes,
             written_s=time.perf_counter() - began,
         )
         self._retention.remove_older(path)
@@ -185,7 +188,11 @@ class CheckpointWriter(StateWriter):
                 when a node has newer checkpoints there than rank 0 sees.
         """
         if self.strategy.rank == 0:
-            self._lock = lock(self.folder)
+            world, within_s = self.strategy.group.world, 0.0
+            if is_restart() and world is not None:
+                # A rank that was cut off keeps the folder until its own timeout, as the peers wait.
+                within_s = world.timeout_s - 1
+            self._lock = lock(self.folder, within_s=within_s)
         try:
             notice, self._is_shared = check_written_folder(self.folder, self.strategy.group)
             return notice

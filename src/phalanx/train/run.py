@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, DatasetChoice, resolve
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import (
@@ -66,6 +68,9 @@ def complete(
 
     Raises: UserError when the options do not fit these or each other, before anything is started.
     """
+    msgspec.json.encode(
+        config.as_record()
+    )  # names that are no text are told before a folder is made
     config = with_ranks(config, launched)
     choice = _resolve_data(config)
     if isinstance(choice, DatasetChoice):
