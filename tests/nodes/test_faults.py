@@ -36,7 +36,7 @@ Fault = Callable[[Nodes, str], object]
 
 def kill_rank(nodes: Nodes, node: str) -> None:
     """Kill the rank that is on the node, and not what watches over it."""
-    rank = f"{sys.executable} -m phalanx.train "
+    rank = f"{sys.executable} -m phalanx.train"
     ranks = [pid for pid, words in nodes.processes(node) if words.startswith(rank)]
     nodes.run(node, ["kill", "-9", *map(str, ranks)])
 

@@ -108,7 +108,9 @@ def train(
                 LiveLine(console) as line,
             ):
                 launch = launch_of(config, line, command=this_command(), check=check)
-                job = ProgramJob(launch=launch, is_supervised=restarts > 0)
+                job = ProgramJob(
+                    launch=launch, is_supervised=restarts > 0, checkpoints=config.checkpoint_dir
+                )
                 supervise(job, folder, config.ranks, restarts, copy_every_s=copy_every_s)
         finally:
             _show_trace(config, folder, console)

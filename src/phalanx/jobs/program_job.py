@@ -13,7 +13,7 @@ from phalanx.jobs.launch_program import Launch
 from phalanx.jobs.record import close_running
 from phalanx.jobs.restarts import RESTART, Attempt, Resumption
 from phalanx.records.files import read_run, record_file
-from phalanx.records.progress import newest_saved
+from phalanx.records.progress import newest_saved, position_of
 from phalanx.records.schema import Outcome, Run
 
 
@@ -26,6 +26,8 @@ class ProgramJob:
     node."""
     is_supervised: bool = False
     """True if the run's own record decides that it has ended well."""
+    checkpoints: Path | None = None
+    """Folder of its checkpoints, where that is known: a rank may die before it records the last."""
     _checkpoint: Path | None = None
 
     def start(self, attempt: Attempt) -> list[int]:
@@ -45,12 +47,18 @@ class ProgramJob:
         return lost
 
     def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
-        """Name the newest checkpoint that the records tell of: rank 0 looks for it itself."""
-        self._checkpoint = newest_saved(former.folder) or self._checkpoint
+        """Name the newest checkpoint that the records tell of, or that is seen here: rank 0 looks
+        for it itself."""
+        named = newest_saved(former.folder, silent=attempt.silent) or self._checkpoint
+        seen = [] if self.checkpoints is None else self.checkpoints.glob("epoch-*")
+        found = [path for path in (named, *seen) if path is not None]
+        self._checkpoint = max(found, key=lambda path: position_of(path.name), default=None)
         if self._checkpoint is not None:
             text = f"from the newest complete checkpoint, up to {self._checkpoint}"
+        elif (lost := newest_saved(former.folder)) is not None:
+            text = f"from what is left: {lost} is on a host that does not answer"
         elif record_file(former.folder, Run).exists():
-            text = "from the beginning: it has written no checkpoint"
+            text = "from the beginning, as its records name no checkpoint"
         else:
             text = "from the beginning, but for what the program keeps itself"
         changed = "" if attempt.ranks == former.ranks else _changed(former, attempt.ranks)

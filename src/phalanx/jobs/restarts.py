@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,6 +80,8 @@ class Attempt:
     folder: Path
     """Folder of its records and logs."""
     ranks: int
+    silent: Collection[str] = ()
+    """Hosts that do not answer, with all that they alone hold."""
 
 
 class Resumption(NamedTuple):
@@ -231,7 +233,7 @@ class _Supervisor:
             raise error
         number = len(self._restarts) + 1
         folder = self._first.folder / f"restart-{number}"
-        attempt = Attempt(number=number, folder=folder, ranks=ranks)
+        attempt = Attempt(number=number, folder=folder, ranks=ranks, silent=self._silent.keys())
         self._use(left)
         try:
             resumption = self._resumption(job, attempt, former)

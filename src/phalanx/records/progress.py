@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from phalanx.records.events import Event, SavedEvent, StepEvent
+from phalanx.records.events import Event, SavedEvent, StartedEvent, StepEvent
 
 _Found = TypeVar("_Found", bound=Event)
 
@@ -18,10 +19,18 @@ def steps_made(folder: Path) -> int | None:
     return max((event.step + 1 for event in last if event is not None), default=None)
 
 
-def newest_saved(folder: Path) -> Path | None:
-    """Return the checkpoint that was written last; None where the records name none."""
-    last = [_last(file, "saved", SavedEvent) for file in folder.glob("rank-*.jsonl")]
-    saved = [event for event in last if event is not None]
+def newest_saved(folder: Path, *, silent: Collection[str] = ()) -> Path | None:
+    """Return the checkpoint that was written last; None where the records name none.
+
+    silent: hosts that do not answer: what ranks wrote there counts if it is seen here, too.
+    """
+    saved = []
+    for file in folder.glob("rank-*.jsonl"):
+        event, began = _last(file, "saved", SavedEvent), _last(file, "started", StartedEvent)
+        host = "" if began is None else began.hostname
+        is_lost = bool({host, host.partition(".")[0]} & {*silent})
+        if event is not None and not (is_lost and not Path(event.path).exists()):
+            saved.append(event)
     return Path(max(saved, key=lambda event: event.at_s).path) if saved else None
 
 
