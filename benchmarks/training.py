@@ -156,7 +156,8 @@ def measure(
     samples = SAMPLES[name]
     data = load_dataset("auto", train_samples=samples)
     steps = samples // BATCH
-    data = Dataset(**{**vars(data), "train_targets": data.train_targets[: steps * BATCH]})
+    whole = {key: getattr(data, key)[: steps * BATCH] for key in ("train_inputs", "train_targets")}
+    data = Dataset(**{**vars(data), **whole})
     loop = partial(phalanx_loop, name, data)
     cells = [
         Cell("bare", True, bare_loop(name, data, steps * BATCH, BATCH, steps)),
