@@ -5,11 +5,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from phalanx.errors import UserError
 from phalanx.records.events import SummaryEvent
-from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.files import EventWriter, rank_file, read_run, record_file
+from phalanx.records.schema import Restart, Run
 from phalanx.report.folder import newest_folder, read_folder
 from phalanx.report.page import write_report
 from tests.report.made_study import Job, make_run, make_study
@@ -178,6 +180,18 @@ def test_half_the_records_of_a_completed_run_are_no_run(
     assert [row["strategy"] for row in cells_of(folder)] == ["sequential"]
     with pytest.raises(UserError, match=f"is damaged: {told}"):
         read_folder(folder / jobs[1].name)
+
+
+def test_ranks_that_crash_after_the_end_are_started_again(tmp_path: Path) -> None:
+    """Open MPI crashed in the last ranks of a run that had ended, and its folder was damaged."""
+    folder = make_run(tmp_path / "run", Job("mlp", "mpi", ranks=2))
+    again = make_run(folder / "restart-1", Job("mlp", "mpi", ranks=2))
+    started = Restart(
+        folder=again.name, lost_at="", restarted_at="", reason="crashed", steps=1, ranks=2
+    )
+    run = msgspec.structs.replace(read_run(folder), restarts=[started])
+    record_file(folder, Run).write_bytes(msgspec.json.encode(run))
+    assert [run.status for run in read_folder(folder).runs] == ["completed"]
 
 
 @pytest.mark.parametrize("name", ["rank-0.jsonl", "run.json", "study.json"])

@@ -4,15 +4,14 @@ one `phalanx bench` has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from phalanx.errors import UserError
 from phalanx.records.collectives import Bench, CallsEvent
-from phalanx.records.events import Event
+from phalanx.records.events import Event, FinishedEvent
 from phalanx.records.files import (
     rank_file,
     read_events,
@@ -219,6 +218,13 @@ def _read_ranks(folders: Sequence[Path], ranks: int) -> dict[int, RankMeasure]:
     for rank in range(ranks):
         files = [file for folder in folders if (file := rank_file(folder, rank)).exists()]
         if files:
-            events = chain.from_iterable(map(read_events, files))
-            measures[rank] = measure_rank(events, rank=rank)
+            measures[rank] = measure_rank(_events_of(files), rank=rank)
     return measures
+
+
+def _events_of(files: Sequence[Path]) -> Iterator[Event]:
+    """Yield the events of a rank of several starts, the last of which says how the run ended: ranks
+    that crash after the end are started again, too."""
+    for file in files[:-1]:
+        yield from (event for event in read_events(file) if not isinstance(event, FinishedEvent))
+    yield from read_events(files[-1])
