@@ -127,10 +127,16 @@ def test_divided_models_have_the_bits_of_the_cpu(
 
 @on_devices
 def test_programs_train_as_one_process(
-    ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    programs: Programs,
+    device: str,
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("EMULATED_LAG_US", "50")
     names = FIRST_CHECKS if (device, count) == (EMULATED, 2) else ()  # more ranks make all
+    # Among all are workers of PyTorch's, which start from an interpreter, and not from a fork.
+    ranks: Ranks = request.getfixturevalue("ranks" if names else "new_ranks")
     assert is_done(ranks, count, programs("start.py"), device, *names)
 
 
@@ -169,13 +175,14 @@ def test_ranks_have_devices_of_several_kinds(
     ],
 )
 def test_programs_train_on_devices_of_several_kinds(
-    ranks: Ranks,
+    request: pytest.FixtureRequest,
     programs: Programs,
     mixture: str,
     names: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As one process does: 30 steps with checkpoints, resume and evaluation, and more."""
+    ranks: Ranks = request.getfixturevalue("ranks" if names else "new_ranks")
     monkeypatch.setenv("EMULATED_LAG_US", "50")
     assert is_done(ranks, 4, programs("start.py"), mixture, *(names or EVERYWHERE))
 
@@ -186,6 +193,11 @@ BAD_INPUT = {
     ("vexa", "no such name"): "rank 2: device='gpu' is none of cpu, cuda, auto and other",
     ("mixed", "shared"): 'strategy="shared" works on the memory of the CPU: leave it out, or take',
     ("mixed", "compressed"): "compress= is for gradients on the CPU: leave it out, or take",
+    (
+        "mixed",
+        "compressed on the CPU",
+    ): "compress= is for gradients on the CPU, and other ranks have",
+    ("mixed", "default group"): r"call torch.distributed.destroy_process_group\(\) first",
     ("mixed", "bitwise"): "bitwise=True is for the CPU: leave device= out",
     ("mixed", "zero 3"): 'strategy="zero", zero_stage=3, works on the memory of the CPU: leave it',
     ("mixed", "batch norm"): r"rank 1 was started with device \(of a model with SyncBatchNorm\)="
@@ -233,7 +245,7 @@ def test_what_does_not_fit_is_refused_in_a_line(
         ("trains", r"ranks share a device: vexa:[01] on \S+ \(ranks \d, \d\)\n"),
         pytest.param(
             "first",
-            r"vexa:0 on \S+ \(ranks 0, 1, 2\); 2 devices are seen there: device= without an index",
+            r"vexa:0 on \S+ \(ranks 0, 1, 2\); 2 devices are seen there, 1 used: spread the ranks",
             marks=long,
         ),
     ],
@@ -295,6 +307,18 @@ def test_the_command_line_trains_on_a_plug_in(
     subprocess.run(program, cwd=tmp_path, check=True, timeout=500)
     found = [path.read_text() for path in (tmp_path / "records").rglob("rank-*.jsonl")]
     assert len(found) >= 2 and all('"device":"vexa:' in text for text in found)
+
+
+@is_emulated
+@pytest.mark.parametrize("mpi", ["aware", pytest.param("usual", marks=long)])
+def test_some_ranks_leave_the_device_alone_that_all_see(
+    request: pytest.FixtureRequest, programs: Programs, mpi: str
+) -> None:
+    """Beside an aware MPI one rank went by its device and the other by the host: they waited for
+    each other."""
+    ranks: Ranks = request.getfixturevalue("ranks" if mpi == "usual" else "aware_ranks")
+    output = ranks.mpi(2, programs("bad_input.py"), EMULATED, "some on the CPU")
+    assert output.count("is done") == 2
 
 
 @is_emulated

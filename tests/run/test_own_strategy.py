@@ -11,6 +11,8 @@ from torch import nn
 from torch.optim import SGD
 
 import phalanx
+from phalanx.gradients.make_reducer import FixedTree
+from phalanx.parallel.replicas import Replicas
 from phalanx.records.files import read_run
 from tests.conftest import Ranks, long
 
@@ -71,6 +73,11 @@ def takes_nothing() -> None: ...
             "strategy=no_strategy: bitwise=True and --survive sum",
         ),
         (7, {}, "strategy=7 is none of auto, sequential"),
+        (
+            Replicas,
+            {"strategy_options": {"summation": FixedTree(micro_batches=2)}},
+            "strategy=Replicas sums micro-batches in a fixed order, as bitwise=True does",
+        ),
     ],
 )
 def test_what_is_no_strategy_is_refused(strategy: Any, options: Any, text: str) -> None:

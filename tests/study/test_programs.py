@@ -61,6 +61,7 @@ def test_runs_are_made_seed_after_seed(tmp_path: Path) -> None:
     ("study", "words", "pattern", "message"),
     [
         (ScalingConfig(lr=0.5), "a.py", None, "--lr is of the built-in models"),
+        (ScalingConfig(device="cuda"), "a.py", None, "--device is of the built-in models"),
         (ScalingConfig(strategies=("tensor",)), "a.py", None, "tensor needs the layers"),
         (ScalingConfig(), " ", None, "name a program"),
         (ScalingConfig(), "a.py", "(", r"--epoch-pattern '\(' is no regular expression"),

@@ -128,6 +128,9 @@ class World:
         on_this_node = [ranks[peer] for peer in range(self.size) if nodes[peer] == nodes[self.rank]]
         self.settings: Settings = replace(settings, cores=cores_of(on_this_node))
         """Settings that shape collectives, agreed by all ranks."""
+        self.is_gpu_aware = settings.is_gpu_aware
+        """True if GPU memory may be passed to MPI, on every rank: not where some hold other memory
+        in the same calls."""
         self.policy = WaitPolicy.for_node(self.local_size, self.settings.cores)
         if self.link is not None:
             self.policy = WaitPolicy.for_network()
@@ -193,11 +196,6 @@ class World:
     def original_rank(self) -> int:
         """Rank of this process in the world that it started in."""
         return self.original_ranks[self.rank]
-
-    @property
-    def is_gpu_aware(self) -> bool:
-        """Return whether GPU memory may be passed to MPI, on every rank."""
-        return self.settings.is_gpu_aware
 
     @property
     def on_one_node(self) -> bool:

@@ -16,6 +16,7 @@ from phalanx.comm.faults import is_fault_tolerant
 from phalanx.comm.join_world import join_communicator, join_world, report_binding
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.gradients.compression.make import make_compressor
 from phalanx.gradients.make_reducer import AllReduce, FixedTree
 from phalanx.jobs.detect import Launched
@@ -29,7 +30,12 @@ from phalanx.parallel.options import StrategyOptions
 from phalanx.parallel.parameter_memory import NodeMemory, ParameterMemory
 from phalanx.parallel.pipeline.bitwise import BitwisePipeline, Seeding
 from phalanx.parallel.pipeline.layout import PipelineLayout
-from phalanx.parallel.rank_devices import RankDevice, describe_sharing, gather_devices
+from phalanx.parallel.rank_devices import (
+    RankDevice,
+    describe_sharing,
+    gather_devices,
+    kinds_of,
+)
 from phalanx.parallel.replicas import Replicas
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.server import Server
@@ -88,9 +94,10 @@ class JobRanks:
         return world
 
     def compare_devices(self, world: World) -> list[RankDevice]:
-        """Return the devices of all ranks; print a line, on rank 0, where some share one.
-        Collective."""
+        """Return the devices of all ranks; print a line, on rank 0, where some share one. Where
+        there are several kinds all go through the memory of the hosts. Collective."""
         devices = gather_devices(world, self.device)
+        world.is_gpu_aware &= len({each.kind for each in devices}) == 1
         text = describe_sharing(devices)
         if text and world.rank == 0:
             print(f"phalanx: {text}", file=sys.stderr, flush=True)
@@ -154,6 +161,11 @@ def make_mpi(setting: StrategySetting) -> Replicas | TorchReplicas:
     world = setting.ranks.join(options.link)
     devices = setting.ranks.compare_devices(world)
     if {each.kind for each in devices} != {"cpu"}:
+        try:
+            _check_on_devices(options)
+        except UserError:
+            world.close()
+            raise
         return make_on_devices(world, devices, step=setting.step)
     compressor = make_compressor(
         options.compress,
@@ -171,16 +183,35 @@ def make_mpi(setting: StrategySetting) -> Replicas | TorchReplicas:
     return Replicas(WorldGroup(world), setting.step, summation=summation)
 
 
+def _check_on_devices(options: StrategyOptions) -> None:
+    """Raises: UserError for what has no path where any rank has an accelerator: told by one whose
+    own device is the CPU, too."""
+    usual = StrategyOptions(strategy="mpi")
+    if given := [name for name, value in vars(options).items() if value != vars(usual)[name]]:
+        raise UserError(
+            f"{given[0]}= is for gradients on the CPU, and other ranks have accelerators: leave it "
+            "out"
+        )
+    if dist.is_initialized():
+        raise UserError(
+            "on several ranks accelerators make the default group of torch.distributed, and the "
+            "program, or a run that an error has ended, has made one: call "
+            "torch.distributed.destroy_process_group() first"
+        )
+
+
 def make_on_devices(
     world: World, devices: Sequence[RankDevice], *, step: StepOptions
 ) -> TorchReplicas:
     """Return replicas whose gradients NCCL sums where each rank has a GPU of its own, else backend
     mpi, which takes tensors of several kinds of devices. devices: of the ranks."""
     has_nccl = all(each.kind == "cuda" and each.has_nccl for each in devices)
-    are_exclusive = len({each[:2] for each in devices}) == world.size
+    are_exclusive = len({each.place for each in devices}) == world.size
     backend: Backend = "nccl" if has_nccl and are_exclusive else "mpi"
-    group = WorldGroup(world, torch_backend=backend)
-    return TorchReplicas(group, backend=f"torch.distributed on {backend}", step_options=step)
+    group, name = WorldGroup(world, torch_backend=backend), f"torch.distributed on {backend}"
+    replicas = TorchReplicas(group, backend=name, step_options=step)
+    replicas.device_kinds = kinds_of(devices)
+    return replicas
 
 
 def make_gloo(setting: StrategySetting) -> TorchReplicas:
@@ -199,8 +230,10 @@ def make_on_mesh(setting: StrategySetting) -> Strategy:
         from phalanx.parallel.zero import ZeroOne
 
         world = setting.ranks.join()
-        setting.ranks.compare_devices(world)
-        return ZeroOne(world, backend=options.backend, step_options=setting.step)
+        devices = setting.ranks.compare_devices(world)
+        zero = ZeroOne(world, backend=options.backend, step_options=setting.step)
+        zero.device_kinds = kinds_of(devices)
+        return zero
     from phalanx.parallel.on_mesh import OnMesh
 
     world = setting.ranks.join()

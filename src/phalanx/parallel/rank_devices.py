@@ -21,6 +21,9 @@ class RankDevice(NamedTuple):
     host: str
     name: str
     """Its name with its index, such as `cuda:1`."""
+    identity: str
+    """UUID where its vendor tells one, as a rank may see a part of the devices, each as the first;
+    else its name."""
     num_seen: int
     """Number of devices of its kind that the rank sees."""
     has_nccl: bool
@@ -28,6 +31,11 @@ class RankDevice(NamedTuple):
     @property
     def kind(self) -> str:
         return self.name.partition(":")[0]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return host and identity."""
+        return self.host, self.identity
 
 
 def gather_devices(world: World, device: torch.device) -> list[RankDevice]:
@@ -37,7 +45,9 @@ def gather_devices(world: World, device: torch.device) -> list[RankDevice]:
     """
     is_cpu = device.type == "cpu"
     num_seen = 1 if is_cpu else torch.accelerator.device_count()
-    own = RankDevice(world.hostname, str(device), num_seen, dist.is_nccl_available())
+    own = RankDevice(
+        world.hostname, str(device), _identity(device), num_seen, dist.is_nccl_available()
+    )
     num_accelerators = np.array([float(not is_cpu)])
     world.all_reduce(num_accelerators)
     if not num_accelerators[0]:
@@ -45,21 +55,36 @@ def gather_devices(world: World, device: torch.device) -> list[RankDevice]:
     return [world.share(own, root=rank) for rank in range(world.size)]
 
 
+def _identity(device: torch.device) -> str:
+    describe = getattr(getattr(torch, device.type, None), "get_device_properties", None)
+    found = None if describe is None or device.type == "cpu" else describe(device)
+    return str(getattr(found, "uuid", device))
+
+
+def kinds_of(devices: Sequence[RankDevice]) -> str:
+    """Return the kinds of the devices, such as `cpu cuda`. Pure."""
+    return " ".join(sorted({each.kind for each in devices}))
+
+
 def describe_sharing(devices: Sequence[RankDevice]) -> str:
     """Return a line on accelerators that several ranks have; empty: there are none. Pure."""
     ranks_of: dict[tuple[str, str], list[int]] = {}
     for rank, each in enumerate(devices):
         if each.kind != "cpu":
-            ranks_of.setdefault(each[:2], []).append(rank)
+            ranks_of.setdefault(each.place, []).append(rank)
     shared = {place: ranks for place, ranks in ranks_of.items() if len(ranks) > 1}
     if not shared:
         return ""
-    named = [f"{name} on {host} (ranks {_listed(ranks)})" for (host, name), ranks in shared.items()]
+    named = [
+        f"{devices[ranks[0]].name} on {host} (ranks {_listed(ranks)})"
+        for (host, _), ranks in shared.items()
+    ]
     more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
     some, ranks = next(iter(shared.items()))
     num_used, num_seen = sum(host == some[0] for host, _ in ranks_of), devices[ranks[0]].num_seen
     mend = (
-        f"; {num_seen} devices are seen there: device= without an index gives each rank its own"
+        f"; {num_seen} devices are seen there, {num_used} used: spread the ranks by an index, such "
+        f'as device="{devices[ranks[0]].kind}:{num_seen - 1}"'
         if num_used < num_seen
         else ""
     )

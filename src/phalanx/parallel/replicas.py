@@ -50,6 +50,7 @@ class Replicas(Strategy):
     ) -> None:
         """summation: how gradients are summed, and so whether results have the same bits on any
         number of ranks."""
+        assert group.world is not None or group.size == 1, "sums need a World"
         super().__init__(group, step_options)
         self._summation, self.num_blocks = summation, summation.micro_batches
         self.recomputes = self.num_blocks is None

@@ -84,6 +84,8 @@ class Strategy:
     """Name of what carries the gradients, for the records."""
     communicated_bytes: int = 0
     """Gradient bytes that this rank has reduced."""
+    device_kinds: str = ""
+    """Kinds of the ranks' devices, where these were compared."""
     is_in_lockstep: bool = True
     """True if all ranks make the same steps, none before the others."""
     sums_gradients: bool = True

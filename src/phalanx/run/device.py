@@ -49,9 +49,12 @@ def choose_device(name: str, local_rank: int) -> torch.device:
         torch.empty(1, device=place)
     except RuntimeError as error:
         why = next(iter(str(error).splitlines()), "")
+        mend = "one that is exclusive takes one rank, so start as many as there are devices"
+        if isinstance(error, torch.OutOfMemoryError):
+            mend = "free some of its memory, start fewer ranks on it"
         raise UserError(
-            f"device {place} lets this process do nothing ({why}): one that is exclusive takes one "
-            'rank, so start as many as there are devices, or give some device="cpu"'
+            f"device {place} lets this process do nothing ({why}): {mend}, or give some "
+            'device="cpu"'
         ) from error
     return place
 

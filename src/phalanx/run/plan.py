@@ -265,6 +265,7 @@ class RunPlan:
     def _setting(self, strategy: Strategy, loop: LoopOptions) -> Setting:
         """Return everything that decides the run's numbers, in the records' words."""
         step, number = self.step, self.batches.micro_batches
+        kinds = strategy.device_kinds or self.device.type
         options: dict[str, str | int | float | bool] = {
             option: value if isinstance(value, (int, float)) else str(value)
             for option, value in self.strategy_options.items()
@@ -276,6 +277,7 @@ class RunPlan:
             "clip_norm": step.clip_norm,
             "bad_gradients": "skip" if step.skips_nonfinite else None,
             "autocast": None if step.autocast is None else "bf16",
+            "device": None if kinds == "cpu" else kinds,
         }
         first = next(iter(self.optimizers.values()))
         return Setting(

@@ -236,17 +236,11 @@ def make_strategy(
     """
     if choice.make_own is not None:
         return choice.make_own(ranks, step=step)
-    has_default = not choice.is_bitwise and dist.is_initialized()
-    if has_default and choice.name in ("gloo", *MESH_STRATEGIES):
+    makes_default = not choice.is_bitwise and choice.name in ("gloo", *MESH_STRATEGIES)
+    if makes_default and dist.is_initialized():
         raise UserError(
             f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
             'program has made one: take strategy="mpi", which lives beside it'
-        )
-    if has_default and choice.device != CPU and choice.name == "mpi":
-        raise UserError(
-            'on several ranks device="cuda" makes the default group of torch.distributed, and the '
-            "program, or a run that an error has ended, has made one: call "
-            "torch.distributed.destroy_process_group() first"
         )
     setting = StrategySetting(
         ranks=ranks,
@@ -356,6 +350,9 @@ def make_own(
     group = WorldGroup(ranks.join())
     try:
         made = make(group, step, **options)
+    except UserError:
+        group.close()
+        raise
     except TypeError as error:
         group.close()
         raise UserError(
@@ -367,5 +364,11 @@ def make_own(
         raise UserError(
             f"strategy={name_of(make)} returned a {type(made).__name__}, no phalanx.Strategy: see "
             "docs/own_strategy.md"
+        )
+    if made.num_blocks is not None:
+        made.close()
+        raise UserError(
+            f"strategy={name_of(make)} sums micro-batches in a fixed order, as bitwise=True does, "
+            "which the run must know: give that, or sum by AllReduce()"
         )
     return made

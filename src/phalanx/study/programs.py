@@ -27,7 +27,7 @@ from phalanx.study.scaling import ScalingConfig, layouts
 
 OF_BUILT_IN_MODELS = (
     "models", "batch_sizes", "epochs", "train_samples", "validation_samples", "dataset",
-    "data_root", "lr",
+    "data_root", "lr", "device",
 )  # fmt: skip
 """Options of the study that a program decides itself."""
 

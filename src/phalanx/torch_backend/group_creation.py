@@ -106,7 +106,9 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
 def init_on_world(world: World) -> None:
     """Make the default group of `torch.distributed`, of backend mpi, of the ranks of `world`, on
     communicators of its own. Collective."""
-    token = _WORLD.set(world.duplicate(check=_debug_checks()))
+    own = world.duplicate(check=_debug_checks())
+    own.is_gpu_aware &= world.is_gpu_aware
+    token = _WORLD.set(own)
     try:
         dist.init_process_group("mpi", timeout=timedelta(seconds=world.timeout_s))
     finally:

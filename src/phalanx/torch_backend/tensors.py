@@ -55,7 +55,8 @@ def copy_by_halves(source: Tensor, dest: Tensor, factor: float | Tensor | None =
     except torch.OutOfMemoryError as error:
         if dest.nbytes <= LEAST_BYTES:
             raise
-        dim = max(range(dest.dim()), key=dest.size)
+        # The first dim of several, so that pieces of pinned memory are contiguous.
+        dim = next(dim for dim in range(dest.dim()) if dest.size(dim) > 1)
         factors: list[float | Tensor | None] = [factor] * 2
         if isinstance(factor, Tensor) and factor.dim():
             factors = [*factor.expand_as(source).chunk(2, dim)]

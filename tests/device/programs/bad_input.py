@@ -41,6 +41,17 @@ def on_last_rank(device: str) -> Callable[[], None]:
     return lambda: train(device if LAUNCHED and LAUNCHED.world_size - 1 == RANK else DEVICE)
 
 
+def some_on_cpu() -> None:
+    """Ranks of one node, which see the same devices; the first leaves them alone."""
+    train("cpu" if RANK == 0 else DEVICE)
+    train("cpu" if RANK == 0 else DEVICE, strategy="zero")
+
+
+def default_group() -> None:
+    dist.init_process_group("mpi")
+    train()
+
+
 def group_made_before() -> None:
     """Tensors of a device that PyTorch did not see when the group was made."""
     dist.init_process_group("mpi")
@@ -81,6 +92,11 @@ CASES: dict[str, Callable[[], None]] = {
     "trains": train,
     "shared": lambda: train(strategy="shared"),
     "compressed": lambda: train(strategy_options={"compress": "bf16"}),
+    "compressed on the CPU": lambda: train(
+        strategy_options={"compress": "bf16"} if DEVICE == "cpu" else {}
+    ),
+    "some on the CPU": some_on_cpu,
+    "default group": default_group,
     "bitwise": lambda: train(bitwise=True),
     "zero 3": lambda: train(strategy="zero", strategy_options={"zero_stage": 3}),
     "batch norm": with_batch_norm,
