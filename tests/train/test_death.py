@@ -154,9 +154,12 @@ def test_a_full_disk_ends_records_and_no_training(
         words = ("--strategy", strategy, "--ranks", "2")
         process = begin(command, folder, tmp_path / "checkpoints", *words, epochs=60)
         wait_for_steps(folder, process)
-        with (disk / "others").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(bytes(4096)):
-                pass
+        with (disk / "others").open("wb", buffering=0) as file:
+            while process.poll() is None:  # also what the run itself frees
+                with contextlib.suppress(OSError):
+                    while file.write(bytes(4096)):
+                        pass
+                time.sleep(0.02)
         _, errors = process.communicate(timeout=100 * PATIENCE)
         outcome = read_run(folder).outcome
         assert (process.returncode, outcome.status) == (0, "completed"), errors

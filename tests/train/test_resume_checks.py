@@ -323,6 +323,25 @@ def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
         _schedule_start(config, run)  # type: ignore[arg-type]
 
 
+def test_a_schedule_that_begins_anew_has_epochs_to_do() -> None:
+    """It ended at once, as a run that was completed."""
+    config = changed(CONFIG, restart_schedule=True, lr=0.5, epochs=4)
+    run = SimpleNamespace(position=(4, 0, 0), state={}, resumed=recipe_of(CONFIG))
+    with pytest.raises(UserError, match="--epochs 4 leaves none to do: raise --epochs"):
+        _schedule_start(config, run)  # type: ignore[arg-type]
+
+
+def test_a_bitwise_run_keeps_model_and_data_where_other_options_may_change() -> None:
+    """Names that were allowed, those of the schedule among them, allowed all of it."""
+    recipes = [{"bitwise": True, program_recipe.LAYERS: text} for text in ("ReLU()", "Tanh()")]
+    checkpoint = of(found(), recipe=recipes[0])
+    wanted = msgspec.structs.replace(checkpoint.manifest, recipe=recipes[1])
+    for allowed in (False, ("epochs",)):
+        with pytest.raises(UserError, match="a bitwise run resumes by the same model and data"):
+            check_program(checkpoint, wanted, {}, allow_changes=allowed)
+    assert check_program(checkpoint, wanted, {}, allow_changes=True)
+
+
 def of(checkpoint: FoundCheckpoint, **others: Any) -> FoundCheckpoint:
     """The same with another manifest."""
     manifest = msgspec.structs.replace(checkpoint.manifest, **others)

@@ -123,7 +123,7 @@ def check_program(
             differing,
         )
     changed = _differing_contents(manifest.recipe, wanted.recipe)
-    if changed and wanted.recipe.get("bitwise") and not allow_changes:
+    if changed and wanted.recipe.get("bitwise") and allow_changes is not True:
         raise UserError(
             f"checkpoint {path}: {'; '.join(changed)}: a bitwise run resumes by the same model and "
             "data: give these, or begin anew in another checkpoint_dir"

@@ -171,6 +171,8 @@ class CheckpointWriter(StateWriter):
     also: Callable[[], Sequence[CheckpointFile]] | None = None
     """Returns further files of rank 0."""
     in_background: bool = False
+    timeout_s: float = 0.0
+    """Seconds that the ranks wait for each other."""
     _is_shared: bool = False
     """True if all ranks share the folder."""
     _held: tuple[float, float] = (0.0, 0.0)
@@ -188,11 +190,8 @@ class CheckpointWriter(StateWriter):
                 when a node has newer checkpoints there than rank 0 sees.
         """
         if self.strategy.rank == 0:
-            world, within_s = self.strategy.group.world, 0.0
-            if is_restart() and world is not None:
-                # A rank that was cut off keeps the folder until its own timeout, as the peers wait.
-                within_s = world.timeout_s - 1
-            self._lock = lock(self.folder, within_s=within_s)
+            # A rank that was cut off keeps the folder until its own timeout, as the peers wait.
+            self._lock = lock(self.folder, within_s=self.timeout_s - 1 if is_restart() else 0.0)
         try:
             notice, self._is_shared = check_written_folder(self.folder, self.strategy.group)
             return notice

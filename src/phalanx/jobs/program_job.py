@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phalanx.errors import JobLostError
@@ -28,7 +28,8 @@ class ProgramJob:
     """True if the run's own record decides that it has ended well."""
     checkpoints: Path | None = None
     """Folder of its checkpoints, where that is known: a rank may die before it records the last."""
-    _checkpoint: Path | None = None
+    _records: list[Path] = field(default_factory=list)
+    """Folders of the starts before."""
 
     def start(self, attempt: Attempt) -> list[int]:
         """Run the ranks to their end; return those that died, as `Launch.run`."""
@@ -49,12 +50,13 @@ class ProgramJob:
     def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
         """Name the newest checkpoint that the records tell of, or that is seen here: rank 0 looks
         for it itself."""
-        named = newest_saved(former.folder, silent=attempt.silent) or self._checkpoint
+        self._records.append(former.folder)
+        named = [newest_saved(folder, silent=attempt.silent) for folder in self._records]
         seen = [] if self.checkpoints is None else self.checkpoints.glob("epoch-*")
-        found = [path for path in (named, *seen) if path is not None]
-        self._checkpoint = max(found, key=lambda path: position_of(path.name), default=None)
-        if self._checkpoint is not None:
-            text = f"from the newest complete checkpoint, up to {self._checkpoint}"
+        found = [path for path in (*named, *seen) if path is not None]
+        newest = max(found, key=lambda path: position_of(path.name), default=None)
+        if newest is not None:
+            text = f"from the newest complete checkpoint, up to {newest}"
         elif (lost := newest_saved(former.folder)) is not None:
             text = f"from what is left: {lost} is on a host that does not answer"
         elif record_file(former.folder, Run).exists():
@@ -62,7 +64,7 @@ class ProgramJob:
         else:
             text = "from the beginning, but for what the program keeps itself"
         changed = "" if attempt.ranks == former.ranks else _changed(former, attempt.ranks)
-        checkpoint = None if self._checkpoint is None else str(self._checkpoint)
+        checkpoint = None if newest is None else str(newest)
         return Resumption(checkpoint, text, changed)
 
 

@@ -80,12 +80,19 @@ class ProgramCheckpoints:
         self._notice = ""
 
     def begin(
-        self, state: ProgramState, manifest: Manifest, *, epochs: int, steps: int | None
+        self,
+        state: ProgramState,
+        manifest: Manifest,
+        *,
+        epochs: int,
+        steps: int | None,
+        timeout_s: float,
     ) -> LoopOptions:
         """Make the folder this run's, load the checkpoint to resume from into `state`, and return
         where the run begins and ends. Collective.
 
-        manifest: of the run at its first step. epochs, steps: after which it ends.
+        manifest: of the run at its first step. epochs, steps: after which it ends. timeout_s: for
+        which the ranks wait for each other.
         Raises: UserError when another run writes into the folder, ranks see different checkpoints,
                 or the one that was found is damaged or of another model, recipe or optimizer.
         """
@@ -100,6 +107,7 @@ class ProgramCheckpoints:
                 also=state.files,
                 in_background=self.options.in_thread,
                 keep=self.options.keep,
+                timeout_s=timeout_s,
             )
             self._notice = writer.begin()
         try:

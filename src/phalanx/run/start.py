@@ -214,7 +214,7 @@ def start(
     whole = WholeModel.of(model, optimizers)
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers, whole=whole)
-    loop = saved.begin(state, manifest, epochs=batches.epochs, steps=steps)
+    loop = saved.begin(state, manifest, epochs=batches.epochs, steps=steps, timeout_s=timeout_s)
     order = batches.order(plan.seed, state.drawn)
     loop = replace(loop, rebalances=is_rebalanced)
     if isinstance(order, DrawnOrder):

@@ -71,7 +71,8 @@ def train(config: TrainConfig, launched: Launched | None, folder: Path | None = 
         gc.freeze()  # modules that PyTorch imports with its first optimizer, too
         gc.enable()
         try:
-            training.train_epochs()
+            with as_options():
+                training.train_epochs()
         except Stopped:
             training.run.close()
             raise
@@ -236,6 +237,8 @@ def _schedule_start(config: TrainConfig, run: ProgramRun) -> tuple[int, int]:
     start = tuple(run.state.get(SCHEDULE_START, (0, 0)))
     if run.resumed is not None and restarts_schedule(config, run.resumed, start):
         start, left = (epoch, seen), config.epochs - epoch
+        if left <= 0:
+            raise UserError(f"--epochs {config.epochs} leaves none to do: raise --epochs")
         if 0 < left <= config.warmup_epochs:
             raise UserError(
                 f"--warmup-epochs {config.warmup_epochs:g} is all of the {left} epochs that "
