@@ -14,8 +14,7 @@ from phalanx.comm.dtypes import dtype_of
 from phalanx.records.divergence import NOT_FINITE
 
 REMEDIES = (
-    "lower the learning rate, give clip_norm=, or leave such steps out by bad_gradients='skip' "
-    "(--clip-norm, --bad-gradients skip)"
+    "lower the learning rate, give clip_norm=, or leave such steps out by bad_gradients='skip'"
 )
 CHECKED_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Types that the C kernel checks."""

@@ -64,7 +64,9 @@ def ending_program() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         end_as_asked(signal.SIGTERM, None)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the others must not hang
+    except (Exception, SystemExit) as error:  # whatever it is, the others must not hang
+        if isinstance(error, SystemExit) and type(error) is not SystemExit:
+            raise  # the run has stopped, as it was asked to
         end_program(type(error), error, error.__traceback__)
         sys.exit(EXIT_FAILED)
 

@@ -11,7 +11,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.option_groups import default_options, option
 from phalanx.parallel.options import StrategyOptions
 from phalanx.train import options
-from phalanx.train.options import SCHEDULE
+from phalanx.train.options import PATHS, SCHEDULE
 
 KNOWN = default_options(
     *(options.CheckpointOptions, options.CommunicationOptions, options.DataOptions),
@@ -25,7 +25,10 @@ WORDS = {
     "bitwise=True": "--bitwise",
 }
 """Words of a program that no rule turns into an option."""
-_ARGUMENT = re.compile(r'\b([a-z_]+)(?:="([^"]*)"|=(?=[\s,:;.)]|$)|(=)| of the program\b)')
+_ARGUMENT = re.compile(
+    r"""(?<![^\s("])([a-z_]+)(?:=["']([^"']*)["']|=(?=[\s,:;.)]|$)|(=)| of the program\b)"""
+)
+"""An argument of Python, which is no part of a path: folders are called lr=0.1, too."""
 
 
 @contextmanager
@@ -52,6 +55,7 @@ def in_options(text: str) -> str:
 
 def _option(argument: re.Match[str]) -> str:
     name, value, has_value = argument.groups()
-    if name not in KNOWN:
+    rest = argument.string[argument.end() :].split(maxsplit=1)
+    if name not in KNOWN or (has_value and name not in PATHS and "/" in "".join(rest[:1])):
         return argument[0]
     return option(name) + (f" {value}" if value is not None else " " * bool(has_value))

@@ -30,6 +30,7 @@ from phalanx.run.strategy_options import (
 from phalanx.train.as_options import as_options
 from phalanx.train.options import (
     AUTOMATIC,
+    PATHS,
     CheckpointOptions,
     CommunicationOptions,
     DataOptions,
@@ -39,8 +40,6 @@ from phalanx.train.options import (
     check_milestones,
     parse_slow_rank,
 )
-
-PATHS = ("data_root", "data", "stage", "checkpoint_dir", "resume", "run_dir")
 
 
 @dataclass(frozen=True, kw_only=True)

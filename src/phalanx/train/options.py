@@ -312,6 +312,8 @@ MOMENTUM = Needs("--optimizer sgd and lars", lambda options: options.optimizer i
 LARS = Needs("--optimizer lars", lambda options: options.optimizer == "lars")
 
 
+PATHS = ("data_root", "data", "stage", "checkpoint_dir", "resume", "run_dir")
+
 SCHEDULE = (
     "epochs", "lr", "lr_rule", "lr_schedule", "lr_milestones", "lr_factor", "lr_power",
     "warmup_epochs", "warmup",
