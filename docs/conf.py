@@ -19,11 +19,11 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
+    "docstrings",
     "local_inventories",
 ]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_extensions", "_static"]
-nitpicky = True
 
 # Pages
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -32,9 +32,11 @@ highlight_language = "none"
 copybutton_exclude = ".linenos, .gp, .go"
 
 # The API, from docstrings and type hints
+default_role = "code"
 add_module_names = False
 autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
 autoclass_content = "both"
 napoleon_google_docstring = True
