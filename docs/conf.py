@@ -22,6 +22,7 @@ extensions = [
     "commands",
     "docstrings",
     "local_inventories",
+    "records",
 ]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_extensions", "_static"]
