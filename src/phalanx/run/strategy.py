@@ -16,7 +16,13 @@ import torch.distributed as dist
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.errors import UserError
 from phalanx.jobs.survival import num_spares
-from phalanx.parallel.make import BITWISE, STRATEGIES, JobRanks, StrategySetting
+from phalanx.parallel.make import (
+    BITWISE,
+    STRATEGIES,
+    JobRanks,
+    StrategySetting,
+    closing_where_refused,
+)
 from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.option_groups import check_rules
 from phalanx.parallel.options import StrategyName, StrategyOptions
@@ -348,27 +354,22 @@ def make_own(
     Raises: UserError for what makes no strategy, or does not take these options.
     """
     group = WorldGroup(ranks.join())
-    try:
-        made = make(group, step, **options)
-    except UserError:
-        group.close()
-        raise
-    except TypeError as error:
-        group.close()
-        raise UserError(
-            f"strategy={name_of(make)}: {error}: it is called with the group, the step's options "
-            "and strategy_options"
-        ) from error
-    if not isinstance(made, Strategy):
-        group.close()
-        raise UserError(
-            f"strategy={name_of(make)} returned a {type(made).__name__}, no phalanx.Strategy: see "
-            "docs/own_strategy.md"
-        )
-    if made.num_blocks is not None:
-        made.close()
-        raise UserError(
-            f"strategy={name_of(make)} sums micro-batches in a fixed order, as bitwise=True does, "
-            "which the run must know: give that, or sum by AllReduce()"
-        )
+    with closing_where_refused(group):
+        try:
+            made = make(group, step, **options)
+        except TypeError as error:
+            raise UserError(
+                f"strategy={name_of(make)}: {error}: it is called with the group, the step's "
+                "options and strategy_options"
+            ) from error
+        if not isinstance(made, Strategy):
+            raise UserError(
+                f"strategy={name_of(make)} returned a {type(made).__name__}, no phalanx.Strategy: "
+                "see docs/own_strategy.md"
+            )
+        if made.num_blocks is not None:
+            raise UserError(
+                f"strategy={name_of(make)} sums micro-batches in a fixed order, as bitwise=True "
+                "does, which the run must know: give that, or sum by AllReduce()"
+            )
     return made

@@ -86,9 +86,9 @@ def check_applicable(
             "--strategy tensor or a mesh with tp",
         ),
     )
-    also = {"micro_batches"} if is_bitwise else set()
-    if is_bitwise and strategy == "mpi":
-        also.add("overlap")
+    also = {"micro_batches", "overlap"} if is_bitwise else set()
+    if is_bitwise and strategy != "mpi":
+        refuse(options, ["overlap"], "--strategy mpi", run)
     for group, applies, words in groups:
         if not applies:
             refuse(
