@@ -16,6 +16,7 @@ torchrun started. Beside it:
     Strategy                        base of a strategy of one's own (docs/own_strategy.md)
     Checkpoints, Records            values of `start` for what few programs need
     LARS, LAMB                      optimizers for large batches (docs/large_batch.md)
+    notebook                        a function of a notebook's cell on ranks
     UserError, RunFailedError       errors in sentences
 
 `import phalanx.horovod as hvd` runs programs written for Horovod. Each name is loaded when it is
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from phalanx.parallel.layerwise import LAMB, LARS
     from phalanx.parallel.strategy import Strategy
     from phalanx.run.batch import MicroBatch
+    from phalanx.run.notebook import notebook
     from phalanx.run.options import Checkpoints, Records
     from phalanx.run.program import ProgramRun
     from phalanx.run.start import start
@@ -45,7 +47,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LAMB", "LARS", "Checkpoints", "DataParallel", "MicroBatch", "Pack", "PackWriter", "Packed",
-    "ProgramRun", "Records", "RunFailedError", "Strategy", "UserError", "World", "start",
+    "ProgramRun", "Records", "RunFailedError", "Strategy", "UserError", "World", "notebook",
+    "start",
 ]  # fmt: skip
 
 _MODULE_OF = {
@@ -63,6 +66,7 @@ _MODULE_OF = {
     "Strategy": "phalanx.parallel.strategy",
     "UserError": "phalanx.errors",
     "World": "phalanx.comm.world",
+    "notebook": "phalanx.run.notebook",
     "start": "phalanx.run.start",
 }
 

@@ -30,6 +30,9 @@ def keep_squares(squares: Tensor) -> Tensor:
 
 
 class _Layerwise(Optimizer):
+    squares: Squares = staticmethod(keep_squares)
+    """Of a copy, too: PyTorch copies the state of an optimizer alone."""
+
     def __init__(self, parameters: Any, defaults: dict[str, Any], squares: Squares) -> None:
         super().__init__(parameters, defaults)
         self.squares = squares
