@@ -137,7 +137,7 @@ def start(
         The number of ranks and the strategy may be others.
     checkpoints: when more are written, and which stay.
     run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
-        PHALANX_RUN_DIR, or none are written.
+        PHALANX_RUN_DIR, or none are written. That of rank 0 counts.
     records: what is recorded beside the usual, and who is told of metrics.
     device: of model and data: cpu, or an accelerator of PyTorch, such as cuda or xpu:1; auto: that
         of the rank's number on its node, where there is one. Ranks may have devices of several
