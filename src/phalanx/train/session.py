@@ -18,11 +18,10 @@ from phalanx import Checkpoints, MicroBatch, ProgramRun, Records, RunDescription
 from phalanx.jobs.detect import Launched, detect
 from phalanx.jobs.record import RUN_DIR
 from phalanx.models.build import build_model
-from phalanx.parallel.mesh import placement_notice
 from phalanx.records.events import SummaryEvent
 from phalanx.records.files import read_run
 from phalanx.run.failure import ending_program
-from phalanx.run.strategy_options import MESH_STRATEGIES, OPTION_NAMES
+from phalanx.run.strategy_options import OPTION_NAMES
 from phalanx.train.agreement import Agreement, TrainingData
 from phalanx.train.as_options import as_options
 from phalanx.train.config import DEFAULTS, TrainConfig
@@ -55,7 +54,7 @@ def train(config: TrainConfig, launched: Launched | None, folder: Path | None = 
         complete = agreement.complete()
         data = agreement.open_data(complete)
         if folder is None and agreement.is_first:
-            print("\n".join([*agreement.lines, *_first_lines(complete, launched)]), flush=True)
+            print("\n".join([*agreement.lines, title(complete)]), flush=True)
         run_dir = folder or folder_of(complete)
         training = Training.begin(complete, data, run_dir, is_begun=folder is not None)
         gc.freeze()  # modules that PyTorch imports with its first optimizer, too
@@ -206,8 +205,8 @@ def _delay_s(config: TrainConfig, rank: int) -> float:
     """Return by how much each micro-batch of a rank is made slower."""
     slow_rank, step_s = parse_slow_rank(config.slow_rank or "0:0")
     number, pieces = config.num_micro_batches(), 1.0
-    if number is not None and config.pipeline_layout() is None:  # which cuts itself
-        pieces = number / config.data_parts()
+    if number is not None and "pp" not in config.axes():  # a pipeline cuts itself
+        pieces = number / config.data_parts(config.num_ranks)
     return step_s / pieces if rank == slow_rank else 0.0
 
 
@@ -227,12 +226,3 @@ def _schedule_start(config: TrainConfig, run: ProgramRun) -> tuple[int, int]:
             )
     run.state[SCHEDULE_START] = [*start]
     return start
-
-
-def _first_lines(config: TrainConfig, launched: Launched | None) -> list[str]:
-    """Return the first lines of a log: the run, and the mesh axes that cross nodes."""
-    lines = [title(config)]
-    if launched and launched.local_world_size and config.strategy in MESH_STRATEGIES:
-        mesh = config.rank_mesh()
-        lines += filter(None, [placement_notice(mesh, launched.local_world_size)])
-    return lines
