@@ -22,6 +22,7 @@ from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect
 from phalanx.parallel.make import JobRanks
+from phalanx.parallel.mesh import placement_notice
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.certificate import probe_processors
@@ -39,6 +40,7 @@ from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model
 from phalanx.run.program import ProgramRun
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
 from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy, layout_of
+from phalanx.run.strategy_options import MESH_STRATEGIES
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -137,7 +139,7 @@ def start(
         The number of ranks and the strategy may be others.
     checkpoints: when more are written, and which stay.
     run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
-        PHALANX_RUN_DIR, or none are written.
+        PHALANX_RUN_DIR, or none are written. That of rank 0 counts.
     records: what is recorded beside the usual, and who is told of metrics.
     device: of model and data: cpu, or an accelerator of PyTorch, such as cuda or xpu:1; auto: that
         of the rank's number on its node, where there is one. Ranks may have devices of several
@@ -225,6 +227,8 @@ def start(
     watch(told)
     saved.record_in(told.recorder)
     told.tell(probe_processors(chosen))
+    if choice.name in MESH_STRATEGIES and launched and launched.local_world_size:
+        told.tell(placement_notice(choice.mesh, launched.local_world_size))
     feed = plan.make_feed(chosen, order, rebalances=is_rebalanced)
     changes = ModelChanges.of(model, chosen.group, place, plan.step.autocast)
     if (check := plan_of(os.environ)) is not None:
