@@ -121,6 +121,8 @@ Metrics = Callable[[int, dict[str, float]], None]
 class Checkpoints:
     """Times of checkpoints beside those after each epoch, and the number of those that stay.
 
+    Example::
+
         often = phalanx.Checkpoints(every_steps=500, keep=3)
         run = phalanx.start(
             model, optimizer, data, batch_size=4, checkpoint_dir="saved", checkpoints=often
@@ -129,7 +131,7 @@ class Checkpoints:
             run.backward(criterion(run.model(batch.inputs), batch.targets))
 
     Raises:
-        UserError: For a value that is none of its option's.
+        UserError: For a value that its field does not take.
     """
 
     every_steps: int | None = None
@@ -191,7 +193,9 @@ class RunDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """Records beside those of steps, epochs and metrics, and a function that is told of metrics.
+    """Records beside those of steps, epochs and metrics, and a function that gets the metrics.
+
+    Example::
 
         more = phalanx.Records(trace=True)
         run = phalanx.start(
@@ -201,7 +205,7 @@ class Records:
             run.backward(criterion(run.model(batch.inputs), batch.targets))
 
     Raises:
-        UserError: For a value that is none of its option's.
+        UserError: For a value that its field does not take.
     """
 
     on_metrics: Metrics | None = None
