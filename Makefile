@@ -14,6 +14,9 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help study docs test check format types test-beside test-long test-mpi test-nodes test-newcomer test-mpich test-impi test-device test-gpu test-torch test-torch-suite bench bench-collectives bench-collectives-here chromium clean wheel
 
+# Of changes, releases and the repository itself.
+.PHONY: lint test-quick test-comm lint-repository sdist wheels check-dist release-check try-dist
+
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
 
@@ -28,19 +31,23 @@ study: $(STAMP)-study ## install what a study needs, then run it: two models, al
 	$(BIN)/phalanx study scaling
 	@echo "more: source $(BIN)/activate; phalanx --help"
 
-check: $(STAMP) ## format, lint, types and the fast tests
+check: lint types test-quick ## format, lint, types and the fast tests
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+
+test-quick: $(STAMP)
 	$(BIN)/pytest -q $(BESIDE) -m 'not mpi and not page and not long and not alone and not nodes'
 
-test: $(STAMP) chromium ## all that CI runs
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+test-comm: $(STAMP) ## collectives and doctor on ranks of one MPI: MPI=mpich PYTHON=python3.13 VENV=.venv-313
+	$(BIN)/pytest -q $(BESIDE) -m 'mpi and not long and not alone' tests/comm tests/doctor
+
+test: lint chromium ## all that CI runs
 	$(MAKE) --no-print-directory --jobs 2 --keep-going types test-beside
 	$(BIN)/pytest -m 'alone and not long and not nodes' --durations 5
 
-types:
+types: $(STAMP)
 	$(BIN)/mypy
 
 test-beside:
@@ -123,6 +130,44 @@ chromium:
 wheel: $(STAMP) ## a wheel to publish, into dist/; fails without its C kernels
 	PHALANX_REQUIRE_KERNELS=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-cache-dir --wheel-dir dist .
+
+# What releases are made with; an environment of its own, without PyTorch.
+RELEASE       := .venv-release
+RELEASE_BIN   := $(RELEASE)/bin
+RELEASE_TOOLS := build check-jsonschema cibuildwheel towncrier twine zizmor
+
+$(RELEASE)/.installed: constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE_BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt $(RELEASE_TOOLS)
+	@touch $@
+
+sdist: $(RELEASE)/.installed ## the source archive to publish, into dist/
+	rm -f dist/phalanx-*.tar.gz
+	$(RELEASE_BIN)/python -m build --sdist --outdir dist .
+
+wheels: sdist ## the wheels to publish, made of the source archive in a container, into dist/
+	$(RELEASE_BIN)/cibuildwheel --platform linux --output-dir dist dist/phalanx-*.tar.gz
+
+check-dist: $(RELEASE)/.installed ## what dist/ holds, as the index would judge it
+	$(RELEASE_BIN)/twine check --strict dist/*
+
+KIND ?= wheel
+
+try-dist: ## dist/ in an empty environment: doctor, a training; PYTHON=python3.12 MPI=mpich KIND=sdist
+	KIND=$(KIND) packaging/try_dist.sh $(PYTHON) $(MPI) dist
+
+release-check: $(RELEASE)/.installed ## whether this commit may be released as TAG=v0.1.0
+	$(RELEASE_BIN)/python packaging/release.py check $(TAG)
+
+lint-repository: $(RELEASE)/.installed ## workflows, templates, citation and fragments of the changelog
+	$(RELEASE_BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE_BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(RELEASE_BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(RELEASE_BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(RELEASE_BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(RELEASE_BIN)/zizmor --offline --quiet --config .github/zizmor.yml .github/workflows
+	$(RELEASE_BIN)/towncrier build --draft --version next > /dev/null
 
 format: $(STAMP) ## put the code into the house's format
 	$(BIN)/ruff format .

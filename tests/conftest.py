@@ -144,13 +144,15 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def restored_settings() -> Iterator[None]:
-    """Undo what a bitwise run sets for its process."""
+    """Undo what a bitwise run sets for its process, and a training: what is frozen has no
+    referrers, and Hypothesis, where the session's end imports it, warns of that."""
     import torch
 
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(False)
+    gc.unfreeze()
 
 
 @contextlib.contextmanager

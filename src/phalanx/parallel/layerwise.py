@@ -34,6 +34,10 @@ class _Layerwise(Optimizer):
         super().__init__(parameters, defaults)
         self.squares = squares
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # a copy has what PyTorch's optimizers have, and nothing else
+        self.__dict__.setdefault("squares", keep_squares)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update every parameter that has a gradient. Collective where parameters are sharded:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -148,6 +149,16 @@ class StrategySetting:
         return FixedTree(micro_batches=self.micro_batches, overlaps=self.options.overlap == "on")
 
 
+@contextmanager
+def closing_where_refused(joined: World | RunGroup) -> Iterator[None]:
+    """Close what all ranks have joined where they cannot work together so."""
+    try:
+        yield
+    except UserError:
+        joined.close()
+        raise
+
+
 def make_sequential(setting: StrategySetting) -> Replicas:
     alone = Replicas(RunGroup(), setting.step)
     alone.coordinates = {}
@@ -161,11 +172,8 @@ def make_mpi(setting: StrategySetting) -> Replicas | TorchReplicas:
     world = setting.ranks.join(options.link)
     devices = setting.ranks.compare_devices(world)
     if {each.kind for each in devices} != {"cpu"}:
-        try:
+        with closing_where_refused(world):
             _check_on_devices(options)
-        except UserError:
-            world.close()
-            raise
         return make_on_devices(world, devices, step=setting.step)
     compressor = make_compressor(
         options.compress,
@@ -258,7 +266,8 @@ def make_bitwise(setting: StrategySetting, memory: type[ParameterMemory] | None 
     """memory: of parameters whose optimizer state is divided; None: it is not."""
     tree, world = setting.tree, setting.ranks.join()
     if memory is not None and is_fault_tolerant():
-        check_survivable(memory.name, num_nodes=len(set(world.group.nodes)))
+        with closing_where_refused(world):
+            check_survivable(memory.name, num_nodes=len(set(world.group.nodes)))
     spares = num_spares(os.environ)
     group = SurvivingGroup(world, spares) if is_fault_tolerant() else WorldGroup(world)
     if memory is None:

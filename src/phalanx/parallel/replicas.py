@@ -134,8 +134,11 @@ class Replicas(Strategy):
     def expected(self, global_batch_size: int) -> ExpectedCosts:
         """Return expected costs; before the first step, with the buckets as they most likely will
         be."""
-        if self.group.world is None or not isinstance(self._summation, AllReduce):
+        if self.group.world is None:
             return super().expected(global_batch_size)
+        if not isinstance(self._summation, AllReduce):
+            moved = 0 if self.size == 1 else None  # by who has computed which micro-batch
+            return data_parallel_costs(self._trained, moved, moved)
         itemsize = self._parameters[0].element_size()
         formula = all_reduce_formula(str(self.collective), self.rank, self.size, itemsize)
         compressor, traffic = self._summation.compressor, self.reducer.expected_traffic()

@@ -594,7 +594,7 @@ class ProgramRun:
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None or isinstance(error, Stopped):
             self.close()
         else:
             self._departure.fail()

@@ -22,6 +22,7 @@ from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect
 from phalanx.parallel.make import JobRanks
+from phalanx.parallel.mesh import placement_notice
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.certificate import probe_processors
@@ -39,6 +40,7 @@ from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model
 from phalanx.run.program import ProgramRun
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
 from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy, layout_of
+from phalanx.run.strategy_options import MESH_STRATEGIES
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -143,7 +145,7 @@ def start(
             None: begin.
         checkpoints: Further times of checkpoints, and how many stay.
         run_dir: New folder of the records, which `phalanx report` draws. None: that of the variable
-            PHALANX_RUN_DIR, or no records.
+            PHALANX_RUN_DIR, or no records. If ranks name several, that of rank 0.
         records: Further records, and a function that gets the metrics.
         seed: Seed of the order of samples, and of PyTorch's generators, which are seeded anew for
             each micro-batch. None: that of the variable PHALANX_SEED, or 0.
@@ -237,6 +239,8 @@ def start(
     watch(told)
     saved.record_in(told.recorder)
     told.tell(probe_processors(chosen))
+    if choice.name in MESH_STRATEGIES and launched and launched.local_world_size:
+        told.tell(placement_notice(choice.mesh, launched.local_world_size))
     feed = plan.make_feed(chosen, order, rebalances=is_rebalanced)
     changes = ModelChanges.of(model, chosen.group, place, plan.step.autocast)
     if (check := plan_of(os.environ)) is not None:

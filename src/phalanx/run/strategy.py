@@ -16,7 +16,13 @@ import torch.distributed as dist
 from phalanx.comm.faults import is_fault_tolerant
 from phalanx.errors import UserError
 from phalanx.jobs.survival import num_spares
-from phalanx.parallel.make import BITWISE, STRATEGIES, JobRanks, StrategySetting
+from phalanx.parallel.make import (
+    BITWISE,
+    STRATEGIES,
+    JobRanks,
+    StrategySetting,
+    closing_where_refused,
+)
 from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.option_groups import check_rules
 from phalanx.parallel.options import StrategyName, StrategyOptions
@@ -132,8 +138,7 @@ def choose_strategy(
         if is_bitwise:
             check_bitwise(known, is_on_gpu=is_on_gpu)
         mesh = _check_strategy(known, num_ranks, is_bitwise=is_bitwise)
-        is_served = chosen == "server" and num_ranks > 1
-        data_parts = known.num_workers(num_ranks) if is_served else mesh.data_size
+        data_parts = known.data_parts(num_ranks) if num_ranks > 1 else 1
     if options.get(PLAN) is not None and mesh.tp == 1 and num_ranks > 1:
         raise UserError('tensor_plan= is for strategy="tensor" and meshes with tp')
     if options.get(STAGES) is not None and mesh.pp == 1 and num_ranks > 1:
@@ -348,27 +353,22 @@ def make_own(
     Raises: UserError for what makes no strategy, or does not take these options.
     """
     group = WorldGroup(ranks.join())
-    try:
-        made = make(group, step, **options)
-    except UserError:
-        group.close()
-        raise
-    except TypeError as error:
-        group.close()
-        raise UserError(
-            f"strategy={name_of(make)}: {error}: it is called with the group, the step's options "
-            "and strategy_options"
-        ) from error
-    if not isinstance(made, Strategy):
-        group.close()
-        raise UserError(
-            f"strategy={name_of(make)} returned a {type(made).__name__}, no phalanx.Strategy: see "
-            "docs/own_strategy.md"
-        )
-    if made.num_blocks is not None:
-        made.close()
-        raise UserError(
-            f"strategy={name_of(make)} sums micro-batches in a fixed order, as bitwise=True does, "
-            "which the run must know: give that, or sum by AllReduce()"
-        )
+    with closing_where_refused(group):
+        try:
+            made = make(group, step, **options)
+        except TypeError as error:
+            raise UserError(
+                f"strategy={name_of(make)}: {error}: it is called with the group, the step's "
+                "options and strategy_options"
+            ) from error
+        if not isinstance(made, Strategy):
+            raise UserError(
+                f"strategy={name_of(make)} returned a {type(made).__name__}, no phalanx.Strategy: "
+                "see docs/own_strategy.md"
+            )
+        if made.num_blocks is not None:
+            raise UserError(
+                f"strategy={name_of(make)} sums micro-batches in a fixed order, as bitwise=True "
+                "does, which the run must know: give that, or sum by AllReduce()"
+            )
     return made
