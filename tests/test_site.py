@@ -46,7 +46,11 @@ def test_every_page_is_built_and_loads_nothing_from_elsewhere(site: Path) -> Non
 def test_a_page_says_first_for_whom_it_is(page: Path) -> None:
     title, nothing, audience, *_ = page.read_text().splitlines()
     assert title.startswith("# ") and not nothing
-    assert audience.startswith(("*For ", "**For ")) and audience.endswith("*")
+    if page.stem == "index":
+        assert audience == "```{include} ../README.md"
+        assert "for users of" in (ROOT / "README.md").read_text().partition("```")[0]
+    else:
+        assert audience.startswith("*For ") and audience.endswith("*")
 
 
 class TestInABrowser:

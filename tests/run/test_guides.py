@@ -10,7 +10,7 @@ from tests.conftest import ONE_THREAD, forked_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md"]
-PAGES += [f"docs/{name}.md" for name in ("index", "backend", "bitwise", "launching")]
+PAGES += [f"docs/{name}.md" for name in ("backend", "bitwise", "launching")]
 PAGES += [f"docs/{name}.md" for name in ("compression", "own_program")]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 PREAMBLE = """
