@@ -12,7 +12,7 @@ BESIDE := --numprocesses 3 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format types test-beside test-long test-mpi test-nodes test-newcomer test-mpich test-impi test-device test-gpu test-torch test-torch-suite bench bench-collectives bench-collectives-here chromium clean wheel
+.PHONY: help study docs test check format types test-beside test-long test-mpi test-nodes test-newcomer test-mpich test-impi test-device test-gpu test-torch test-torch-suite bench bench-collectives bench-collectives-here chromium clean wheel
 
 # Of changes, releases and the repository itself.
 .PHONY: lint test-quick test-comm lint-repository sdist wheels check-dist release-check try-dist
@@ -20,11 +20,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
 
-$(STAMP) $(STAMP)-study: pyproject.toml constraints.txt setup.py $(wildcard src/phalanx/comm/csrc/*)
+$(STAMP) $(STAMP)-study $(STAMP)-docs: pyproject.toml constraints.txt setup.py $(wildcard src/phalanx/comm/csrc/*)
 	@echo "installing Phalanx, PyTorch, an MPI and more into $(VENV): some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[$(MPI),$(if $(filter %-study,$@),study,dev)]'
+	  --constraint constraints.txt --editable '.[$(MPI),$(or $(patsubst $(STAMP)-%,%,$(filter $(STAMP)-%,$@)),dev)]'
 	@touch $@
 
 study: $(STAMP)-study ## install what a study needs, then run it: two models, alone, over MPI and over Gloo
@@ -52,6 +52,10 @@ types: $(STAMP)
 
 test-beside:
 	$(BIN)/pytest $(BESIDE) -m 'not long and not alone and not nodes' --durations 25
+
+docs: $(STAMP)-docs ## the site of docs/, into build/site; without a network
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/site
+	@echo "site: build/site/index.html"
 
 test-long: $(STAMP) ## accuracy on MNIST, many ranks, what takes too long for make test
 	$(BIN)/pytest -m long --timeout 3600

@@ -15,7 +15,9 @@ torchrun started. Beside it:
     Pack, PackWriter, Packed        packed data (docs/data_packed.md), and its options in training
     Strategy                        base of a strategy of one's own (docs/own_strategy.md)
     Checkpoints, Records            values of `start` for what few programs need
+    RunDescription                  of `Records`: what they say of a program's own options
     LARS, LAMB                      optimizers for large batches (docs/large_batch.md)
+    notebook                        a function of a notebook's cell on ranks
     UserError, RunFailedError       errors in sentences
 
 `import phalanx.horovod as hvd` runs programs written for Horovod. Each name is loaded when it is
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
     from phalanx.parallel.layerwise import LAMB, LARS
     from phalanx.parallel.strategy import Strategy
     from phalanx.run.batch import MicroBatch
-    from phalanx.run.options import Checkpoints, Records
+    from phalanx.run.notebook import notebook
+    from phalanx.run.options import Checkpoints, Records, RunDescription
     from phalanx.run.program import ProgramRun
     from phalanx.run.start import start
 
@@ -45,7 +48,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LAMB", "LARS", "Checkpoints", "DataParallel", "MicroBatch", "Pack", "PackWriter", "Packed",
-    "ProgramRun", "Records", "RunFailedError", "Strategy", "UserError", "World", "start",
+    "ProgramRun", "Records", "RunDescription", "RunFailedError", "Strategy", "UserError", "World",
+    "notebook", "start",
 ]  # fmt: skip
 
 _MODULE_OF = {
@@ -59,10 +63,12 @@ _MODULE_OF = {
     "Packed": "phalanx.data.sources.packed",
     "ProgramRun": "phalanx.run.program",
     "Records": "phalanx.run.options",
+    "RunDescription": "phalanx.run.options",
     "RunFailedError": "phalanx.errors",
     "Strategy": "phalanx.parallel.strategy",
     "UserError": "phalanx.errors",
     "World": "phalanx.comm.world",
+    "notebook": "phalanx.run.notebook",
     "start": "phalanx.run.start",
 }
 

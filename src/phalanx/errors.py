@@ -5,10 +5,12 @@ import sys
 
 
 class UserError(ValueError):
-    """Something that the user can fix: bad input, missing data, a broken installation.
+    """A fault that the user can fix: bad input, missing data, a broken installation.
 
     The message is one or two lines: what was wrong, which value, what to do. The command line
-    prints it after `phalanx: ` and exits with code 2.
+    prints it after `phalanx:` and exits with code 2.
+
+    Example::
 
         try:
             pack = phalanx.Pack(Path("no such folder"))
@@ -18,9 +20,11 @@ class UserError(ValueError):
 
 
 class RunFailedError(RuntimeError):
-    """A run that was started rightly has failed; the message says where and points to its records.
+    """A run that was started correctly has failed; the message says where, and names its records.
 
-    The command line prints it after `phalanx: ` and exits with code 1.
+    The command line prints it after `phalanx:` and exits with code 1.
+
+    Example::
 
         if not converged:
             raise phalanx.RunFailedError(f"no convergence after {steps} steps: see {folder}")

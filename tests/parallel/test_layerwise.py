@@ -1,5 +1,6 @@
 """LARS and LAMB against their formulas, written out for one parameter at a time."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -112,3 +113,21 @@ def test_how_large_gradients_are_says_nothing_to_lars(scale: float) -> None:
             optimizer.step()
         made.append(parameter.detach())
     assert torch.allclose(made[0], made[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb"])
+def test_a_copy_goes_on_as_the_original(name: Any) -> None:
+    """PyTorch copies and pickles the state of an optimizer alone: a copy had no norms."""
+    both = []
+    for copied in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch_optimizer(rule(name, 0.1), model.parameters())
+        for _ in range(2):
+            model(torch.ones(4, 3)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if copied:
+                model, optimizer = pickle.loads(pickle.dumps((model, optimizer)))
+        both.append(model.weight.detach())
+    assert torch.equal(*both)

@@ -61,7 +61,15 @@ MPI_VARIABLES = {
 
 
 class World:
-    """The ranks of the job, as seen from one of them.
+    """The ranks of the job, as seen from one of them; `World.create` joins them.
+
+    All ranks make collective calls in the same order. Every wait ends after `timeout_s` with a
+    `WaitTimeoutError` that names the ranks that did not arrive.
+
+    With an emulated `link` every rank counts as a node of its own: no memory is shared, and all
+    messages of groups go over the link. What MPI does by itself does not: making groups, `node`.
+
+    Example::
 
         world = phalanx.World.create()
         values = np.ones(1000, dtype=np.float32)
@@ -69,11 +77,19 @@ class World:
         if world.rank == 0:
             print(values[0], "ranks")
 
-    Collective calls must be made by all ranks in the same order. Every wait ends after
-    `timeout_s` with a `WaitTimeoutError` that names the ranks that did not come.
+    Args:
+        communicator: mpi4py communicator of the ranks.
+        timeout_s: Longest wait for a peer, in seconds.
+        link: Emulated network between the ranks, the same on every rank. None: that of the variable
+            PHALANX_LINK, or none.
+        check: True if this rank wants collectives to be compared before they are made; all are if
+            any rank wants it. None: as the variable PHALANX_CHECK says.
+        heritage: What a world of survivors takes over from the world in which ranks died;
+            `communicator` is then this one's own. None: a new world.
 
-    With an emulated `link` every rank counts as a node of its own: no memory is shared, and all
-    messages of groups go by the link. What MPI does by itself does not: making groups, `node`.
+    Raises:
+        UserError: On every rank, if ranks differ in what shapes their collectives, if the
+            environment's link is none, or if MPI would return wrong sums after a death.
     """
 
     def __init__(
@@ -85,18 +101,13 @@ class World:
         check: bool | None = None,
         heritage: Heritage | None = None,
     ) -> None:
-        """link: None: as the environment says (`PHALANX_LINK`). The same on every rank.
-        check: whether this rank wants collectives compared before they are made; None: as the
-        environment says (`PHALANX_CHECK`). All are when any rank wants it.
-        heritage: of a world in which ranks died; `communicator` is then this one's own.
-
-        Raises: UserError, on every rank, when ranks differ in what shapes their collectives, or
-                when the environment's link is none, or MPI would return wrong sums after a death.
-        """
         self._mpi = mpi()
         self.timeout_s = timeout_s
+        """Longest wait for a peer, in seconds."""
         self.rank: int = communicator.Get_rank()
+        """Number of this rank, from 0."""
         self.size: int = communicator.Get_size()
+        """Number of ranks."""
         self.original_ranks = heritage.original_ranks if heritage else tuple(range(self.size))
         """Numbers of its ranks in the world that they started in, by which records are named."""
         self._still_open = heritage.communicators if heritage else OpenCommunicators()
@@ -116,13 +127,17 @@ class World:
             self._comm.Free()
             raise
         self.link = link or Link.from_environment(os.environ)
+        """Emulated network between the ranks; None: none."""
         self._link_emulator = None if self.link is None else LinkEmulator(self.link)
         is_on_one_node = heritage is not None and heritage.on_one_node
         self.node = self._comm if is_on_one_node else self._split_by_node(communicator, detector)
         """Communicator of this node's ranks; of a world with a link: of this rank alone."""
         self.local_rank: int = self.node.Get_rank()
+        """Number of this rank on its node, from 0."""
         self.local_size: int = self.node.Get_size()
+        """Number of ranks on this node."""
         self.hostname = socket.gethostname()
+        """Name of this node."""
         nodes = self._nodes(set_up, detector)
         detector.close()
         on_this_node = [ranks[peer] for peer in range(self.size) if nodes[peer] == nodes[self.rank]]
@@ -139,6 +154,7 @@ class World:
         """Groups whose calls are steps of a training, and nothing else."""
         hosts = hosts_to_name([own.host for own in ranks])
         self.group = self._make_group(nodes, hosts, settings)
+        """Group of all ranks, with every collective."""
         self.rendezvous: Any = None
         """Communicator on which survivors find each other: never revoked; None where MPI ends all
         ranks when one dies."""
@@ -167,12 +183,25 @@ class World:
         check: bool | None = None,
         communicator: Any = None,
     ) -> World:
-        """Initialise MPI, if nobody has yet, and join the ranks that its launcher started.
+        """Initialise MPI, unless that is done, and join the ranks that its launcher started.
+        Collective.
 
-        communicator: mpi4py's, of the ranks to join; None: all.
-        link, check, raises: as `World`; LauncherMismatchError when MPI sees other ranks than the
-        launcher started, each of which would work alone; UserError in a rank's worker, and where
-        this rank may not open as many files as its connections need.
+        Args:
+            timeout_s: Longest wait for a peer, in seconds.
+            link: Emulated network between the ranks, the same on every rank. None: that of the
+                variable PHALANX_LINK, or none.
+            check: True to compare collectives before they are made. None: as the variable
+                PHALANX_CHECK says.
+            communicator: mpi4py communicator of the ranks to join. None: all ranks.
+
+        Returns:
+            The world of the ranks.
+
+        Raises:
+            LauncherMismatchError: If MPI sees other ranks than the launcher started, so that each
+                would work alone.
+            UserError: As `World`; in a worker process of a rank; and if this rank may not open as
+                many files as its connections need.
         """
         refuse_worker()
         raise_file_limit()
@@ -194,12 +223,12 @@ class World:
 
     @property
     def original_rank(self) -> int:
-        """Rank of this process in the world that it started in."""
+        """Rank of this process in the world in which it started."""
         return self.original_ranks[self.rank]
 
     @property
     def on_one_node(self) -> bool:
-        """Return whether all ranks are on one node."""
+        """True if all ranks are on one node."""
         return self.local_size == self.size
 
     @property
@@ -213,22 +242,45 @@ class World:
         return _library_of(self._mpi)
 
     def barrier(self, name: str = "barrier") -> None:
-        """name: what a timeout calls it."""
+        """Wait until every rank has arrived. Collective.
+
+        Args:
+            name: Name of the barrier in the error of a timeout.
+        """
         self.group.barrier(name=name)
 
     def broadcast(self, buffer: NDArray[Any], *, root: int = 0) -> None:
-        """Fill `buffer` on every rank with that of `root`, in place; same size and dtype."""
+        """Fill `buffer` on every rank with that of `root`, in place. Collective.
+
+        Args:
+            buffer: C-contiguous array, of the same size and dtype on every rank.
+            root: Rank whose values all ranks get.
+        """
         self.group.broadcast(Buffer.of(buffer), root=root)
 
     def all_reduce(self, values: Any) -> None:
-        """Sum a C-contiguous NumPy array, or tensor on the CPU, over all ranks, in place.
+        """Sum an array over all ranks, in place and in the order of the ranks. Collective.
 
-        Raises: ValueError for other arrays and tensors, TypeError for elements without a sum.
+        Args:
+            values: C-contiguous NumPy array, or tensor on the CPU; of the same size and dtype on
+                every rank.
+
+        Raises:
+            ValueError: For other arrays and tensors.
+            TypeError: For elements without a sum.
         """
         self.group.all_reduce(Buffer.of(values))
 
     def gather(self, values: NDArray[np.float64], *, root: int = 0) -> NDArray[np.float64] | None:
-        """On `root` the (size, n) array of every rank's (n,) `values`, None elsewhere."""
+        """Return every rank's values on one rank. Collective.
+
+        Args:
+            values: (n,) float64.
+            root: Rank that gets them.
+
+        Returns:
+            (ranks, n) on `root`, None elsewhere.
+        """
         part = Buffer.of(values)
         if self.rank != root:
             self.group.gather(None, part, root=root)
@@ -238,14 +290,21 @@ class World:
         return all_values
 
     def share(self, value: Object, *, root: int = 0) -> Object:
-        """Every rank gets `root`'s object. Pickled, between ranks of one program: for set-up."""
+        """Return `root`'s object on every rank. Collective; pickled, so for set-up.
+
+        Args:
+            value: The object, where this rank is `root`; else anything.
+            root: Rank whose object all ranks get.
+        """
         shared: Object = self.group.share(value, root=root)
         return shared
 
     def duplicate(self, *, check: bool | None = None) -> World:
-        """Return a world of the same ranks on communicators of its own. Collective.
+        """Return a world of the same ranks, on communicators of its own. Collective.
 
-        check: as `World`.
+        Args:
+            check: True to compare collectives before they are made. None: as the variable
+                PHALANX_CHECK says.
         """
         made = World(self._comm, timeout_s=self.timeout_s, link=self.link, check=check)
         made.original_ranks, made.recorder.rank = self.original_ranks, self.original_rank
@@ -253,16 +312,24 @@ class World:
         return made
 
     def call_when_closed(self, end: Callable[[], None]) -> None:
-        """Call `end` after the world has been closed."""
+        """Call a function after the world has been closed.
+
+        Args:
+            end: Function without arguments.
+        """
         self._end = end
 
     @property
     def communicator(self) -> Any:
-        """Communicator of all ranks, of mpi4py; for our own messages alone."""
+        """mpi4py communicator of all ranks, for Phalanx's own messages."""
         return self._comm
 
     def exchange(self, value: int) -> list[int]:
-        """Return the whole numbers of all ranks. Collective."""
+        """Return the numbers of all ranks, in their order. Collective.
+
+        Args:
+            value: This rank's number, of 64 bits.
+        """
         rows = np.zeros(self.size, np.int64)
         rows[self.rank] = value
         parts = [Buffer.of(rows[rank : rank + 1]) for rank in range(self.size)]
@@ -270,7 +337,11 @@ class World:
         return [int(row) for row in rows]
 
     def hand_over(self, heir: World) -> None:
-        """Give a world of the survivors what is counted, traced and called at the end."""
+        """Give a world of the survivors what is counted, traced and called at the end.
+
+        Args:
+            heir: World of the survivors.
+        """
         heir.recorder.label = self.recorder.label
         heir.recorder.trace(self.recorder.spans)
         heir.group.traffic = self.group.traffic

@@ -1,5 +1,7 @@
 """Horovod's interface for PyTorch, on MPI through Phalanx: one changed line for a program.
 
+Example::
+
     import phalanx.horovod as hvd  # was: import horovod.torch as hvd
 
     hvd.init()

@@ -20,7 +20,7 @@ Min, Max = ReduceOp.MIN, ReduceOp.MAX
 
 
 class Handle(Generic[Result]):
-    """A collective under way, or several, for `synchronize` and `poll`."""
+    """A collective in flight, or several, for `synchronize` and `poll`."""
 
     def __init__(self, works: Sequence[Work], finish: Callable[[], Result]) -> None:
         """finish: makes the result once all works are complete."""
@@ -28,44 +28,65 @@ class Handle(Generic[Result]):
 
 
 class NoneCompressor:
-    """Tensors are sent as they are."""
+    """Compression that sends tensors as they are."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """Return the tensor to send, and what `decompress` needs to know."""
+        """Return the tensor to send, and its type for `decompress`.
+
+        Args:
+            tensor: Tensor that is to be reduced.
+        """
         return tensor, tensor.dtype
 
     @staticmethod
     def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the received tensor in its first type."""
+        """Return the received tensor in its first type.
+
+        Args:
+            tensor: Tensor as it was received.
+            dtype: Type that `compress` returned.
+        """
         return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 class FP16Compressor(NoneCompressor):
-    """Floating point tensors are sent in 16 bits."""
+    """Compression that sends floating point tensors in 16 bits."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """Return the tensor in float16, and its type."""
+        """Return the tensor in float16, and its type for `decompress`.
+
+        Args:
+            tensor: Tensor that is to be reduced.
+        """
         return tensor.half() if tensor.is_floating_point() else tensor, tensor.dtype
 
 
 class Compression:
-    """Compression of what is sent."""
+    """Kinds of compression of what is sent: `none`, `fp16`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
 
 
 def synchronize(handle: Handle[Result]) -> Result:
-    """Wait for a collective and return its result."""
+    """Wait for a collective and return its result.
+
+    Args:
+        handle: As a call that ends in `_async` or `_async_` returned it.
+    """
     for work in handle.works:
         work.wait()
     return handle.finish()
 
 
 def poll(handle: Handle[Any]) -> bool:
-    """Return whether a collective is complete, so that `synchronize` will not wait."""
+    """Return whether a collective is complete, so that `synchronize` will not wait.
+
+    Args:
+        handle: As a call that ends in `_async` or `_async_` returned it.
+    """
     return all(work.is_completed() for work in handle.works)
 
 
@@ -127,7 +148,24 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: object = None,
 ) -> Handle[Tensor]:
-    """Begin `allreduce_`; the tensor must not be touched before `synchronize`."""
+    """Begin to reduce a tensor over all ranks in place; it must not be touched before
+    `synchronize`.
+
+    Args:
+        tensor: Tensor of the same shape and type on every rank.
+        average: Horovod's older name for `op`: True is Average, False is Sum.
+        name: Not needed: calls of the ranks match by their order.
+        op: Average, Sum, Min, Max or Product. None: Average.
+        prescale_factor: Factor before the reduction.
+        postscale_factor: Factor after it.
+        process_set: Refused: all ranks take part.
+
+    Returns:
+        Handle of the tensor.
+
+    Raises:
+        UserError: For a process set, and for `op` and `average` together.
+    """
     refuse_process_set(process_set)
     op, group, target = choose_op(op, average), joined().group, tensor.detach()
     _scale(target, prescale_factor)
@@ -141,12 +179,24 @@ def allreduce_async_(
 
 
 def allreduce_async(tensor: Tensor, *args: Any, **kwargs: Any) -> Handle[Tensor]:
-    """Begin `allreduce`, without its gradient; arguments as `allreduce_async_`."""
+    """Begin `allreduce`, without its gradient.
+
+    Args:
+        tensor: Tensor of the same shape and type on every rank.
+        *args: Further arguments of `allreduce_async_`.
+        **kwargs: Further keyword arguments of `allreduce_async_`.
+    """
     return allreduce_async_(_detached_copy(tensor), *args, **kwargs)
 
 
 def allreduce_(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Reduce `tensor` over all ranks in place, and return it; arguments as `allreduce_async_`."""
+    """Reduce a tensor over all ranks in place, and return it. Collective.
+
+    Args:
+        tensor: Tensor of the same shape and type on every rank.
+        *args: Further arguments of `allreduce_async_`.
+        **kwargs: Further keyword arguments of `allreduce_async_`.
+    """
     return synchronize(allreduce_async_(tensor, *args, **kwargs))
 
 
@@ -171,10 +221,20 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: object = None,
 ) -> Tensor:
-    """Return the reduction of `tensor` over all ranks, which has a gradient. Collective.
+    """Return the reduction of a tensor over all ranks, which has a gradient. Collective.
 
-    tensor: of the same shape and type on every rank. op: Average (default), Sum, Min, Max, Product.
-    prescale_factor, postscale_factor: multiply before and after.
+    Args:
+        tensor: Tensor of the same shape and type on every rank.
+        average: Horovod's older name for `op`: True is Average, False is Sum.
+        name: Not needed: calls of the ranks match by their order.
+        compression: Compression.none, or Compression.fp16.
+        op: Average, Sum, Min, Max or Product. None: Average.
+        prescale_factor: Factor before the reduction.
+        postscale_factor: Factor after it.
+        process_set: Refused: all ranks take part.
+
+    Raises:
+        UserError: For a process set, and for `op` and `average` together.
     """
     compressed, dtype = compression.compress(tensor)
     arguments = {
@@ -187,26 +247,50 @@ def allreduce(
 
 
 def grouped_allreduce(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Return `allreduce` of each tensor; arguments as there."""
+    """Return `allreduce` of each tensor. Collective.
+
+    Args:
+        tensors: Tensors, each of the same shape and type on every rank.
+        *args: Further arguments of `allreduce`.
+        **kwargs: Further keyword arguments of `allreduce`.
+    """
     return [allreduce(tensor, *args, **kwargs) for tensor in tensors]
 
 
 def grouped_allreduce_async(
     tensors: Sequence[Tensor], *args: Any, **kwargs: Any
 ) -> Handle[list[Tensor]]:
-    """Begin `grouped_allreduce`, without its gradient; arguments as `allreduce_async_`."""
+    """Begin `grouped_allreduce`, without its gradient.
+
+    Args:
+        tensors: Tensors, each of the same shape and type on every rank.
+        *args: Further arguments of `allreduce_async_`.
+        **kwargs: Further keyword arguments of `allreduce_async_`.
+    """
     return _grouped([allreduce_async(tensor, *args, **kwargs) for tensor in tensors])
 
 
 def grouped_allreduce_async_(
     tensors: Sequence[Tensor], *args: Any, **kwargs: Any
 ) -> Handle[list[Tensor]]:
-    """Begin `grouped_allreduce_`; arguments as `allreduce_async_`."""
+    """Begin `grouped_allreduce_`; the tensors must not be touched before `synchronize`.
+
+    Args:
+        tensors: Tensors, each of the same shape and type on every rank.
+        *args: Further arguments of `allreduce_async_`.
+        **kwargs: Further keyword arguments of `allreduce_async_`.
+    """
     return _grouped([allreduce_async_(tensor, *args, **kwargs) for tensor in tensors])
 
 
 def grouped_allreduce_(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Reduce each tensor in place, and return them; arguments as `allreduce_async_`."""
+    """Reduce each tensor in place, and return them. Collective.
+
+    Args:
+        tensors: Tensors, each of the same shape and type on every rank.
+        *args: Further arguments of `allreduce_async_`.
+        **kwargs: Further keyword arguments of `allreduce_async_`.
+    """
     return synchronize(grouped_allreduce_async_(tensors, *args, **kwargs))
 
 
@@ -226,7 +310,16 @@ def allgather_async(
     name: str | None = None,  # noqa: ARG001
     process_set: object = None,
 ) -> Handle[Tensor]:
-    """Begin `allgather`, without its gradient; the ranks' lengths are exchanged at once."""
+    """Begin `allgather`, without its gradient; the ranks' lengths are exchanged at once.
+
+    Args:
+        tensor: Tensor of the same shape and type on every rank but for the first dimension.
+        name: Not needed: calls of the ranks match by their order.
+        process_set: Refused: all ranks take part.
+
+    Raises:
+        UserError: For a process set, and for a tensor without dimensions.
+    """
     refuse_process_set(process_set)
     if tensor.dim() == 0:
         raise UserError("hvd.allgather joins tensors along their first dimension: give (1,)")
@@ -255,23 +348,42 @@ def allgather(
     name: str | None = None,  # noqa: ARG001
     process_set: object = None,
 ) -> Tensor:
-    """Return the tensors of all ranks joined along the first dimension, in their order. Collective.
+    """Return the tensors of all ranks, joined along the first dimension in the order of the ranks;
+    the result has a gradient. Collective.
 
-    tensor: of the same shape and type on every rank but for the first dimension.
+    Args:
+        tensor: Tensor of the same shape and type on every rank but for the first dimension.
+        name: Not needed: calls of the ranks match by their order.
+        process_set: Refused: all ranks take part.
+
+    Raises:
+        UserError: For a process set, and for a tensor without dimensions.
     """
     refuse_process_set(process_set)
     return _apply(_AllGather, tensor)
 
 
 def grouped_allgather(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Return `allgather` of each tensor; arguments as there."""
+    """Return `allgather` of each tensor. Collective.
+
+    Args:
+        tensors: Tensors, each of the same shape and type on every rank but for the first dimension.
+        *args: Further arguments of `allgather`.
+        **kwargs: Further keyword arguments of `allgather`.
+    """
     return [allgather(tensor, *args, **kwargs) for tensor in tensors]
 
 
 def grouped_allgather_async(
     tensors: Sequence[Tensor], *args: Any, **kwargs: Any
 ) -> Handle[list[Tensor]]:
-    """Begin `grouped_allgather`, without its gradient."""
+    """Begin `grouped_allgather`, without its gradient.
+
+    Args:
+        tensors: Tensors, each of the same shape and type on every rank but for the first dimension.
+        *args: Further arguments of `allgather`.
+        **kwargs: Further keyword arguments of `allgather`.
+    """
     return _grouped([allgather_async(tensor, *args, **kwargs) for tensor in tensors])
 
 
@@ -281,19 +393,40 @@ def broadcast_async_(
     name: str | None = None,  # noqa: ARG001
     process_set: object = None,
 ) -> Handle[Tensor]:
-    """Begin `broadcast_`; the tensor must not be touched before `synchronize`."""
+    """Begin `broadcast_`; the tensor must not be touched before `synchronize`.
+
+    Args:
+        tensor: Tensor of the same shape and type on every rank.
+        root_rank: Rank whose values all ranks get.
+        name: Not needed: calls of the ranks match by their order.
+        process_set: Refused: all ranks take part.
+    """
     refuse_process_set(process_set)
     options = _options(c10d.BroadcastOptions, rootRank=root_rank)
     return Handle([joined().group.broadcast([tensor.detach()], options)], lambda: tensor)
 
 
 def broadcast_async(tensor: Tensor, root_rank: int, *args: Any, **kwargs: Any) -> Handle[Tensor]:
-    """Begin `broadcast`, without its gradient."""
+    """Begin `broadcast`, without its gradient.
+
+    Args:
+        tensor: Tensor of the same shape and type on every rank.
+        root_rank: Rank whose values all ranks get.
+        *args: Further arguments of `broadcast`.
+        **kwargs: Further keyword arguments of `broadcast`.
+    """
     return broadcast_async_(_detached_copy(tensor), root_rank, *args, **kwargs)
 
 
 def broadcast_(tensor: Tensor, root_rank: int, *args: Any, **kwargs: Any) -> Tensor:
-    """Fill `tensor` on every rank with that of `root_rank`, and return it. Collective."""
+    """Fill a tensor on every rank with that of `root_rank`, and return it. Collective.
+
+    Args:
+        tensor: Tensor of the same shape and type on every rank.
+        root_rank: Rank whose values all ranks get.
+        *args: Further arguments of `broadcast`.
+        **kwargs: Further keyword arguments of `broadcast`.
+    """
     return synchronize(broadcast_async_(tensor, root_rank, *args, **kwargs))
 
 
@@ -315,7 +448,14 @@ def broadcast(
     name: str | None = None,  # noqa: ARG001
     process_set: object = None,
 ) -> Tensor:
-    """Return the tensor of `root_rank`; of the same shape and type on every rank. Collective."""
+    """Return the tensor of `root_rank`, with a gradient. Collective.
+
+    Args:
+        tensor: Tensor of the same shape and type on every rank.
+        root_rank: Rank whose values all ranks get.
+        name: Not needed: calls of the ranks match by their order.
+        process_set: Refused: all ranks take part.
+    """
     refuse_process_set(process_set)
     return _apply(_Broadcast, tensor, root_rank)
 
@@ -327,6 +467,10 @@ def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
 
 
 def barrier(process_set: object = None) -> None:
-    """Return when every rank has arrived."""
+    """Wait until every rank has arrived. Collective.
+
+    Args:
+        process_set: Refused: all ranks take part.
+    """
     refuse_process_set(process_set)
     joined().group.barrier().wait()

@@ -164,19 +164,34 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 ) -> Any:
     """Return an optimizer of the same class, whose gradients are reduced over all ranks.
 
+    It shares parameter groups and state with `optimizer`.
+
+    Example::
+
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
         optimizer.zero_grad()
         loss.backward()  # gradients are summed as they become ready
         optimizer.step()  # waits for them
 
-    It shares parameter groups and state with `optimizer`. named_parameters: checked against those
-    of the optimizer. compression: Compression.none, or fp16. op: Average, or Sum.
-    backward_passes_per_step: passes whose gradients are added up (not averaged) before each step.
-    gradient_predivide_factor: divides before the sum and multiplies after it; sums are made in
-        float32 or better here, so the result is that of 1. sparse_as_dense: for embeddings.
-    num_groups, groups: refused, as buckets follow the backward pass.
+    Args:
+        optimizer: Optimizer of parameters in CPU memory; not LBFGS.
+        named_parameters: Names and parameters, compared with those of the optimizer. None: not.
+        compression: Compression.none, or Compression.fp16.
+        backward_passes_per_step: Backward passes whose gradients are added up, not averaged, before
+            each step.
+        op: Average, or Sum.
+        gradient_predivide_factor: Divisor before the sum and factor after it; sums are made in
+            float32 or better here, so the result is that of 1.
+        num_groups: Refused: buckets follow the backward pass.
+        groups: Refused: buckets follow the backward pass.
+        sparse_as_dense: True to make sparse gradients, such as those of embeddings, dense.
+        process_set: Refused: all ranks take part.
 
-    Raises: UserError for what is refused, LBFGS, and parameters outside CPU memory.
+    Returns:
+        The optimizer; its `step` waits for the gradients of all ranks.
+
+    Raises:
+        UserError: For what is refused, LBFGS, and parameters outside CPU memory.
     """
     refuse_process_set(process_set)
     if groups is not None or num_groups:

@@ -37,11 +37,14 @@ class _Joined:
 
 def init(comm: Any = None, process_sets: object = None) -> None:
     """Join the ranks that a launcher started (`phalanx launch`, mpiexec, srun, torchrun), or be the
-    only one. Collective; the second call does nothing.
+    only one. Collective; a second call does nothing.
 
-    comm: an mpi4py communicator to use instead of all ranks.
+    Args:
+        comm: mpi4py communicator of the ranks. None: all ranks.
+        process_sets: Refused: all ranks take part.
 
-    Raises: UserError for lists of ranks and process sets.
+    Raises:
+        UserError: For lists of ranks and process sets.
     """
     if _Joined.ranks is not None:
         return

@@ -18,7 +18,13 @@ def broadcast_parameters(
 ) -> None:
     """Give every rank the tensors of `root_rank`, in place. Collective.
 
-    params: `model.state_dict()`, `model.named_parameters()`, or tensors; the same on every rank.
+    Args:
+        params: `model.state_dict()`, `model.named_parameters()`, or tensors; the same on every
+            rank.
+        root_rank: Rank whose values all ranks get.
+
+    Raises:
+        UserError: For values that are no tensors.
     """
     items = params.items() if isinstance(params, Mapping) else params
     tensors = [item[1] if isinstance(item, tuple) else item for item in items]
@@ -40,7 +46,10 @@ def broadcast_optimizer_state(
     """Give every rank the state and the options (learning rate, …) of the optimizer of `root_rank`.
     Collective. Pickled: the state is in memory twice meanwhile.
 
-    model: Horovod's name; nothing depends on it.
+    Args:
+        optimizer: Optimizer of the same kind and parameters on every rank.
+        root_rank: Rank whose state all ranks get.
+        model: Horovod's name; it has no effect.
     """
     state = broadcast_object(optimizer.state_dict(), root_rank)
     if joined().world.rank != root_rank:
@@ -52,13 +61,24 @@ def broadcast_object(
     root_rank: int = 0,
     name: str | None = None,  # noqa: ARG001
 ) -> Any:
-    """Return the object of `root_rank`, pickled on the way. Collective."""
+    """Return the object of `root_rank`, pickled on the way. Collective.
+
+    Args:
+        obj: Object of this rank.
+        root_rank: Rank whose object all ranks get.
+        name: Not needed: calls of the ranks match by their order.
+    """
     ranks = joined()
     shared = ranks.world.group.share(obj, root=root_rank)
     return obj if ranks.world.rank == root_rank else shared
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: ARG001
-    """Return the objects of all ranks in their order, pickled on the way. Collective."""
+    """Return the objects of all ranks in their order, pickled on the way. Collective.
+
+    Args:
+        obj: Object of this rank.
+        name: Not needed: calls of the ranks match by their order.
+    """
     world = joined().world
     return [world.group.share(obj, root=root) for root in range(world.size)]

@@ -20,17 +20,25 @@ from phalanx.torch_backend.threads import share_cores
 
 
 class DataParallel(nn.Module):
-    """`module`, with every parameter's gradient the mean over all ranks once backward returns.
+    """Module whose gradients are the means over all ranks once the backward pass returns.
 
     It is the mean of the ranks' own means, as with PyTorch's DDP: where ranks have batches of
     different sizes each rank counts as much as any other, not each sample.
 
     Gradients are summed in memory that the ranks of a node share, in the order of the ranks: the
-    same bits on every rank. Those that the program sees are its own, to be changed and kept. A
-    bucket is reduced as soon as its last gradient is ready; buckets follow the order in which
-    gradients became ready in the first backward pass, which is reduced at its end.
-    All ranks must use the module alike; a parameter that a rank does not use counts as zeros there,
-    but in every pass each rank must use one at least: the others wait for it until the timeout.
+    same bits on every rank. The program sees tensors of its own, to be changed and kept. A bucket
+    is reduced as soon as its last gradient is ready; buckets follow the order in which gradients
+    became ready in the first backward pass, which is reduced at its end. All ranks must use the
+    module alike. A parameter that a rank does not use counts as zeros there, but in every pass each
+    rank must use one at least: the others wait for it until the timeout.
+
+    Every rank gets rank 0's parameters and buffers when it is made. Collective.
+
+    Cost of a step with n bytes of gradients and p ranks: n bytes copied into the buckets, 2n bytes
+    of memory traffic per rank, n bytes copied out. Buckets: Li et al. 2020, "PyTorch Distributed",
+    doi:10.14778/3415478.3415530.
+
+    Example::
 
         parallel = phalanx.DataParallel(model)
         for inputs, targets in batches_of_this_rank:
@@ -38,9 +46,16 @@ class DataParallel(nn.Module):
             criterion(parallel(inputs), targets).backward()
             optimizer.step()
 
-    Cost of a step with n bytes of gradients and p ranks: n bytes copied into the buckets, 2n bytes
-    of memory traffic a rank, n bytes copied out.
-    Source: Li et al. 2020, "PyTorch Distributed", doi:10.14778/3415478.3415530, for the buckets.
+    Args:
+        module: Module to train, in CPU memory.
+        world: The ranks. None: those that the launcher started, which then share the cores of their
+            node as those of backend `mpi` do.
+        bucket_bytes: Size of the largest bucket, in bytes. None: as the processor's cache allows.
+        broadcast_buffers: True to give all ranks rank 0's buffers before each forward pass in
+            training.
+
+    Raises:
+        ValueError: If no parameter requires a gradient, or one is not in CPU memory.
     """
 
     def __init__(
@@ -51,12 +66,6 @@ class DataParallel(nn.Module):
         bucket_bytes: int | None = None,
         broadcast_buffers: bool = True,
     ) -> None:
-        """world: the ranks; None: those that the launcher started, which then share the cores of
-        their node as those of backend mpi do. bucket_bytes: of the largest bucket; None: as the
-        cache allows. Every rank gets rank 0's parameters and buffers. Collective.
-
-        Raises: ValueError when no parameter wants a gradient, or one is not in CPU memory.
-        """
         super().__init__()
         self.module = module
         trained = [p for p in module.parameters() if p.requires_grad]
@@ -82,7 +91,12 @@ class DataParallel(nn.Module):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module; in training, broadcast rank 0's buffers first if so configured."""
+        """Call the module; in training after broadcasting rank 0's buffers, if `broadcast_buffers`.
+
+        Args:
+            *args: Arguments of the module.
+            **kwargs: Keyword arguments of the module.
+        """
         is_trained = self.training and torch.is_grad_enabled()
         if is_trained and self._broadcasts and self._is_synchronised:
             broadcast_tensors(self._group, self.module.buffers())
@@ -90,7 +104,9 @@ class DataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients locally; the next backward pass outside sums them over the ranks."""
+        """Accumulate gradients on this rank alone, within a `with` block; the next backward pass
+        outside sums them over the ranks.
+        """
         before, self._is_synchronised = self._is_synchronised, False
         try:
             yield

@@ -30,6 +30,9 @@ def keep_squares(squares: Tensor) -> Tensor:
 
 
 class _Layerwise(Optimizer):
+    squares: Squares = staticmethod(keep_squares)
+    """Of a copy, too: PyTorch copies the state of an optimizer alone."""
+
     def __init__(self, parameters: Any, defaults: dict[str, Any], squares: Squares) -> None:
         super().__init__(parameters, defaults)
         self.squares = squares
@@ -37,7 +40,14 @@ class _Layerwise(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update every parameter that has a gradient. Collective where parameters are sharded:
-        every rank must have gradients of the same ones."""
+        every rank must then have gradients of the same ones.
+
+        Args:
+            closure: Function that computes the loss again, called first. None: none.
+
+        Returns:
+            The value of `closure`; None without one.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -69,25 +79,28 @@ class _Layerwise(Optimizer):
 
 
 class LARS(_Layerwise):
-    """SGD with momentum whose steps are γ · λ of each parameter w with gradient g:
+    """SGD with momentum whose step is scaled, for each parameter, to the norm of its weights.
+
+    For a parameter w with gradient g, λ = η ‖w‖ / (‖g‖ + β ‖w‖), v ← m v + γ λ (g + β w), w ← w −
+    v, with the learning rate γ, the trust coefficient η, weight decay β and momentum m. λ is 1 for
+    parameters with one dim, and where either norm is 0. The learning rate is inside the momentum,
+    unlike in `torch.optim.SGD`.
+
+    Cost: one more reading of weights and gradients than SGD, for the norms. Source: You, Gitman &
+    Ginsburg 2017, arXiv:1708.03888, algorithm 1.
+
+    Example::
 
         optimizer = phalanx.LARS(model.parameters(), lr=1.0, trust_coefficient=0.02)
 
-    λ = η ‖w‖ / (‖g‖ + β ‖w‖),  v ← m v + γ λ (g + β w),  w ← w - v
-    with the learning rate γ, the trust coefficient η, weight decay β and momentum m. λ is 1 for
-    parameters with one dim, and where either norm is 0.
-    Cost:   one more reading of weights and gradients than SGD, for the norms.
-    Source: You, Gitman & Ginsburg 2017, arXiv:1708.03888, algorithm 1. The learning rate is inside
-            the momentum there, unlike in torch.optim.SGD.
-
     Args:
-        parameters: as of each optimizer of PyTorch.
-        lr: the learning rate.
-        momentum: part of the last step that the next one keeps.
-        weight_decay: β.
-        trust_coefficient: η.
-        squares: how sums of squares over parts of parameters become those over whole ones.
-            `phalanx.start` sets it where its strategy cuts parameters.
+        parameters: Parameters, or groups of them, as every optimizer of PyTorch takes them.
+        lr: Learning rate γ.
+        momentum: Momentum m, the share of the last step in the next one.
+        weight_decay: Weight decay β.
+        trust_coefficient: Trust coefficient η.
+        squares: Function from sums of squares over the shards of this rank to those over full
+            parameters; `phalanx.start` sets it where its strategy shards parameters.
     """
 
     def __init__(
@@ -128,23 +141,26 @@ class LARS(_Layerwise):
 
 
 class LAMB(_Layerwise):
-    """Adam whose steps are scaled to each parameter x, with r = m̂ / (√v̂ + ε), Adam's direction:
+    """Adam whose step is scaled, for each parameter, to the norm of its weights.
+
+    For a parameter x with Adam's direction r = m̂ / (√v̂ + ε), x ← x − γ ‖x‖ / ‖r + β x‖ · (r + β
+    x), with the learning rate γ and weight decay β. The ratio of norms is 1 for parameters with one
+    dim, and where either norm is 0; φ of the paper is the identity.
+
+    Cost: one more reading of weights and steps than Adam, for the norms. Source: You et al. 2020,
+    arXiv:1904.00962, algorithm 2.
+
+    Example::
 
         optimizer = phalanx.LAMB(model.parameters(), lr=0.02, weight_decay=0.01)
 
-    x ← x - γ ‖x‖ / ‖r + β x‖ · (r + β x)
-    with the learning rate γ and weight decay β. The ratio of norms is 1 for parameters with one
-    dim, and where either norm is 0; φ of the paper is the identity.
-    Cost:   one more reading of weights and steps than Adam, for the norms.
-    Source: You et al. 2020, arXiv:1904.00962, algorithm 2.
-
     Args:
-        parameters: as of each optimizer of PyTorch.
-        lr: the learning rate.
-        betas: parts of the averages of gradients and of their squares that each step keeps.
-        eps: what is added to the root of the squares.
-        weight_decay: β.
-        squares: as of `LARS`.
+        parameters: Parameters, or groups of them, as every optimizer of PyTorch takes them.
+        lr: Learning rate γ.
+        betas: Shares of the old averages of gradients and of their squares in the new ones.
+        eps: Constant ε that is added to the root of the squares.
+        weight_decay: Weight decay β.
+        squares: As of `LARS`.
     """
 
     def __init__(

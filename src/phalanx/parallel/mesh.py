@@ -50,6 +50,11 @@ class Mesh:
         return {axis: coordinates[axis] for axis in AXES}
 
     @property
+    def axes(self) -> dict[str, int]:
+        """Return the axes with several ranks, and their numbers."""
+        return {axis: getattr(self, axis) for axis in AXES if getattr(self, axis) > 1}
+
+    @property
     def data_size(self) -> int:
         """Number of shards into which each global batch is divided."""
         return self.dp * self.shard
@@ -60,8 +65,7 @@ class Mesh:
         return place["dp"] * self.shard + place["shard"]
 
     def __str__(self) -> str:
-        sizes = [f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1]
-        return ",".join(sizes) or "dp=1"
+        return ",".join(f"{axis}={size}" for axis, size in self.axes.items()) or "dp=1"
 
 
 def crossing_axes(mesh: Mesh, ranks_per_node: int) -> tuple[str, ...]:
@@ -80,11 +84,11 @@ def crossing_axes(mesh: Mesh, ranks_per_node: int) -> tuple[str, ...]:
     return tuple(axis for axis in AXES if crosses(axis))
 
 
-def placement_notice(mesh: Mesh, ranks_per_node: int) -> str | None:
-    """Return a notice for the user on which axes cross nodes; None when all is on one node."""
+def placement_notice(mesh: Mesh, ranks_per_node: int) -> str:
+    """Return a notice for the user on which axes cross nodes; empty: all is on one node."""
     crossing = crossing_axes(mesh, ranks_per_node)
     if not crossing:
-        return None
+        return ""
     ranks = "1 rank" if ranks_per_node == 1 else f"{ranks_per_node} ranks"
     notice = f"{ranks} a node: {', '.join(crossing)} between nodes"
     if "tp" in crossing:

@@ -191,13 +191,20 @@ class MeshOptions(TensorOptions, PipelineOptions, ShardOptions, BackendOptions):
             )
         return layout
 
+    @property
+    def asked_mesh(self) -> Mesh | None:
+        """Return the mesh that was asked for; None: the strategy decides.
+
+        Raises: UserError as `parse_mesh`.
+        """
+        return None if self.mesh is None else parse_mesh(self.mesh)
+
     def mesh_of(self, ranks: int) -> Mesh:
         """Return the mesh of `ranks` ranks.
 
         Raises: UserError when the axes do not multiply up to `ranks`.
         """
-        if self.mesh is not None:
-            mesh = parse_mesh(self.mesh)
+        if (mesh := self.asked_mesh) is not None:
             check_mesh(mesh, ranks)
             return mesh
         match self.strategy:
@@ -216,3 +223,11 @@ class StrategyOptions(MpiOptions, MeshOptions, LocalOptions, ServerOptions):
     """A strategy and the options of all: those that it does not have keep their defaults."""
 
     strategy: StrategyName = "sequential"
+
+    def data_parts(self, ranks: int) -> int:
+        """Return into how many shards `ranks` ranks divide each global batch.
+
+        Raises: UserError as `mesh_of`, and when no worker is left beside the servers.
+        """
+        is_served = self.strategy == "server"
+        return self.num_workers(ranks) if is_served else self.mesh_of(ranks).data_size

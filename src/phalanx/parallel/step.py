@@ -59,8 +59,9 @@ class StepResult(NamedTuple):
     """(n, …, classes) for the samples of the batch; None where the rank does not see them."""
 
     forward_s: float
+    """Seconds of this rank's forward passes."""
     backward_s: float
-    """The rank's own arithmetic."""
+    """Seconds of this rank's backward passes."""
     communication_s: float
     """Communication, and waiting for peers, after that."""
     hidden_s: float | None = None
@@ -75,6 +76,7 @@ class StepResult(NamedTuple):
 
     @property
     def is_skipped(self) -> bool:
+        """True if the step was skipped, for `why_skipped`."""
         return bool(self.why_skipped)
 
 

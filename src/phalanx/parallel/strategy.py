@@ -46,16 +46,15 @@ from phalanx.records.events import ActionEvent, ExpectedCosts
 
 
 class Strategy:
-    """One rank's side of a strategy of parallelism.
+    """One rank's side of a way to divide training over the ranks; base of a program's own.
 
-    Everything here but the attributes is collective: all ranks call the same methods in the same
-    order.
+    All methods are collective: all ranks call the same ones in the same order. Attributes are not.
 
-    Every rank computes the sum of its samples' losses; gradients are those of the mean over the
-    *global* batch, so the split changes the time and not the mathematics, even when ranks hold
-    different numbers of samples.
+    Every rank computes the sum of its samples' losses, and gradients are those of the mean over the
+    *global* batch: the split changes the time and not the mathematics, even if ranks hold different
+    numbers of samples.
 
-    A program may bring one of its own, here `mpi` with values that are clipped one by one:
+    Example::
 
         from phalanx.parallel.replicas import Replicas
 
@@ -67,6 +66,10 @@ class Strategy:
         run = phalanx.start(model, optimizer, data, batch_size=8, strategy=ClippedValues)
         for batch in run:
             run.backward(criterion(run.model(batch.inputs), batch.targets))
+
+    Args:
+        group: The ranks; the strategy closes it.
+        options: Options of a step. None: the defaults.
     """
 
     data_rank: int
@@ -150,7 +153,6 @@ class Strategy:
     different ones; None: each holds all."""
 
     def __init__(self, group: RunGroup, options: StepOptions | None) -> None:
-        """group: which the strategy closes. options: None for the defaults."""
         self.group, self.options = group, options or StepOptions()
         self.rank, self.size = self.data_rank, self.data_size = group.rank, group.size
         self.coordinates = {"dp": group.rank}
@@ -162,6 +164,13 @@ class Strategy:
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
 
         Overriding methods call this, which makes the optimizer unless the strategy makes its own.
+
+        Args:
+            model: The program's model.
+            rule: The program's optimizer, or the options of one.
+
+        Raises:
+            UserError: If no parameter requires a gradient.
         """
         self.model = self.module = model
         self._known_rule = rule_of(rule)
@@ -176,7 +185,7 @@ class Strategy:
 
     @property
     def knows_rule(self) -> bool:
-        """Return whether the optimizer's costs are known by its rule; after `prepare`."""
+        """True if the optimizer's costs are known by its rule; after `prepare`."""
         return self._known_rule is not None
 
     @property
@@ -202,10 +211,18 @@ class Strategy:
     ) -> StepResult:
         """Check the gradients that the optimizer is about to apply, clip them, and update.
 
-        result: of the passes. own_weight: by which this rank's samples of the step count. scale: by
-        which the gradients are multiplied first.
-        Raises: UserError when a gradient is not finite, naming the step, rank and parameter; where
-                such steps are skipped, nothing has changed afterwards.
+        Args:
+            batch: This rank's shard of the global batch.
+            result: Result of the forward and backward passes.
+            own_weight: Weight of this rank's samples of the step.
+            scale: Factor of the gradients before they are clipped.
+
+        Returns:
+            Result of the step, with the times of its communication.
+
+        Raises:
+            UserError: If a gradient is not finite, with the step, rank and parameter. Where such
+                steps are skipped, nothing is raised and nothing has changed.
         """
         self._step_weight = own_weight
         computed_at = time.perf_counter()
@@ -224,8 +241,11 @@ class Strategy:
         )
 
     def compute_gradients(self, batch: Batch) -> StepResult:
-        """Compute and sum the gradients of the samples of a step, where the strategy makes steps
-        itself, by `loss`."""
+        """Compute and sum the gradients of the samples of a step by `loss`, where `makes_steps`.
+
+        Args:
+            batch: This rank's shard of the global batch.
+        """
         raise NotImplementedError(f"{type(self).__name__} makes no steps of its own")
 
     def clear_gradients(self) -> None:
@@ -234,22 +254,35 @@ class Strategy:
             parameter.grad = None
 
     def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:
-        """Begin a program's micro-batch, by its number in the global batch; 0 samples: padding."""
+        """Begin a program's micro-batch.
+
+        Args:
+            number: Number in the global batch, from 0.
+            samples: Number of its samples; 0 for padding.
+            of_samples: Number of samples of the global batch.
+        """
 
     def note_loss(self, weighted_loss: float, weight: float) -> None:
-        """Note a loss of the micro-batch, times its weight, before its backward pass."""
+        """Note a loss of the micro-batch, before its backward pass.
+
+        Args:
+            weighted_loss: The loss times its weight.
+            weight: Its weight.
+        """
 
     def end_micro_batch(self) -> None:
         """End one after its backward passes, unless it is the rank's last of a step."""
 
     def loss_weight(self, global_targets: int) -> float:
-        """Return the factor of a rank's loss sum before its backward pass. global_targets: as of
-        `Batch`."""
+        """Return the factor of a rank's loss sum before its backward pass.
+
+        Args:
+            global_targets: Predictions in the global batch, over all ranks.
+        """
         return 1 / global_targets
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Accumulate locally: within it, forward and backward add to this rank's own gradients
-        alone."""
+        """Accumulate gradients on this rank alone, within a `with` block."""
         return nullcontext()
 
     def backward_and_reduce(
@@ -257,15 +290,24 @@ class Strategy:
     ) -> ReduceTimes:
         """Run the last backward pass of a step, and complete all gradients over the ranks.
 
-        loss_sum: 0-dim, the sum over the micro-batch's targets. inputs: parameters whose gradients
-        it adds to; None: all.
+        Args:
+            loss_sum: Sum over the micro-batch's targets, 0-dim.
+            weight: Factor of the loss.
+            inputs: Parameters whose gradients it adds to. None: all.
+
+        Returns:
+            Times of the communication.
         """
         backward(loss_sum, weight, inputs)
         return ReduceTimes(0.0)
 
     def clip_factor(self, scale: float = 1.0) -> float | None:
-        """Return `scale`, or less where that is needed to clip the gradients; None if any gradient
-        is not finite."""
+        """Return the factor of the gradients: `scale`, or less to clip them; None if any gradient
+        is not finite.
+
+        Args:
+            scale: Factor before clipping.
+        """
         if self.options.clip_norm is None:
             return scale if self.gradients_are_finite() else None
         square = self.gradient_square()
@@ -307,26 +349,38 @@ class Strategy:
             parameter.grad = gradient
 
     def update(self) -> bool:
-        """Update the parameters by their gradients. Returns: False where one was not finite, and
-        nothing has changed."""
+        """Update the parameters by their gradients.
+
+        Returns:
+            False if a gradient was not finite, and nothing has changed.
+        """
         self.optimizer.step()
         return True
 
     def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:  # noqa: ARG002
         """Exchange what is left with the peers at the end of a step, made or skipped.
 
-        computed_at: `time.perf_counter()` when the gradients were complete.
-        Returns: seconds since then of communication.
+        Args:
+            batch: This rank's shard of the global batch.
+            computed_at: `time.perf_counter()` when the gradients were complete.
+            is_updated: True if the step was made.
+
+        Returns:
+            Seconds of communication since `computed_at`.
         """
         return 0.0
 
     # -- gradients that are not finite ---------------------------------------------------------
 
     def reject_gradients(self, batch: Batch, loss: float) -> str:
-        """Return why a step is skipped: whose gradients are not finite. loss: sum over this rank's
-        samples.
+        """Return why a step is skipped: whose gradients are not finite.
 
-        Raises: UserError, of the same words, where such steps are not skipped.
+        Args:
+            batch: This rank's shard of the global batch.
+            loss: Sum over this rank's samples.
+
+        Raises:
+            UserError: With the same words, where such steps are not skipped.
         """
         why = self.describe_nonfinite(batch, loss)
         if not self.options.skips_nonfinite:
@@ -334,10 +388,11 @@ class Strategy:
         return why
 
     def describe_nonfinite(self, batch: Batch, loss: float) -> str:
-        """Describe gradients that are not finite in a line: by the ranks whose own are not, where
-        these can be made again, else by the losses of the ranks; and a parameter.
+        """Describe gradients that are not finite in a line, with the ranks and a parameter.
 
-        loss: sum over this rank's samples.
+        Args:
+            batch: This rank's shard of the global batch.
+            loss: Sum over this rank's samples.
         """
         summed = self._find_nonfinite_sums()
         own = None if self.find_own_nonfinite is None else self.find_own_nonfinite()
@@ -360,7 +415,11 @@ class Strategy:
         equally often."""
 
     def serve(self, num_steps: int) -> None:
-        """Serve an epoch, until every worker has made `num_steps` steps."""
+        """Serve an epoch, until every worker has made its steps.
+
+        Args:
+            num_steps: Steps of each worker.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no servers")
 
     def finish_epoch(self) -> None:
@@ -379,7 +438,11 @@ class Strategy:
         return Counter()
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        """Return the theoretical costs of this rank; after `prepare`."""
+        """Return the theoretical costs of this rank; after `prepare`.
+
+        Args:
+            global_batch_size: Samples of the global batch.
+        """
         return data_parallel_costs(self._trained)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
@@ -403,8 +466,14 @@ class Strategy:
         return None
 
     def load_rank_local_state(self, state: RankLocalState) -> bool:  # noqa: ARG002
-        """Load this rank's `rank_local_state` of an earlier run; False if it does not fit. After
-        `prepare`; collective."""
+        """Load this rank's `rank_local_state` of an earlier run; after `prepare`.
+
+        Args:
+            state: The state.
+
+        Returns:
+            False if it does not fit.
+        """
         return False
 
     def state_bytes(self) -> StateBytes:

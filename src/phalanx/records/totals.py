@@ -32,12 +32,13 @@ class Validation:
     """Result of an evaluation, over all ranks."""
 
     samples: int
+    """Number of samples."""
     loss: float
     """Mean over the samples."""
     accuracy: float | None
-    """Part of the predictions that are right; None where nobody counts them."""
+    """Share of correct predictions, from 0 to 1; None: not counted."""
     correct: int | None
-    """Right predictions, of all samples."""
+    """Number of correct predictions; None: not counted."""
     seconds: float
     """Seconds that this rank took."""
 

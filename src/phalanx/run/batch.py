@@ -36,14 +36,15 @@ class EpochEnd:
 class MicroBatch:
     """Samples that this rank computes together, as the data set puts them together.
 
-    For data of pairs `inputs` and `targets` are its two parts:
+    `inputs` and `targets` are the two parts of data of pairs; iterating yields the parts, as a
+    `DataLoader` does: `for inputs, targets in run:`.
+
+    Example::
 
         run = phalanx.start(model, optimizer, data, batch_size=32)
         for batch in run:
             loss = criterion(run.model(batch.inputs), batch.targets)
             run.backward(loss)
-
-    Its parts are those of the data, as a `DataLoader` gives them: `for inputs, targets in run:`.
     """
 
     data: Any
@@ -69,10 +70,10 @@ class MicroBatch:
 
     @property
     def ends_epoch(self) -> bool:
-        """Return true for the last one of this rank in an epoch, once an epoch on every rank.
+        """True for this rank's last micro-batch of an epoch, once per epoch on every rank.
 
-        An iterable is read one item ahead for the answer where `steps=` does not give it: asked
-        before `backward`, that item is made before the update.
+        An iterable is read one item ahead for it where `steps` does not tell: asked before
+        `backward`, that item is made before the update.
         """
         return self.end if isinstance(self.end, bool) else self.end.is_here()
 
@@ -110,7 +111,11 @@ def targets_of(data: Any) -> Any:
 
 
 class Epoch:
-    """One pass over the data: this rank's micro-batches of it, iterated once."""
+    """One pass over the data: an iterable of this rank's micro-batches, iterated once.
+
+    Attributes:
+        number: Number of the epoch, from 0; a resumed run begins with a later one.
+    """
 
     def __init__(self, number: int, batches: Iterator[MicroBatch]) -> None:
         """number: from 0, also where a resumed run begins later."""
@@ -124,6 +129,7 @@ class Position(NamedTuple):
     """Where a run stands between two steps, whatever its number of ranks."""
 
     epoch: int = 0
+    """Number of the epoch, from 0."""
     seen: int = 0
     """Samples of that epoch that all ranks have computed."""
     step: int = 0

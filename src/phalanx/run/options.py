@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from phalanx.checkpoints.manifest import Value
 from phalanx.errors import UserError
 from phalanx.records.schema import Setting
+from phalanx.run.memory import resident_bytes
 
 WORDS: dict[Any, str] = {
     bool: "is neither True nor False",
@@ -120,6 +121,8 @@ Metrics = Callable[[int, dict[str, float]], None]
 class Checkpoints:
     """Times of checkpoints beside those after each epoch, and the number of those that stay.
 
+    Example::
+
         often = phalanx.Checkpoints(every_steps=500, keep=3)
         run = phalanx.start(
             model, optimizer, data, batch_size=4, checkpoint_dir="saved", checkpoints=often
@@ -128,7 +131,7 @@ class Checkpoints:
             run.backward(criterion(run.model(batch.inputs), batch.targets))
 
     Raises:
-        UserError: For a value that is none of its option's.
+        UserError: For a value that its field does not take.
     """
 
     every_steps: int | None = None
@@ -161,25 +164,38 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDescription:
-    """A run as its records have it, where the program knows better than `phalanx.start`."""
+    """A run as its records have it, where the program knows better than `phalanx.start`. Made
+    before the model, whose memory is counted from then on.
 
-    kind: str
+        described = phalanx.RunDescription(config={"width": 256}, validation_samples=40)
+        run = phalanx.start(
+            model, optimizer, data, batch_size=4, run_dir="runs/described",
+            records=phalanx.Records(description=described),
+        )
+        for batch in run:
+            run.backward(criterion(run.model(batch.inputs), batch.targets))
+    """
+
+    kind: str = "program"
     """Kind of the run, such as `train`."""
-    config: Mapping[str, object]
+    config: Mapping[str, object] = field(default_factory=dict)
     """Every option of the program."""
-    setting: Setting
+    setting: Setting | None = None
+    """Everything that decides the run's numbers; None: made of the arguments of `phalanx.start`."""
     is_begun: bool = False
     """True if the process that started the ranks keeps `run.json`: they add their events."""
     validation_samples: int = 0
-    resident_before: int | None = None
-    """Bytes of the process before the model was made."""
     targets_per_sample: int = 1
     """Predictions that a sample asks for, such as the tokens of a text."""
+    resident_before: int | None = field(default_factory=resident_bytes)
+    """Bytes of the process before the model was made; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """Records beside those of steps, epochs and metrics, and a function that is told of metrics.
+    """Records beside those of steps, epochs and metrics, and a function that gets the metrics.
+
+    Example::
 
         more = phalanx.Records(trace=True)
         run = phalanx.start(
@@ -189,7 +205,7 @@ class Records:
             run.backward(criterion(run.model(batch.inputs), batch.targets))
 
     Raises:
-        UserError: For a value that is none of its option's.
+        UserError: For a value that its field does not take.
     """
 
     on_metrics: Metrics | None = None

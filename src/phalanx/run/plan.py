@@ -241,11 +241,12 @@ class RunPlan:
         options: Records,
     ) -> ProgramRecords:
         """Return this rank's records, begun. Keywords: as `phalanx.start` has them."""
-        batches, described = self.batches, options.description
-        if described is None:
+        batches = self.batches
+        described = options.description or RunDescription(resident_before=None)
+        if described.setting is None:
             setting = self._setting(strategy, loop)
-            config = msgspec.to_builtins(setting)
-            described = RunDescription(kind="program", config=config, setting=setting)
+            config = {**msgspec.to_builtins(setting), **described.config}
+            described = replace(described, config=config, setting=setting)
         records = ProgramRecords(
             strategy,
             run_dir,

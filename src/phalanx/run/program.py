@@ -39,20 +39,22 @@ from phalanx.run.summary import EpochSummaries, Show, scoring, validation_of
 
 
 class ProgramRun:
-    """A training that a program makes, on one rank or many; `phalanx.start` makes it.
+    """A training run of a program, on one rank or many, as `phalanx.start` returns it.
 
-    Iterating yields the micro-batches that this rank computes; `backward` takes each one's loss.
-    When the last micro-batch of a global batch is done, gradients are summed over the ranks,
-    checked, clipped, and the optimizer steps. All ranks iterate to the end.
+    Iterating yields the micro-batches that this rank computes; `backward` takes the loss of each.
+    After the last micro-batch of a global batch gradients are summed over the ranks, checked and
+    clipped, and the optimizer steps. All ranks iterate to the end.
+
+    The run ends with its loop, with a `with` block, or by `close`. After the loop `evaluate`,
+    `reduce` and `log` still work.
+
+    Example::
 
         run = phalanx.start(model, optimizer, data, batch_size=32, epochs=2)
         for epoch in run.epochs():
             for batch in epoch:
                 run.backward(criterion(run.model(batch.inputs), batch.targets))
             run.log(error=run.evaluate(lambda m, b: criterion(m(b[0]), b[1]), validation_data))
-
-    Ended by the end of its loop, by `with`, or by `close`. After the loop `evaluate`, `reduce` and
-    `log` still serve.
     """
 
     def __init__(
@@ -98,13 +100,12 @@ class ProgramRun:
 
     @property
     def model(self) -> nn.Module:
-        """Module to call in the loop; in `evaluate`, the function gets it."""
+        """Module to call in the loop; the function of `evaluate` gets it as its first argument."""
         return self._strategy.module
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the model's `state_dict`, of whole tensors on every rank. Collective.
-
-        That of the model itself holds this rank's parts under strategies that divide it.
+        """Return the model's `state_dict`, of full tensors on every rank, where its own has this
+        rank's shards. Collective.
         """
         return self._strategy.whole_state()
 
@@ -120,8 +121,10 @@ class ProgramRun:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The program's own state, saved in checkpoints and filled when the run is resumed: nested
-        dictionaries and lists of tensors, NumPy arrays, numbers and strings. That of rank 0 counts.
+        """The program's own state, saved in checkpoints and restored when the run resumes: nested
+        dictionaries and lists of tensors, NumPy arrays, numbers and strings. Rank 0's counts.
+
+        Example::
 
             ema = run.state.setdefault("ema", {n: p.clone() for n, p in model.state_dict().items()})
         """
@@ -134,18 +137,21 @@ class ProgramRun:
 
     @property
     def position(self) -> Position:
-        """Epochs done, samples seen of the next by all ranks, and updates made."""
+        """Epochs that are complete, samples of the next one that all ranks have computed, and
+        updates.
+        """
         return self._loop.position
 
     @property
     def resumed(self) -> Mapping[str, Value] | None:
-        """The program's own options, as `Checkpoints` takes them, of the checkpoint from which the
-        run goes on; None: it has begun anew."""
+        """The options of `Checkpoints(options=…)` in the checkpoint from which the run resumed;
+        None: the run has begun anew.
+        """
         return self._checkpoints.resumed
 
     @property
     def is_main(self) -> bool:
-        """Return whether this is rank 0."""
+        """True on rank 0."""
         return self.rank == 0
 
     def __iter__(self) -> Iterator[MicroBatch]:
@@ -157,14 +163,19 @@ class ProgramRun:
             yield from epoch
 
     def epochs(self) -> Iterator[Epoch]:
-        """Yield the epochs that are left, each an iterable of this rank's micro-batches:
+        """Yield the epochs that are left, each an iterable of this rank's micro-batches.
+
+        A checkpoint follows each epoch, where `checkpoint_dir` is given.
+
+        Example::
 
             for epoch in run.epochs():
                 for batch in epoch:
                     run.backward(criterion(run.model(batch.inputs), batch.targets))
                 run.print(epoch.number, run.evaluate(accuracy, validation_data))
 
-        A checkpoint follows each epoch. Raises: UserError as iterating the run.
+        Raises:
+            UserError: If `backward` was not called for a micro-batch, or the run is iterated twice.
         """
         if self._departure.has_begun:
             raise UserError("a run is iterated once: start another for more epochs")
@@ -207,24 +218,26 @@ class ProgramRun:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the loop has ended or was left."""
+        """True once the loop has ended or was left."""
         return self._has_ended or self._departure.has_left
 
     def backward(
         self, loss: Tensor, *, weight: float | None = None, optimizer: str | None = None
     ) -> None:
-        """Add the gradient of `loss` to those of the global batch; with the last micro-batch, sum
-        them over the ranks and step the optimizers. Collective for that one.
+        """Add the gradient of `loss` to that of the global batch; the last micro-batch sums it over
+        the ranks and steps the optimizers. Collective for that one.
 
-        loss: 0-dim, the mean over the micro-batch; its gradient counts by the number of samples.
-        weight: by which it counts instead, e.g. tokens or atoms; given for every micro-batch or
-            for none. The gradient is that of Σ weight · loss ÷ Σ weight over the global batch.
-        optimizer: name of the one whose parameters alone get the gradient, where
-            `phalanx.start` was given several; a micro-batch is done when each has had a loss, and
-            all step together. None: all of them; with `alternate`, that of the step.
+        Args:
+            loss: Mean over the micro-batch, 0-dim. Its gradient counts by the number of samples.
+            weight: Weight of the loss in place of the number of samples, e.g. tokens, for every
+                micro-batch or for none: the gradient is that of Σ weight · loss ÷ Σ weight.
+            optimizer: Name of the only one, of several, whose parameters get the gradient; they
+                step together once each has had a loss. None: all; with `alternate`, that of the
+                step.
 
-        Raises: UserError for a loss that is no scalar or has no graph, and when gradients are not
-                finite, naming the step, the ranks and a parameter.
+        Raises:
+            UserError: For a loss that is no scalar or has no graph, and for gradients that are not
+                finite, with the step, the ranks and a parameter.
         """
         batch = self._current("run.backward")
         if self._strategy.makes_steps:
@@ -242,22 +255,24 @@ class ProgramRun:
     def step(
         self, batch: MicroBatch, loss: LossOf, *, weight: float | WeightOf | None = None
     ) -> Any:
-        """Compute a micro-batch from its inputs to its gradients in one call, under every strategy;
-        with the last one of a global batch as `backward` does. Collective for that one.
+        """Compute a micro-batch from its inputs to its gradients, under every strategy; the last
+        one of a global batch makes the update, as `backward` does. Collective for that one.
+
+        Example::
 
             for batch in run:
                 run.step(batch, torch.nn.functional.cross_entropy)
 
         Args:
-            batch: The micro-batch that the loop has given.
+            batch: The micro-batch that the loop has given last.
             loss: Function of outputs and targets that returns the mean over their samples, 0-dim. A
                 pipeline calls it for each of its own micro-batches, on the rank of the last stage.
-            weight: By which the mean counts in place of the samples, as of `backward`, or a
+            weight: Weight of the mean in place of the number of samples, as of `backward`; or a
                 function of the targets that returns it, which is what a pipeline takes.
 
         Returns:
-            The outputs, detached; None on ranks that do not see them, as those of a pipeline's
-            other stages.
+            The outputs, detached; None on ranks that do not have them, such as those of a
+            pipeline's other stages.
 
         Raises:
             UserError: As `backward`, and for data that a pipeline cannot take.
@@ -316,17 +331,18 @@ class ProgramRun:
         self._checkpoints.check(loop.position.step)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the rows of the whole global batch, for a loss that looks at several samples at
-        once, such as a contrastive one. Collective, within the loop.
+        """Return the rows of the global batch, for a loss over several samples, such as a
+        contrastive one. Gradients return to the rank that computed a row. Collective, within the
+        loop.
+
+        Example::
 
             a, b = run.gather(encode(batch.inputs)), run.gather(encode(batch.targets))
             run.backward(contrastive(a, b))  # the same loss on every rank
 
-        Gradients go back to the rank that made a row: updates are those of one process.
-
         Args:
-            tensor: (n, …), a row for each sample of the micro-batch, such as an output of the
-                model or a label.
+            tensor: (n, …), a row for each sample of the micro-batch, such as an output of the model
+                or a label.
 
         Returns:
             The rows of all ranks, in the order of the samples.
@@ -358,14 +374,18 @@ class ProgramRun:
         reduction: Reduction = "mean",
     ) -> Any:
         """Return the mean of `function` over all samples of `data`, each counted once on any number
-        of ranks; for a function that returns a dictionary, a dictionary. Collective.
+        of ranks. Collective.
 
-        function: of the model, in evaluation mode and under no_grad, and of a batch as the data
-            puts it together; returns means over the samples of the batch, or sums.
-        data: as those of `phalanx.start`, with the run's `collate_fn`; of a `DataLoader`, which has
-            its own, the samples that its sampler gives, without those that it drops.
-        batch_size: of a rank, at most; None: that of the `DataLoader`, or of the run.
-        reduction: mean: results count by the samples of their batch; sum: they are added up.
+        Args:
+            function: Function of the model, in evaluation mode and under `no_grad`, and of a batch
+                as the data set puts it together; returns means over its samples, or sums: a number,
+                or a dictionary of numbers, as this method then does.
+            data: Data as `phalanx.start` takes them, with the run's `collate_fn`; of a `DataLoader`
+                the samples that its sampler yields, without those that it drops.
+            batch_size: Largest number of samples per call and rank. None: that of the `DataLoader`,
+                or of the run.
+            reduction: `mean`: results count by the samples of their batch; `sum`: they are added
+                up.
         """
         self._departure.agree()
         samples = self._evaluated.of(data)
@@ -384,13 +404,20 @@ class ProgramRun:
         )
 
     def validate(self, data: object, loss: LossOf, *, batch_size: int | None = None) -> Validation:
-        """Evaluate the model by `evaluate`, for the summary of the epoch. Collective.
+        """Evaluate the model for the summary of the epoch. Collective.
+
+        Example::
 
             run.summarize(run.validate(validation_data, torch.nn.functional.cross_entropy))
 
-        data: of inputs and targets; else as of `evaluate`. loss: function of outputs and targets
-            that returns the mean over their samples. batch_size: as of `evaluate`.
-        Returns: samples, their mean loss and, with `Records(counts_correct=True)`, the accuracy.
+        Args:
+            data: Data of inputs and targets, as of `evaluate`.
+            loss: Function of outputs and targets that returns the mean over their samples.
+            batch_size: Largest number of samples per call and rank, as of `evaluate`.
+
+        Returns:
+            Number of samples, their mean loss and, with `Records(counts_correct=True)`, the
+            accuracy.
         """
         began, recorder = time.perf_counter(), self._records.recorder
         score = scoring(loss, counts_correct=recorder.counts.right is not None)
@@ -398,8 +425,17 @@ class ProgramRun:
         return validation_of(sums, began, targets_per_sample=recorder.targets_per_sample)
 
     def some_samples(self, number: int) -> Samples:
-        """Return so many of the training samples, or all, the same for every seed, to evaluate on.
-        Raises: UserError for data that are not read by number."""
+        """Return some of the training samples, to evaluate on: the same for every seed.
+
+        Args:
+            number: Number of samples; all where there are fewer.
+
+        Returns:
+            Data for `evaluate` and `validate`.
+
+        Raises:
+            UserError: For data that are not read by index.
+        """
         return self._evaluated.some(number)
 
     def summarize(
@@ -409,11 +445,13 @@ class ProgramRun:
         training: Validation | None = None,
         show: Show | None = None,
     ) -> None:
-        """Record the summary of the epoch that has just ended: its loss, time and accuracy, and
-        those of an evaluation. Collective.
+        """Record the summary of the epoch that has just ended: loss, time, accuracy, and those of
+        an evaluation. Collective.
 
-        validation: as `validate` returns it. training: the same on training data. show: is given
-            the summary, as of `records/events.py`, on the one rank that writes it.
+        Args:
+            validation: Result of `validate` on validation data. None: none.
+            training: Result of `validate` on training data. None: none.
+            show: Function that gets the summary, on the one rank that writes it. None: none.
         """
         self._departure.agree()
         epoch = self._records.epoch_before(self._loop.position)
@@ -421,9 +459,10 @@ class ProgramRun:
 
     @property
     def step_loss(self) -> float | None:
-        """Mean loss of the last step's global batch, before its update, over all ranks, as
-        `backward` weighs it; None before the first, and with `strategy="local"`, whose ranks train
-        alone. Not collective: the step has summed it."""
+        """Mean loss of the last step's global batch before its update, over all ranks, weighted as
+        by `backward`; None before the first step, and with `strategy="local"`, whose ranks train
+        alone. Not collective: the step has summed it.
+        """
         summed = self._strategy.summed
         return None if summed is None else summed.loss / (summed.weight or 1)
 
@@ -434,9 +473,9 @@ class ProgramRun:
         return self._strategy.grad_norm
 
     def training_loss(self) -> float:
-        """Return the mean loss of this epoch's samples so far, over all ranks; after its loop that
-        of the whole epoch, before the next begins, also where it was resumed or ranks have died
-        within it. As `backward` weighs it. Collective."""
+        """Return the mean loss of this epoch's samples so far, over all ranks, weighted as by
+        `backward`; also if the run was resumed or lost ranks within the epoch. Collective.
+        """
         self._departure.agree()
         recorder = self._records.recorder
         recorder.sum_losses()
@@ -446,8 +485,15 @@ class ProgramRun:
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:
         """Return the sum, or the mean, of every rank's `value`. Collective.
 
-        What a program has counted up itself lacks the part of ranks that died, and of an epoch
-        before it was resumed; a line on stderr says so once.
+        A value counted up over steps lacks the part of ranks that died, and of an epoch before it
+        was resumed; a line on stderr says so once.
+
+        Args:
+            value: A number of this rank.
+            mean: True for the mean over the ranks, False for the sum.
+
+        Raises:
+            UserError: For a value that is no number.
         """
         self._departure.agree()
         try:
@@ -467,12 +513,17 @@ class ProgramRun:
         return total / self.size if mean else total
 
     def log(self, **metrics: float | Tensor) -> None:
-        """Record metrics of the program after the last step, those of rank 0; `run.reduce` gives
-        one number for all ranks. The report draws them over the steps.
+        """Record rank 0's metrics after the last step; the report draws them over the steps.
+
+        Example::
 
             run.log(validation_loss=run.evaluate(loss, validation_data))
 
-        Raises: UserError for a value that is no number.
+        Args:
+            **metrics: Numbers by name; `run.reduce` gives one number for all ranks.
+
+        Raises:
+            UserError: For a value that is no number.
         """
         self._records.log(self._loop.position, metrics)
 
@@ -484,20 +535,24 @@ class ProgramRun:
         file: TextIO | None = None,
         flush: bool = True,
     ) -> None:
-        """Print on rank 0 alone, as `print` does."""
+        """Print on rank 0 alone, as `print` does.
+
+        Args:
+            *values: Values to print.
+            sep, end, file, flush: As of the built-in `print`.
+        """
         if self.is_main:
             print(*values, sep=sep, end=end, file=file, flush=flush)
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has arrived. Collective."""
         self._departure.agree()
         self._group.barrier()
 
     def close(self) -> None:
-        """End the run: the ranks part. The model stays usable. Collective.
+        """End the run: the ranks disconnect, the model stays usable. Collective.
 
-        Called by the program where it needs the memory or the ranks for something else; else a run
-        whose loop has ended is closed when another one starts, or the program ends.
+        A run whose loop has ended is also closed when another one starts, or the program ends.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -539,7 +594,7 @@ class ProgramRun:
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None or isinstance(error, Stopped):
             self.close()
         else:
             self._departure.fail()

@@ -81,7 +81,7 @@ class ProgramRecords:
         Raises: UserError on rank 0 when it holds another run's records or cannot be written.
         """
         self._strategy, self._asked, self._described = strategy, asked, described
-        folder = _shared_folder(strategy, run_dir, asked, resumes=options.resumes)
+        folder = _shared_folder(strategy, run_dir, described, resumes=options.resumes)
         gathered: GatheredRecords | None = None
         if folder is not None:
             if strategy.rank == 0 and self._keeps_run:
@@ -97,9 +97,7 @@ class ProgramRecords:
         self._original_rank = strategy.rank  # others may die
         began_at = time.perf_counter() - process_age_s()
         self._path = None if folder is None else rank_file(folder, strategy.rank)
-        needs_end = (
-            asked.description is not None
-        )  # whoever has started the ranks judges by the last event
+        needs_end = described.is_begun  # whoever has begun it judges by the last event
         writer = None if self._path is None else EventWriter(self._path, needs_end=needs_end)
         self.recorder = RunRecorder(
             strategy,
@@ -316,21 +314,22 @@ class ProgramRecords:
 
 
 def _shared_folder(
-    strategy: Strategy, run_dir: Path | str | None, asked: Records, *, resumes: bool
+    strategy: Strategy, run_dir: Path | str | None, described: RunDescription, *, resumes: bool
 ) -> Path | None:
     """Return the folder of the records as rank 0 names it; None: none are written. Collective."""
     named = os.environ.get(RUN_DIR) if run_dir is None else run_dir
     if named is None:
         return None
-    folder, described = Path(named), asked.description
-    if described is not None:
-        return folder if described.is_begun else Path(strategy.group.share(str(folder)))
-    if run_dir is not None and not resumes and not is_restart():
-        return folder  # else it is one more run of a program, or more of a run
-    return Path(strategy.group.share(str(unused_folder(folder))))
+    folder = Path(named)
+    if described.is_begun:
+        return folder
+    if run_dir is None or resumes or is_restart():  # one more run of a program, or more of a run
+        folder = unused_folder(folder)
+    return Path(strategy.group.share(str(folder)))
 
 
 def _begin_run(folder: Path, described: RunDescription, strategy: Strategy) -> None:
+    assert described.setting is not None, "completed by the plan"
     run = Run(
         study=described.kind,
         run=folder.name,

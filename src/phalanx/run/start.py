@@ -22,6 +22,7 @@ from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect
 from phalanx.parallel.make import JobRanks
+from phalanx.parallel.mesh import placement_notice
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.certificate import probe_processors
@@ -39,6 +40,7 @@ from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model
 from phalanx.run.program import ProgramRun
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
 from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy, layout_of
+from phalanx.run.strategy_options import MESH_STRATEGIES
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -77,75 +79,87 @@ def start(
     loading: dict[str, Any] | None = None,
     timeout_s: float = 300.0,
 ) -> ProgramRun:
-    """Join the ranks that a launcher started, or be the only one, and return a run to iterate.
+    """Join the ranks that a launcher started, or train in one process; return a run to iterate.
+
+    Every rank gets rank 0's parameters and buffers. With a fixed `batch_size` any number of ranks
+    makes the same updates, up to rounding. Collective.
+
+    Example::
 
         run = phalanx.start(model, optimizer, data, batch_size=256, epochs=10)
         for batch in run:
             loss = criterion(run.model(batch.inputs), batch.targets)
             run.backward(loss)
 
-    Every rank gets rank 0's parameters and buffers. With a fixed `batch_size` every number of ranks
-    makes the same updates, up to rounding.
+    Args:
+        model: Module to train. Frozen and unused parameters are allowed.
+        optimizer: Optimizer of the model's parameters; or several by name, each of parameters of
+            its own (`run.backward(loss, optimizer=name)`), which all step at the end of a global
+            batch.
+        data: Tensors or NumPy arrays, (samples, …), a tuple or dictionary of them, an Arrow table,
+            a folder of `phalanx data pack`, a map-style `Dataset`, or a `DataLoader` of one, whose
+            batch size is that of the global batch. Or an iterable of samples, which every rank
+            reads in full. Or a function of a number of samples, which needs `steps`: it returns the
+            global batch, of which a rank takes its rows, or with `micro_batches` one micro-batch,
+            under generators seeded by (seed, step, micro-batch).
+        batch_size: Samples of the global batch, over all ranks. None: that of the `DataLoader`.
+        epochs: Passes over the data. The run ends with the first of `epochs` and `steps`. None:
+            one, or as many as `steps` needs.
+        steps: Updates. None: as many as `epochs` has.
+        micro_batches: Number of micro-batches of every global batch, on any number of ranks. Each
+            has random numbers of its own, so that dropout agrees, too. None: one per rank.
+        bitwise: True if the trained model has the same bits on any number of ranks up to
+            `micro_batches`, by default 8: gradients of micro-batches are computed on one thread and
+            summed in a fixed order. None: True under `phalanx launch --survive`, which needs it,
+            else False.
+        scheduler: Scheduler of the learning rate, or several; each steps after every update.
+        alternate: Names of optimizers, each of which trains one step in turn; `batch.optimizer` is
+            the step's.
+        sharded: True if `data` is an iterable of this rank's own micro-batches, one per rank and
+            step or as many as `micro_batches` says. Each counts by the length of its first tensor.
+        strategy: How training is divided over the ranks. `auto`: `mpi` on several ranks, else
+            `sequential`. `mpi`: gradients are summed. `shared`: one copy of parameters and
+            optimizer state per node. `zero`: state is sharded. `local`: ranks train alone and
+            average their parameters. `gloo`: PyTorch's DDP over Gloo. `tensor`: layers are divided
+            by the model's `parallelize_plan`. `pipeline`: stages, cut by the model's
+            `pipeline_stages`. `mesh`: several of these. `server`: some ranks hold the parameters,
+            the others compute. Or a class of the program's own, see `Strategy`.
+        strategy_options: Options of the strategy, by the names of the command line's. `mpi`:
+            compress, overlap, all_reduce, bucket_mb, powersgd_rank, topk_fraction, link; bitwise
+            runs: rebalance, which gives slow ranks fewer micro-batches; `local`: local_steps,
+            outer_optimizer, outer_lr, outer_momentum; `zero`: zero_stage; `tensor`: tensor_plan,
+            sequence_parallel; `pipeline`: pipeline_schedule, stages_per_rank, pipeline_stages;
+            `server`: servers, server_mode, staleness; `mesh`: mesh. Keywords of a class of the
+            program's own.
+        comm: mpi4py communicator of the ranks that train, such as a part of COMM_WORLD. None: all.
+        clip_norm: Largest norm of the gradients over all parameters and ranks. None: no clipping.
+        autocast: `bf16` runs the model under `torch.autocast`, also in `evaluate`; its outputs are
+            float32 again. None: not.
+        bad_gradients: What happens at a gradient that is not finite: `stop` raises, `skip` leaves
+            the step out on every rank.
+        checkpoint_dir: Folder of checkpoints, one per epoch and one at the end. With it SIGUSR1 or
+            SIGTERM to any rank makes all save one and stop. None: no checkpoints.
+        resume: True resumes from the newest complete checkpoint in `checkpoint_dir`, or begins
+            where there is none; "auto" also begins where all are damaged. A path resumes from that
+            checkpoint, or from the newest in that folder. Number of ranks and strategy may differ.
+            None: begin.
+        checkpoints: Further times of checkpoints, and how many stay.
+        run_dir: New folder of the records, which `phalanx report` draws. None: that of the variable
+            PHALANX_RUN_DIR, or no records. If ranks name several, that of rank 0.
+        records: Further records, and a function that gets the metrics.
+        seed: Seed of the order of samples, and of PyTorch's generators, which are seeded anew for
+            each micro-batch. None: that of the variable PHALANX_SEED, or 0.
+        device: Device of model and data: `cpu`, an accelerator of PyTorch such as `cuda` or
+            `xpu:1`, or `auto`, the one of the rank's number on its node. Ranks may have devices of
+            several kinds with the strategies `mpi` and `zero`.
+        loading: Arguments of PyTorch's `DataLoader` for a `Dataset`: num_workers, collate_fn, ….
+        timeout_s: Longest wait for a peer, in seconds.
 
-    model: any module; frozen and unused parameters are fine.
-    optimizer: any, of its parameters; or several by name, each of parameters of its own
-        (`run.backward(loss, optimizer=name)`), all of which step at the end of a global batch.
-    alternate: names of optimizers; each step trains one of them, in turn: `batch.optimizer`.
-    data: tensors or NumPy arrays, a tuple or dictionary of them, an Arrow table, a folder of
-        `phalanx data pack`, a map-style `Dataset`, or a `DataLoader`
-        of one, which brings its global batches with it. An iterable of samples: every rank
-        reads all, and computes its part. A function, which needs `steps`: returns so many
-        samples, with random numbers of (seed, step): the global batch, of which a rank takes its
-        rows; with `micro_batches` one of these, by (seed, step, micro-batch).
-    sharded: data are an iterable of this rank's own micro-batches, one of each rank in a step or as
-        many as `micro_batches` says; each counts by the length of its first tensor.
-    batch_size: samples of the global batch, over all ranks.
-    epochs, steps: the run ends with the first of the two. Neither: one epoch; steps alone: as many
-        epochs as they need.
-    micro_batches: into which every global batch is cut, whatever the number of ranks; each has
-        random numbers of its own, so that dropout agrees, too. None: one a rank.
-    bitwise: the trained model has the same bits on any number of ranks up to `micro_batches`, 8
-        where none are given: gradients of micro-batches are computed on one thread, and summed in
-        a fixed order. None: where the ranks were started to survive the loss of others, which
-        needs it.
-    scheduler: of the learning rate, or several; each makes a step after every update.
-    strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
-        and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
-        ranks train alone, and average their parameters. `gloo`: PyTorch's DDP over Gloo.
-        Or a class of the program's own, of (group, step options) (docs/own_strategy.md).
-        `tensor`: layers divided by the model's `parallelize_plan`. `pipeline`: stages, cut by the
-        model's `pipeline_stages`. `mesh`: several of these. `server`: some ranks hold the
-        parameters, the others compute.
-    strategy_options: of `mpi`: compress and overlap, what is sent in place of gradients, and
-        whether during the backward pass; all_reduce, bucket_mb, powersgd_rank, topk_fraction,
-        link; of bitwise runs: rebalance, fewer micro-batches for ranks that are slow for long; of
-        `local`: local_steps, outer_optimizer, outer_lr, outer_momentum; of `zero`: zero_stage; of
-        `tensor`: tensor_plan, sequence_parallel; of `pipeline`: pipeline_schedule,
-        stages_per_rank, pipeline_stages; of `server`: servers, server_mode, staleness; of `mesh`:
-        mesh; as on the command line.
-    comm: communicator of mpi4py whose ranks train, such as a part of COMM_WORLD. None: all ranks.
-    seed: of the order of samples and of PyTorch's generators, which are seeded anew for each
-        micro-batch.
-    autocast: bf16: calls of the model, also in `evaluate`, are under `torch.autocast`; what they
-        return is float32 again.
-    clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
-    checkpoint_dir: folder of checkpoints, written after each epoch and at the end of the run; None
-        writes none. With it, SIGUSR1 or SIGTERM to any rank has all save one and stop.
-    resume: True goes on from the newest complete checkpoint in `checkpoint_dir`, and begins anew
-        where there is none; "auto" also where all are damaged; a path from that checkpoint, or
-        from the newest one in that folder.
-        The number of ranks and the strategy may be others.
-    checkpoints: when more are written, and which stay.
-    run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
-        PHALANX_RUN_DIR, or none are written.
-    records: what is recorded beside the usual, and who is told of metrics.
-    device: of model and data: cpu, or an accelerator of PyTorch, such as cuda or xpu:1; auto: that
-        of the rank's number on its node, where there is one. Ranks may have devices of several
-        kinds with the strategies `mpi` and `zero`.
-    loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
-    timeout_s: longest wait for a peer.
+    Returns:
+        The run: iterate it, and call its `backward` for each micro-batch.
 
-    Raises: UserError for what the program or the user can mend.
+    Raises:
+        UserError: For what the program or its user can fix; the message says how.
     """
     given = dict(locals())
     report_failures()
@@ -225,6 +239,8 @@ def start(
     watch(told)
     saved.record_in(told.recorder)
     told.tell(probe_processors(chosen))
+    if choice.name in MESH_STRATEGIES and launched and launched.local_world_size:
+        told.tell(placement_notice(choice.mesh, launched.local_world_size))
     feed = plan.make_feed(chosen, order, rebalances=is_rebalanced)
     changes = ModelChanges.of(model, chosen.group, place, plan.step.autocast)
     if (check := plan_of(os.environ)) is not None:

@@ -138,8 +138,7 @@ def choose_strategy(
         if is_bitwise:
             check_bitwise(known, is_on_gpu=is_on_gpu)
         mesh = _check_strategy(known, num_ranks, is_bitwise=is_bitwise)
-        is_served = chosen == "server" and num_ranks > 1
-        data_parts = known.num_workers(num_ranks) if is_served else mesh.data_size
+        data_parts = known.data_parts(num_ranks) if num_ranks > 1 else 1
     if options.get(PLAN) is not None and mesh.tp == 1 and num_ranks > 1:
         raise UserError('tensor_plan= is for strategy="tensor" and meshes with tp')
     if options.get(STAGES) is not None and mesh.pp == 1 and num_ranks > 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.parallel.option_groups import default_options, refuse
 from phalanx.parallel.options import (
@@ -51,7 +52,7 @@ NOT_SURVIVED = {
 def check_applicable(
     options: StrategyOptions, axes: Collection[str], run: str, *, is_bitwise: bool = False
 ) -> None:
-    """Raise UserError for an option that the strategy does not have.
+    """Raise UserError for an option that the strategy does not have, or a link that is none.
 
     axes: of its mesh, with several ranks. run: the words of the run in refusals.
     """
@@ -94,6 +95,8 @@ def check_applicable(
             refuse(
                 options, [name for name in default_options(group) if name not in also], words, run
             )
+    if options.link is not None:
+        Link.parse(options.link)
 
 
 def check_bitwise_strategy(options: StrategyOptions) -> None:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import completed, is_own_model
 from phalanx.models.user_function import FunctionName
-from phalanx.parallel.mesh import AXES, Mesh, check_mesh, parse_mesh
 from phalanx.parallel.option_groups import check_rules, default_options, refuse
 from phalanx.parallel.options import StrategyOptions
-from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.strategy_options import (
     MESH_STRATEGIES,
@@ -139,25 +136,22 @@ class TrainConfig(
                     f"--mesh {self.mesh} and --strategy {self.strategy} exclude each other: "
                     "leave --strategy out"
                 )
-            axes = parse_mesh(self.mesh)
             if self.ranks is not None:
-                check_mesh(axes, self.ranks)
+                self.mesh_of(self.ranks)
         if self.slow_rank is not None:
             parse_slow_rank(self.slow_rank)
 
     def _check_strategy(self, run: str) -> None:
         """Raise UserError for an option that the strategy does not have."""
-        mesh = Mesh() if self.mesh is None else parse_mesh(self.mesh)
-        axes = [axis for axis in AXES if getattr(mesh, axis) > 1]
+        mesh = self.asked_mesh
+        axes = {} if mesh is None else mesh.axes
         if self.bitwise:
             check_bitwise_strategy(self)
         if not (self.model == "gpt" or is_own_model(self.model)):
             words = "--model gpt with --strategy tensor or a mesh with tp"
             refuse(self, ["sequence_parallel"], words, run)
         check_applicable(self, axes, run, is_bitwise=self.bitwise)
-        if self.link is not None:
-            Link.parse(self.link)
-        if not self.bitwise and (self.strategy == "pipeline" or mesh.pp > 1):
+        if not self.bitwise and (self.strategy == "pipeline" or "pp" in axes):
             refuse(self, ["autocast"], "strategies and meshes without pipelines", run)
 
     def _check_checkpoints(self) -> None:
@@ -184,34 +178,16 @@ class TrainConfig(
         assert self.ranks is not None, "complete() comes first"
         return self.ranks
 
-    def rank_mesh(self) -> Mesh:
-        """Return the mesh of the ranks; all along the data axis for what has no mesh.
-
-        Raises: UserError when the axes do not multiply up to their number.
-        """
-        return Mesh(dp=self.num_ranks) if self._is_replicated else self.mesh_of(self.num_ranks)
-
-    @property
-    def _is_replicated(self) -> bool:
-        """Return whether no mesh divides the model, as in a bitwise run of `zero`."""
-        return self.strategy not in MESH_STRATEGIES or (self.bitwise and self.strategy == "zero")
-
     def axes(self) -> dict[str, int]:
-        """Return the axes with several ranks, of a run that has a mesh."""
-        mesh = Mesh() if self._is_replicated else self.rank_mesh()
-        return {axis: getattr(mesh, axis) for axis in AXES if getattr(mesh, axis) > 1}
-
-    def data_parts(self) -> int:
-        """Return into how many shards a global batch is divided.
-
-        Raises: UserError when no worker is left beside the servers.
-        """
-        is_served = self.strategy == "server"
-        return self.num_workers(self.num_ranks) if is_served else self.rank_mesh().data_size
+        """Return the axes with several ranks, of a run whose mesh divides the model."""
+        is_whole = self.strategy not in MESH_STRATEGIES or (
+            self.bitwise and self.strategy == "zero"
+        )
+        return {} if is_whole else self.mesh_of(self.num_ranks).axes
 
     def global_batch_size(self) -> int:
         """Samples an update over all ranks; raises UserError when a rank would have none."""
-        parts = self.data_parts()
+        parts = self.data_parts(self.num_ranks)
         if self.per_rank_batch_size is not None:
             return self.per_rank_batch_size * parts
         size = self.default_batch_size if self.batch_size is None else self.batch_size
@@ -229,23 +205,17 @@ class TrainConfig(
         batch_size = self.global_batch_size()
         number = self.micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
         with as_options():
-            return check_number(number, batch_size=batch_size, num_ranks=self.data_parts())
-
-    def pipeline_layout(self) -> PipelineLayout | None:
-        """Return the layout of the pipeline; None where the run has none, or one stage.
-
-        Raises: UserError when the schedule cannot run with these numbers.
-        """
-        number = self.bitwise_micro_batches() or self.micro_batches
-        return replace(self, micro_batches=number).layout(self.rank_mesh())
+            parts = self.data_parts(self.num_ranks)
+            return check_number(number, batch_size=batch_size, num_ranks=parts)
 
     def num_micro_batches(self) -> int | None:
         """Return into how many micro-batches a global batch is cut; None: one per rank."""
         if self.bitwise:
             return self.bitwise_micro_batches()
-        if (layout := self.pipeline_layout()) is not None:
-            return self.data_parts() * layout.micro_batches
-        number = self.data_parts() * self.accumulate
+        parts = self.data_parts(self.num_ranks)
+        if (layout := self.layout(self.mesh_of(self.num_ranks))) is not None:
+            return parts * layout.micro_batches
+        number = parts * self.accumulate
         return min(self.global_batch_size(), number) if self.accumulate > 1 else None
 
     def learning_rate(self, global_batch_size: int) -> float:

@@ -11,11 +11,10 @@ import msgspec
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
+from phalanx import Checkpoints, start
 from phalanx.data.datasets.dataset import load_dataset
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
-from phalanx.run.options import Checkpoints
-from phalanx.run.start import start
 from phalanx.train.survival_options import DisturbedTraining
 
 KEPT_CHECKPOINTS = 3

@@ -38,7 +38,6 @@ from phalanx.jobs.survival import (
 )
 from phalanx.models.options import model_label
 from phalanx.models.user_function import FunctionName
-from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.option_groups import option
 from phalanx.records.divergence import loss_text
 from phalanx.records.events import SummaryEvent
@@ -75,10 +74,9 @@ def complete(
     choice = _resolve_data(config)
     if isinstance(choice, DatasetChoice):
         config = replace(config, dataset=choice.name)
-    validate(config, choice.shape)
     if config.bitwise:
-        number = config.bitwise_micro_batches()
-        config = replace(config, micro_batches=number)
+        config = replace(config, micro_batches=config.bitwise_micro_batches())
+    validate(config, choice.shape)
     _check_writable("--stage", config.stage)
     if config.resume and config.run_dir:  # a job that is queued again has no checkpoint yet
         config = replace(config, run_dir=unused_folder(config.run_dir))
@@ -186,8 +184,8 @@ def _default_ranks(config: TrainConfig) -> int:
     if config.strategy == "sequential":
         return 1
     nodes = allocation(os.environ)
-    if config.mesh is not None:
-        return parse_mesh(config.mesh).size
+    if (mesh := config.asked_mesh) is not None:
+        return mesh.size
     if has_launcher(config) and (nodes.is_named or len(nodes.nodes) > 1):
         return ranks_beside(config.spares, sum(nodes.slots))
     return usable_cores() + (config.servers if config.strategy == "server" else 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,23 +14,14 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from phalanx.errors import UserError
-from phalanx.jobs.binding import pool_threads
+from phalanx import Checkpoints, MicroBatch, ProgramRun, Records, RunDescription, UserError, start
 from phalanx.jobs.detect import Launched, detect
 from phalanx.jobs.record import RUN_DIR
 from phalanx.models.build import build_model
-from phalanx.parallel.mesh import placement_notice
+from phalanx.records.events import SummaryEvent
 from phalanx.records.files import read_run
-from phalanx.run.batch import Epoch
 from phalanx.run.failure import ending_program
-from phalanx.run.memory import resident_bytes
-from phalanx.run.options import Checkpoints, Records, RunDescription
-from phalanx.run.program import ProgramRun
-from phalanx.run.start import start
-from phalanx.run.stop import Stopped
-from phalanx.run.strategy_options import MESH_STRATEGIES, OPTION_NAMES
-from phalanx.run.summary import Show
-from phalanx.torch_backend.threads import VARIABLES
+from phalanx.run.strategy_options import OPTION_NAMES
 from phalanx.train.agreement import Agreement, TrainingData
 from phalanx.train.as_options import as_options
 from phalanx.train.config import DEFAULTS, TrainConfig
@@ -48,10 +40,7 @@ def train_as_launched() -> None:
     record has its options. Ends the process when anything fails."""
     with ending_program():
         folder = Path(os.environ[RUN_DIR])
-        config = TrainConfig.from_record(read_run(folder).config)
-        if config.threads is None:  # its node's cores decide, as its variables tell
-            config = replace(config, threads=pool_threads(os.environ))
-        train(config, detect(os.environ), folder)
+        train(TrainConfig.from_record(read_run(folder).config), detect(os.environ), folder)
 
 
 def train(config: TrainConfig, launched: Launched | None, folder: Path | None = None) -> Path:
@@ -65,18 +54,13 @@ def train(config: TrainConfig, launched: Launched | None, folder: Path | None = 
         complete = agreement.complete()
         data = agreement.open_data(complete)
         if folder is None and agreement.is_first:
-            print("\n".join([*agreement.lines, *_first_lines(complete, launched)]), flush=True)
+            print("\n".join([*agreement.lines, title(complete)]), flush=True)
         run_dir = folder or folder_of(complete)
         training = Training.begin(complete, data, run_dir, is_begun=folder is not None)
         gc.freeze()  # modules that PyTorch imports with its first optimizer, too
         gc.enable()
-        try:
-            with as_options():
-                training.train_epochs()
-        except Stopped:
-            training.run.close()
-            raise
-        training.run.close()
+        with training.run, as_options():
+            training.train_epochs()
     return run_dir
 
 
@@ -91,7 +75,7 @@ class Training:
     optimizer: Optimizer
     loss: TrainingLoss
     schedule: LRSchedule
-    show: Show | None = None
+    show: Callable[[SummaryEvent], None] | None = None
     """Prints the line of an epoch; None: whoever has started the ranks does."""
     delay_s: float = 0.0
     """Seconds by which each micro-batch of this rank is made slower."""
@@ -111,9 +95,17 @@ class Training:
         """
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-            os.environ.setdefault(VARIABLES[0], str(config.threads))
-        resident_before, batch_size = resident_bytes(), config.global_batch_size()
+            os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))  # `start` keeps it
+        batch_size = config.global_batch_size()
         on_node = config if data.folder is None else replace(config, data=data.folder)
+        description = RunDescription(
+            kind="train",
+            config=config.as_record(),
+            setting=None if is_begun else setting_of(config),
+            is_begun=is_begun,
+            validation_samples=data.num_validation,
+            targets_per_sample=data.shape.targets_per_sample,
+        )
         model = build_model(
             config.model,
             seed=config.seed,
@@ -123,15 +115,6 @@ class Training:
         )
         loss = make_loss(config, model, data.shape)
         optimizer = make_optimizer(config, model.parameters(), config.learning_rate(batch_size))
-        description = RunDescription(
-            kind="train",
-            config=config.as_record(),
-            setting=setting_of(config),
-            is_begun=is_begun,
-            validation_samples=data.num_validation,
-            resident_before=resident_before,
-            targets_per_sample=data.shape.targets_per_sample,
-        )
         with as_options():
             run = start(
                 model,
@@ -178,23 +161,20 @@ class Training:
         config, run = self.config, self.run
         evaluate = partial(run.validate, loss=self.loss.evaluate, batch_size=EVALUATION_BATCH_SIZE)
         for epoch in run.epochs():
-            self._train(epoch)
+            for batch in epoch:
+                self._step(batch)
             validation, training = evaluate(self.data.validation), None
             if config.final_train_samples and epoch.number == config.epochs - 1:
                 training = evaluate(run.some_samples(config.final_train_samples))
             run.summarize(validation, training=training, show=self.show)
 
-    def _train(self, epoch: Epoch) -> None:
-        """Make one update for each global batch of the epoch that is left."""
-        groups, step = self.optimizer.param_groups, -1
-        for batch in epoch:
-            if batch.step != step:
-                step, rate = batch.step, self.schedule.at(batch.step)
-                for group in groups:
-                    group["lr"] = rate
-            if self.delay_s:
-                time.sleep(self.delay_s)
-            self.run.step(batch, self.loss.train)
+    def _step(self, batch: MicroBatch) -> None:
+        """Compute a micro-batch, by the learning rate of its step."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule.at(batch.step)
+        if self.delay_s:
+            time.sleep(self.delay_s)
+        self.run.step(batch, self.loss.train)
 
 
 def _strategy_options(config: TrainConfig) -> dict[str, Any]:
@@ -225,8 +205,8 @@ def _delay_s(config: TrainConfig, rank: int) -> float:
     """Return by how much each micro-batch of a rank is made slower."""
     slow_rank, step_s = parse_slow_rank(config.slow_rank or "0:0")
     number, pieces = config.num_micro_batches(), 1.0
-    if number is not None and config.pipeline_layout() is None:  # which cuts itself
-        pieces = number / config.data_parts()
+    if number is not None and "pp" not in config.axes():  # a pipeline cuts itself
+        pieces = number / config.data_parts(config.num_ranks)
     return step_s / pieces if rank == slow_rank else 0.0
 
 
@@ -246,12 +226,3 @@ def _schedule_start(config: TrainConfig, run: ProgramRun) -> tuple[int, int]:
             )
     run.state[SCHEDULE_START] = [*start]
     return start
-
-
-def _first_lines(config: TrainConfig, launched: Launched | None) -> list[str]:
-    """Return the first lines of a log: the run, and the mesh axes that cross nodes."""
-    lines = [title(config)]
-    if launched and launched.local_world_size and config.strategy in MESH_STRATEGIES:
-        mesh = config.rank_mesh()
-        lines += filter(None, [placement_notice(mesh, launched.local_world_size)])
-    return lines

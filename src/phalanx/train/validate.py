@@ -12,8 +12,6 @@ from phalanx.models.options import (
     stage_layers,
     tensor_splits,
 )
-from phalanx.parallel.mesh import Mesh
-from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.run.strategy_options import OF_SLICES, check_full_norm
 from phalanx.train.config import TrainConfig
 from phalanx.train.options import parse_slow_rank
@@ -39,16 +37,14 @@ def validate(config: TrainConfig, shape: DataShape) -> None:
         check_slow_rank(config, config.slow_rank, config.num_ranks)
     check_warm_up(config)
     check_full_gradients(config)
-    mesh = config.rank_mesh()
+    mesh = config.mesh_of(config.num_ranks)
     if mesh.shard > 1 and config.zero_stage == 1:
         raise UserError(
             f"--zero-stage 1 keeps whole parameters, and shard={mesh.shard} cuts them: take "
             f"--zero-stage 2 or 3, or --strategy zero --zero-stage 1 --ranks {mesh.size}"
         )
-    check_tensor(config, mesh, shape)
-    layout = config.pipeline_layout()
-    if layout is not None:
-        check_pipeline(config, layout, mesh)
+    check_tensor(config, shape)
+    check_pipeline(config)
 
 
 def check_full_gradients(config: TrainConfig) -> None:
@@ -89,9 +85,10 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
         )
 
 
-def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
+def check_tensor(config: TrainConfig, shape: DataShape) -> None:
     """Raise UserError when heads, widths or, where it is split, the context do not divide by the
     ranks of the axis `tp`."""
+    mesh = config.mesh_of(config.num_ranks)
     if mesh.tp == 1:
         return
     splits = tensor_splits(config.model, completed(config.model, config.model_options))
@@ -111,9 +108,10 @@ def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
         )
 
 
-def check_pipeline(config: TrainConfig, layout: PipelineLayout, mesh: Mesh) -> None:
+def check_pipeline(config: TrainConfig) -> None:
     """Raise UserError when there are more stages than layers, or the schedule cannot run so."""
-    if mesh.pp == 1:
+    mesh = config.mesh_of(config.num_ranks)
+    if (layout := config.layout(mesh)) is None:
         return
     sizes = completed(config.model, config.model_options)
     layers = stage_layers(config.model, sizes, is_split=mesh.tp > 1)

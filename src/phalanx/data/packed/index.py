@@ -27,15 +27,20 @@ Encoding = Literal["raw", "png", "jpeg"]
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of every sample: `inputs`, `targets`."""
+    """One part of every sample, such as `inputs` and `targets`."""
 
     name: str
-    dtype: str  # NumPy's name of it
-    shape: list[int] | None  # shape of one sample, once decoded; None: they differ
-    encoding: Encoding = "raw"  # raw: the bytes of the array, in C order
-    # Of the values: one for all, or one for each of shape[0]. None: not measured.
+    """Name of the field."""
+    dtype: str
+    """NumPy's name of the type of its values."""
+    shape: list[int] | None
+    """Shape of one sample, once decoded; None: samples differ in shape."""
+    encoding: Encoding = "raw"
+    """Bytes that are packed: `raw`, those of the array in C order, or a file of `png` or `jpeg`."""
     mean: list[float] | None = None
+    """Mean of the values: one for all, or one for each of `shape[0]`; None: not measured."""
     deviation: list[float] | None = None
+    """Standard deviation of the values, as `mean`."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):

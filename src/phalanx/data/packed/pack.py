@@ -20,25 +20,36 @@ from phalanx.data.packed.part_reader import DamagedError, Indices, LocatedParts,
 
 
 class Pack:
-    """One split of a pack. Thread-safe; a forked or spawned process opens its own files (as a
-    pickled Pack does).
+    """One split of packed data, read at random. Thread-safe; a forked or spawned process opens its
+    own files, as a pickled Pack does.
+
+    The index is read at once, shards are opened at the first read.
+
+    Example::
 
         pack = phalanx.Pack(Path("digits.pack/train"))
         images = pack.read("inputs", np.arange(8))  # (8, …), in the dtype of the field
         pack.close()
+
+    Args:
+        folder: Folder of the split, with its `index.json`.
+        damaged: What happens at a corrupt sample: `stop` raises, `skip` reads zeros and counts it.
+
+    Raises:
+        UserError: If there is no index, it is damaged, or a shard is missing; with `stop` also if a
+            file is not of the size that the index names.
+        DamagedError: With `stop`, if a file is shorter than the index says.
     """
 
     def __init__(self, folder: Path, damaged: Literal["stop", "skip"] = "stop") -> None:
-        """Read the index; shards are opened at first read.
-
-        Raises: UserError when there is no index, it is damaged, or a shard is missing; where
-                damaged samples stop the run also when a file is not of the size that the index
-                names (DamagedError where it is shorter).
-        """
         self.folder = folder
+        """Folder of the split."""
         self.index = read_index(folder)
+        """The index, as `index.json` has it."""
         self.num_samples = self.index.num_samples
+        """Number of samples of the split."""
         self.fields = {field.name: field for field in self.index.fields}
+        """Fields of every sample, by name."""
         self.shards = self.index.shards
         self._damaged = damaged
         self._damages: dict[int, DamagedError] = {}
@@ -53,12 +64,19 @@ class Pack:
 
     @property
     def damages(self) -> list[DamagedError]:
-        """Damaged samples found so far, in order of their numbers."""
+        """Damaged samples found so far, in the order of their indices."""
         with self._lock:
             return [self._damages[sample] for sample in sorted(self._damages)]
 
     def damaged_of(self, indices: Indices) -> NDArray[np.bool_]:
-        """Return (n,) which of these samples were found damaged when they were read."""
+        """Return which samples were found damaged when they were read.
+
+        Args:
+            indices: (n,) int64, indices of samples.
+
+        Returns:
+            (n,) bool.
+        """
         with self._lock:
             lost = set(self._damages)
         if not lost:
@@ -66,12 +84,22 @@ class Pack:
         return np.fromiter((int(i) in lost for i in indices), bool, len(indices))
 
     def read(self, field: str, indices: Indices, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return (n, …) of a field of fixed shape, decoded; row i is sample indices[i].
+        """Return a field of fixed shape, decoded. Cost: one copy of the bytes for a raw field.
 
-        out: contiguous output; None makes an array. Cost: one copy of the bytes for a raw field.
-        Raises: DamagedError (a UserError) naming shard, sample and offset when bytes are not those
-                that were packed, or the shard ends before them; where damaged samples are skipped
-                the rows are zeros and `damaged_of` names them.
+        Args:
+            field: Name of the field.
+            indices: (n,) int64, indices of samples.
+            out: Contiguous array to fill, of the result's shape and dtype. None: a new one.
+
+        Returns:
+            (n, …); row i is sample `indices[i]`. Rows of damaged samples that are skipped are
+            zeros, and `damaged_of` names them.
+
+        Raises:
+            DamagedError: If the bytes are not those that were packed, or the shard ends before
+                them; it names shard, sample and offset.
+            ValueError: For a field whose samples differ in shape, and for an `out` that does not
+                fit.
         """
         described = self.fields[field]
         if described.shape is None:
@@ -89,9 +117,17 @@ class Pack:
         return out
 
     def read_each(self, field: str, indices: Indices) -> list[NDArray[Any]]:
-        """Return an array per sample, of a field of any shape; an empty one for a skipped sample.
+        """Return a field of any shape, decoded.
 
-        Raises: DamagedError as `read`.
+        Args:
+            field: Name of the field.
+            indices: (n,) int64, indices of samples.
+
+        Returns:
+            n arrays; an empty one for a damaged sample that is skipped.
+
+        Raises:
+            DamagedError: As `read`.
         """
         described = self.fields[field]
         if described.encoding == "raw" and described.shape is not None:
@@ -100,10 +136,18 @@ class Pack:
         return [nothing if a is None else a for a in self._decoded(field, indices)]
 
     def read_bytes(self, field: str, indices: Indices) -> list[bytes]:
-        """Return the packed bytes of a field of any shape, not decoded; of a raw field of varying
-        shape, an `.npy` file each. Empty where a damaged sample is skipped.
+        """Return the packed bytes of a field of any shape, not decoded.
 
-        Raises: DamagedError as `read`.
+        Args:
+            field: Name of the field.
+            indices: (n,) int64, indices of samples.
+
+        Returns:
+            n byte strings: files of images, of a raw field of varying shape files of NumPy's
+            `.npy`. An empty one for a damaged sample that is skipped.
+
+        Raises:
+            DamagedError: As `read`.
         """
         located = self._reader.locate(self._numbers[field], indices)
         destinations = np.cumsum(located.sizes) - located.sizes
@@ -116,8 +160,13 @@ class Pack:
         ]
 
     def read_from(self, staged: Path | None) -> None:
-        """Open files anew at their next use: in the folder `staged` those that are there then, else
-        in the pack. Reads in flight finish on the old files."""
+        """Open files again at their next use, from another folder where they are there then. Reads
+        in flight finish on the old files.
+
+        Args:
+            staged: Folder of copies; files that it lacks are read from the pack. None: the pack
+                alone.
+        """
         self._staged = staged
         self._reader.close()
 

@@ -36,23 +36,37 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackWriter:
-    """Appends samples to shards of about `shard_bytes`, in a hidden folder beside `folder` that is
-    renamed to it at the end. After an interrupted `PackWriter` with the same arguments,
-    `num_samples` is the number of samples already written: the caller resumes with the next one.
+    """Writer of one split of packed data, atomic and resumable.
 
-    The same samples and arguments give the same bytes. Use it as a context manager: without an
-    error it calls `finish`; after one, complete shards are kept to resume from.
+    Samples go to shards in a hidden folder beside `folder`, which takes that name at the end. As a
+    context manager it calls `finish`, unless there was an error; complete shards are then kept. A
+    writer with the same arguments resumes after them: `num_samples` is the number of samples that
+    are written, and the caller goes on with the next. The same samples and arguments give the same
+    bytes.
+
+    Example::
 
         fields = [Field(name="inputs", dtype="float32", shape=(3,))]
         with phalanx.PackWriter(Path("new.pack"), fields=fields) as writer:
             for row in rows:
                 writer.add({"inputs": row})
 
-    Raises: UserError when the pack exists, another process is writing it, an interrupted writer
-            had other arguments, or the disk is full or not writable; existing data stays.
+    Args:
+        folder: Folder of the split to write.
+        fields: Parts of every sample, such as `inputs` and `targets`.
+        shard_bytes: Approximate size of a shard, in bytes.
+        source: Where the samples come from, for people.
+        classes: Names of the targets, where these are classes.
+        measure: Names of fields whose mean and deviation are written to the index.
+        splits: Number of samples of each split of the pack. None: this one is alone.
+
+    Raises:
+        UserError: If the pack exists, another process is writing it, an interrupted writer had
+            other arguments, or the disk is full or not writable. Existing data stay.
     """
 
     num_samples: int
+    """Number of samples that are written."""
 
     def __init__(
         self,
@@ -65,8 +79,6 @@ class PackWriter:
         measure: Sequence[str] = (),
         splits: Mapping[str, int] | None = None,
     ) -> None:
-        """measure: fields whose mean and deviation are written to the index. splits: samples of
-        each split of the pack of which this is one."""
         check_fields(fields)
         self._arguments = Arguments(
             fields=list(fields),
@@ -89,18 +101,26 @@ class PackWriter:
         self.num_samples = sum(shard.num_samples for shard in self._shards)
 
     def add(self, sample: Mapping[str, Part]) -> None:
-        """Add a sample: by field, an array of its dtype and shape, or the encoded bytes.
+        """Add a sample.
 
-        Raises: ValueError when the sample is not what the fields say.
+        Args:
+            sample: By field, an array of its dtype and shape, or the encoded bytes.
+
+        Raises:
+            ValueError: If the sample is not what the fields say.
         """
         self.add_rows(
             {n: [p] if isinstance(p, bytes) else np.asarray(p)[None] for n, p in sample.items()}
         )
 
     def add_rows(self, rows: Rows) -> None:
-        """Add many samples at once: by field, (n, …), or a list of n where they differ in size.
+        """Add many samples at once.
 
-        Raises: ValueError when the rows are not what the fields say.
+        Args:
+            rows: By field, (n, …), or a list of n arrays where they differ in size.
+
+        Raises:
+            ValueError: If the rows are not what the fields say.
         """
         num_rows = check_rows(self._arguments.fields, rows)
         start = 0
@@ -118,7 +138,11 @@ class PackWriter:
                     self._close_shard()
 
     def finish(self) -> PackIndex:
-        """Close the last shard, write the index, and rename the hidden folder."""
+        """Close the last shard, write the index, and give the folder its name.
+
+        Returns:
+            The index, as it was written.
+        """
         with self._closing_on_error():
             self._close_shard()
             if not self._shards:

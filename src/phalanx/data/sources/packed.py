@@ -23,8 +23,9 @@ TRAIN, VALIDATION = "train", "validation"
 
 @dataclass(frozen=True)
 class Packed:
-    """A folder of `phalanx data pack` whose samples are prepared for training: images decoded and
-    normalised, tokens and classes int64.
+    """Packed data for training: images decoded and normalised, tokens and classes int64.
+
+    Example::
 
         images = phalanx.Packed("images.pack", readers=4, cache_mb=200, augment=True)
         run = phalanx.start(network, its_optimizer, images, batch_size=256, epochs=1)
@@ -33,10 +34,11 @@ class Packed:
         run.evaluate(lambda model, batch: criterion(model(batch[0]), batch[1]), images)
 
     Raises:
-        UserError: For a value that is none of its option's.
+        UserError: For a value that its field does not take.
     """
 
     folder: Path | str
+    """Folder that `phalanx data pack` made, with `train` and `validation`."""
     readers: int = field(default=2, kw_only=True)
     """Number that read ahead on each rank; 0: the rank itself reads when it needs a batch."""
     reader_kind: ReaderKind = field(default="threads", kw_only=True)
@@ -91,14 +93,26 @@ class Packed:
             raise UserError(f"Packed({given}=…) is for a stage: give stage=, the folder, too")
 
     def describe(self) -> PackDescription:
-        """Return what the pack's index says. Raises: UserError where there is no such pack."""
+        """Return what the pack's index says.
+
+        Raises:
+            UserError: If there is no such pack, or its samples are no images and `augment` is set.
+        """
         described = describe(Path(self.folder), "Packed:")
         if self.augment and not described.shape.is_image:
             raise UserError("Packed(augment=True) shifts and mirrors images: leave it out")
         return described
 
     def num_samples(self, described: PackDescription, split: str) -> int:
-        """Return how many samples of a split are read. Raises: UserError where there are fewer."""
+        """Return how many samples of a split are read.
+
+        Args:
+            described: Result of `describe`.
+            split: `train` or `validation`.
+
+        Raises:
+            UserError: If the pack has fewer than `train_samples` or `validation_samples` asks for.
+        """
         is_train = split == TRAIN
         wanted = self.train_samples if is_train else self.validation_samples
         there = described.num_train if is_train else described.num_validation
@@ -124,7 +138,7 @@ class PackDescription:
 
     @property
     def reason(self) -> str:
-        """One sentence for the user."""
+        """Name, samples, shards, size and folder, in one sentence."""
         return (
             f"{self.name}: {self.num_train:,} samples for training and {self.num_validation:,} for "
             f"validation in {self.num_shards} shards, {self.num_bytes / 1e6:,.1f} MB, from "

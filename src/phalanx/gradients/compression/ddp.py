@@ -22,7 +22,23 @@ from phalanx.torch_backend.work import gpus_of
 
 
 class Compressed:
-    """State of a DDP module's compression hook; one for each module."""
+    """State of a DDP module's compression hook, one per module.
+
+    Example::
+
+        model = DistributedDataParallel(Net())
+        model.register_comm_hook(Compressed("int8"), reduce_bucket)
+
+    Args:
+        name: fp16, bf16, int8, powersgd, topk or none.
+        group: Process group of the module. None: the default group.
+        powersgd_rank: Rank of PowerSGD's factors (Vogels et al. 2019, arXiv:1905.13727).
+        topk_fraction: Fraction of the gradients that `topk` sends.
+        seed: Seed of PowerSGD's first factors, the same on every rank.
+
+    Raises:
+        ValueError: For another name, or a value out of its range.
+    """
 
     def __init__(
         self,
@@ -33,11 +49,6 @@ class Compressed:
         topk_fraction: float = 0.01,
         seed: int = 0,
     ) -> None:
-        """name: fp16, bf16, int8, powersgd, topk or none. group: that of the module; None: the
-        default group.
-
-        Raises: ValueError for another name or a value out of its range.
-        """
         self.compressor = make_compressor(
             name, powersgd_rank=powersgd_rank, topk_fraction=topk_fraction, seed=seed
         )
@@ -51,7 +62,11 @@ class Compressed:
 
     def reduce(self, bucket: dist.GradBucket) -> Tensor:
         """Return the bucket, averaged over the ranks. DDP makes new buckets after the first step;
-        state of the old ones is dropped."""
+        the state of the old ones is dropped. Collective.
+
+        Args:
+            bucket: Bucket of gradients, as DDP gives it to a hook.
+        """
         number = bucket.index()
         shapes = tuple(parameter.shape for parameter in bucket.parameters())
         if self._shapes.get(number) != shapes:
@@ -66,8 +81,16 @@ class Compressed:
 
 
 def reduce_bucket(state: Compressed, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Reduce a bucket, as a DDP communication hook: complete on return. The backward pass waits for
-    it; all ranks call it in the same order."""
+    """Reduce a bucket, as a DDP communication hook. The result is complete on return; all ranks
+    call it in the same order.
+
+    Args:
+        state: State of the module's hook.
+        bucket: Bucket of gradients, as DDP gives it to a hook.
+
+    Returns:
+        Future of the bucket's mean over the ranks.
+    """
     reduced: Future[Tensor] = Future(devices=gpus_of([bucket.buffer()]))
     reduced.set_result(state.reduce(bucket))
     return reduced
