@@ -30,12 +30,13 @@ def keep_squares(squares: Tensor) -> Tensor:
 
 
 class _Layerwise(Optimizer):
-    squares: Squares = staticmethod(keep_squares)
-    """Of a copy, too: PyTorch copies the state of an optimizer alone."""
-
     def __init__(self, parameters: Any, defaults: dict[str, Any], squares: Squares) -> None:
         super().__init__(parameters, defaults)
         self.squares = squares
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # a copy has what PyTorch's optimizers have, and nothing else
+        self.__dict__.setdefault("squares", keep_squares)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

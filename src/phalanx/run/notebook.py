@@ -39,6 +39,13 @@ def notebook(
 ) -> list[Result]:
     """Call a function of a notebook on new ranks, and return what it returns on each.
 
+    The function goes to the ranks with the functions, classes and values of the notebook that it
+    uses, by cloudpickle; modules are imported there. The output of the first rank appears in the
+    cell, as do errors of any, and the report of a run of `phalanx.start`. An interruption of the
+    kernel ends the ranks; so does its death.
+
+    Example::
+
         def train():
             run = phalanx.start(model, optimizer, data, batch_size=16, epochs=2)
             for batch in run:
@@ -46,11 +53,6 @@ def notebook(
             return model.state_dict()
 
         weights = phalanx.notebook(train, ranks=2, show_report=False)[0]
-
-    The function goes to the ranks with the functions, classes and values of the notebook that it
-    uses, by cloudpickle; modules are imported there. The output of the first rank appears in the
-    cell, as do errors of any, and the report of a run of `phalanx.start`. An interruption of the
-    kernel ends the ranks; so does its death.
 
     Args:
         function: takes no arguments; `functools.partial` or a `lambda` gives it some.

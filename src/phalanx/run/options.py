@@ -167,6 +167,8 @@ class RunDescription:
     """A run as its records have it, where the program knows better than `phalanx.start`. Made
     before the model, whose memory is counted from then on.
 
+    Example::
+
         described = phalanx.RunDescription(config={"width": 256}, validation_samples=40)
         run = phalanx.start(
             model, optimizer, data, batch_size=4, run_dir="runs/described",
@@ -185,6 +187,7 @@ class RunDescription:
     is_begun: bool = False
     """True if the process that started the ranks keeps `run.json`: they add their events."""
     validation_samples: int = 0
+    """Number of samples that the program evaluates on."""
     targets_per_sample: int = 1
     """Predictions that a sample asks for, such as the tokens of a text."""
     resident_before: int | None = field(default_factory=resident_bytes)
