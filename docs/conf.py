@@ -19,8 +19,10 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
+    "commands",
     "docstrings",
     "local_inventories",
+    "records",
 ]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_extensions", "_static"]

@@ -49,7 +49,7 @@ def missing() -> str | None:
         return "virtual nodes need root"
     lacking = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     if lacking:
-        return f"virtual nodes need {', '.join(lacking)}: docs/nodes_tests.md names the packages"
+        return f"virtual nodes need {', '.join(lacking)}: docs/architecture.md names the packages"
     tried = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "sh", "-c", TRIAL],
         capture_output=True,

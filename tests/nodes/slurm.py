@@ -57,7 +57,7 @@ def missing() -> str | None:
     lacking = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     if not lacking:
         return None
-    return f"Slurm on virtual nodes needs {', '.join(lacking)}: docs/nodes_tests.md"
+    return f"Slurm on virtual nodes needs {', '.join(lacking)}: docs/architecture.md"
 
 
 @dataclass(frozen=True, kw_only=True)

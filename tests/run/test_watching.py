@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.records.watched import CHECK, CheckPlan
+from phalanx.records.watched import CHECK_PLAN, CheckPlan
 from phalanx.run.randomness import are_used, seed_generators
 from phalanx.run.watching import checkable, doubled, sum_of
 
@@ -64,10 +64,11 @@ def test_arguments_that_write_are_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     def start(model: nn.Module, **arguments: object) -> None:
         given.update(arguments)
 
+    monkeypatch.setenv("PHALANX_CHECK", "1")  # of collectives: it was read as a plan, and failed
     start(model, checkpoint_dir="saved", steps=3)
     assert given == {"checkpoint_dir": "saved", "steps": 3}
     given.clear()
-    monkeypatch.setenv(CHECK, msgspec.json.encode(plan).decode())
+    monkeypatch.setenv(CHECK_PLAN, msgspec.json.encode(plan).decode())
     start(model, checkpoint_dir="saved", resume=True, run_dir="runs", strategy="local", steps=30)
     assert given == {"steps": 5, "micro_batches": 3}
     assert model.weight.dtype == torch.float64

@@ -104,7 +104,7 @@ def why_not_survived(environ: Mapping[str, str], library: str) -> str:
 def _way_on(launched: Launched | None) -> str:
     """Return how a run goes on after a death that nobody survives."""
     if launched is not None and launched.launcher == "slurm":  # it refuses --restarts
-        return "only a requeue by Slurm goes on from a checkpoint (docs/batch_systems.md)"
+        return "only a requeue by Slurm goes on from a checkpoint (docs/launching.md)"
     return "only restarts from checkpoints are possible (--restarts N)"
 
 

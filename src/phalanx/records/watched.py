@@ -10,7 +10,7 @@ import msgspec
 
 from phalanx.records.regular_file import read_regular
 
-CHECK = "PHALANX_CHECK"
+CHECK_PLAN = "PHALANX_CHECK_PLAN"
 """A `CheckPlan` as JSON, in the environment of the ranks."""
 
 

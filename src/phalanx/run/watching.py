@@ -23,7 +23,7 @@ from phalanx.checkpoints.checkpoint import bytes_of
 from phalanx.parallel.step import StepResult
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.watched import (
-    CHECK,
+    CHECK_PLAN,
     CheckPlan,
     TensorState,
     WatchedMetrics,
@@ -53,7 +53,7 @@ CHUNK = 2**16
 
 def plan_of(environ: Mapping[str, str]) -> CheckPlan | None:
     """Return how this process is watched; None: nobody does."""
-    text = environ.get(CHECK)
+    text = environ.get(CHECK_PLAN)
     return None if text is None else msgspec.json.decode(text, type=CheckPlan)
 
 

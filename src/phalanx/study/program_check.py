@@ -19,7 +19,7 @@ from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
-from phalanx.records.watched import CHECK, CheckPlan, WatchedRank, read_watched
+from phalanx.records.watched import CHECK_PLAN, CheckPlan, WatchedRank, read_watched
 from phalanx.report.program_check import (
     ProbableCause,
     Tolerance,
@@ -93,7 +93,8 @@ class ProgramStarts:
                 mpi=find_mpi(os.environ) if ranks > 1 else None,
                 output=io.BytesIO(),
                 environment={
-                    CHECK: msgspec.json.encode(plan).decode(),
+                    CHECK_PLAN: msgspec.json.encode(plan).decode(),
+                    "PHALANX_CHECK": "1",  # collectives that differ are named
                     "PYTHONHASHSEED": str(hash_seed),
                 },
                 check=lambda: self._live.draw(f"{time.monotonic() - began:3.0f} s  {doing}"),

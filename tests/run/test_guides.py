@@ -1,0 +1,95 @@
+"""Fragments of programs in README.md and in guides run as they stand, each in a process."""
+
+import os
+import re
+import subprocess
+import textwrap
+from pathlib import Path
+
+from tests.conftest import ONE_THREAD, forked_python
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md"]
+PAGES += [f"docs/{name}.md" for name in ("index", "backend", "bitwise", "launching")]
+PAGES += [f"docs/{name}.md" for name in ("compression", "own_program")]
+BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+PREAMBLE = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Adam
+import phalanx
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+criterion = nn.functional.cross_entropy
+data = validation_data = (torch.randn(40, 4), torch.randint(2, (40,)))
+def error(model, batch):
+    return (model(batch[0]).argmax(1) != batch[1]).float().mean()
+"""
+GAN = """
+gan = nn.ModuleDict({"generator": nn.Linear(64, 4), "critic": nn.Linear(4, 1)})
+gan.generator, gan.critic = gan["generator"], gan["critic"]
+images = torch.randn(256, 4)
+def critic_loss(gan, real, fake=None):
+    fake = gan.generator(torch.randn(len(real), 64)).detach() if fake is None else fake
+    return gan.critic(fake).mean() - gan.critic(real).mean()
+def generator_loss(gan, fake):
+    fake = gan.generator(torch.randn(len(fake), 64))
+    return -gan.critic(fake).mean()
+optimizers = {n: Adam(gan[n].parameters()) for n in ("generator", "critic")}
+"""
+BEFORE = {
+    "def closure": "dist.init_process_group('mpi'); ddp = DistributedDataParallel(model)\n"
+    "inputs, targets = data; optimizer = torch.optim.LBFGS(ddp.parameters(), max_iter=2)",
+    "dist.init_process_group": "",
+    "optimizers = {": GAN,
+    "loss = critic_loss if": GAN + "names = ('critic', 'generator')\n"
+    "run = phalanx.start(gan, optimizers, images, batch_size=128, alternate=names)",
+    "info_nce": """
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+    def forward(self, top, bottom):
+        return self.inner(top), self.inner(bottom)
+def info_nce(top, bottom):
+    return nn.functional.cross_entropy(top @ bottom.T, torch.arange(len(top)))
+pair = Pair()
+run = phalanx.start(pair, Adam(pair.parameters()), (data[0], data[0]), batch_size=20)
+""",
+    "Compressed": "dist.init_process_group('mpi')\nNet = lambda: nn.Linear(4, 2)",
+}
+"""What a fragment needs beside the preamble, by words in it."""
+AFTER = {"Compressed": "model(data[0]).sum().backward()"}
+
+
+def fragments() -> list[str]:
+    found = []
+    for page in PAGES:
+        for _, text in BLOCK.findall((ROOT / page).read_text()):
+            block = textwrap.dedent(text)
+            before = next((code for words, code in BEFORE.items() if words in block), "")
+            after = next((code for words, code in AFTER.items() if words in block), "")
+            found.append("\n".join((PREAMBLE, before, block, after)))
+    return found
+
+
+def test_fragments_run(tmp_path: Path) -> None:
+    found = fragments()
+    assert len(found) > 12
+    for number, text in enumerate(found):
+        (tmp_path / f"{number}.py").write_text(text)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = subprocess.run(
+            [forked_python(), tmp_path / f"{number}.py"],
+            cwd=folder,
+            env={**os.environ, **ONE_THREAD},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, text + done.stderr
