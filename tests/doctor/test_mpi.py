@@ -93,4 +93,4 @@ def test_the_reason_is_the_first_error():
 def test_a_real_start():
     code, output = run_probe(find_mpi(os.environ), 2)
     assert code == 0, output
-    assert [finding.status for finding in check_mpi(2)] == ["ok"] * 6
+    assert [finding.status for finding in check_mpi(2)] == ["ok"] * 7
