@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.errors import UserError
+from phalanx.jobs.ranks import RankRequest
 from phalanx.models.options import completed, is_own_model
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.option_groups import check_rules, default_options, refuse
@@ -171,6 +172,21 @@ class TrainConfig(
                 "--survive leave it out"
             )
         check_survived(self.strategy, overlap=self.overlap, spares=self.spares)
+
+    def rank_request(self) -> RankRequest:
+        """Return the ranks as whoever starts them takes them."""
+        mesh = self.asked_mesh
+        is_alone = self.strategy == "sequential"
+        return RankRequest(
+            ranks=self.ranks,
+            default=1 if is_alone else None if mesh is None else mesh.size,
+            idle=self.servers if self.strategy == "server" else 0,
+            threads=1 if self.bitwise else self.threads,
+            spares=self.spares,
+            survive=self.survive,
+            uses_mpi=self.uses_mpi,
+            is_alone=is_alone,
+        )
 
     @property
     def num_ranks(self) -> int:
