@@ -31,12 +31,11 @@ from phalanx.jobs.allocation import allocation, use_hosts
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.detect import refuse_launcher
 from phalanx.jobs.installation import find_mpi
-from phalanx.jobs.job import DEFAULT_STOP_S
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.memory_copies import OPTION as COPIES_OPTION
 from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
-from phalanx.jobs.ranks import RankRequest
+from phalanx.jobs.ranks import DEFAULT_STOP_S, RankRequest
 from phalanx.jobs.record import COMMAND, RUN_DIR, default_folder, this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.jobs.survival import check_spares, check_survival, ranks_beside

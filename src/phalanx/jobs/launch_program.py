@@ -27,12 +27,12 @@ from phalanx.jobs.command import Command, local_commands, memory_variables, mpi_
 from phalanx.jobs.elsewhere import end_elsewhere
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail, Output
 from phalanx.jobs.incomplete import read_incomplete, report_incomplete
-from phalanx.jobs.job import DEFAULT_STOP_S, Job
+from phalanx.jobs.job import Job
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge
 from phalanx.jobs.patience import Patience
 from phalanx.jobs.rank_notes import EarlyDeath, is_listening, read_failures
-from phalanx.jobs.ranks import RankRequest
+from phalanx.jobs.ranks import DEFAULT_STOP_S, RankRequest
 from phalanx.jobs.record import RUN_DIR, close_running, closed_on_error, end_record, outcome_of
 from phalanx.jobs.state_clock import StateClock
 from phalanx.jobs.stray_daemon import FROZEN_S

@@ -14,6 +14,9 @@ from phalanx.jobs.detect import Launched
 from phalanx.jobs.installation import MpiInstallation, find_mpi
 from phalanx.jobs.survival import check_spares, check_started, check_survival, ranks_beside
 
+DEFAULT_STOP_S = 30.0
+"""Seconds for ranks to save and stop: Kubernetes and Slurm give as much by default."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankRequest:
