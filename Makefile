@@ -127,7 +127,7 @@ chromium:
 	  fi; \
 	fi
 
-wheel: $(STAMP) ## a wheel to publish, into dist/; fails without its C kernels
+wheel: $(STAMP) ## a wheel for machines like this one, into dist/; fails without its C kernels
 	PHALANX_REQUIRE_KERNELS=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-cache-dir --wheel-dir dist .
 

@@ -33,7 +33,7 @@ RECIPES = (
 )
 WITH_ADDRESS = (
     "README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", CITATION, "pyproject.toml",
-    ".github/ISSUE_TEMPLATE/config.yml", "docs/launching.md", *RECIPES,
+    ".github/ISSUE_TEMPLATE/config.yml", *RECIPES,
 )  # fmt: skip
 """Files that may name the repository's address or the maintainers'."""
 

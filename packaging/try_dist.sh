@@ -19,12 +19,10 @@ trap 'rm -rf "$room"' EXIT
 PATH=$room/env/bin:$PATH VIRTUAL_ENV=$room/env
 export PATH VIRTUAL_ENV
 unset PYTHONPATH
-PHALANX_REQUIRE_KERNELS=1 ${INSTALL:-python -m pip install --quiet} "phalanx[$mpi] @ file://$file"
+PHALANX_REQUIRE_KERNELS=1 ${INSTALL:-python -m pip install --quiet} "phalanx[$mpi,study] @ file://$file"
 cd "$room"
 python -c 'import sys, phalanx; print(sys.version.split()[0], "phalanx", phalanx.__version__, phalanx.__file__)'
 python -c 'import phalanx.comm._kernels, phalanx.data.packed._rows'
 phalanx doctor
-python -c 'print("a,b,kind"); [print(i / 7, i % 5, i % 2, sep=",") for i in range(600)]' > table.csv
-phalanx data pack table.csv table.pack --target kind
-phalanx train --data table.pack --strategy mpi --ranks 2 --epochs 2 --batch-size 20
+phalanx train --strategy mpi --ranks 2 --epochs 1 --train-samples 1024 --validation-samples 256
 echo "$(basename "$file") works with $python and $mpi"

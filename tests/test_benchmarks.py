@@ -35,6 +35,7 @@ SHORT = {
         'OPTIONS = "--steps 200"',
     ),
     "relay.py": ("16", "RUN_S = 0.3"),
+    "staging.py": ("--rates 1000 --mib 8", "REPEATS = 2\nWARM_UP = 1"),
     "start_on_nodes.py": ("--rounds 1 --starts launch train", ""),
     "same_numbers.py": ("--models mlp --strategies mpi --ranks 2", ""),
     "survive.py": ("--quick", 'SIZES = {"short": Size(16, 32, 5)}'),

@@ -15,6 +15,7 @@ from phalanx.cli.program_words import separate_program
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.installation import MpiInstallation, find_mpi
 from phalanx.jobs.launch_program import Launch
+from phalanx.jobs.ranks import RankRequest
 from phalanx.records.files import read_run, write_record
 from phalanx.records.schema import Outcome
 from tests.conftest import ONE_THREAD, PATIENCE, forked_phalanx
@@ -96,7 +97,8 @@ def test_a_program_that_fails_is_told_with_its_exception_and_bad_input_as_that_o
     write_record(tmp_path, RUNNING)
     words = [sys.executable, "-c", f"raise {raised}"]
     with pytest.raises(kind, match=rf"rank 0 failed first \({why}"):
-        Launch(words=words, ranks=1, threads=1, mpi=None, output=io.BytesIO()).run(tmp_path)
+        ranks = RankRequest(ranks=1, threads=1, is_alone=True)
+        Launch(words=words, ranks=ranks, output=io.BytesIO()).run(tmp_path)
     outcome = read_run(tmp_path).outcome
     assert outcome.status == "failed", "its program had left the record open"
     assert re.match(rf"rank 0 failed first \({why}", f"{outcome.error}\n")
@@ -115,7 +117,9 @@ def test_a_launcher_that_failed_before_any_rank_began_is_started_once_more(
     mpiexec.chmod(0o755)
     mpi = MpiInstallation(vendor="other", version="1", mpiexec=mpiexec, source="path")
     words = ["echo", "here"]
-    Launch(words=words, ranks=1, threads=1, mpi=mpi, output=output).run(tmp_path / "logs")
+    ranks = RankRequest(ranks=1, threads=1)
+    vars(ranks)["mpi"] = mpi
+    Launch(words=words, ranks=ranks, output=output).run(tmp_path / "logs")
     assert output.getvalue() == b"here\n"
     assert capsys.readouterr().err.count("started once more") == 1
 

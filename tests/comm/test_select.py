@@ -13,6 +13,7 @@ from phalanx.comm.select import (
     choose_all_reduce,
     choose_route,
     explain,
+    keeps_order_in_parts,
     requested_algorithm,
 )
 
@@ -114,3 +115,24 @@ def test_the_choice_is_explained() -> None:
         f"from 4 bytes: short (no more than {SHORT_BYTES} bytes of all ranks: one round)",
         "from 64 KiB: lanes (every rank of a node carries a slice to the other nodes)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("topology", "kind", "requested", "keeps"),
+    [
+        (ONE_NODE, "all_reduce", "auto", True),
+        (ONE_NODE, "all_reduce", "ring", False),  # of which each share has an order
+        (ONE_NODE, "reduce", "ring", True),
+        (NO_MEMORY, "all_reduce", "auto", True),
+        (TWO_NODES, "all_reduce", "auto", True),
+        (TWO_NODES, "all_reduce", "library", False),
+        (LONE_RANKS, "all_reduce", "auto", False),  # short lanes of many nodes have another order
+        (LONE_RANKS, "reduce", "auto", False),  # by a tree whose shape follows from the length
+        (LONE_RANKS, "broadcast", "auto", True),
+        (ONE_RANK, "all_reduce", "auto", True),
+    ],
+)
+def test_what_has_the_same_sums_in_parts(
+    topology: Topology, kind: Kind, requested: AlgorithmOption, keeps: bool
+) -> None:
+    assert keeps_order_in_parts(topology, kind, requested) is keeps

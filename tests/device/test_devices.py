@@ -90,6 +90,24 @@ def test_collectives_wait_for_late_streams(
     assert is_done(ranks, count, programs("collectives.py"), device, *words)
 
 
+@is_emulated
+@pytest.mark.parametrize(
+    ("count", "device"),
+    [(2, EMULATED), pytest.param(4, "mixed", marks=long), pytest.param(2, "cpu", marks=long)],
+)
+def test_parts_have_the_bits_of_the_whole(
+    ranks: Ranks, programs: Programs, count: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMULATED_LAG_US", "50")
+    emulated.build()
+    output = ranks.mpi(count, programs("parts.py"), device)
+    assert done(output, count)
+    text = (
+        r"all_reduce\(float32, 89\d elements, SUM\).* \(in part [12] of 8 of all_reduce, 7,17\d el"
+    )
+    assert bool(re.search(text, output)) == (device != "cpu"), output
+
+
 @on_devices
 def test_every_collective(
     ranks: Ranks, programs: Programs, device: str, count: int, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +227,7 @@ BAD_INPUT = {
     (
         "vexa",
         "full memory",
-    ): "staging a tensor of 33,554,432 bytes: device 0 is out of memory: 33554432 "
+    ): "staging a tensor of 4,194,304 bytes: device 0 is out of memory: 4194304 "
     "bytes were asked for, .*; pieces of 65,536 bytes found no memory",
     ("vexa", "several devices"): "rank [012] of group 0, all_gather: tensors on several devices",
 }

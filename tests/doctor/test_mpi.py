@@ -13,6 +13,7 @@ MPICH = MpiInstallation(vendor="mpich", version="5.0.2", mpiexec=Path("mpiexec")
 WELL = {
     "world_size": 2,
     "library": "MPICH Version: 5.0.2",
+    "abi": [-1, -1],
     "thread_level": "multiple",
     "gpu_aware": False,
     "kernels": True,
@@ -26,9 +27,10 @@ def judge(answer, code=0):
 
 def test_all_well():
     found = judge({})
-    assert [finding.status for finding in found] == ["ok"] * 5
+    assert [finding.status for finding in found] == ["ok"] * 6
     assert [finding.name for finding in found] == [
         "ranks",
+        "MPI ABI",
         "MPI threads",
         "GPU-aware MPI",
         "kernels",
@@ -91,4 +93,4 @@ def test_the_reason_is_the_first_error():
 def test_a_real_start():
     code, output = run_probe(find_mpi(os.environ), 2)
     assert code == 0, output
-    assert [finding.status for finding in check_mpi(2)] == ["ok"] * 6
+    assert [finding.status for finding in check_mpi(2)] == ["ok"] * 7

@@ -21,13 +21,15 @@ from phalanx.jobs.launch_program import (
 )
 from phalanx.jobs.outcome import JobExit
 from phalanx.jobs.rank_notes import RankEnd, note
+from phalanx.jobs.ranks import RankRequest
 
 MPI = MpiInstallation(vendor="other", version="1", mpiexec=Path("mpiexec"), source="path")
 
 
 def launch(*, has_launcher: bool = True, silent_s: float = 40.0) -> Launch:
-    mpi = MPI if has_launcher else None
-    return Launch(words=[], ranks=1, threads=1, mpi=mpi, silent_s=silent_s)
+    ranks = RankRequest(ranks=1, threads=1, is_alone=not has_launcher)
+    vars(ranks)["mpi"] = MPI if has_launcher else None
+    return Launch(words=[], ranks=ranks, silent_s=silent_s)
 
 
 def test_the_nodes_of_a_job_are_those_of_its_start(
@@ -39,9 +41,9 @@ def test_the_nodes_of_a_job_are_those_of_its_start(
     file.write_text("192.0.2.1\n192.0.2.2\n")
     monkeypatch.setenv("PBS_NODEFILE", str(file))
     job = launch()
-    assert job.nodes.has_others
+    assert job.ranks.nodes.has_others
     file.unlink()
-    assert job.nodes.has_others
+    assert job.ranks.nodes.has_others
 
 
 class Clock:

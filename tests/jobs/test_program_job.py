@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.jobs import binding
+from phalanx.jobs import binding, ranks
 from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.launch_program import Launch
 from phalanx.jobs.program_job import ProgramJob
+from phalanx.jobs.ranks import RankRequest
 from phalanx.jobs.restarts import Attempt
 
 
@@ -22,16 +23,17 @@ def test_threads_of_a_rank(
     if hosts:
         monkeypatch.setenv("PHALANX_HOSTS", hosts)
     monkeypatch.setattr(binding, "usable_cores", lambda: 8)
+    monkeypatch.setattr(ranks, "find_mpi", lambda _: None)
     found: list[int | None] = []
 
     def run(launch: Launch, folder: Path) -> list[int]:
-        found.append(launch.threads)
+        found.append(launch.ranks.threads)
         return []
 
     monkeypatch.setattr(Launch, "run", run)
 
     def start(threads: int | None) -> None:
-        launch = Launch(words=["train.py"], ranks=2, threads=threads, mpi=None)
+        launch = Launch(words=["train.py"], ranks=RankRequest(ranks=2, threads=threads))
         ProgramJob(launch=launch).start(Attempt(number=0, folder=tmp_path, ranks=2))
 
     start(None)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.errors import UserError
-from phalanx.run.micro_batches import MicroBatchSlice, check_number, micro_batches_of_rank
+from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
+from phalanx.run.strategy_options import check_micro_batches
 
 
 @given(num_samples=st.integers(1, 40), number=st.integers(1, 12), num_ranks=st.integers(1, 12))
@@ -46,8 +47,8 @@ def test_what_does_not_fit_is_refused(
     number: int | None, batch_size: int, num_ranks: int, text: str
 ) -> None:
     with pytest.raises(UserError, match=text):
-        check_number(number, batch_size=batch_size, num_ranks=num_ranks)
+        check_micro_batches(number, batch_size=batch_size, num_ranks=num_ranks)
 
 
 def test_one_a_rank_where_none_was_asked_for() -> None:
-    assert check_number(None, batch_size=16, num_ranks=3) == 3
+    assert check_micro_batches(None, batch_size=16, num_ranks=3) == 3

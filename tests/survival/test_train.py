@@ -108,7 +108,9 @@ def check(
     outcome = read_run(folder / "run").outcome
     lost = set(outcome.lost)
     assert outcome.status == "completed" and lost <= {rank for rank, *_ in deaths}, outcome
-    assert certificates(ranks) == (RANKS - len(lost)) * certificates(expected)
+    found = certificates(ranks)  # of one that died after its last line, too
+    assert len(found) >= RANKS - len(lost)
+    assert found == len(found) * certificates(expected)
     assert losses(ranks) == losses(expected)
     for rank in set(range(RANKS - spares)) - lost:
         counts = Counter(type(event) for event in ranks[rank])

@@ -5,6 +5,7 @@ There is no GPU here: their ways are gone by CPU tensors, with streams that only
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_copies_are_filled_before_and_brought_back_after() -> None:
         seen.append(of_read.array().tolist())
         of_written.array()[:] = range(8)
 
-    staging.wrap(call)()
+    staging.wrap([call])()
     assert seen == [read.contiguous().flatten().tolist()]
     assert torch.equal(written, torch.arange(8.0).reshape(2, 4))
 
@@ -71,7 +72,7 @@ def test_copies_are_made_on_the_host_wherever_new_tensors_are() -> None:
     tensor, staging = torch.arange(6.0).reshape(2, 3).t(), TensorStaging()
     with torch.device("meta"):  # as `torch.set_default_device("cuda")`
         buffer = staging.buffer(tensor)
-        staging.wrap(lambda: buffer.array().__imul__(2))()
+        staging.wrap([lambda: buffer.array().__imul__(2)])()
     assert torch.equal(tensor, 2 * torch.arange(6.0).reshape(2, 3).t())
 
 
@@ -83,7 +84,7 @@ def test_a_leaf_that_requires_grad_can_be_written() -> None:
     def call() -> None:
         buffer.array()[:] = 1
 
-    staging.wrap(call)()
+    staging.wrap([call])()
     assert parameter.sum() == 6
 
 
@@ -183,7 +184,7 @@ def test_staging_is_in_the_order_of_the_stream(monkeypatch: pytest.MonkeyPatch) 
         diary.lines.append("collective")
         buffer.array()[:] *= 2
 
-    staging.wrap(call)()
+    staging.wrap([call])()
     staging.sync_stream()
     assert tensor.tolist() == [0, 2, 4, 6]
     assert diary.lines == [
@@ -193,6 +194,50 @@ def test_staging_is_in_the_order_of_the_stream(monkeypatch: pytest.MonkeyPatch) 
         *("on side", "side waits for current", "side records"),
         "current waits for side",
     ]
+
+
+def test_a_part_is_loaded_while_the_one_before_it_is_summed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In three places, each filled again when what it held has been stored."""
+    monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
+    diary, tensor = Diary(), torch.arange(10.0)
+    staging = Unpinned(torch.device("cpu"), diary)
+    ranges = [range(2 * n, 2 * n + 2) for n in range(5)]
+    buffers = staging.in_parts(tensor, ranges, True, True, 10.0)
+    assert len({buffer.address for buffer in buffers}) == 3
+
+    def call(number: int) -> None:
+        diary.lines.append(f"collective {number}")
+        buffers[number].array()[:] += 1
+
+    staging.wrap([partial(call, number) for number in range(5)])()
+    staging.sync_stream()
+    assert tensor.tolist() == [10 * n + 1 for n in range(10)]
+    copy = ["on side", "side waits for current", "side records"]
+    loaded = stored = "the thread waits for side"
+    assert diary.lines == [
+        "current records",
+        *(*copy, *copy, loaded, "collective 0", *copy),
+        *(*copy, loaded, "collective 1", *copy),
+        *(stored, *copy, loaded, "collective 2", *copy),
+        *(stored, *copy, loaded, "collective 3", *copy),
+        *(loaded, "collective 4", *copy),
+        "current waits for side",
+    ]
+
+
+@pytest.mark.parametrize("kind", [TensorStaging, Unpinned])
+def test_what_is_not_contiguous_is_copied_whole(
+    kind: type[TensorStaging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
+    tensor = torch.arange(6.0).reshape(2, 3).t()
+    staging = kind() if kind is TensorStaging else Unpinned(torch.device("cpu"), Diary())
+    first, second = staging.in_parts(tensor, [range(2), range(2, 6)], True, True, None)
+    calls = [lambda: first.array().__imul__(2), lambda: second.array().__imul__(3)]
+    staging.wrap(calls)()
+    assert tensor.flatten().tolist() == [0, 6, 3, 12, 6, 15]
 
 
 def test_a_gpu_aware_mpi_gets_the_tensors_in_the_order_of_the_stream() -> None:
@@ -215,7 +260,7 @@ def test_a_gpu_aware_mpi_gets_the_tensors_in_the_order_of_the_stream() -> None:
         buffer.array()[:] *= 2
         of_copy.array()[:] *= 2
 
-    run = staging.wrap(call)
+    run = staging.wrap([call])
     diary.lines.append("later, on another thread")
     run()
     staging.sync_stream()

@@ -157,7 +157,8 @@ def kill(attempt: Attempt, chosen: random.Random) -> str:
     children = attempt.processes()
     rank = attempt.rank(chosen.randrange(4))
     if how == "rank" and rank is not None:
-        os.kill(rank, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has come to its end
+            os.kill(rank, signal.SIGKILL)
     elif how == "all":
         for child in children:
             with suppress(psutil.NoSuchProcess):  # a fork dies with the process that it is for

@@ -78,7 +78,7 @@ def test_threads_in_an_allocation_of_two_nodes(
     for name in THREAD_POOLS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("phalanx.jobs.binding.usable_cores", lambda: 8)
-    monkeypatch.setattr("phalanx.train.run.cores_of_rank", lambda local, _: 8 // local)
+    monkeypatch.setattr("phalanx.jobs.ranks.cores_of_rank", lambda local, _: 8 // local)
     asked = TrainConfig.from_options(strategy=strategy, ranks=2, dataset="digits")
     assert complete(asked, launched)[0].threads == threads
     monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a launcher's own, where there is one

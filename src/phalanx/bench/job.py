@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +12,9 @@ from rich.console import Console
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.ranks import recorded_job, run_ranks
 from phalanx.errors import RunFailedError
-from phalanx.jobs.allocation import allocation, check_ranks
 from phalanx.jobs.command import Command
-from phalanx.jobs.cores import usable_cores
-from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
+from phalanx.jobs.ranks import RankRequest
 from phalanx.jobs.record import default_folder, opening_fields
 from phalanx.records.collectives import Bench, BenchSetting
 from phalanx.report.format import size
@@ -39,9 +36,7 @@ def run_bench(
     Raises: UserError for bad options, RunFailedError when a rank failed or hung, KeyboardInterrupt
             after all ranks were ended; the outcome is always in `bench.json`.
     """
-    check_ranks(config.ranks, os.environ)
-    mpi, nodes = find_mpi(os.environ), allocation(os.environ)
-    local_ranks = nodes.max_local_ranks(config.ranks)
+    ranks = RankRequest(ranks=config.ranks).complete(None)
     setting = BenchSetting(
         ranks=config.ranks,
         collectives=list(config.chosen_collectives),
@@ -51,7 +46,7 @@ def run_bench(
         op=config.op,
         crowd=config.crowd,
     )
-    opening = opening_fields(command, mpi)
+    opening = opening_fields(command, ranks.mpi)
     record = Bench(bench=folder.name, config=config.as_record(), setting=setting, **opening)
     with recorded_job(folder, record, console) as line, crowd(config.crowd, folder / CROWD_LOG):
         console.print(f"{config.title}\nrecords in {folder}", markup=False)
@@ -59,9 +54,7 @@ def run_bench(
             "phalanx.bench",
             config.as_record(),
             folder,
-            ranks=config.ranks,
-            threads=None if nodes.has_others else max(1, usable_cores() // local_ranks),
-            mpi=mpi,
+            ranks=ranks,
             line=line,
             words=sized,
         )

@@ -18,9 +18,9 @@ from typing import Any
 from rich.console import Console
 
 from phalanx.errors import UserError
-from phalanx.jobs.installation import MpiInstallation
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.ranks import RankRequest
 from phalanx.jobs.record import RUN_DIR, begin_record, closed_on_error, end_record
 from phalanx.jobs.relayed import local_folder
 from phalanx.records.collectives import ProgressEvent
@@ -49,17 +49,14 @@ def run_ranks(
     options: Mapping[str, Any],
     folder: Path,
     *,
-    ranks: int,
-    threads: int | None,
-    mpi: MpiInstallation | None,
+    ranks: RankRequest,
     line: LiveLine,
     phase: str = "",
     words: Callable[[str], str] = str,
 ) -> None:
     """Run `python -m module OPTIONS` on new ranks, with records and logs in `folder`.
 
-    threads, mpi: as of `Launch`. line: shows what rank 0 announces, in `words` of it, as
-    progress of the phase.
+    line: shows what rank 0 announces, in `words` of it, as progress of the phase.
     Raises: RunFailedError or UserError, as `Launch.run`.
     """
 
@@ -71,8 +68,6 @@ def run_ranks(
     Launch(
         words=program_words(["-m", module, json.dumps(options, default=str)]),
         ranks=ranks,
-        threads=threads,
-        mpi=mpi,
         show=show,
     ).run(folder)
 

@@ -27,16 +27,15 @@ from phalanx.cli.losses import (
 from phalanx.cli.preflight import Preflight, preflight_beside
 from phalanx.cli.submit import LOCALLY, Submit, check_used, write_job
 from phalanx.errors import UserError, print_note
-from phalanx.jobs.allocation import allocation, check_ranks, use_hosts
-from phalanx.jobs.binding import describe_places
+from phalanx.jobs.allocation import allocation, use_hosts
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.detect import refuse_launcher
 from phalanx.jobs.installation import find_mpi
-from phalanx.jobs.job import DEFAULT_STOP_S
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.memory_copies import OPTION as COPIES_OPTION
 from phalanx.jobs.patience import check_patience
 from phalanx.jobs.program_job import ProgramJob
+from phalanx.jobs.ranks import DEFAULT_STOP_S, RankRequest
 from phalanx.jobs.record import COMMAND, RUN_DIR, default_folder, this_command
 from phalanx.jobs.restarts import check_restarts, supervise
 from phalanx.jobs.survival import check_spares, check_survival, ranks_beside
@@ -147,12 +146,15 @@ def launch(
         )
         return
     check_used(batch)
-    check_ranks(ranks + options.spares, os.environ)
+    request = RankRequest(
+        ranks=ranks, threads=options.threads, spares=options.spares, survive=options.survive
+    )
+    request.check_nodes()
     folder = options.log_dir or default_folder("launch", _name_of(words))
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
-    with _examined(words, ranks + options.spares, folder, preflight=preflight) as check:
-        _run(command, ranks, options, folder, check)
+    with _examined(words, request, folder, preflight=preflight) as check:
+        _run(command, request, options, folder, check)
 
 
 def _flags(options: LaunchOptions) -> list[str]:
@@ -194,13 +196,13 @@ def _name_of(words: Sequence[str]) -> str:
 
 
 def _examined(
-    words: Sequence[str], ranks: int, folder: Path, *, preflight: bool
+    words: Sequence[str], request: RankRequest, folder: Path, *, preflight: bool
 ) -> AbstractContextManager[Callable[[], None]]:
     """Print which nodes are used, and have them examined, as `preflight_beside`."""
-    for line in describe_places(ranks, allocation(os.environ)):
+    for line in request.places:
         print_note(line)
     return preflight_beside(
-        ranks,
+        request.num_processes,
         Console(stderr=True, soft_wrap=True, highlight=False),
         prefix="phalanx: ",
         is_wanted=preflight,
@@ -211,7 +213,7 @@ def _examined(
 
 def _run(
     command: Sequence[str],
-    ranks: int,
+    request: RankRequest,
     options: LaunchOptions,
     folder: Path,
     check: Callable[[], None],
@@ -221,20 +223,18 @@ def _run(
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
         launch = Launch(
             words=command,
-            ranks=ranks,
-            spares=options.spares,
-            threads=options.threads,
-            mpi=find_mpi(os.environ),
+            ranks=request,
             output=sys.stdout.buffer,
             environment=_environment(rebalance=options.rebalance),
-            survive=options.survive,
             patience_s=options.patience,
             check=check,
             grace_s=options.grace_s,
         )
         program = ProgramJob(launch=launch, is_supervised=options.restarts > 0)
         copy_every_s = options.memory_checkpoint_seconds
-        lost = supervise(program, folder, ranks, options.restarts, copy_every_s=copy_every_s)
+        lost = supervise(
+            program, folder, request.num_ranks, options.restarts, copy_every_s=copy_every_s
+        )
     _tell_end(folder, lost, options)
 
 

@@ -29,7 +29,7 @@ from phalanx.records.rank_texts import lost_text
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.job import launch_of
 from phalanx.train.resume import nothing_to_do
-from phalanx.train.run import complete, few_steps, folder_of, title, where
+from phalanx.train.run import complete, few_steps, folder_of, title
 
 
 def train(
@@ -89,7 +89,7 @@ def train(
     config = config if steps is None else few_steps(config, steps)
     take_injections(inject, config.ranks)
     folder = folder_of(config)
-    lines = [*where(config), choice.reason, title(config)]
+    lines = [*config.rank_request().places, choice.reason, title(config)]
     console.print("\n".join(lines), markup=False)
     assert config.ranks is not None, "complete() fills it in"
     with preflight_beside(

@@ -19,6 +19,7 @@ from phalanx.comm.collective import (
     AlgorithmOption,
     Call,
     Collective,
+    Kind,
     check_collective,
     check_members,
     check_rank,
@@ -33,7 +34,14 @@ from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.faults import left_error
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.message_request import MessageRequest
-from phalanx.comm.select import SHARED, Route, Topology, choose_route, requested_algorithm
+from phalanx.comm.select import (
+    SHARED,
+    Route,
+    Topology,
+    choose_route,
+    keeps_order_in_parts,
+    requested_algorithm,
+)
 from phalanx.comm.settings import CHECK
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import TrafficCounter
@@ -142,6 +150,11 @@ class Group:
     def shm(self) -> ShmGroup | None:
         """The shared-memory group of all ranks; None where they do not share memory."""
         return self._peers.shm
+
+    def keeps_order_in_parts(self, kind: Kind) -> bool:
+        """Return whether a long vector may be reduced or broadcast in parts, with the same sums.
+        The same on every rank."""
+        return keeps_order_in_parts(self.topology, kind, self._requested)
 
     def barrier(self, *, name: str = "barrier", timeout_s: float | None = None) -> None:
         """Return when every rank has arrived. name: the name of the call in errors."""
@@ -291,6 +304,11 @@ class Group:
             memory[:] = np.frombuffer(text, np.uint8)
         self.broadcast(Buffer.of(memory), root=root)
         return pickle.loads(memory.tobytes())
+
+    def compare(self, value: T) -> list[T]:
+        """Return the pickled objects of all ranks; for set-up only, not numbered. Collective."""
+        values: list[T] = self._peers.set_up.allgather(value)
+        return values
 
     def gather_objects(self, value: T) -> Iterable[T]:
         """Return the pickled objects of all ranks on rank 0, each received when it is asked for;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
-from phalanx.comm.collective import AlgorithmOption, Collective
+from phalanx.comm.collective import AlgorithmOption, Collective, Kind
 from phalanx.comm.dtypes import DType
 
 VARIABLE = "PHALANX_ALL_REDUCE"
@@ -166,6 +166,14 @@ def choose_all_reduce(
     is_a_pair = topology.size == topology.num_nodes == 2
     rounds = "one round" if is_a_pair else "two rounds"
     return AlgorithmChoice("direct", f"{rounds}, in the order of the ranks")
+
+
+def keeps_order_in_parts(topology: Topology, kind: Kind, requested: AlgorithmOption) -> bool:
+    """Return whether an all-reduce, a reduce or a broadcast of a long vector makes the same sums
+    where it is called in parts: the order of a sum depends on no length and no place there."""
+    if kind == "all_reduce" and (requested not in SHARED or not topology.shares_memory):
+        return requested == "auto" and topology.num_nodes <= FEW_NODES
+    return kind != "reduce" or topology.shares_memory or topology.size <= FEW_RANKS
 
 
 def explain(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.comm.compiled import import_kernels
+from phalanx.doctor.abi import judge_abi
 from phalanx.doctor.examine import Finding, ok, problem, warning
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import HOSTS, allocation
@@ -78,6 +79,7 @@ def judge_ranks(
         return [problem("ranks", f"failed with exit code {code}: {reason(output)}")]
     return [
         ok("ranks", f"{ranks} started, all found each other over {answer['library']}"),
+        judge_abi(answer["library"], answer["abi"], str(installation)),
         _judge_threads(str(answer["thread_level"])),
         _judge_gpu_awareness(answer["gpu_aware"]),
         _judge_kernels(answer["kernels"]),

@@ -27,8 +27,6 @@ _LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks have ended, a
 _KILLED_WITHIN_S = 10.0
 _POLL_EVERY_S = 0.02
 PASSED_ON = signal.SIGUSR1
-DEFAULT_STOP_S = 30.0
-"""Seconds for ranks to save and stop: Kubernetes and Slurm give as much by default."""
 REPEATED_S = 0.5
 """A second SIGTERM that comes so long after the first is another one."""
 _MAX_CHECKS = 10  # of a shared-memory file whose owner is not one of our processes

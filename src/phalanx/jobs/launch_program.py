@@ -16,24 +16,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from phalanx.errors import JobLostError, UserError, print_note
 from phalanx.jobs import rank_log, run_python
-from phalanx.jobs.allocation import THIS_MACHINE, Allocation, allocation
+from phalanx.jobs.allocation import Allocation
 from phalanx.jobs.binding import OWN_POOLS, THREAD_POOLS, thread_variables
 from phalanx.jobs.collector import Collector, marked
 from phalanx.jobs.command import Command, local_commands, memory_variables, mpi_job
 from phalanx.jobs.elsewhere import end_elsewhere
 from phalanx.jobs.first_rank import FirstRankOutput, FirstRankTail, Output
 from phalanx.jobs.incomplete import read_incomplete, report_incomplete
-from phalanx.jobs.installation import MpiInstallation
-from phalanx.jobs.job import DEFAULT_STOP_S, Job
+from phalanx.jobs.job import Job
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, has_not_started
 from phalanx.jobs.outcome import JobExit, RankNodes, Verdict, judge
 from phalanx.jobs.patience import Patience
 from phalanx.jobs.rank_notes import EarlyDeath, is_listening, read_failures
+from phalanx.jobs.ranks import DEFAULT_STOP_S, RankRequest
 from phalanx.jobs.record import RUN_DIR, close_running, closed_on_error, end_record, outcome_of
 from phalanx.jobs.state_clock import StateClock
 from phalanx.jobs.stray_daemon import FROZEN_S
@@ -79,23 +78,14 @@ class Launch:
     """A program on ranks of its own, and what is done about those that fail, die or are late."""
 
     words: Sequence[str]
-    ranks: int
-    """Number of ranks that compute."""
-    spares: int = 0
-    """Number of ranks beside them that wait to take the places of those that die."""
-    threads: int | None
-    """Threads of each rank, unless the user has set them; None: by the cores of its node, where
-    that is another one."""
-    mpi: MpiInstallation | None
-    """None: processes without a launcher."""
+    ranks: RankRequest
+    """Its ranks, whose number is known. Threads are theirs unless the user has set them."""
     output: Output | None = None
     """Takes the output of rank 0 while it grows, or of the first that is left."""
     show: Callable[[list[Event]], None] | None = None
     """Takes the new events of that rank; called often, also without any."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the ranks, added to ours."""
-    survive: bool = False
-    """The others go on when a rank dies."""
     patience_s: float | None = None
     """Seconds for which a rank may keep the others waiting before it is killed."""
     silent_s: float = math.inf
@@ -108,16 +98,9 @@ class Launch:
     """Begins the run's own record in the folder, which is this process's to close then; every rank
     writes records, which decide how the run has ended. None: the ranks begin it."""
 
-    @property
-    def num_processes(self) -> int:
-        """Number of ranks, those that wait included."""
-        return self.ranks + self.spares
-
-    @cached_property
-    def nodes(self) -> Allocation:
-        """Nodes of the ranks, as they were at its start: files that name them may be gone at its
-        end."""
-        return THIS_MACHINE if self.mpi is None else allocation(os.environ)
+    def __post_init__(self) -> None:
+        """Raises: UserError where there is no MPI, before anything is made."""
+        _ = self.ranks.mpi
 
     def run(self, folder: Path) -> list[int]:
         """Run the program until all ranks have ended; none of their processes is left then.
@@ -131,7 +114,7 @@ class Launch:
         folder.mkdir(parents=True, exist_ok=True)
         shown = None if self.output is None else FirstRankOutput(folder, self.output)
         tail = None if self.show is None else FirstRankTail(folder)
-        slow_start = SlowStart(folder, self.nodes)
+        slow_start = SlowStart(folder, self.ranks.nodes)
 
         def update() -> bool:
             slow_start.tell()
@@ -155,14 +138,14 @@ class Launch:
     ) -> tuple[JobExit, Job]:
         """Start the processes and wait for them, once more where the launcher has ended by a fault
         of its own before any rank began; return how they ended, and the job that has."""
-        nodes = self.nodes
+        nodes = self.ranks.nodes
         for is_second in (False, True):
             with started(commands, folder, nodes) as job:
                 if self.grace_s is not None:
                     job.stop_on_termination(
                         lambda: self.begin is not None or is_listening(folder),
                         self.grace_s,
-                        has_launcher=self.mpi is not None,
+                        has_launcher=self.ranks.has_launcher,
                     )
                 ending = watch(job, self, folder, update)
                 if ending.exit_code is None and not ending.silent_s:
@@ -179,7 +162,7 @@ class Launch:
     @contextlib.contextmanager
     def _meeting(self) -> Iterator[dict[str, str]]:
         """Yield the variable of a file by which ranks without a launcher find each other."""
-        if self.mpi is not None or self.num_processes == 1:
+        if self.ranks.has_launcher or self.ranks.num_processes == 1:
             yield {}
             return
         with job_folder() as meeting:
@@ -191,17 +174,17 @@ class Launch:
         here = str(folder.absolute())
         # Not from the folder at hand: a user's json.py there would be imported.
         program = [sys.executable, "-P", "-m", rank_log.__name__, here, *self.words]
-        ranks, environ = self.num_processes, os.environ
-        if self.mpi is not None:
-            commands = [mpi_job(self.mpi, ranks, program, environ=environ, survive=self.survive)]
-        elif ranks == 1:
+        ranks, number, environ = self.ranks, self.ranks.num_processes, os.environ
+        if ranks.mpi is not None:
+            commands = [mpi_job(ranks.mpi, number, program, environ=environ, survive=ranks.survive)]
+        elif number == 1:
             commands = [Command(words=tuple(program))]
         else:
-            commands = local_commands(ranks, program, environ=environ)
+            commands = local_commands(number, program, environ=environ)
         added = {
-            **_process_variables(self.threads),
+            **_process_variables(ranks.threads),
             RUN_DIR: here,
-            **({SPARES: str(self.spares)} if self.spares else {}),
+            **({SPARES: str(ranks.spares)} if ranks.spares else {}),
             **variables,
             **self.environment,
             WAIT_REPORTS: "" if self.patience_s is None else here,
@@ -210,16 +193,16 @@ class Launch:
 
     def _judge(self, folder: Path, ending: JobExit, job: Job) -> Verdict:
         """Judge how the job has ended, and end what a failed one has left on other nodes."""
-        nodes, ranks = self.nodes, self.num_processes
+        nodes, ranks, survive = self.ranks.nodes, self.ranks.num_processes, self.ranks.survive
         if not nodes.has_others:
-            return judge(folder, ranks, ending, survive=self.survive)
+            return judge(folder, ranks, ending, survive=survive)
         names = [name for name, here in nodes.used(ranks) for _ in range(here)]
         known = RankNodes(hosts=dict(enumerate(names)))
-        verdict = judge(folder, ranks, ending._replace(nodes=known), survive=self.survive)
+        verdict = judge(folder, ranks, ending._replace(nodes=known), survive=survive)
         if verdict.outcome.status != "failed":
             return verdict
         known = known._replace(lost=end_elsewhere(nodes, job.token))
-        return judge(folder, ranks, ending._replace(nodes=known), survive=self.survive)
+        return judge(folder, ranks, ending._replace(nodes=known), survive=survive)
 
     def _close(self, folder: Path, verdict: Verdict, job: Job) -> list[int]:
         """Close the run's record as far as no rank has, and return the ranks that were lost; raises
@@ -232,7 +215,7 @@ class Launch:
             raise error
         # Rank 0, which keeps its program's record, may be among the lost.
         if self.begin is not None or outcome.lost:
-            outcome = read_incomplete(outcome, folder, self.num_processes)
+            outcome = read_incomplete(outcome, folder, self.ranks.num_processes)
         if self.begin is not None:
             end_record(folder, Run, outcome)
         elif outcome.lost:
@@ -250,9 +233,9 @@ def watch(job: Job, launch: Launch, folder: Path, update: Callable[[], bool]) ->
     """
     heard_at, limit_s = time.monotonic(), max(launch.silent_s, START_S)
     failed_at: float | None = None
-    has_launcher, survive, frozen = launch.mpi is not None, launch.survive, StateClock()
-    early_death = EarlyDeath(folder, launch.num_processes) if survive else None
-    patience_s, nodes = launch.patience_s, launch.nodes
+    ranks, patience_s, frozen = launch.ranks, launch.patience_s, StateClock()
+    has_launcher, survive, nodes = ranks.has_launcher, ranks.survive, ranks.nodes
+    early_death = EarlyDeath(folder, ranks.num_processes) if survive else None
     patience = None if patience_s is None else Patience(folder, patience_s, job.token, nodes)
     while (exit_code := job.poll()) is None:
         now = time.monotonic()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phalanx.errors import JobLostError
-from phalanx.jobs.allocation import allocation
-from phalanx.jobs.binding import threads_of_rank
 from phalanx.jobs.launch_program import Launch
 from phalanx.jobs.record import close_running
 from phalanx.jobs.restarts import RESTART, Attempt, Resumption
@@ -36,12 +33,8 @@ class ProgramJob:
         environment = dict(self.launch.environment)
         if attempt.number:
             environment[RESTART] = str(attempt.number)
-        launch = replace(
-            self.launch,
-            ranks=attempt.ranks,
-            threads=self.launch.threads or threads_of_rank(attempt.ranks, allocation(os.environ)),
-            environment=environment,
-        )
+        ranks = self.launch.ranks.on(attempt.ranks)
+        launch = replace(self.launch, ranks=ranks, environment=environment)
         lost = launch.run(attempt.folder)
         if self.is_supervised:
             _check_completed(attempt.folder)

@@ -47,6 +47,17 @@ def check_survival(installation: MpiInstallation | None, environ: Mapping[str, s
     check_components(environ)
 
 
+def check_started(launched: Launched, environ: Mapping[str, str]) -> None:
+    """Check that ranks which the user's own launcher has started can survive the death of others.
+
+    Raises: UserError with the reason.
+    """
+    if launched.launcher == "hydra" or not is_started_to_survive(environ):
+        library = "Open MPI" if launched.launcher != "hydra" else "MPICH or Intel MPI"
+        raise UserError(f"--survive: {why_not_survived(environ, library)}")
+    check_components(environ)
+
+
 def is_started_to_survive(environ: Mapping[str, str]) -> bool:
     """Return whether this rank was started by Open MPI's launcher with ULFM."""
     return environ.get(FAULT_TOLERANCE, "0").lower() in ("1", "true", "yes", "mpi")

@@ -122,6 +122,25 @@ class JobRanks:
         world.close()
         return store, world.rank, world.size, world.local_rank
 
+    def over_gloo(self, purpose: str) -> GlooGroup:
+        """Return all ranks as PyTorch's Gloo connects them. Collective. purpose: of the group,
+        another one than that of any other of the job."""
+        store, rank, size, local_rank = self.meet()
+        return GlooGroup(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            store=dist.PrefixStore(purpose, store),
+            timeout_s=self.timeout_s,
+        )
+
+    def before_run(self, *, is_gloo: bool) -> RunGroup:
+        """Return all ranks as a group of their own, for what they agree on first. Collective.
+
+        is_gloo: MPI is not needed.
+        """
+        return self.over_gloo("phalanx agreement") if is_gloo else WorldGroup(self.join())
+
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySetting:
@@ -223,11 +242,7 @@ def make_on_devices(
 
 
 def make_gloo(setting: StrategySetting) -> TorchReplicas:
-    ranks = setting.ranks
-    store, rank, size, local_rank = ranks.meet()
-    group = GlooGroup(
-        rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=ranks.timeout_s
-    )
+    group = setting.ranks.over_gloo("phalanx run")
     return TorchReplicas(group, backend="gloo", step_options=setting.step)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -34,6 +35,11 @@ from phalanx.torch_backend.threads import refused_operation
 
 ECHO_DELAY_S = 2.0
 """Time that rank 0 has to end the others, before they say the same."""
+
+_OF_A_PEER = re.compile(
+    r"\brank \d+ failed: .* number \d+ of group |Connection (closed|reset) by peer"
+)
+"""Words of backend mpi's errors, and of Gloo's, where a peer has failed."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 _OPEN: weakref.WeakSet[ProgramRecords] = weakref.WeakSet()
@@ -86,6 +92,13 @@ def end_as_asked(number: int, _frame: FrameType | None) -> None:
     os.kill(os.getpid(), number)  # not through MPI_Finalize, which would wait for peers
 
 
+def _is_echo(error: BaseException) -> bool:
+    """Return whether it follows from the failure of a peer, which that one reports, or the
+    launcher: PyTorch's engines have the words alone."""
+    in_words = isinstance(error, RuntimeError) and _OF_A_PEER.search(str(error)) is not None
+    return isinstance(error, PeerFailedError) or in_words
+
+
 @cache
 def _install() -> None:
     global _before
@@ -106,7 +119,7 @@ def end_program(
     is_mendable, launched = isinstance(error, UserError), detect(os.environ)
     if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
         sys.stderr = sys.__stderr__  # the hook of PyTorch's process groups would write it later
-    is_echo = isinstance(error, PeerFailedError)  # of an error that its rank reports itself
+    is_echo = _is_echo(error)
     may_echo = is_echo or isinstance(error.__cause__, PeerFailedError)
     if may_echo or (is_mendable and launched and launched.rank):
         time.sleep(ECHO_DELAY_S)  # all ranks find what is wrong with the arguments: one says it

@@ -6,11 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from phalanx.comm.layout import share_of
-from phalanx.errors import UserError
-
-BITWISE_MICRO_BATCHES = 8
-"""Default micro-batches of a global batch whose results have the same bits on any number of
-ranks."""
 
 
 class MicroBatchSlice(NamedTuple):
@@ -62,24 +57,3 @@ def cut_micro_batches(
 
 def _padding(own: Sequence[int]) -> MicroBatchSlice:
     return MicroBatchSlice(own[0] if own else 0, 0, 1, is_padding=True)
-
-
-def check_number(number: int | None, *, batch_size: int, num_ranks: int) -> int:
-    """Return the number of micro-batches in a global batch: one a rank where None was asked for.
-
-    Raises: UserError when ranks, or micro-batches, would be left without samples.
-    """
-    if number is None:
-        number = num_ranks
-        if batch_size < num_ranks:
-            raise UserError(
-                f"batch_size={batch_size} is the global batch, and there are {num_ranks} ranks: "
-                f"give at least {num_ranks}, or start fewer ranks"
-            )
-    ranks = f"{num_ranks} rank{'s' * (num_ranks > 1)}"
-    if not num_ranks <= number <= batch_size:
-        raise UserError(
-            f"micro_batches={number} does not fit: with {ranks} and batch_size="
-            f"{batch_size} it is from {num_ranks} to {batch_size}"
-        )
-    return number

@@ -31,7 +31,6 @@ from phalanx.run.defaults import rebalances, seed_of, strategy_of
 from phalanx.run.departure import close_ended
 from phalanx.run.device import CPU, check_on_cpu
 from phalanx.run.failure import report_failures, watch
-from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.model_changes import ModelChanges, check_sync_batch_norm
 from phalanx.run.optimizers import check_alternate, check_model, check_optimizers, schedulers_of
 from phalanx.run.options import Checkpoints, Records, check_arguments
@@ -40,7 +39,11 @@ from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model
 from phalanx.run.program import ProgramRun
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
 from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy, layout_of
-from phalanx.run.strategy_options import MESH_STRATEGIES
+from phalanx.run.strategy_options import (
+    BITWISE_MICRO_BATCHES,
+    MESH_STRATEGIES,
+    check_micro_batches,
+)
 from phalanx.run.watching import ProgramWatch, checkable, plan_of
 from phalanx.run.workers import check_workers
 
@@ -305,7 +308,7 @@ def _plan_batches(
         num_samples=num_samples,
         batch_size=batch_size,
         micro_batches=micro_batches,
-        number=check_number(
+        number=check_micro_batches(
             micro_batches if choice.is_bitwise or choice.mesh.pp == 1 else None,
             batch_size=batch_size,
             num_ranks=choice.data_parts,

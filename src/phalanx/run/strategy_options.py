@@ -28,6 +28,10 @@ MESH_STRATEGIES: tuple[StrategyName, ...] = ("zero", "tensor", "pipeline", "mesh
 OF_SLICES: tuple[StrategyName, ...] = ("shared", "server")
 """Strategies whose ranks update slices of the parameters, and have no full gradient."""
 
+BITWISE_MICRO_BATCHES = 8
+"""Default micro-batches of a global batch whose results have the same bits on any number of
+ranks."""
+
 NOT_BITWISE = {
     "gloo": "Gloo sums in an order that depends on the number of ranks",
     "server": "its servers sum the gradients of the workers in the order of these",
@@ -140,3 +144,24 @@ def check_survived(strategy: str, *, overlap: str = "auto", spares: int = 0) -> 
             f"--survive and --strategy {strategy} exclude each other: {NOT_SURVIVED[strategy]}; "
             "take --strategy mpi, or restarts from checkpoints: --restarts N"
         )
+
+
+def check_micro_batches(number: int | None, *, batch_size: int, num_ranks: int) -> int:
+    """Return the number of micro-batches in a global batch: one a rank where None was asked for.
+
+    Raises: UserError when ranks, or micro-batches, would be left without samples.
+    """
+    if number is None:
+        number = num_ranks
+        if batch_size < num_ranks:
+            raise UserError(
+                f"batch_size={batch_size} is the global batch, and there are {num_ranks} ranks: "
+                f"give at least {num_ranks}, or start fewer ranks"
+            )
+    ranks = f"{num_ranks} rank{'s' * (num_ranks > 1)}"
+    if not num_ranks <= number <= batch_size:
+        raise UserError(
+            f"micro_batches={number} does not fit: with {ranks} and batch_size="
+            f"{batch_size} it is from {num_ranks} to {batch_size}"
+        )
+    return number

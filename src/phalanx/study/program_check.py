@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from rich.console import Console
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.cores import usable_cores
-from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.ranks import RankRequest
 from phalanx.records.watched import CHECK_PLAN, CheckPlan, WatchedRank, read_watched
 from phalanx.report.program_check import (
     ProbableCause,
@@ -88,9 +87,7 @@ class ProgramStarts:
         with contextlib.suppress(RunStoppedError):  # as the plan has it
             Launch(
                 words=[sys.executable, checked_program.__file__, *self._words],
-                ranks=ranks,
-                threads=self._threads,
-                mpi=find_mpi(os.environ) if ranks > 1 else None,
+                ranks=RankRequest(ranks=ranks, threads=self._threads, is_alone=ranks == 1),
                 output=io.BytesIO(),
                 environment={
                     CHECK_PLAN: msgspec.json.encode(plan).decode(),

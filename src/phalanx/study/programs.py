@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 
 from phalanx.errors import RunFailedError, UserError
-from phalanx.jobs.allocation import allocation
 from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.ranks import RankRequest
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run
 from phalanx.run.defaults import SEED, STRATEGY
@@ -54,13 +54,15 @@ class ProgramTraining(PlannedRun):
             **dict.fromkeys(THREAD_POOLS, str(config.threads)),
         }
         with environment_of(self.environment), LiveLine(console, label) as live:
-            nodes = allocation(os.environ)
+            ranks = RankRequest(
+                ranks=config.ranks,
+                threads=config.threads,
+                is_alone=config.strategy == "sequential",
+            )
             lines.on_line = live.draw
             Launch(
                 words=program_words(config.words),
-                ranks=config.ranks,
-                threads=config.threads,
-                mpi=None if config.strategy == "sequential" else find_mpi(os.environ),
+                ranks=ranks,
                 output=lines,
                 environment=environment,
             ).run(folder)
@@ -76,7 +78,7 @@ class ProgramTraining(PlannedRun):
             study=study,
             strategy=config.strategy,
             config=config,
-            nodes=1 if config.strategy == "sequential" else len(nodes.used(config.ranks)) or 1,
+            nodes=ranks.num_nodes,
         )
 
 

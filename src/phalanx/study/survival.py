@@ -16,10 +16,10 @@ import msgspec
 from rich.console import Console
 
 from phalanx.errors import JobLostError, RunStoppedError, UserError
-from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.program_job import ProgramJob
+from phalanx.jobs.ranks import RankRequest
 from phalanx.jobs.restarts import Attempt, Resumption, supervise
 from phalanx.jobs.survival import check_survival
 from phalanx.records.configuration import check_counts, check_positive, check_values
@@ -176,10 +176,16 @@ class SurvivalRun(PlannedRun):
     def _num_spares(self) -> int:
         return self.study.spares if WAYS[self.way].has_spares else 0
 
+    @property
+    def _ranks(self) -> RankRequest:
+        survives = WAYS[self.way].survives
+        number, spares = self.study.ranks, self._num_spares
+        return RankRequest(ranks=number, threads=1, spares=spares, survive=survives)
+
     def check(self) -> None:
-        mpi = find_mpi(os.environ)
-        if WAYS[self.way].survives:
-            check_survival(mpi, os.environ)
+        ranks = self._ranks
+        if ranks.survive:
+            check_survival(ranks.mpi, os.environ)
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:  # noqa: ARG002
         self.check()
@@ -192,16 +198,12 @@ class SurvivalRun(PlannedRun):
             lines.on_line = live.draw
             launch = Launch(
                 words=program_words(("-m", PROGRAM, text)),
-                ranks=self.study.ranks,
-                spares=self._num_spares,
-                threads=1,
-                mpi=find_mpi(os.environ),
+                ranks=self._ranks,
                 output=lines,
-                survive=way.survives,
                 patience_s=self.study.patience_s if way.has_patience else None,
             )
             job = _Resumed(ProgramJob(launch=launch, is_supervised=way.restarts))
-            supervise(job, folder, launch.ranks, RESTARTS_AN_HOUR if way.restarts else 0)
+            supervise(job, folder, self.study.ranks, RESTARTS_AN_HOUR if way.restarts else 0)
 
 
 class _Resumed:

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 from torch.distributed import DistBackendError, Work
 
+from phalanx.comm.collective import Kind
 from phalanx.comm.group import Group
+from phalanx.comm.layout import share_of
 from phalanx.comm.message_request import MessageRequest
 from phalanx.torch_backend.collective_queue import CollectiveQueue, QueuedWork
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.gpu_staging import (
+    PART_BYTES,
     DirectDeviceStaging,
     PinnedHostStaging,
     device_types,
@@ -37,6 +40,7 @@ class CallContext:
         self.devices = [torch.device(kind) for kind in device_types()]
         self.queue = CollectiveQueue(f"phalanx collectives {name}")
         self.closed_reason: str | None = None
+        self.stages_in_parts = session.stages_in_parts
         self.completed = CompletedWork([])  # shared by all synchronous collectives
         self._session = session
         self.progress_thread = ProgressThread(f"phalanx messages {name}")
@@ -67,6 +71,14 @@ class CallContext:
         if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=is_aware):
             return DirectDeviceStaging(tensor.device, self.engine.on_device)
         return PinnedHostStaging(tensor.device)
+
+    def parts(self, kind: Kind, tensor: Tensor) -> list[range]:
+        """Return the elements of each call of the engine for a collective in place; the same on
+        every rank, wherever its tensor lies. Calls that are compared first are whole."""
+        engine, count, number = self.engine, tensor.numel(), 1
+        if self.stages_in_parts and not engine.check and engine.keeps_order_in_parts(kind):
+            number = max(1, -(-count * tensor.itemsize // PART_BYTES))
+        return [share_of(part, number, count) for part in range(number)]
 
     # -- running -----------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from phalanx.comm.traffic import TrafficCounter
 from phalanx.torch_backend.call_context import CallContext
 from phalanx.torch_backend.ddp import DDPBuckets
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
+from phalanx.torch_backend.gpu_staging import PART_BYTES
 from phalanx.torch_backend.monitored_barrier import monitored_barrier
 from phalanx.torch_backend.profiling import is_profiling, make_calls_in_event
 from phalanx.torch_backend.reduce_ops import get_reduction
@@ -99,7 +100,8 @@ class ProcessGroupMPI(ProcessGroup):
             reduction = get_reduction(tensor.dtype, hash(opts.reduceOp))
         except TypeError:
             return False
-        if reduction.scales or not queue.try_begin():
+        is_in_parts = context.stages_in_parts and tensor.nbytes > PART_BYTES
+        if reduction.scales or is_in_parts or not queue.try_begin():
             return False
         try:
             engine.all_reduce(

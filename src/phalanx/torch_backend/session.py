@@ -9,10 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from phalanx.comm.buffer import Buffer
-from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.group import Group
 from phalanx.comm.world import World
@@ -34,8 +30,11 @@ class Session:
         self.has_failed = False
         self._groups: list[CallContext] = []
         self._num_made: Counter[tuple[int, ...]] = Counter()
-        self.is_gpu_aware = world.is_gpu_aware and _have_one_kind(world.group)
+        kinds = set(world.group.compare(device_types()[-1]))
+        self.is_gpu_aware = world.is_gpu_aware and len(kinds) == 1
         """True if MPI gets tensors of a device where they lie. The same on every rank."""
+        self.stages_in_parts = kinds != {"cpu"} and not self.is_gpu_aware
+        """True if long tensors go in parts, those of the CPU too. The same on every rank."""
 
     def add_group(self, group: CallContext) -> None:
         self._groups.append(group)
@@ -92,11 +91,3 @@ class Session:
         """End the threads of all groups; return whether nothing is running any more."""
         ended = [group.close(timeout_s) for group in self._groups]  # closes each of them
         return all(ended)
-
-
-def _have_one_kind(ranks: Group) -> bool:
-    """Return whether all ranks have devices of one kind, or none. Collective."""
-    kind = zlib.crc32(device_types()[-1].encode())
-    largest = np.array([kind, -kind])
-    ranks.all_reduce(Buffer.of(largest), ReduceOp.MAX)
-    return bool(largest.sum() == 0)

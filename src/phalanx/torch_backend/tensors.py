@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -71,13 +72,20 @@ def copy_by_halves(source: Tensor, dest: Tensor, factor: float | Tensor | None =
             ) from None
 
 
+@dataclass
+class Copies:
+    """Copies before and after a call of the engine."""
+
+    loads: list[tuple[Tensor, Tensor, float | Tensor | None]] = field(default_factory=list)
+    stores: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
 class TensorStaging:
-    """Buffers of one call. Tensors that are not usable in place are staged through a copy: `load`
-    fills the inputs, `store` copies the outputs back."""
+    """Buffers of one call, which the engine makes whole or in parts. Tensors that are not usable in
+    place are staged through a copy: `load` fills the inputs, `store` copies the outputs back."""
 
     def __init__(self) -> None:
-        self._loads: list[tuple[Tensor, Tensor, float | Tensor | None]] = []
-        self._stores: list[tuple[Tensor, Tensor]] = []
+        self._parts = [Copies()]
 
     def input(self, tensor: Tensor) -> Buffer:
         return self.buffer(tensor, is_written=False)
@@ -91,37 +99,58 @@ class TensorStaging:
         is_read: bool = True,
         is_written: bool = True,
         factor: float | Tensor | None = None,
+        place: Tensor | None = None,
     ) -> Buffer:
-        """factor: multiplies what is read; a tensor that is not written keeps its values."""
+        """factor: multiplies what is read; a tensor that is not written keeps its values. place: of
+        the copy; None: memory of its own."""
         if factor is None and self._is_usable_in_place(tensor):
             return buffer_of(tensor)
-        copy = self._allocate_copy(tensor)
+        copy = self._allocate_copy(tensor) if place is None else place
         if is_read:
-            self._loads.append((tensor, copy, factor))
+            self._parts[-1].loads.append((tensor, copy, factor))
         if is_written:
-            self._stores.append((tensor, copy))
+            self._parts[-1].stores.append((tensor, copy))
         return buffer_of(copy)
 
-    def wrap(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Return `call` with the copies before and after it."""
-        if not (self._loads or self._stores):
-            return call
+    def in_parts(
+        self,
+        tensor: Tensor,
+        ranges: Sequence[range],
+        is_read: bool,
+        is_written: bool,
+        factor: float | Tensor | None,
+    ) -> list[Buffer]:
+        """Return a buffer for each of `ranges` of the elements, for a call each.
+
+        A copy is that of the whole tensor, made before the first call and after the last."""
+        whole = self.buffer(tensor, is_read, is_written, factor)
+        self._parts += [Copies() for _ in ranges[1:]]
+        first, last = self._parts[0], self._parts[-1]
+        first.stores, last.stores = last.stores, first.stores
+        return [whole.part(part.start, part.stop) for part in ranges]
+
+    def wrap(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """Return the calls of all parts, with the copies before and after each."""
+        first = self._parts[0]
+        if len(calls) == 1 and not (first.loads or first.stores):
+            return calls[0]
 
         def copied() -> None:
-            self.load()
-            call()
-            self.store()
+            for part, call in enumerate(calls):
+                self.load(part)
+                call()
+                self.store(part)
 
         return copied
 
-    def load(self) -> None:
+    def load(self, part: int = 0) -> None:
         with torch.no_grad():
-            for tensor, copy, factor in self._loads:
+            for tensor, copy, factor in self._parts[part].loads:
                 copy_by_halves(tensor, copy, factor)
 
-    def store(self) -> None:
+    def store(self, part: int = 0) -> None:
         with torch.no_grad():
-            for tensor, copy in self._stores:
+            for tensor, copy in self._parts[part].stores:
                 copy_by_halves(copy, tensor)
 
     def sync_stream(self) -> None:

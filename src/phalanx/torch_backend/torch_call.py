@@ -14,6 +14,7 @@ from torch.distributed import Work
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective, Kind
+from phalanx.comm.errors import MismatchError
 from phalanx.torch_backend.call_context import CallContext
 from phalanx.torch_backend.collective_queue import QueuedWork
 from phalanx.torch_backend.profiling import is_profiling, profiled
@@ -187,7 +188,9 @@ class TorchCall:
             is_root = root is None or root == engine.rank
             is_read = is_root or op is not None
             is_written = is_root == (op is not None)
-            sources = targets = [staging.buffer(tensor, is_read, is_written, factor)]
+            parts = self._context.parts(kind, tensor)
+            buffers = staging.in_parts(tensor, parts, is_read, is_written, factor)
+            calls = [Collective(kind, [each], [each], op, divisor, root) for each in buffers]
         else:
             sources = [staging.buffer(each, True, False, factor) for each in inputs]
             targets = [staging.buffer(each, False, True) for each in outputs]
@@ -195,9 +198,12 @@ class TorchCall:
                 sources = self._buffer_per_rank(sources, counts and counts[0])
             if kind == "all_gather" or kind == "all_to_all":
                 targets = self._buffer_per_rank(targets, counts and counts[1])
-        collective = Collective(kind, sources, targets, op, divisor, root)
-        call = partial(engine.run, collective, self.timeout_s)
-        return self.submit(call, inputs, outputs, staging, is_inline=is_inline)
+            calls = [Collective(kind, sources, targets, op, divisor, root)]
+        runs = [partial(engine.run, each, self.timeout_s) for each in calls]
+        if len(runs) > 1:
+            whole = f"{len(runs)} of {kind}, {tensor.numel():,} elements"
+            runs = [partial(run_part, run, f"part {n} of {whole}") for n, run in enumerate(runs, 1)]
+        return self.submit(staging.wrap(runs), inputs, outputs, staging, is_inline=is_inline)
 
     def _buffer_per_rank(self, buffers: list[Buffer], counts: Sequence[int] | None) -> list[Buffer]:
         """Return one buffer a rank, of a list that may be of one buffer of all parts."""
@@ -231,8 +237,6 @@ class TorchCall:
         """
         context = self._context
         context.check_open(self._name)
-        if staging is not None:
-            call = staging.wrap(call)
         if is_profiling():
             call = profiled(self._name, inputs, call)
         is_async = self._opts.asyncOp and not is_inline
@@ -245,3 +249,12 @@ class TorchCall:
         if not is_async:
             work.wait()
         return work
+
+
+def run_part(run: Callable[[], None], name: str) -> None:
+    """Run one of the calls of a collective, which an error names where the ranks' do not match."""
+    try:
+        run()
+    except MismatchError as error:
+        error.args = (f"{error} (in {name})",)
+        raise

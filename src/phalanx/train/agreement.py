@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Self
 
 import torch
-import torch.distributed as dist
 
 from phalanx.comm.shared_folder import named_host
 from phalanx.data.datasets.dataset import load_dataset
@@ -22,10 +21,7 @@ from phalanx.data.sources.packed import Packed
 from phalanx.data.staging.node_copies import dataset_folder, packed_everywhere
 from phalanx.jobs.detect import Launched
 from phalanx.models.options import DataShape
-from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.make import JobRanks
-from phalanx.parallel.run_group import RunGroup
-from phalanx.parallel.world_group import WorldGroup
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import complete, with_ranks
 
@@ -47,9 +43,14 @@ class Agreement:
     """The ranks before the run, on several nodes with a group of their own."""
 
     def __init__(self, config: TrainConfig, launched: Launched | None, *, is_begun: bool) -> None:
-        """is_begun: the options are complete, and whoever has started the ranks keeps the run."""
+        """Meet, where the ranks may be on several nodes. Collective.
+
+        is_begun: the options are complete, and whoever has started the ranks keeps the run.
+        """
         self._config, self._launched, self._is_begun = config, launched, is_begun
-        self._group: RunGroup | None = None
+        ranks = JobRanks(launched=launched, timeout_s=config.timeout_s)
+        spans = launched is not None and launched.may_span_nodes
+        self._group = ranks.before_run(is_gloo=config.strategy == "gloo") if spans else None
         self._copies, self._has_copies = ExitStack(), False
         self.lines: list[str] = []
         """Lines for the user before those of the run."""
@@ -60,9 +61,6 @@ class Agreement:
         return self._launched is None or self._launched.rank == 0
 
     def __enter__(self) -> Self:
-        if self._launched is not None and self._launched.may_span_nodes:
-            ranks = JobRanks(launched=self._launched, timeout_s=self._config.timeout_s)
-            self._group = _meet(ranks, is_gloo=self._config.strategy == "gloo")
         return self
 
     def __exit__(
@@ -140,19 +138,6 @@ class Agreement:
                 config.validation_samples or described.num_validation, described.num_validation
             ),
         )
-
-
-def _meet(ranks: JobRanks, *, is_gloo: bool) -> RunGroup:
-    if not is_gloo:
-        return WorldGroup(ranks.join())
-    store, rank, size, local_rank = ranks.meet()
-    return GlooGroup(
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        store=dist.PrefixStore("phalanx agreement", store),
-        timeout_s=ranks.timeout_s,
-    )
 
 
 def packed_of(config: TrainConfig) -> Packed:

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.errors import UserError
+from phalanx.jobs.ranks import RankRequest
 from phalanx.models.options import completed, is_own_model
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.option_groups import check_rules, default_options, refuse
 from phalanx.parallel.options import StrategyOptions
-from phalanx.run.micro_batches import BITWISE_MICRO_BATCHES, check_number
 from phalanx.run.strategy_options import (
+    BITWISE_MICRO_BATCHES,
     MESH_STRATEGIES,
     check_applicable,
     check_bitwise_strategy,
+    check_micro_batches,
     check_survived,
 )
 from phalanx.train.as_options import as_options
@@ -172,6 +174,21 @@ class TrainConfig(
             )
         check_survived(self.strategy, overlap=self.overlap, spares=self.spares)
 
+    def rank_request(self) -> RankRequest:
+        """Return the ranks as whoever starts them takes them."""
+        mesh = self.asked_mesh
+        is_alone = self.strategy == "sequential"
+        return RankRequest(
+            ranks=self.ranks,
+            default=1 if is_alone else None if mesh is None else mesh.size,
+            idle=self.servers if self.strategy == "server" else 0,
+            threads=1 if self.bitwise else self.threads,
+            spares=self.spares,
+            survive=self.survive,
+            uses_mpi=self.uses_mpi,
+            is_alone=is_alone,
+        )
+
     @property
     def num_ranks(self) -> int:
         """Number of ranks, of a complete config."""
@@ -192,7 +209,7 @@ class TrainConfig(
             return self.per_rank_batch_size * parts
         size = self.default_batch_size if self.batch_size is None else self.batch_size
         with as_options():
-            check_number(None, batch_size=size, num_ranks=parts)
+            check_micro_batches(None, batch_size=size, num_ranks=parts)
         return size
 
     def bitwise_micro_batches(self) -> int | None:
@@ -206,7 +223,7 @@ class TrainConfig(
         number = self.micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
         with as_options():
             parts = self.data_parts(self.num_ranks)
-            return check_number(number, batch_size=batch_size, num_ranks=parts)
+            return check_micro_batches(number, batch_size=batch_size, num_ranks=parts)
 
     def num_micro_batches(self) -> int | None:
         """Return into how many micro-batches a global batch is cut; None: one per rank."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.launch_program import Launch
 from phalanx.jobs.live_line import LiveLine, bar
 from phalanx.records.divergence import loss_text, mean_loss
@@ -19,7 +17,6 @@ from phalanx.train.run import (
     begin_run,
     communication_words,
     epoch_line,
-    has_launcher,
     samples_word,
 )
 
@@ -40,8 +37,8 @@ def launch_of(
     line: shows its progress, and what its first rank prints. check: as `Launch` has it.
     Raises: UserError where there is no MPI.
     """
-    mpi = find_mpi(os.environ) if has_launcher(config) else None
-    progress = TrainingProgress(config)
+    ranks, progress = config.rank_request(), TrainingProgress(config)
+    mpi = ranks.mpi
 
     def show(events: list[Event]) -> None:
         for ended in progress.take(events):
@@ -49,18 +46,14 @@ def launch_of(
         line.draw(progress.text())
 
     def begin(folder: Path, launch: Launch) -> None:
-        started = replace(config, ranks=launch.ranks, threads=launch.threads)
+        started = replace(config, ranks=launch.ranks.ranks, threads=launch.ranks.threads)
         begin_run(folder, started, study=study, command=command, mpi=mpi)
 
     return Launch(
         words=program,
-        ranks=config.num_ranks,
-        spares=config.spares,
-        threads=config.threads,
-        mpi=mpi,
+        ranks=ranks,
         output=line,
         show=show,
-        survive=config.survive,
         patience_s=config.patience,
         silent_s=2 * config.timeout_s,
         check=check,

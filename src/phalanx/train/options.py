@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.jobs.job import DEFAULT_STOP_S
+from phalanx.jobs.ranks import DEFAULT_STOP_S
 from phalanx.models.options import ModelName, ModelOptions
 from phalanx.parallel.option_groups import (
     AT_LEAST_ONE,

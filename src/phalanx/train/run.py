@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,28 +13,12 @@ import msgspec
 
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, DatasetChoice, resolve
 from phalanx.errors import UserError
-from phalanx.jobs.allocation import (
-    THIS_MACHINE,
-    allocation,
-    check_ranks,
-)
-from phalanx.jobs.binding import cores_of_rank, describe_places, threads_of_rank
-from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.detect import Launched
-from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.record import (
     begin_record,
     default_folder,
     opening_fields,
     unused_folder,
-)
-from phalanx.jobs.survival import (
-    check_components,
-    check_spares,
-    check_survival,
-    is_started_to_survive,
-    ranks_beside,
-    why_not_survived,
 )
 from phalanx.models.options import model_label
 from phalanx.models.user_function import FunctionName
@@ -88,53 +72,25 @@ def with_ranks(config: TrainConfig, launched: Launched | None) -> TrainConfig:
 
     Raises: UserError when the options do not fit the launcher or the machine.
     """
-    ranks = _ranks(config, launched)
-    if config.survive:
-        _check_survival(launched)
-    _check_spares(config.spares, ranks, launched)
-    nodes = os.environ if launched or has_launcher(config) else {}
-    if launched is None:
-        check_ranks(ranks + config.spares, nodes)
-    threads = 1 if config.bitwise else config.threads or _threads(ranks, launched, nodes)
-    return replace(config, ranks=ranks, threads=threads)
+    if launched is not None:
+        _check_launcher(config, launched)
+    request = config.rank_request().complete(launched)
+    return replace(config, ranks=request.ranks, threads=request.threads)
 
 
-def _check_survival(launched: Launched | None) -> None:
-    """Raise UserError where the MPI, or the launcher, ends all ranks when one dies."""
-    if launched is None:
-        check_survival(find_mpi(os.environ), os.environ)
-    elif launched.launcher == "hydra" or not is_started_to_survive(os.environ):
-        library = "Open MPI" if launched.launcher != "hydra" else "MPICH or Intel MPI"
-        raise UserError(f"--survive: {why_not_survived(os.environ, library)}")
-    else:
-        check_components(os.environ)
-
-
-def _check_spares(spares: int, ranks: int, launched: Launched | None) -> None:
-    """Raise UserError for spares that would have no use, or that Phalanx does not start."""
-    check_spares(spares, ranks, survive=True)
-    if spares and launched is not None:
+def _check_launcher(config: TrainConfig, launched: Launched) -> None:
+    """Raise UserError where the launcher has started other ranks than the strategy has."""
+    if config.strategy == "sequential" and launched.world_size > 1:
         raise UserError(
-            f"--spares {spares}: {launched.launcher} has started the ranks, and knows of no "
-            "spares: leave that launcher out"
+            f"{launched.launcher} started {launched.world_size} processes, and --strategy "
+            "sequential uses one: take --strategy mpi, shared or gloo, or start it without a "
+            "launcher"
         )
-
-
-def has_launcher(config: TrainConfig) -> bool:
-    """Return whether an MPI's launcher starts the ranks: without MPI that is for nodes that the
-    user names."""
-    if config.uses_mpi:
-        return True
-    return config.strategy != "sequential" and allocation(os.environ).reaches_user_nodes
-
-
-def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int | None:
-    """Return the compute threads of a rank: as many as a variable of the user's says, or a share
-    of the node's cores. None: each rank finds its own, on other nodes than this one."""
-    if launched is None:
-        return threads_of_rank(ranks, allocation(nodes))
-    local_ranks = launched.local_world_size or allocation(nodes).max_local_ranks(ranks)
-    return cores_of_rank(local_ranks, os.environ)
+    if config.uses_mpi and launched.launcher == "torchrun":
+        raise UserError(
+            f"torchrun starts no MPI ranks, which --strategy {config.strategy} needs: start it "
+            "with mpirun, or without a launcher and with --ranks"
+        )
 
 
 def _check_writable(option: str, folder: Path | None) -> None:
@@ -158,48 +114,15 @@ def _resolve_data(config: TrainConfig) -> DatasetChoice | PackDescription:
     return describe(config.data)
 
 
-def _ranks(config: TrainConfig, launched: Launched | None) -> int:
-    if launched is None:
-        return config.ranks or _default_ranks(config)
-    if config.ranks not in (None, launched.world_size):
-        raise UserError(
-            f"--ranks {config.ranks}, but {launched.launcher} started {launched.world_size}: "
-            "leave --ranks out under a launcher"
-        )
-    if config.strategy == "sequential" and launched.world_size > 1:
-        raise UserError(
-            f"{launched.launcher} started {launched.world_size} processes, and --strategy "
-            "sequential uses one: take --strategy mpi, shared or gloo, or start it without a "
-            "launcher"
-        )
-    if config.uses_mpi and launched.launcher == "torchrun":
-        raise UserError(
-            f"torchrun starts no MPI ranks, which --strategy {config.strategy} needs: start it "
-            "with mpirun, or without a launcher and with --ranks"
-        )
-    return launched.world_size
-
-
-def _default_ranks(config: TrainConfig) -> int:
-    if config.strategy == "sequential":
-        return 1
-    nodes = allocation(os.environ)
-    if (mesh := config.asked_mesh) is not None:
-        return mesh.size
-    if has_launcher(config) and (nodes.is_named or len(nodes.nodes) > 1):
-        return ranks_beside(config.spares, sum(nodes.slots))
-    return usable_cores() + (config.servers if config.strategy == "server" else 0)
-
-
 def setting_of(config: TrainConfig) -> Setting:
     """Return everything that decides the run's numbers; `config` is complete."""
-    global_batch_size = config.global_batch_size()
+    global_batch_size, ranks = config.global_batch_size(), config.rank_request()
     return Setting(
         model=model_label(config.model),
         dataset=config.data_name,
         strategy=config.strategy,
         ranks=config.num_ranks,
-        threads=config.threads or _threads_here(config.num_ranks),
+        threads=config.threads or ranks.threads_as_here(),
         global_batch_size=global_batch_size,
         epochs=config.epochs,
         learning_rate=config.learning_rate(global_batch_size),
@@ -209,14 +132,9 @@ def setting_of(config: TrainConfig) -> Setting:
         seed=config.seed,
         dtype=config.dtype,
         mesh=config.axes(),
-        nodes=num_nodes(config),
+        nodes=ranks.num_nodes,
         options=_options(config),
     )
-
-
-def _threads_here(ranks: int) -> int:
-    """Return the threads of a rank if every node has as many cores as this one."""
-    return max(1, usable_cores() // allocation(os.environ).max_local_ranks(ranks))
 
 
 def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
@@ -262,18 +180,6 @@ def begin_run(
         **opening_fields(command, mpi),
     )
     begin_record(folder, run)
-
-
-def num_nodes(config: TrainConfig) -> int:
-    """Return on how many nodes the ranks of a complete `config` are started."""
-    nodes = allocation(os.environ) if has_launcher(config) else THIS_MACHINE
-    return len(nodes.used(config.num_ranks)) or 1
-
-
-def where(config: TrainConfig) -> list[str]:
-    """Return lines on the places of the ranks, as `describe_places`. `config` is complete."""
-    nodes = allocation(os.environ) if has_launcher(config) else THIS_MACHINE
-    return describe_places(config.num_ranks, nodes)
 
 
 def title(config: TrainConfig) -> str:

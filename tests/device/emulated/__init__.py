@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils import cpp_extension
+from torch.utils import backend_registration, cpp_extension
 
 from phalanx.jobs.detect import detect
 
@@ -103,25 +103,25 @@ def install_from_environment() -> None:
 def install(name: str) -> ModuleType:
     """Make the emulated accelerator this process's, under a vendor's name. Return `torch.NAME`."""
     library = build()
-    torch.utils.rename_privateuse1_backend(name)
+    backend_registration.rename_privateuse1_backend(name)
     torch.ops.load_library(library)
     runtime = ctypes.CDLL(str(library), mode=os.RTLD_GLOBAL)
     module = device_module(name, runtime.emulated_num_devices())
     torch._register_device_module(name, module)
-    torch.utils.generate_methods_for_privateuse1_backend()
+    backend_registration.generate_methods_for_privateuse1_backend()
     return module
 
 
 def device_module(name: str, count: int) -> ModuleType:
     """Return what PyTorch and programs call `torch.NAME`: no more than they must have."""
-    module: Any = ModuleType(f"torch.{name}")
+    made = ModuleType(f"torch.{name}")
+    module: Any = made
     accelerator = torch.accelerator
 
     def generator_of(device: Any = None) -> torch.Generator:
         index = torch.device(name if device is None else device).index
-        return module.default_generators[
-            accelerator.current_device_index() if index is None else index
-        ]
+        generators: list[torch.Generator] = module.default_generators
+        return generators[accelerator.current_device_index() if index is None else index]
 
     module.is_available = module.is_initialized = lambda: True
     module.device_count = lambda: count
@@ -138,4 +138,4 @@ def device_module(name: str, count: int) -> ModuleType:
     module.manual_seed_all = lambda seed: [g.manual_seed(seed) for g in module.default_generators]
     module._is_in_bad_fork = lambda: False
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
-    return module
+    return made

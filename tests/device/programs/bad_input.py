@@ -73,12 +73,16 @@ def several_devices() -> None:
 
 
 def full_memory() -> None:
-    """A product of a tensor of two thirds of the memory; then one where nothing is left."""
+    """Products of a tensor of two thirds of the memory, of its parts and whole, as it is where
+    strides are not those of parts; then one where nothing is left."""
     dist.init_process_group("mpi")
     tensor = torch.arange(8 * 2**20, dtype=torch.float32, device=DEVICE).view(2**10, 2**13)
     expected = torch.arange(8 * 2**20, dtype=torch.float32) * (0.5 * dist.get_world_size())
     halved = dist._make_nccl_premul_sum(0.5)
     dist.all_reduce(tensor, halved)
+    assert torch.equal(tensor.cpu().flatten(), expected)
+    tensor.copy_(torch.arange(8 * 2**20, dtype=torch.float32).view(2**10, 2**13))
+    dist.all_reduce(tensor.t(), halved)
     assert torch.equal(tensor.cpu().flatten(), expected)
     held = []
     try:

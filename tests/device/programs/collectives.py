@@ -2,7 +2,7 @@
 
 A stream sleeps before it writes the inputs, the same or another one reads the outputs at once, and
 both are overwritten or dropped after that: a missing wait gives wrong numbers. Ranks may share a
-device, and it need not be the current one.
+device, and it need not be the current one. Most go through host memory in parts.
 
 Arguments: cuda, cpu or the name of an emulated device; how often every case is repeated; and, as
 of mutations.py, "few" for few elements of one type.
@@ -18,6 +18,8 @@ import torch.distributed as dist
 from tests.device.emulated import use
 from torch import Tensor
 
+from phalanx.torch_backend import call_context, process_group
+
 DEVICE, REPEATS = use(sys.argv[1]), int(sys.argv[2])
 IS_ASYNC, IS_FEW = DEVICE.type != "cpu", "few" in sys.argv
 WAYS = ("synchronous", "wait", "future", "dropped")
@@ -26,6 +28,7 @@ SIZES = (1, 100_003) if IS_FEW else (1, 1_000_003)
 SLEEP_CYCLES = 1_000_000  # half a millisecond
 LATE_TASKS = 8
 Op = dist.ReduceOp
+call_context.PART_BYTES = process_group.PART_BYTES = 2**17
 # Up to PyTorch 2.12 by their older names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

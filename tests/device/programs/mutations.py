@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -66,41 +67,6 @@ def copy_in_before_tensor_is_written() -> None:
     gpu_staging.AcceleratorStreams = Streams  # type: ignore[misc]
 
 
-@fault_of(STAGED)
-def sum_before_copy() -> None:
-    Pinned.load = lambda self: nothing(  # type: ignore[method-assign]
-        self._copy(super(Pinned, self).load, [tensor for tensor, _, _ in self._loads])
-    )
-
-
-@fault_of(STAGED)
-def copy_in_on_the_threads_own_stream() -> None:
-    Pinned.load = lambda self: (  # type: ignore[method-assign]
-        TensorStaging.load(self),
-        torch.accelerator.current_stream(self._device).synchronize(),
-    )[0]
-
-
-@fault_of(STAGED)
-def copy_back_on_the_threads_own_stream() -> None:
-    def store(self: Any) -> None:
-        TensorStaging.store(self)
-        for tensor, _ in self._stores:
-            tensor.record_stream(torch.accelerator.current_stream(self._device))
-        self._stored = self._stream.record_event()
-
-    Pinned.store = store  # type: ignore[method-assign]
-
-
-@fault_of(STAGED)
-def event_recorded_when_the_copy_begins() -> None:
-    def load(self: Any) -> None:
-        self._ready = torch.accelerator.current_stream(self._device).record_event()
-        original(self)
-
-    original, Pinned.load = Pinned.load, load  # type: ignore[method-assign]
-
-
 def after_construction(change: Callable[[Any], None]) -> None:
     original: Any = Pinned.__init__
 
@@ -109,6 +75,43 @@ def after_construction(change: Callable[[Any], None]) -> None:
         change(self)
 
     Pinned.__init__ = construct  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def sum_before_copy() -> None:
+    class Unawaited(list[Any]):
+        def __getitem__(self, _: Any) -> Any:
+            return SimpleNamespace(synchronize=nothing)
+
+    after_construction(lambda self: setattr(self, "_loaded", Unawaited()))
+
+
+@fault_of(STAGED)
+def copy_in_on_the_threads_own_stream() -> None:
+    Pinned.load = lambda self, part=0: (  # type: ignore[method-assign]
+        TensorStaging.load(self, part),
+        torch.accelerator.current_stream(self._device).synchronize(),
+    )[0]
+
+
+@fault_of(STAGED)
+def copy_back_on_the_threads_own_stream() -> None:
+    def store(self: Any, part: int = 0) -> None:
+        TensorStaging.store(self, part)
+        for tensor, _ in self._parts[part].stores:
+            tensor.record_stream(torch.accelerator.current_stream(self._device))
+        self._stored.append(self._out.record_event())
+
+    Pinned.store = store  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def event_recorded_when_the_copy_begins() -> None:
+    def load(self: Any, part: int = 0) -> None:
+        self._ready = torch.accelerator.current_stream(self._device).record_event()
+        original(self, part)
+
+    original, Pinned.load = Pinned.load, load  # type: ignore[method-assign]
 
 
 @fault_of(STAGED)
@@ -135,24 +138,42 @@ def no_wait_for_the_copy_back() -> None:
 @fault_of(STAGED)
 def another_stream_waits_for_the_copy_back() -> None:
     def sync_stream(self: Any) -> None:
-        if self._stored is not None:
-            torch.Stream(self._device).wait_event(self._stored)
+        if self._stored:
+            torch.Stream(self._device).wait_event(self._stored[-1])
 
     Pinned.sync_stream = sync_stream  # type: ignore[method-assign]
 
 
 @fault_of(STAGED)
 def end_of_the_copy_back_recorded_before_it() -> None:
-    def copy(self: Any, run: Callable[[], None], tensors: list[Tensor]) -> Any:
-        with self._stream:
-            self._stream.wait_event(self._ready)
-            event = self._stream.record_event()
+    def copy(self: Any, stream: Any, run: Callable[[], None], tensors: list[Tensor]) -> Any:
+        with stream:
+            stream.wait_event(self._ready)
+            event = stream.record_event()
             run()
             for tensor in tensors:
-                tensor.record_stream(self._stream)
+                tensor.record_stream(stream)
         return event
 
     Pinned._copy = copy  # type: ignore[method-assign]
+
+
+@fault_of(STAGED)
+def only_the_first_part_is_awaited() -> None:
+    class First(list[Any]):
+        def __getitem__(self, _: Any) -> Any:
+            return super().__getitem__(0)
+
+    after_construction(lambda self: setattr(self, "_loaded", First()))
+
+
+@fault_of(STAGED)
+def place_filled_again_before_it_is_stored() -> None:
+    class Unawaited(list[Any]):
+        def __getitem__(self, part: Any) -> Any:
+            return super().__getitem__(part) if part < 0 else SimpleNamespace(synchronize=nothing)
+
+    after_construction(lambda self: setattr(self, "_stored", Unawaited()))
 
 
 @fault_of(STAGED, PAGEABLE)

@@ -16,7 +16,6 @@ class PyPhalanx(PythonPackage):
     version("0.1.0", sha256="0000000000000000000000000000000000000000000000000000000000000000")
 
     variant("data", default=False, description="Packs Parquet, HDF5 and images")
-    variant("study", default=False, description="Studies, and reports as a page")
 
     depends_on("c", type="build")
     depends_on("py-setuptools@77:", type="build")
@@ -37,14 +36,6 @@ class PyPhalanx(PythonPackage):
             depends_on("py-h5py@3.10:")
             depends_on("py-pillow@10:")
             depends_on("py-pyarrow@15:")
-
-        with when("+study"):
-            depends_on("py-altair@6:")
-            depends_on("py-jinja2@3.1:")
-            depends_on("py-scikit-learn@1.4:")
-            depends_on("py-scipy@1.11:")
-
-    conflicts("+study", when="~data", msg="studies pack data, too")
 
     # The MPI is the one that py-mpi4py was built with; its launcher has to be that of the same MPI.
     depends_on("mpi", type="run")

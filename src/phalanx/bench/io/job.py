@@ -28,6 +28,7 @@ from phalanx.errors import UserError
 from phalanx.jobs.allocation import check_ranks
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.ranks import RankRequest
 from phalanx.jobs.record import default_folder, opening_fields
 from phalanx.records.files import read_io, write_record
 from phalanx.records.io import Format, IoBench, IoSetting
@@ -97,9 +98,7 @@ def _measure(
                 "formats": formats,
             },
             folder / f"ranks-{ranks}",
-            ranks=ranks,
-            threads=1,
-            mpi=find_mpi(os.environ) if ranks > 1 else None,
+            ranks=RankRequest(ranks=ranks, threads=1, is_alone=ranks == 1),
             line=line,
             phase=f"ranks {ranks}",
             words=on.__add__,
