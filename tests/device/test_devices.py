@@ -3,6 +3,7 @@ cannot read and whose streams lag; on a real GPU, which all ranks share; and on 
 programs stay right where there is neither.
 """
 
+import json
 import re
 import runpy
 import subprocess
@@ -66,6 +67,21 @@ def aware_ranks(
     monkeypatch.setenv("LD_PRELOAD", str(aware))
     monkeypatch.setenv("PHALANX_GPU_AWARE", "1")
     return Ranks(tmp_path / "ranks.log", aware_python)
+
+
+@pytest.fixture
+def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder by which PyTorch loads the device by itself in each process."""
+    emulated.build()
+    described = tmp_path / "vexa-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: vexa\nVersion: 1.0\n")
+    entry = f"[torch.backends]\nvexa = {emulated.__name__}:install_from_environment\n"
+    (described / "entry_points.txt").write_text(entry)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    monkeypatch.setenv("EMULATED_NAME", EMULATED)
+    monkeypatch.setenv("EMULATED_LAG_US", "20")
+    return tmp_path
 
 
 def is_done(ranks: Ranks, count: int, program: Path, *words: str) -> bool:
@@ -305,26 +321,79 @@ def test_an_exclusive_device_takes_one_rank(
     ],
 )
 def test_the_command_line_trains_on_a_plug_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], device: str
+    plug_in: Path, command: tuple[str, ...], device: str
 ) -> None:
-    """Which PyTorch loads by itself in each process."""
-    emulated.build()
-    described = tmp_path / "vexa-1.0.dist-info"
-    described.mkdir()
-    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: vexa\nVersion: 1.0\n")
-    entry = f"[torch.backends]\nvexa = {emulated.__name__}:install_from_environment\n"
-    (described / "entry_points.txt").write_text(entry)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
-    monkeypatch.setenv("EMULATED_NAME", EMULATED)
-    monkeypatch.setenv("EMULATED_LAG_US", "20")
     is_study = command[0] == "study"
-    folder = ("--study-dir" if is_study else "--run-dir", str(tmp_path / "records"))
+    folder = ("--study-dir" if is_study else "--run-dir", str(plug_in / "records"))
     less = ("--seeds", "0", "--ranks", "2", "--threads", "1") if is_study else ()
     words = (*command, *less, "--device", device, "--epochs", "2", "--dataset", "digits", *folder)
     program = (sys.executable, "-m", "phalanx", *words)
-    subprocess.run(program, cwd=tmp_path, check=True, timeout=500)
-    found = [path.read_text() for path in (tmp_path / "records").rglob("rank-*.jsonl")]
+    subprocess.run(program, cwd=plug_in, check=True, timeout=500)
+    found = [path.read_text() for path in (plug_in / "records").rglob("rank-*.jsonl")]
     assert len(found) >= 2 and all('"device":"vexa:' in text for text in found)
+
+
+PATHS = {
+    # PHALANX_GPU_AWARE, is aware: status and text of both findings
+    (None, False): (
+        ("ok", r"tried: it crashes \(segmentation fault\) on an address of vexa:0"),
+        ("ok", r"through pinned host memory: [\d.]+ GB/s in a sum of 2 ranks; a copy to the host"),
+    ),
+    (None, True): (
+        ("ok", "it takes addresses of vexa:0, and does not say so; PHALANX_GPU_AWARE=1 uses that"),
+        ("ok", "through pinned host memory: "),
+    ),
+    ("1", True): (
+        ("ok", "tried: it takes addresses of vexa:0, as it says"),
+        ("ok", r"given to MPI as they are: [\d.]+ GB/s in a sum of 2 ranks; a copy to the host"),
+    ),
+    ("1", False): (
+        ("problem", r"it counts as GPU-aware, and crashes \(segmentation fault\) on an address of"),
+    ),
+}
+
+
+@is_emulated
+@pytest.mark.parametrize(
+    ("variable", "is_aware"),
+    [
+        pytest.param(*case, marks=() if case in ((None, False), ("1", True)) else long)
+        for case in PATHS
+    ],
+)
+@pytest.mark.usefixtures("plug_in")
+def test_doctor_asks_and_tries(
+    variable: str | None, is_aware: bool, aware: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_aware:
+        monkeypatch.setenv("LD_PRELOAD", str(aware))
+    if variable is not None:
+        monkeypatch.setenv("PHALANX_GPU_AWARE", variable)
+    program = "import json\nfrom phalanx.doctor.devices import check_gpu, check_path\n"
+    program += "found = [*check_gpu(), *check_path()]\n"
+    program += "print(json.dumps([[each.status, each.detail] for each in found]))"
+    ran = subprocess.run((sys.executable, "-c", program), capture_output=True, timeout=300)
+    gpu, *found = json.loads(ran.stdout)
+    assert gpu == ["ok", "vexa:0, vexa:1"]
+    for (status, detail), (expected, text) in zip(found, PATHS[variable, is_aware], strict=True):
+        assert status == expected and re.search(text, detail), detail
+
+
+@is_emulated
+@pytest.mark.parametrize("way", ["pinned", pytest.param("direct", marks=long)])
+def test_a_benchmark_says_where_its_tensors_are(
+    plug_in: Path, way: str, aware: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "direct":
+        monkeypatch.setenv("LD_PRELOAD", str(aware))
+        monkeypatch.setenv("PHALANX_GPU_AWARE", "1")
+    words = (sys.executable, "-m", "phalanx", "bench", "collectives", "--collectives", "all")
+    words += ("--device", "auto", "--paths", "torch", "--sizes", "64KB", "--repeats", "3", "--json")
+    words += ("--no-preflight", "--output", str(plug_in / "bench"))
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    rows = json.loads(ran.stdout)["rows"]
+    assert {row["path"] for row in rows} == {f"torch mpi vexa, {way}"} and len(rows) == 6
+    assert not any(row["wrong"] for row in rows)
 
 
 @is_emulated

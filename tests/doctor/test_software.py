@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.doctor import software
-from phalanx.doctor.software import check_python, check_report, check_torch, judge_gpu, release
+from phalanx.doctor.devices import judge_gpu
+from phalanx.doctor.software import check_python, check_report, check_torch, release
 
 PROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text()
 

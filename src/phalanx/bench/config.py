@@ -56,6 +56,10 @@ class CollectivesConfig(RecordedOptions):
     nccl, and naive, direct, ring, tree, halving (Phalanx on messages; all-reduce only). Default:
     all but the last five; those that are not installed are left out."""
 
+    device: str = "cpu"
+    """Device of the tensors of path torch: cpu, auto, or an accelerator by PyTorch's name, such as
+    cuda. Its label says whether MPI gets them as they are (direct) or by pinned host memory."""
+
     repeats: int | None = None
     """Calls of each path at each size. Default: as many as --seconds allows, 10 to 400."""
 
@@ -82,6 +86,8 @@ class CollectivesConfig(RecordedOptions):
             raise UserError(f"--crowd {self.crowd}: at most {MOST_BUSY} busy processes are started")
         check_positive(self, "seconds", "timeout_s")
         _ = self.chosen_collectives, self.chosen_paths, self.sizes_bytes
+        if self.device != "cpu" and "torch" not in self.chosen_paths:
+            raise UserError(f"--device {self.device} is that of path torch: add it to --paths")
         try:
             check_operation(DTYPES[self.dtype], self.reduce_op)
         except TypeError as error:

@@ -59,7 +59,11 @@ class CollectiveBenchmark:
     def __init__(self, config: CollectivesConfig, world: World, records: RankRecords) -> None:
         self._config, self._world, self._group = config, world, world.group
         self._params = BenchParams(
-            rank=world.rank, ranks=world.size, dtype=DTYPES[config.dtype], op=config.reduce_op
+            rank=world.rank,
+            ranks=world.size,
+            dtype=DTYPES[config.dtype],
+            op=config.reduce_op,
+            device=config.device,
         )
         self._barrier: Callable[[], None] = (world.group.shm or world.group).barrier
         """The cheapest barrier of this machine."""

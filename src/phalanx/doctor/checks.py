@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phalanx.data.datasets.catalog import resolve
+from phalanx.doctor.devices import check_gpu, check_path
 from phalanx.doctor.examine import Check, Finding, ok
 from phalanx.doctor.machine import (
     check_cores,
@@ -17,7 +18,7 @@ from phalanx.doctor.machine import (
 from phalanx.doctor.mpi import PROBE_TIMEOUT_S, check_mpi
 from phalanx.doctor.nodes.checks import check_nodes
 from phalanx.doctor.nodes.meeting import SURVEY_S
-from phalanx.doctor.software import check_gpu, check_python, check_report, check_torch
+from phalanx.doctor.software import check_python, check_report, check_torch
 
 
 def check_data(data_root: Path | None) -> list[Finding]:
@@ -38,12 +39,13 @@ def all_checks(
     runs: folder of the runs. has_nodes: --hosts or an allocation names other machines.
     """
     mpi = Check(name="MPI", run=lambda: check_mpi(ranks), timeout_s=PROBE_TIMEOUT_S + 40.0)
+    path = Check(name="GPU path", run=check_path, timeout_s=2 * PROBE_TIMEOUT_S + 40.0)
     nodes = Check(name="nodes", run=lambda: check_nodes(runs), timeout_s=SURVEY_S + 30.0)
     return [
         Check(name="Python", run=check_python),
         Check(name="PyTorch", run=check_torch, timeout_s=60.0),
         Check(name="GPU", run=check_gpu, timeout_s=60.0),
-        *([] if is_launched else [mpi]),
+        *([] if is_launched else [mpi, path]),
         Check(name="cores", run=lambda: check_cores(ranks)),
         Check(name="shared memory", run=lambda: check_shared_memory(ranks)),
         Check(name="memory of peers", run=check_reads),

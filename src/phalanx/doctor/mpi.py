@@ -7,7 +7,10 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from phalanx.comm.compiled import import_kernels
@@ -46,11 +49,19 @@ def has_other_nodes() -> bool:
     return allocation(os.environ).has_others
 
 
-def run_probe(installation: MpiInstallation, ranks: int) -> tuple[int | None, str]:
-    """Return exit code (None: timeout) and output of the probe on `ranks` ranks of this machine."""
-    program = [sys.executable, "-m", "phalanx.comm.probe"]
+def run_probe(
+    installation: MpiInstallation,
+    ranks: int,
+    module: str = "phalanx.comm.probe",
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[int | None, str]:
+    """Return exit code (None: timeout) and output of the probe on `ranks` ranks of this machine.
+
+    variables: added to the environment of the ranks."""
+    program = [sys.executable, "-m", module]
     environ = {**os.environ, HOSTS: f"localhost:{ranks}"} if has_other_nodes() else os.environ
     command = mpi_job(installation, ranks, program, environ=environ)
+    command = replace(command, environment={**command.environment, **variables})
     with tempfile.TemporaryDirectory(prefix="phalanx-doctor-") as folder:
         log = Path(folder) / "ranks.log"
         with Job.start([command], log) as job:

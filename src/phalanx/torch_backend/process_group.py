@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -300,6 +300,11 @@ class ProcessGroupMPI(ProcessGroup):
         works, self._context.coalesced = self._context.coalesced, None
         label = self._context.label("coalesced calls")
         return CoalescedWork(works, [], label) if works else self._completed
+
+    def path_of(self, device: torch.device) -> Literal["direct", "host"]:
+        """Return how tensors of `device` reach MPI, but for messages and what the device itself
+        cannot reduce: as they are, or through pinned host memory. The same on every rank."""
+        return "direct" if device.type == "cpu" or self.session.is_gpu_aware else "host"
 
     # -- name and backend --------------------------------------------------------------------------
 

@@ -21,12 +21,14 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, kw_only=True)
 class BenchParams:
-    """Rank, world size, dtype and reduce operation of a measurement."""
+    """Rank, world size, dtype, reduce operation and device of a measurement."""
 
     rank: int
     ranks: int
     dtype: DType
     op: ReduceOp
+    device: str = "cpu"
+    """Device of the tensors on backend mpi, as the user names it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,8 @@ from phalanx.bench.paths.path import (
 )
 from phalanx.bench.plan import Case
 from phalanx.comm.world import World
+from phalanx.run.device import choose_device
+from phalanx.torch_backend.process_group import ProcessGroupMPI
 from phalanx.torch_backend.store import gloo_interface, open_store
 
 LABELS: dict[PathName, str] = {"torch": "torch mpi", "gloo": "Gloo", "nccl": "NCCL"}
@@ -41,14 +43,19 @@ def torch_path(
     """Return the path of a backend, with a process group of its own. Collective."""
     if reason := unavailable_reason(name, params):
         return unavailable(name, LABELS[name], reason)
-    device, group = torch.device("cpu"), None
+    device, group, label = torch.device("cpu"), None, LABELS[name]
+    if name == "torch":
+        device = choose_device(params.device, local_rank)
     if name == "nccl":
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     if name != "gloo":
         group = dist.new_group(backend="mpi" if name == "torch" else name, timeout=timeout)
+    if isinstance(group, ProcessGroupMPI) and device.type != "cpu":
+        paths = {"direct": "direct", "host": "pinned"}
+        label = f"{label} {device.type}, {paths[group.path_of(device)]}"
     prepare = partial(_prepare, group, params, device)
-    return BenchPath(name=name, label=LABELS[name], prepare=prepare)
+    return BenchPath(name=name, label=label, prepare=prepare)
 
 
 def _prepare(
@@ -103,7 +110,7 @@ def _finished(call: Call) -> Call:
 
     def call_and_wait() -> None:
         call()
-        torch.cuda.synchronize()
+        torch.accelerator.synchronize()
 
     return call_and_wait
 
