@@ -37,9 +37,9 @@ class RankRequest:
     is_alone: bool = False
     """True if one process is asked for, which no launcher starts."""
 
-    @property
+    @cached_property
     def has_launcher(self) -> bool:
-        """Return whether an MPI's launcher starts the ranks."""
+        """True if an MPI's launcher starts the ranks."""
         if self.is_alone:
             return False
         return self.uses_mpi or allocation(os.environ).reaches_user_nodes
