@@ -470,3 +470,16 @@ def test_a_launcher_that_was_killed_is_named_with_its_host(tmp_path: Path) -> No
     error = judged(tmp_path, 2, JobExit(-9, nodes=nodes)).error
     host = socket.gethostname()
     assert error == f"the launcher on {host} was killed (SIGKILL), and its ranks with it"
+
+
+def test_survivors_that_cannot_meet_have_lost_the_run_and_no_program_has_failed(
+    tmp_path: Path,
+) -> None:
+    """Restarts were refused: "the program failed by itself before it made a new step"."""
+    message = (
+        "WaitTimeoutError: step 0: rank 1 waited 60 s in recovery of group world for the network"
+    )
+    found_by_rank_1(tmp_path, message)
+    note(tmp_path, RankEnd(0, 1, 1.0))
+    note(tmp_path, RankEnd(1, 1, 1.0))
+    assert isinstance(judge(tmp_path, 2, JobExit(1)).error, JobLostError)

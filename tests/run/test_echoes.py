@@ -17,8 +17,18 @@ from phalanx.run.failure import _is_echo
             ),
             True,
         ),
-        (RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:57546. This is"), True),
-        (RuntimeError("[pair.cc:534] Read error [127.0.0.1]:1: Connection reset by peer"), True),
+        (
+            RuntimeError(
+                "[/t/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:57546. This is"
+            ),
+            True,
+        ),
+        (
+            RuntimeError(
+                "[/t/gloo/tcp/pair.cc:534] Read error [127.0.0.1]:1: Connection reset by peer"
+            ),
+            True,
+        ),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied (8x4 and 3x2)"), False),
         (RuntimeError("rank 1 failed: no such width"), False),
         (ConnectionResetError("[Errno 104] Connection reset by peer"), False),

@@ -126,7 +126,10 @@ _PEER_IS_GONE = re.compile(
     r"|gloo/.*(?:Connection (?:was likely )?(?:closed|reset)|Broken pipe)"
     r"|remote worker crashing"  # PyTorch's hint below an error of Gloo
 )
-_STATE_IS_LOST = re.compile(r"\b(?:run|state) is lost: .*\bdied\b")  # phalanx.parallel
+_STATE_IS_LOST = re.compile(
+    r"\b(?:run|state) is lost: .*\bdied\b"  # phalanx.parallel
+    r"|\bwaited [\d.]+ s in recovery of group\b"  # phalanx.comm
+)
 
 
 def lost_ranks(ranks: int, ends: Mapping[int, int], *, end: int = 0) -> list[int] | None:

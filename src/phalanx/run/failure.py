@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import io
 import os
-import re
 import signal
 import sys
 import sysconfig
@@ -27,6 +26,7 @@ from phalanx.comm.abort import abort
 from phalanx.comm.errors import PeerFailedError
 from phalanx.errors import UserError
 from phalanx.jobs.detect import detect
+from phalanx.jobs.outcome import is_about_peer
 from phalanx.jobs.rank_notes import NOTES
 from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_UNWRITABLE, failure_of
 from phalanx.records.files import write_failure
@@ -35,11 +35,6 @@ from phalanx.torch_backend.threads import refused_operation
 
 ECHO_DELAY_S = 2.0
 """Time that rank 0 has to end the others, before they say the same."""
-
-_OF_A_PEER = re.compile(
-    r"\brank \d+ failed: .* number \d+ of group |Connection (closed|reset) by peer"
-)
-"""Words of backend mpi's errors, and of Gloo's, where a peer has failed."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 _OPEN: weakref.WeakSet[ProgramRecords] = weakref.WeakSet()
@@ -95,7 +90,7 @@ def end_as_asked(number: int, _frame: FrameType | None) -> None:
 def _is_echo(error: BaseException) -> bool:
     """Return whether it follows from the failure of a peer, which that one reports, or the
     launcher: PyTorch's engines have the words alone."""
-    in_words = isinstance(error, RuntimeError) and _OF_A_PEER.search(str(error)) is not None
+    in_words = isinstance(error, RuntimeError) and is_about_peer(str(error))
     return isinstance(error, PeerFailedError) or in_words
 
 
