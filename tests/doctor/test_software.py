@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.data.datasets import catalog
 from phalanx.doctor import software
+from phalanx.doctor.checks import check_data
 from phalanx.doctor.devices import judge_gpu
 from phalanx.doctor.software import check_python, check_report, check_torch, release
 
@@ -72,3 +74,15 @@ def test_an_environment_without_the_extra_of_studies(monkeypatch):
     monkeypatch.setattr(software, "version", missing)
     (found,) = check_report()
     assert (found.status, found.mend) == ("warning", "pip install 'phalanx[study]'")
+
+
+def test_what_only_the_embedded_digits_need_is_no_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An installation of the backend alone was never well."""
+    monkeypatch.setattr(catalog, "find_spec", lambda name: None)
+    monkeypatch.setattr(catalog, "digits_file", lambda: tmp_path / "none")
+    monkeypatch.setenv("PHALANX_DATA", str(tmp_path))
+    (finding,) = check_data(None)
+    assert finding.status == "warning"
+    assert "pip install 'phalanx[study]'" in finding.detail

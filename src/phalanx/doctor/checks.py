@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phalanx.data.datasets.catalog import resolve
+from phalanx.data.datasets.catalog import NEEDS_SCIKIT_LEARN, resolve
 from phalanx.doctor.devices import check_gpu, check_path
-from phalanx.doctor.examine import Check, Finding, ok
+from phalanx.doctor.examine import Check, Finding, ok, warning
 from phalanx.doctor.machine import (
     check_cores,
     check_disk,
@@ -19,10 +19,16 @@ from phalanx.doctor.mpi import PROBE_TIMEOUT_S, check_mpi
 from phalanx.doctor.nodes.checks import check_nodes
 from phalanx.doctor.nodes.meeting import SURVEY_S
 from phalanx.doctor.software import check_python, check_report, check_torch
+from phalanx.errors import UserError
 
 
 def check_data(data_root: Path | None) -> list[Finding]:
-    return [ok("data", resolve("auto", data_root).reason)]
+    try:
+        return [ok("data", resolve("auto", data_root).reason)]
+    except UserError as error:
+        if str(error) != NEEDS_SCIKIT_LEARN:
+            raise
+        return [warning("data", str(error))]  # programs bring their own
 
 
 def all_checks(
