@@ -205,8 +205,10 @@ def test_bound_ranks_are_told_the_flag(ranks: Ranks, programs: Programs) -> None
 
 
 @pytest.mark.mpi
-def test_ranks_of_mpiexec_have_the_variables_of_torchrun(ranks: Ranks, programs: Programs) -> None:
-    output = ranks.mpi(2, programs("variables.py"))
+def test_ranks_of_mpiexec_have_the_variables_of_torchrun(
+    new_ranks: Ranks, programs: Programs
+) -> None:
+    output = new_ranks.mpi(2, programs("variables.py"))
     assert done(output, 2)
 
 
