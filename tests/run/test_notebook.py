@@ -125,6 +125,11 @@ phalanx.notebook(fail, ranks=2)
         with pytest.raises(CellExecutionError, match="UserError"):
             notebook.run(source)
         assert words in str(notebook.client.nb.cells[-1].outputs)
+    folder = Path(notebook.text("import os; print(os.getcwd())").strip())
+    (folder / "json.py").write_text("raise SystemExit('a module of the user')")
+    (folder / "my_widths.py").write_text("WIDTH = 7")
+    importing = "import my_widths; print(phalanx.notebook(lambda: my_widths.WIDTH, ranks=2))"
+    assert "[7, 7]" in notebook.text(importing), "modules beside the notebook, and none by accident"
     assert "[0, 1]" in notebook.text(
         "print(phalanx.notebook(lambda: int(os.environ['RANK']), ranks=2))"
     ), "a cell that is run after all that"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -97,7 +98,9 @@ def _write(path: Path, function: Callable[[], object]) -> None:
             "pip install cloudpickle"
         ) from None
     try:
-        path.write_bytes(cloudpickle.dumps(function))
+        # Modules beside the notebook are found as there.
+        paths = [str(Path(place).resolve()) for place in sys.path]
+        path.write_bytes(pickle.dumps((paths, cloudpickle.dumps(function))))
     except (TypeError, pickle.PicklingError) as error:
         raise UserError(
             f"phalanx.notebook: the function uses what cannot be sent to other processes ({error}):"
@@ -109,8 +112,9 @@ def _phalanx(words: Sequence[str]) -> int:
     """Run a command, its output in the cell; return its exit code."""
     # In a session of its own: a kernel's interrupt would reach every rank at once.
     guard = [sys.executable, "-IS", orphan.__file__, str(int(signal.SIGTERM)), str(os.getpid())]
+    # Not from the folder at hand: a user's json.py there would be imported.
     with subprocess.Popen(
-        [*guard, sys.executable, "-m", "phalanx", *words],
+        [*guard, sys.executable, "-P", "-m", "phalanx", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -124,10 +128,12 @@ def _phalanx(words: Sequence[str]) -> int:
             return process.wait()
         except BaseException:
             process.send_signal(signal.SIGINT)
+            late = threading.Timer(STOP_S, process.kill)
+            late.start()
             try:
                 _copy(process.stdout)
-                process.wait(STOP_S)
             finally:
+                late.cancel()
                 process.kill()
             raise
 

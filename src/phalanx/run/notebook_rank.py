@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 FUNCTION = "function"
-"""File of the function, in the folder."""
+"""File of the function, and of the paths of its modules, in the folder."""
 
 
 def main(folder: Path) -> None:
@@ -16,7 +16,9 @@ def main(folder: Path) -> None:
     from phalanx.errors import UserError
     from phalanx.jobs.detect import detect
 
-    result = pickle.loads((folder / FUNCTION).read_bytes())()
+    paths, function = pickle.loads((folder / FUNCTION).read_bytes())
+    sys.path += [path for path in paths if path not in sys.path]
+    result = pickle.loads(function)()
     try:
         import cloudpickle
 
