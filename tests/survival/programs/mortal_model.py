@@ -50,7 +50,7 @@ def wait_for_deaths(deaths: list[Any]) -> None:
         if event != "os.rename":
             return
         for rank, when, what in deaths:
-            if when == "checkpoint" and os.path.basename(str(arguments[0])) == what[0]:
+            if when == "checkpoint" and Path(arguments[0]).name == what[0]:
                 deadline = time.monotonic() + PATIENCE_S
                 mark = mark_of(rank, Path(what[1]) / what[0])
                 while not mark.exists() and time.monotonic() < deadline:
