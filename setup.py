@@ -21,8 +21,9 @@ phalanx: Install a compiler, then: pip install --force-reinstall --no-deps --no-
 
 FOLDER = "src/phalanx/comm/csrc"
 SOURCES = (
-    *("module", "module_shm", "module_grad_buffer", "shm", "shm_wait", "shm_segments"),
-    *("shm_direct", "shm_all_reduce", "data_movement", "grad_buffer"),
+    *("module", "module_shm", "module_tensor", "module_grad_buffer"),
+    *("shm", "shm_wait", "shm_segments", "shm_direct", "shm_all_reduce"),
+    *("data_movement", "grad_buffer"),
     *("reduce", "finite", "fused", "coding"),
 )
 ROWS = "src/phalanx/data/packed/csrc"

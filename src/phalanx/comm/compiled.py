@@ -9,7 +9,7 @@ from types import ModuleType
 
 from phalanx.errors import UserError
 
-INTERFACE = 0x221AE333
+INTERFACE = 0x3A2C0B8F
 """Number of the functions and names in C that Python uses. setup.py compiles it into the
 extensions, and tests/comm/test_compiled.py says which number a change of them needs."""
 

@@ -29,7 +29,7 @@ from phalanx.comm.collectives import library, over_messages
 from phalanx.comm.collectives.single_rank import SingleRank
 from phalanx.comm.connections import Connections
 from phalanx.comm.device_transport import DeviceOps, DeviceTransport
-from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
+from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation, dtype_of
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError, encodable
 from phalanx.comm.faults import left_error
 from phalanx.comm.flight_recorder import FlightRecorder
@@ -43,7 +43,7 @@ from phalanx.comm.select import (
     requested_algorithm,
 )
 from phalanx.comm.settings import CHECK
-from phalanx.comm.shm import ShmGroup
+from phalanx.comm.shm import PlainTensors, ShmGroup
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.transport import Transport
 from phalanx.comm.wait import WaitPolicy
@@ -199,6 +199,32 @@ class Group:
         requested = algorithm or self._requested
         both = (buffer,)
         self._run(Collective("all_reduce", both, both, op, divisor, None, requested), timeout_s)
+
+    def all_reduce_tensor(
+        self,
+        tensor: Any,
+        plain: PlainTensors,
+        op: ReduceOp,
+        divisor: float,
+        timeout_s: float | None,
+    ) -> bool:
+        """Reduce a tensor of PyTorch over all ranks, as `all_reduce` its buffer, with less work
+        before it; False, and nothing was done, if it is not plain or ranks do not share memory."""
+        fast = self._fast
+        if fast is None or fast is not self._peers.shm:
+            return False
+        self.sequence += 1
+        try:
+            is_done = fast.all_reduce_tensor(tensor, plain, op, divisor, timeout_s)
+        except TypeError:
+            self.sequence -= 1  # not begun
+            raise
+        except BaseException as error:
+            call = Call("all_reduce", dtype_of(tensor.dtype))
+            self._monitor.end_direct(self.sequence, call, timeout_s, error)
+            raise
+        self.sequence -= not is_done
+        return is_done
 
     def reduce(
         self,

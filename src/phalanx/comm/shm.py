@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,16 @@ from phalanx.records.last_collectives import LastCall
 _KINDS, _STATUSES = kernel_names("KINDS"), kernel_names("STATUSES")
 _DEPARTED = 2
 _BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTensors:
+    """Tensors of PyTorch that are reduced where they lie, if they are on the CPU and contiguous."""
+
+    layout: Any
+    """`torch.strided`."""
+    codes: Mapping[Any, int]
+    """Numbers of the elements' types in the C kernels, by PyTorch's dtypes."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ class ShmGroup:
         module.all_joined(self._handle)
         communicator.Barrier()
         self._all_reduce, self._barrier = module.all_reduce, module.barrier
+        self._all_reduce_tensor = module.all_reduce_tensor
 
     @classmethod
     def join(
@@ -162,6 +173,28 @@ class ShmGroup:
         )
         if status:
             raise self._error(status)
+
+    def all_reduce_tensor(
+        self,
+        tensor: Any,
+        plain: PlainTensors,
+        op: ReduceOp,
+        divisor: float,
+        timeout_s: float | None,
+    ) -> bool:
+        """Reduce a tensor of PyTorch; False, and nothing was done, if it is not plain."""
+        status = self._all_reduce_tensor(
+            self._handle,
+            tensor,
+            plain.layout,
+            plain.codes,
+            op,
+            divisor,
+            self.timeout_s if timeout_s is None else timeout_s,
+        )
+        if status:
+            raise self._error(status)
+        return status is not None
 
     def run(self, collective: Collective, timeout_s: float | None = None) -> None:
         """Execute any collective. Raises: the error that ended it."""

@@ -27,7 +27,7 @@ from phalanx.torch_backend.profiling import is_profiling, make_calls_in_event
 from phalanx.torch_backend.reduce_ops import get_reduction
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.sparse import check_sparse, sum_sparse
-from phalanx.torch_backend.tensors import buffer_of, is_plain
+from phalanx.torch_backend.tensors import PLAIN_TENSORS, buffer_of, is_plain
 from phalanx.torch_backend.torch_call import TorchCall, make_options
 from phalanx.torch_backend.work import CoalescedWork, CompletedWork
 
@@ -92,24 +92,25 @@ class ProcessGroupMPI(ProcessGroup):
         """Run the common case in few Python steps: one plain tensor, an empty queue. False: another
         case, nothing was done."""
         context = self._context
-        if context.closed_reason is not None or len(tensors) != 1 or not is_plain(tensors[0]):
+        if context.closed_reason is not None or len(tensors) != 1:
             return False
         engine, queue = context.engine, context.queue
         tensor, timeout = tensors[0], opts.timeout
         try:
-            reduction = get_reduction(tensor.dtype, hash(opts.reduceOp))
+            op, is_average, scales = get_reduction(tensor.dtype, hash(opts.reduceOp))
         except TypeError:
             return False
         is_in_parts = context.stages_in_parts and tensor.nbytes > PART_BYTES
-        if reduction.scales or is_in_parts or not queue.try_begin():
+        if scales or is_in_parts or not queue.try_begin():
             return False
         try:
-            engine.all_reduce(
-                buffer_of(tensor),
-                reduction.op,
-                divisor=engine.size if reduction.is_average else 1.0,
-                timeout_s=timeout.total_seconds() if timeout.days >= 0 and timeout else None,
-            )
+            divisor = engine.size if is_average else 1.0
+            timeout_s = timeout.total_seconds() if timeout.days >= 0 and timeout else None
+            if engine.all_reduce_tensor(tensor, PLAIN_TENSORS, op, divisor, timeout_s):
+                return True
+            if not is_plain(tensor):
+                return False
+            engine.all_reduce(buffer_of(tensor), op, divisor=divisor, timeout_s=timeout_s)
         except ENGINE_ERRORS as error:
             raise to_torch_error(error) from None
         finally:

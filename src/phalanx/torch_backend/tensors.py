@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.buffer import Buffer, is_usable_in_place
+from phalanx.comm.dtypes import dtype_of
+from phalanx.comm.shm import PlainTensors
 
 
 def is_alone(tensor: Tensor) -> bool:
@@ -40,6 +42,14 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 buffer_of = Buffer.of_tensor
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
+"""Types of elements that are reduced as they lie: a complex tensor may be conjugated when read."""
+PLAIN_TENSORS = PlainTensors(torch.strided, {dtype: dtype_of(dtype).code for dtype in DTYPES})
 
 LEAST_BYTES = 2**16
 """Bytes of a copy that is not made by halves any more."""

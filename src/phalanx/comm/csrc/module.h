@@ -18,6 +18,8 @@ typedef PyObject *const *arguments;
     X(shm_bytes) X(join) X(keep_memory) X(all_joined) X(is_dead) X(set_progress_hook)           \
     X(barrier) X(all_reduce) X(run) X(export_segment) X(unexport_segment) X(fail) X(progress)   \
     X(peer_status) X(logged_calls) X(ring) X(num_rings) X(sleep_until_rung)                     \
+    /* module_tensor.c */                                                                       \
+    X(all_reduce_tensor)                                                                        \
     /* module_grad_buffer.c */                                                                  \
     X(make_grad_buffer) X(local_share) X(grad_buffer_all_reduce) X(grad_buffer_sum_in_order)     \
     X(fused_step)
@@ -47,6 +49,9 @@ int check_interrupts(void);
 
 /* NULL with the exception of the signal's handler, else the status. */
 PyObject *status_result(int status);
+
+/* The status of a collective; warns once where memory of a peer could not be mapped. */
+PyObject *collective_result(shm_group *self, int status);
 
 /* Whether there is such a reduction; raises TypeError. */
 int reducible(int dtype, int op);

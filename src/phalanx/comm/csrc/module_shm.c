@@ -112,8 +112,7 @@ FUNCTION(barrier)
     return status_result(status);
 }
 
-/* The status of a collective; warns once where memory of a peer could not be mapped. */
-static PyObject *collective_result(shm_group *self, int status)
+PyObject *collective_result(shm_group *self, int status)
 {
     int error = status == DONE ? shm_map_error(self) : 0;
     if (error && PyErr_WarnFormat(PyExc_RuntimeWarning, 2,
