@@ -12,9 +12,10 @@ is measured by `phalanx bench collectives`, a job for each size, on its paths ph
 choose their route), mpi (the library's own) and gloo.
 
 Per node an all-reduce of n bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter
-or an all-gather n(N-1)/N. Of these 128 KB pass at once, the limit's token bucket; the rest takes at
-least as long as the link's measured bandwidth says. The table shows medians in ms, the share of the
-wire's limit that they reach (-: no limit), and how many times as long as Phalanx the others take.
+or an all-gather n(N-1)/N. Of these 128 KB pass at once, the limit's token bucket (--bucket-kb), so
+that 64 KB know no limit; the rest takes at least as long as the link's measured bandwidth says.
+The table shows medians in ms, the share of the wire's limit that they reach (-: no limit), and how
+many times as long as Phalanx the others take.
 Where the link as measured is slower than its rate, the cores are the limit: they carry TCP too.
 Raw values, medians, ratios, commit and machine go to runs/benchmarks/nodes.json, after each
 layout.
@@ -52,7 +53,6 @@ ENGINES = ("phalanx", "mpi", "gloo")
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 STREAM_S, PORT = 2.0, 5201
 LAYOUT_TIMEOUT_S = 900
-BURST_BYTES = 128 * 1024  # of the limit's token bucket
 UNITS = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}  # of `tc`, in bytes per second
 
 Seconds = dict[str, dict[str, dict[str, list[float]]]]  # by collective, bytes, engine
@@ -112,7 +112,9 @@ def connected(server: str) -> socket.socket:
 
 
 @contextlib.contextmanager
-def limited_nodes(layouts: Sequence[str], rate: str, keep: Path) -> Iterator[Any]:
+def limited_nodes(
+    layouts: Sequence[str], rate: str, keep: Path, bucket_kb: int = 128
+) -> Iterator[Any]:
     """Nodes enough for all layouts, whose links have this rate. keep: folder of the program."""
     from tests.nodes.cluster import virtual_nodes
 
@@ -124,6 +126,7 @@ def limited_nodes(layouts: Sequence[str], rate: str, keep: Path) -> Iterator[Any
             keep=list(dict.fromkeys((Path(sys.prefix), ROOT, keep))),
             environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
             rate=rate,
+            bucket=f"{bucket_kb}kb",
         ) as cluster,
     ):
         yield cluster
@@ -180,12 +183,14 @@ def run_layout(cluster: Any, layout: str, args: argparse.Namespace) -> Seconds:
     return seconds
 
 
-def summary(layout: str, bandwidth: float, seconds: Seconds) -> list[dict[str, Any]]:
+def summary(
+    layout: str, bandwidth: float, bucket_bytes: int, seconds: Seconds
+) -> list[dict[str, Any]]:
     """A row a collective and size: medians, shares of the wire's limit, and ratios to Phalanx."""
     num_nodes, rows = int(layout.split("x")[0]), []
     for collective, by_size in seconds.items():
         for num_bytes, by_engine in by_size.items():
-            limited = wire_bytes(collective, int(num_bytes), num_nodes) - BURST_BYTES
+            limited = wire_bytes(collective, int(num_bytes), num_nodes) - bucket_bytes
             medians = {engine: statistics.median(times) for engine, times in by_engine.items()}
             ours = medians.get("phalanx")
             rows.append(
@@ -221,7 +226,7 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 def measure_rate(rate: str, args: argparse.Namespace, found: dict[str, Any]) -> None:
     """Measure all layouts at one rate; `found` grows by each."""
-    with limited_nodes(args.layouts, rate, HERE) as cluster:
+    with limited_nodes(args.layouts, rate, HERE, args.bucket_kb) as cluster:
         before = measure_link(cluster)
         here: dict[str, Any] = {"link_bytes_per_s": [before], "seconds": {}, "rows": []}
         found["rates"][rate] = here
@@ -234,7 +239,7 @@ def measure_rate(rate: str, args: argparse.Namespace, found: dict[str, Any]) -> 
         print(f"{'ms, of the wire; times as long':33}{names}{ratios}", flush=True)
         for layout in args.layouts:
             here["seconds"][layout] = run_layout(cluster, layout, args)
-            rows = summary(layout, bandwidth, here["seconds"][layout])
+            rows = summary(layout, bandwidth, 1024 * args.bucket_kb, here["seconds"][layout])
             table(rows)
             here["rows"] += rows
             save(__file__, **found)
@@ -261,6 +266,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--calls", type=int, default=21, help="of short vectors; 3 of long ones")
+    parser.add_argument("--bucket-kb", type=int, default=128, help="that pass at once")
     parser.add_argument("--quick", action="store_true", help="2x1, 2x2; 64 KB, 1, 10 MB; 5 calls")
     args = parser.parse_args(words)
     if args.quick:

@@ -171,9 +171,10 @@ class Cluster:
         }
         self._ip("link", "set", self._port(node), *change[state])
 
-    def limit_rate(self, rate: str) -> None:
-        """Limit every link, both ways. rate: as `tc` reads it, such as `1gbit`."""
-        shape = ["root", "tbf", "rate", rate, "burst", "128kb", "latency", "100ms"]
+    def limit_rate(self, rate: str, bucket: str) -> None:
+        """Limit every link, both ways. rate, bucket (the bytes that pass at once): as `tc` reads
+        them, such as `1gbit` and `128kb`."""
+        shape = ["root", "tbf", "rate", rate, "burst", bucket, "latency", "100ms"]
         for node in self.nodes:
             change = ["tc", "qdisc", "replace", "dev"]
             words = self._outside([*change, self._port(node), *shape])
@@ -201,6 +202,7 @@ def virtual_nodes(
     environment: Mapping[str, str] = MappingProxyType({}),
     names_resolve: bool = True,
     rate: str | None = None,
+    bucket: str = "128kb",
 ) -> Iterator[Cluster]:
     """Start `count` virtual nodes and end them.
 
@@ -208,7 +210,7 @@ def virtual_nodes(
     keep: folders that every node sees; none below /mnt.
     environment: variables of every session over ssh.
     names_resolve: False leaves the nodes' names out of /etc/hosts; addresses work.
-    rate: limit of every link, as `tc` reads it.
+    rate, bucket: limit of every link, see `limit_rate`.
     Raises: RuntimeError with the logs if the nodes do not start.
     """
     shared = state / "shared"
@@ -240,7 +242,7 @@ def virtual_nodes(
             supervisor=_child_of(started.pid),
         )
         if rate is not None:
-            cluster.limit_rate(rate)
+            cluster.limit_rate(rate, bucket)
         yield cluster
     finally:
         _end(started)
