@@ -39,6 +39,7 @@ SHORT = {
     "start_on_nodes.py": ("--rounds 1 --starts launch train", ""),
     "same_numbers.py": ("--models mlp --strategies mpi --ranks 2", ""),
     "survive.py": ("--quick", 'SIZES = {"short": Size(16, 32, 5)}'),
+    "tensor_parallel.py": ("--rounds 1", "NEW_TOKENS = 4\nLAYERS = 1"),
     "training_over_nodes.py": ("--quick", ""),
     "training.py": ("mlp", 'SAMPLES = {"mlp": 1280}\nROUNDS = 2'),
 }
