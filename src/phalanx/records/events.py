@@ -31,15 +31,15 @@ class ExpectedCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedEvent(Event, frozen=True, kw_only=True, tag="started"):
-    rank: int
-    hostname: str
-    process_id: int
-    local_rank: int
-    threads: int
+    rank: int  # number of the rank
+    hostname: str  # name of the node
+    process_id: int  # number of the process on its node
+    local_rank: int  # number of the rank on its node
+    threads: int  # threads per rank
     startup_s: float  # process start to the begin of training
     parameters: int  # number of trainable values
     train_samples: int  # size of the full data set, not of this rank's shard
-    validation_samples: int
+    validation_samples: int  # validation samples over all ranks
     targets_per_sample: int = 1  # predictions a sample: the tokens of a text
     collective: str | None = None  # all-reduce algorithm of the gradients
     role: str = "worker"  # or "server"
@@ -52,15 +52,15 @@ class StartedEvent(Event, frozen=True, kw_only=True, tag="started"):
 class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     """One update on this rank's part of the global batch."""
 
-    epoch: int
+    epoch: int  # number of the epoch, from 1
     step: int  # counts on over the epochs, from 0
-    samples: int
+    samples: int  # samples that this rank processed
     loss_sum: float  # losses before the update
-    data_s: float
-    forward_s: float
-    backward_s: float
+    data_s: float  # seconds until the batch was there
+    forward_s: float  # seconds in the forward pass
+    backward_s: float  # seconds in the backward pass
     communication_s: float  # exposed: time that the step waited
-    optimizer_s: float
+    optimizer_s: float  # seconds in the optimizer
     hidden_s: float | None = None  # communication during backward
     last_bucket_s: float | None = None  # time of the last bucket, which cannot be hidden
     is_skipped: bool = False  # a gradient was not finite
@@ -74,22 +74,22 @@ class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
 class SkippedEvent(Event, frozen=True, kw_only=True, tag="skipped"):
     """A step that changed nothing, on every rank that knows of it."""
 
-    epoch: int
-    step: int
+    epoch: int  # number of the epoch, from 1
+    step: int  # number of the step, from 0
     reason: str  # names rank and parameter
 
 
 class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
     """One pass over the training data on this rank, from barrier to barrier."""
 
-    epoch: int
-    train_s: float
-    samples: int
-    loss_sum: float
+    epoch: int  # number of the epoch, from 1
+    train_s: float  # seconds of training, without evaluation
+    samples: int  # samples that this rank processed
+    loss_sum: float  # sum of the losses of these samples
     correct: int | None  # None where the loss asks for no classes
     communicated_bytes: int  # gradient bytes passed to all-reduce by this rank
     sent_bytes: int | None = None  # counted; None where not counted
-    received_bytes: int | None = None
+    received_bytes: int | None = None  # bytes received from peers, None if not counted
     # Bytes to and from other nodes, a part of these. None if not counted, as by an older Phalanx.
     network_sent_bytes: int | None = None
     network_received_bytes: int | None = None
@@ -106,79 +106,79 @@ class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
 class ActionEvent(Event, frozen=True, kw_only=True, tag="action"):
     """One action of a pipeline's step on this rank."""
 
-    step: int
-    stage: int
-    micro_batch: int
-    kind: Literal["forward", "backward", "input gradient", "weight gradient"]
+    step: int  # number of the step, from 0
+    stage: int  # number of the pipeline stage
+    micro_batch: int  # number of the micro-batch
+    kind: Literal["forward", "backward", "input gradient", "weight gradient"]  # what was computed
     began_s: float  # time on a clock that all ranks of the run share
-    ended_s: float
+    ended_s: float  # time on the same clock
 
 
 class EvaluationEvent(Event, frozen=True, kw_only=True, tag="evaluation"):
     """This rank's part of the validation data after an epoch."""
 
-    epoch: int
-    evaluation_s: float
-    samples: int
-    loss_sum: float
+    epoch: int  # number of the epoch, from 1
+    evaluation_s: float  # seconds in the evaluation
+    samples: int  # samples that this rank processed
+    loss_sum: float  # sum of the losses of these samples
     correct: int | None  # None where the loss asks for no classes
 
 
 class TrainingEvaluationEvent(Event, frozen=True, kw_only=True, tag="training evaluation"):
     """The final model against this rank's share of some of the training data."""
 
-    epoch: int
-    evaluation_s: float
-    samples: int
-    loss_sum: float
+    epoch: int  # number of the epoch, from 1
+    evaluation_s: float  # seconds in the evaluation
+    samples: int  # samples that this rank processed
+    loss_sum: float  # sum of the losses of these samples
     correct: int | None  # None where the loss asks for no classes
 
 
 class SummaryEvent(Event, frozen=True, kw_only=True, tag="summary"):
     """Written by rank 0 after an epoch, from all ranks."""
 
-    epoch: int
+    epoch: int  # number of the epoch, from 1
     epoch_s: float  # training time of the slowest rank
     trained_s: float  # sum of epoch_s so far
-    images_per_s: float
+    images_per_s: float  # samples per second over all ranks
     communication_share: float  # exposed communication ÷ training time, mean over ranks
-    train_loss: float
-    train_accuracy: float | None
+    train_loss: float  # mean loss of the training samples
+    train_accuracy: float | None  # share of them that was right, None where it has no meaning
     validation_loss: float | None  # None where nothing was evaluated
-    validation_accuracy: float | None
+    validation_accuracy: float | None  # the same of the validation samples
     damaged: int = 0  # training samples left out
     skipped: int = 0  # steps, of the rank that skipped most
 
 
 class SavedEvent(Event, frozen=True, kw_only=True, tag="saved"):
-    epoch: int
-    path: str
-    save_s: float
-    bytes: int
+    epoch: int  # number of the epoch, from 1
+    path: str  # folder of the checkpoint
+    save_s: float  # seconds to write it
+    bytes: int  # size of its files
     written_s: float | None = None  # write by a thread, beside the steps; None: they waited, save_s
 
 
 class MemoryEvent(Event, frozen=True, kw_only=True, tag="memory"):
     """Bytes of training state that a rank holds, measured once, after the first steps."""
 
-    parameters_bytes: int
+    parameters_bytes: int  # bytes of this rank's parameters
     gradients_bytes: int  # bytes at the end of the backward pass
-    optimizer_bytes: int
+    optimizer_bytes: int  # bytes of this rank's optimizer state
     resident_bytes: int | None = None  # growth of the process since before the model was built
 
 
 class NoticeEvent(Event, frozen=True, kw_only=True, tag="notice"):
     """Message for the user about something that does not end the run."""
 
-    text: str
+    text: str  # the line
 
 
 class MetricsEvent(Event, frozen=True, kw_only=True, tag="metrics"):
     """A program's own metrics after a step, written by rank 0."""
 
-    epoch: int
-    step: int
-    metrics: dict[str, float]
+    epoch: int  # number of the epoch, from 1
+    step: int  # number of the step, from 0
+    metrics: dict[str, float]  # values by name
 
 
 class RecoveredEvent(Event, frozen=True, kw_only=True, tag="recovered"):
@@ -202,7 +202,7 @@ class InjectedEvent(Event, frozen=True, kw_only=True, tag="injected"):
     """A fault that is about to strike this rank, as it was asked for."""
 
     time_s: float  # Unix time of the fault
-    kind: FaultKind
+    kind: FaultKind  # kind of the fault
     rank: int  # original rank
     step: int  # updates made
     pause_s: float | None = None  # length of a stop; None: the rank never continues
@@ -223,7 +223,7 @@ class RebalancedEvent(Event, frozen=True, kw_only=True, tag="rebalanced"):
 
     step: int  # the first with these
     former: list[int]  # micro-batches of each rank
-    micro_batches: list[int]
+    micro_batches: list[int]  # micro-batches of each rank from now on
 
 
 class StoppedEvent(Event, frozen=True, kw_only=True, tag="stopped"):
@@ -241,13 +241,13 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     """The bits with which a bitwise run ended, and what they depend on beside data and options."""
 
     sha256: str  # hash of parameters, buffers and optimizer state
-    steps: int
+    steps: int  # number of steps
     micro_batches: int  # number per global batch
-    threads: int
-    torch: str
+    threads: int  # threads per rank
+    torch: str  # version of PyTorch
     torch_build: str  # hash of torch.__config__
     instruction_set: str  # instruction set that torch uses
-    strategy: str
+    strategy: str  # name of the strategy
 
 
 def certificate_text(certificate: Certificate) -> str:
@@ -270,13 +270,13 @@ class DigestNamesEvent(Event, frozen=True, kw_only=True, tag="digest names"):
 class DigestEvent(Event, frozen=True, kw_only=True, tag="digest"):
     """The same after a step."""
 
-    step: int
-    digests: str
+    step: int  # number of the step, from 0
+    digests: str  # 16 hexadecimal digits for each name
 
 
 class FinishedEvent(Event, frozen=True, kw_only=True, tag="finished"):
     """The last line of a rank that came to the end."""
 
-    parameters_sha256: str
-    peak_memory_bytes: int
+    parameters_sha256: str  # hash of all parameters
+    peak_memory_bytes: int  # largest resident memory of this rank
     certificate: Certificate | None = None  # None unless the run is bitwise

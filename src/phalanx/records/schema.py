@@ -23,19 +23,19 @@ LearningRateSchedule = Literal["constant", "step", "cosine", "polynomial"]
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Training configuration: all that decides the numbers, after defaults were filled in."""
 
-    model: str
-    dataset: str
+    model: str  # name of the model
+    dataset: str  # name of the data set
     strategy: str  # one of train.config.Strategy, or a scheme of examples/scratch
-    ranks: int
+    ranks: int  # number of ranks
     threads: int  # compute threads of each rank
-    global_batch_size: int
-    epochs: int
+    global_batch_size: int  # samples per step, over all ranks
+    epochs: int  # passes over the training samples
     learning_rate: float  # peak value, after the learning-rate rule
-    learning_rate_rule: LearningRateRule
-    learning_rate_schedule: LearningRateSchedule = "constant"
-    optimizer: str
-    seed: int
-    dtype: str
+    learning_rate_rule: LearningRateRule  # how the learning rate follows the batch size
+    learning_rate_schedule: LearningRateSchedule = "constant"  # over the steps
+    optimizer: str  # name of the optimizer
+    seed: int  # seed of the parameters and of the order of samples
+    dtype: str  # type of the parameters
     mesh: dict[str, int] = {}  # axes of more than one rank, e.g. {"dp": 2, "tp": 2}
     nodes: int = 1  # number of nodes of the ranks that Phalanx starts
     options: dict[str, str | int | float | bool] = {}  # further options of the strategy or model
@@ -49,22 +49,22 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """Environment of the run. `None` where the machine does not report it."""
 
-    hostname: str
-    processor: str
+    hostname: str  # name of the node
+    processor: str  # model of the processor
     cores: int  # usable by this process, not merely present
-    memory_bytes: int | None
-    operating_system: str
-    python: str
-    torch: str
+    memory_bytes: int | None  # memory of the machine, None if unknown
+    operating_system: str  # name and version
+    python: str  # version of Python
+    torch: str  # version of PyTorch
     mpi: str | None  # library and version, None when the run used none
-    packages: dict[str, str]
-    phalanx: str
-    commit: str | None
+    packages: dict[str, str]  # versions by package
+    phalanx: str  # version of Phalanx
+    commit: str | None  # of the working directory's repository, None outside one
     load_average: float | None  # one-minute average when the run began
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    status: Status
+    status: Status  # how the run ended
     error: str | None = None  # the first error, one or two lines
     rank: int | None = None  # the rank that raised it
     lost: list[int] = []  # ranks that died, of a run that the others completed
@@ -73,8 +73,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The process that will write the outcome: a run whose owner has died runs no more."""
 
-    hostname: str
-    process_id: int
+    hostname: str  # name of the node
+    process_id: int  # number of the process on its node
     process_began: str | None = None  # start time; distinguishes reused process ids
     system: str | None = None  # boot id and process-id namespace; None where unknown
 
@@ -89,13 +89,13 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration, environment and outcome of a job, whatever its kind."""
 
-    schema: int = SCHEMA_VERSION
+    schema: int = SCHEMA_VERSION  # version of the format
     command: str  # command that repeats this job
     config: dict[str, object]  # every option, defaults filled in
-    environment: Environment
-    outcome: Outcome
+    environment: Environment  # machine and software of rank 0
+    outcome: Outcome  # how the job ended
     started_at: str  # ISO 8601, UTC
-    ended_at: str | None = None
+    ended_at: str | None = None  # time in UTC, None while it runs
     owner: Owner | None = None  # None in records of an older Phalanx
 
 
@@ -104,10 +104,10 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: FileName  # folder of the later records, below the run's
     lost_at: str  # time at which all knew of the loss: ISO 8601, UTC, to the millisecond
-    restarted_at: str
+    restarted_at: str  # time in UTC
     reason: str  # end of the ranks before it, in words
     steps: int | None  # updates that these had made; None where they kept no records
-    ranks: int
+    ranks: int  # number of ranks from then on
     hosts: list[str] = []  # hosts of several nodes, "n0:4"
     silent: dict[str, str] = {}  # hosts that do not answer and are left out, with the reason
     checkpoint: str | None = None  # newest one; None: from the beginning
@@ -117,9 +117,9 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
 class Run(JobRecord, frozen=True, kw_only=True):
     """`run.json`: a training."""
 
-    study: str
+    study: str  # identifier of the study
     run: str  # name of the run's folder
-    setting: Setting
+    setting: Setting  # what was trained, and how
     probes: list[Probe] = []  # probes before and after it, in a study
     restarts: list[Restart] = []  # whose records are in folders of their own
 
@@ -127,12 +127,12 @@ class Run(JobRecord, frozen=True, kw_only=True):
 class Study(msgspec.Struct, frozen=True, kw_only=True):
     """`study.json`: the plan; a run that has no folder yet is still to do."""
 
-    schema: int = SCHEMA_VERSION
-    study: str
+    schema: int = SCHEMA_VERSION  # version of the format
+    study: str  # identifier of the study
     kind: str  # "scaling" or "parallelism"
-    command: str
-    started_at: str
-    runs: list[FileName]
+    command: str  # command line that started it
+    started_at: str  # time in UTC
+    runs: list[FileName]  # folders of the runs, in their order
     left_out: dict[str, str] = {}  # requested runs that cannot be made, and why
     common: dict[str, object] = {}  # options that decide the numbers, the same in all runs
     configurations: dict[str, dict[str, object]] = {}  # and those of each run besides
@@ -141,8 +141,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """`error.json`: the first error of a run, written by the rank that raised it."""
 
-    rank: int
+    rank: int  # rank that failed first
     mendable: bool  # True: the user can fix it; shown without traceback, with exit code 2
-    message: str
-    traceback: str
+    message: str  # its error
+    traceback: str  # its traceback
     hostname: str | None = None  # node of the rank; None in records of an older Phalanx
