@@ -4,12 +4,19 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from urllib.parse import urlencode
 
 import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.conftest import ONE_THREAD
-from tests.report.browser import NEEDED, browser, emulate
+from tests.report.browser import NEEDED, browser, emulate, take_screenshot
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -53,21 +60,55 @@ def test_a_page_says_first_for_whom_it_is(page: Path) -> None:
         assert audience.startswith("*For ") and audience.endswith("*")
 
 
+@pytest.fixture
+def chrome(tmp_path: Path) -> Iterator[Chrome]:
+    with browser(tmp_path / "profile", tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """Address of the site on a server: a browser reads no search index of a file."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    handler.log_message = lambda *_: None  # type: ignore[attr-defined]
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 class TestInABrowser:
     pytestmark = NEEDED
 
-    def test_no_page_is_wider_than_a_phone(self, site: Path, tmp_path: Path) -> None:
-        """The home page, and the longest ones, in the dark."""
+    @pytest.mark.parametrize("width", [390, 1280])
+    def test_pages_fit_the_screen(
+        self, site: Path, chrome: Chrome, width: int, tmp_path: Path
+    ) -> None:
+        """The home page, and the longest ones, by light and by dark; screenshots to look at."""
         longest = sorted(site.glob("*.html"), key=lambda path: path.stat().st_size)[-8:]
-        size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-        with browser(tmp_path / "profile", tmp_path) as chrome:
-            chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            emulate(chrome, scheme="dark")
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800}
+        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        for scheme, is_white in (("light", True), ("dark", False)):
+            emulate(chrome, scheme=scheme)
             for path in [site / "index.html", *longest]:
                 chrome.get(path.as_uri())
-                width, background = chrome.execute_script(
+                found, background = chrome.execute_script(
                     "return [document.documentElement.scrollWidth,"
                     " getComputedStyle(document.body).backgroundColor]"
                 )
-                assert (path.name, width) == (path.name, 390)
-                assert background != "rgb(255, 255, 255)"
+                assert (path.name, found) == (path.name, width)
+                assert (background == "rgb(255, 255, 255)") == is_white
+            chrome.get((site / "index.html").as_uri())
+            take_screenshot(chrome, tmp_path / f"{scheme}.png")
+
+    @pytest.mark.parametrize("words", ["gradient accumulation", "Slurm", "hang"])
+    def test_a_search_finds(self, address: str, chrome: Chrome, words: str) -> None:
+        chrome.get(f"{address}/search.html?{urlencode({'q': words})}")
+        found = WebDriverWait(chrome, 20).until(
+            lambda chrome: chrome.execute_script(
+                "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)"
+            )
+        )
+        assert any(link.startswith(address) for link in found)
