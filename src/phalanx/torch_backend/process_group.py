@@ -69,33 +69,36 @@ class ProcessGroupMPI(ProcessGroup):
     ) -> Work:
         if type(opts) is not AllreduceOptions:
             opts = make_options(AllreduceOptions, opts, timeout, op=op)
-        elif (
-            not opts.asyncOp
+        is_async, is_one = opts.asyncOp, type(tensors) is list and len(tensors) == 1
+        is_sparse = is_one and tensors[0].is_sparse
+        is_bucket = (
+            is_one and is_async and not is_sparse and self.buckets.share_if_bucket(tensors[0])
+        )
+        is_inline = is_bucket and self.buckets.runs_inline
+        if (
+            is_one
+            and (is_inline or not is_async)
             and not torch_profiler._is_profiler_enabled
-            and type(tensors) is list
-            and self._all_reduce_inline(tensors, opts)
+            and self._all_reduce_inline(tensors[0], opts)
         ):
-            return self._completed
+            return CompletedWork([*tensors]) if is_bucket else self._completed
         call = TorchCall(self._context, "all_reduce", AllreduceOptions, opts)
-        if type(tensors) is list and len(tensors) == 1 and tensors[0].is_sparse:
+        if is_sparse:
             check_sparse(tensors[0], call.reduction(tensors[0]), call.label)
             return call.submit(
                 partial(sum_sparse, tensors[0], self._engine, call.timeout_s), tensors, tensors
             )
         both = [call.tensor(tensors)]
-        is_bucket = self.buckets.share_if_bucket(both[0])
-        is_inline = is_bucket and self.buckets.runs_inline
         work = call.run("all_reduce", both, both, is_inline=is_inline)
         return CompletedWork(both) if is_bucket and work is self._completed else work
 
-    def _all_reduce_inline(self, tensors: list[Tensor], opts: Any) -> bool:
-        """Run the common case in few Python steps: one plain tensor, an empty queue. False: another
+    def _all_reduce_inline(self, tensor: Tensor, opts: Any) -> bool:
+        """Run the common case in few Python steps: a plain tensor, an empty queue. False: another
         case, nothing was done."""
-        context = self._context
-        if context.closed_reason is not None or len(tensors) != 1:
+        context, timeout = self._context, opts.timeout
+        if context.closed_reason is not None:
             return False
         engine, queue = context.engine, context.queue
-        tensor, timeout = tensors[0], opts.timeout
         try:
             op, is_average, scales = get_reduction(tensor.dtype, hash(opts.reduceOp))
         except TypeError:

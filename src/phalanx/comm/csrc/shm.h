@@ -144,8 +144,9 @@ int shm_failure(shm_group *self, int peer); /* what ends a wait for `peer`; DONE
 void shm_show_witness(shm_group *self); /* before all have joined */
 void shm_try_to_read(shm_group *self);  /* after that, and before the first collective */
 /* Offer the peers to read `bytes` of `buffer`, before the first phase; whether all ranks do: they may
- * read each other, and their shares are long enough. */
-int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes);
+ * read each other, and their shares are long enough. is_shared: known to be readable memory, where
+ * asking the system would take 3 µs. */
+int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes, int is_shared);
 int shm_all_offered(shm_group *self); /* after the first phase */
 int shm_read_peer(shm_group *self, int peer, void *to, size_t offset, size_t bytes);
 /* output[i] = the reduction of own[i] and of what the peers have offered from `offset` on. */

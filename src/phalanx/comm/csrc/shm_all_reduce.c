@@ -168,7 +168,8 @@ int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int o
         return reduce_inline(self, &r);
     size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
     int segment = shm_segment_of(self, buffer, bytes), staged = 0;
-    int direct = root < 0 && shm_offer(self, buffer, bytes, bytes / (size_t)self->size);
+    int direct =
+        root < 0 && shm_offer(self, buffer, bytes, bytes / (size_t)self->size, segment >= 0);
     if (segment >= 0) {
         shm_rank_info *info = &self->rank_infos[self->rank];
         uint32_t generation = atomic_load(&info->segments[segment].generation);
