@@ -1,4 +1,8 @@
-"""Every command line of README.md and docs/ is one that the commands take."""
+"""Every command line of README.md and docs/ is one that the commands take.
+
+Blocks marked `bash` are run as well: tests/run/test_guides.py, test_first_hour.py and
+tests/nodes/test_first_cluster.py.
+"""
 
 import re
 import shlex
@@ -14,12 +18,23 @@ from phalanx.cli.program_words import separate_program
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^ *```[a-z]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-LINE = re.compile(r"^[ $]*(?:[A-Z_]+=\S+ +)*phalanx +(.*?)(?: +#.*)?$", re.MULTILINE)
+COMMAND_LINE = ROOT / "docs" / "command_line.md"
+FENCED = re.compile(r"^ *```([a-z]*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?<=\n\n)((?: {4,}\S.*\n)+)")
+LAUNCHERS = r"(?:(?:mpirun|mpiexec|srun|salloc)\b.*? |\S*bin/)?"
+LINE = re.compile(rf"^[ $]*(?:[A-Z_]+=\S+ +)*{LAUNCHERS}phalanx +(.*?)(?: +#.*)?$", re.MULTILINE)
 IN_PROSE = re.compile(r"(?<!`)`phalanx ([^`]+)`")
 SHELL = re.compile(r"\s(?:\||>|2>|&)")  # what follows is not a word of the command
-GONE = {"scratch"}
-"""Commands that docs name beside their successors."""
+FILE = re.compile(r"\b(?:benchmarks|examples|tests)/(?!pytorch/)[a-z\d_/]+\.py\b")  # not Horovod's
+TARGET = re.compile(r"(?:^[ $]*sudo |`|\n```\n)make ([a-z-]+)", re.MULTILINE)
+HISTORY = {"log.md", "measurements.md"}
+"""Pages that name scripts of earlier commits."""
+
+
+def blocks_of(text: str) -> list[tuple[str, str]]:
+    """Return the blocks of a page, fenced or indented, each with its language."""
+    found = FENCED.findall(text)
+    return found + [("", block) for block in INDENTED.findall(FENCED.sub("", text))]
 
 
 def documented() -> Iterator[tuple[str, bool]]:
@@ -27,10 +42,11 @@ def documented() -> Iterator[tuple[str, bool]]:
     may name a command or an option alone."""
     for page in PAGES:
         text = page.read_text()
-        for block in BLOCK.findall(text):
-            for words in LINE.findall(block.replace("\\\n", " ")):
-                yield SHELL.split(words)[0], False
-        for words in IN_PROSE.findall(BLOCK.sub("", text)):
+        for language, block in blocks_of(text):
+            if language in ("", "bash"):
+                for words in LINE.findall(block.replace("\\\n", " ")):
+                    yield SHELL.split(words)[0], False
+        for words in IN_PROSE.findall(FENCED.sub("", text)):
             yield SHELL.split(" ".join(words.split()))[0], True
 
 
@@ -39,13 +55,26 @@ def test_the_commands_take_every_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
     shutil.copy(
         ROOT / "src" / "phalanx" / "bench" / "io" / "profiles" / "resnet50.yaml", "mine.yaml"
     )
+    options = re.search(r"```toml\n(.*?)```", COMMAND_LINE.read_text(), re.DOTALL)
+    assert options is not None
+    (tmp_path / "run.toml").write_text(options[1])
     lines = sorted(set(documented()))
     assert len(lines) > 100
     for line, is_in_prose in lines:
         words = shlex.split(line)
-        if "…" in words or words[0] in GONE:
+        if "…" in words:
             continue
         try:
             app.parse_args(separate_program(words), exit_on_error=False, print_error=False)
         except MissingArgumentError:
             assert is_in_prose, line
+
+
+def test_scripts_and_targets_of_make_exist() -> None:
+    made = {*re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+    texts = [page.read_text() for page in PAGES if page.name not in HISTORY]
+    files = {file for text in texts for file in FILE.findall(text)}
+    targets = {target for text in texts for target in TARGET.findall(text)}
+    assert len(files) > 30 and len(targets) > 5
+    assert not [file for file in files if not (ROOT / file).exists()]
+    assert targets <= made

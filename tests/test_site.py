@@ -1,9 +1,13 @@
-"""The site of docs/ builds without a warning, from this repository alone, and fits any screen."""
+"""The site of docs/ builds without a warning, from this repository alone, and fits any screen.
+
+`python -m tests.test_site` lists the external links of all pages.
+"""
 
 import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +24,16 @@ from tests.report.browser import NEEDED, browser, emulate, take_screenshot
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "packaging").rglob("*.md")),
+]
+CODE = re.compile(r"^ *```.*?^ *```|(?<!`)`[^`]+`", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+BARE = re.compile(r"(?<![(\w`\"'])https?://[^\s)>`,]+")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LOADED = re.compile(r"<(?:script|img|iframe)[^>]+src=\"([^\"]+)|<link[^>]+stylesheet[^>]*>")
 NO_PROXY_ANSWERS = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
 """Whatever is fetched fails."""
@@ -58,6 +72,57 @@ def test_a_page_says_first_for_whom_it_is(page: Path) -> None:
         assert "for users of" in (ROOT / "README.md").read_text().partition("```")[0]
     else:
         assert audience.startswith("*For ") and audience.endswith("*")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    titles = HEADING.findall(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S))
+    plain = (re.sub(r"[^\w\s-]", "", title.lower()).strip() for title in titles)
+    return {re.sub(r"\s", "-", title) for title in plain}
+
+
+def links_of(page: Path) -> list[str]:
+    text = CODE.sub("", page.read_text())
+    return [*LINK.findall(text), *BARE.findall(text)]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    for link in links_of(page):
+        if re.match(r"\w+:", link) or link.startswith("URL-of"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_links_of_the_readme_serve_the_site_too() -> None:
+    """Its beginning is a part of the home page, where only links into docs/ are rewritten."""
+    included, _, _ = (ROOT / "README.md").read_text().partition("## Where to read on")
+    links = [link for link in LINK.findall(included) if not re.match(r"\w+:", link)]
+    assert len(links) > 5
+    assert not [link for link in links if not link.startswith("docs/")]
+
+
+def external_links() -> dict[str, set[str]]:
+    """Return the pages of each external link."""
+    found = defaultdict(set)
+    for page in TEXTS:
+        for link in links_of(page):
+            if re.match(r"https?:", link):
+                found[link.rstrip(".")].add(str(page.relative_to(ROOT)))
+    return dict(found)
+
+
+def test_external_links_are_secure_and_written_in_one_way() -> None:
+    links = external_links()
+    assert len(links) > 10
+    assert not [link for link in links if not link.startswith("https://")]
+    forms = defaultdict(set)
+    for link in links:
+        forms[re.sub(r"^https://(www\.)?|/$", "", link).lower()].add(link)
+    assert not [written for written in forms.values() if len(written) > 1]
 
 
 @pytest.fixture
@@ -112,3 +177,8 @@ class TestInABrowser:
             )
         )
         assert any(link.startswith(address) for link in found)
+
+
+if __name__ == "__main__":
+    for link, pages in sorted(external_links().items()):
+        print(link, *sorted(pages))

@@ -86,7 +86,7 @@ def test_another_mpi_or_batch_system_is_a_few_lines(name: str) -> None:
 
 def test_another_strategy_is_a_file_and_its_options() -> None:
     """Local SGD and DiLoCo, the largest that rests on nothing but the interface of strategies; the
-    example of docs/own_strategy.md is shorter (tests/run/test_own_strategy.py)."""
+    example of docs/strategies.md is shorter (tests/run/test_own_strategy.py)."""
     room = "phalanx.parallel"
     options = next(
         node

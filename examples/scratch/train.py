@@ -1,4 +1,4 @@
-"""Train a network in NumPy by a scheme that is written out, too: docs/scratch.md is the guide.
+"""Train a network in NumPy by a scheme that is written out, too: README.md is the guide.
 
     python examples/scratch/train.py --scheme alone
     phalanx launch -n 4 examples/scratch/train.py                       # a ring

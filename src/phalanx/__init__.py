@@ -12,11 +12,11 @@ torchrun started. Beside it:
     start, ProgramRun, MicroBatch   a program's own loop (docs/own_program.md)
     World                           the ranks that a launcher started, and their collectives
     DataParallel                    a module whose gradients are averaged over the ranks
-    Pack, PackWriter, Packed        packed data (docs/data_packed.md), and its options in training
-    Strategy                        base of a strategy of one's own (docs/own_strategy.md)
+    Pack, PackWriter, Packed        packed data (docs/data.md), and its options in training
+    Strategy                        base of a strategy of one's own (docs/strategies.md)
     Checkpoints, Records            values of `start` for what few programs need
     RunDescription                  of `Records`: what they say of a program's own options
-    LARS, LAMB                      optimizers for large batches (docs/large_batch.md)
+    LARS, LAMB                      optimizers for large batches (docs/strategies.md)
     notebook                        a function of a notebook's cell on ranks
     UserError, RunFailedError       errors in sentences
 

@@ -1,17 +1,40 @@
-"""Fragments of programs in README.md and in guides run as they stand, each in a process."""
+"""Fragments of programs in README.md and in guides run as they stand, each in a process, and so do
+their blocks of commands marked `bash`, page by page in one folder."""
 
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import ONE_THREAD, forked_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md"]
 PAGES += [f"docs/{name}.md" for name in ("backend", "bitwise", "launching")]
-PAGES += [f"docs/{name}.md" for name in ("compression", "own_program")]
+PAGES += [f"docs/{name}.md" for name in ("checkpoints", "strategies", "own_program")]
+PRINTED = {
+    "data": ["2 classes", "iris.pack"],
+    "debug": [
+        "rank 0 waited 3 s in the all-reduce of gradients for rank 1",
+        "rank 1 is 1 collective behind: it last finished all_reduce of parts number 5",
+        "exit code 1",
+    ],
+}
+"""Texts that the commands of a page print; those of tutorials run in tests of their own."""
+ELSEWHERE = {
+    "phalanx.notebook": "tests/run/test_notebook.py",
+    "# majority_vote.py": "tests/run/test_own_strategy.py",
+    "# train_by_vote.py": "tests/run/test_own_strategy.py",
+    "# my_module.py": "tests/train/test_own_model.py",
+    "layout_of(": "tests/parallel/pipeline",
+}
+"""Fragments with these words, and the tests that run them or what they show."""
+COMMANDS = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NAMED = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 PREAMBLE = """
 import torch
@@ -71,6 +94,8 @@ def fragments() -> list[str]:
     for page in PAGES:
         for _, text in BLOCK.findall((ROOT / page).read_text()):
             block = textwrap.dedent(text)
+            if any(words in block for words in ELSEWHERE):
+                continue
             before = next((code for words, code in BEFORE.items() if words in block), "")
             after = next((code for words, code in AFTER.items() if words in block), "")
             found.append("\n".join((PREAMBLE, before, block, after)))
@@ -93,3 +118,24 @@ def test_fragments_run(tmp_path: Path) -> None:
             timeout=100,
         )
         assert done.returncode == 0, text + done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("page", PRINTED)
+def test_commands_run(page: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    for name, program in NAMED.findall(text):
+        (tmp_path / name).write_text(program)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", "".join(COMMANDS.findall(text))],
+        cwd=tmp_path,
+        env={**os.environ, **ONE_THREAD, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout
+    printed = " ".join(done.stdout.split())
+    assert not [words for words in PRINTED[page] if words not in printed], done.stdout

@@ -1,4 +1,4 @@
-"""A strategy of a program's own: the example of docs/own_strategy.md, and what is refused."""
+"""A strategy of a program's own: the example of docs/strategies.md, and what is refused."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from phalanx.parallel.replicas import Replicas
 from phalanx.records.files import read_run
 from tests.conftest import Ranks, long
 
-PAGE = Path(__file__).parents[2] / "docs" / "own_strategy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
 MOST_LINES = 150
 
 
@@ -64,7 +64,7 @@ def takes_nothing() -> None: ...
 @pytest.mark.parametrize(
     ("strategy", "options", "text"),
     [
-        (no_strategy, {}, "strategy=no_strategy returned a int, no phalanx.Strategy: see docs/own"),
+        (no_strategy, {}, "strategy=no_strategy returned a int, no phalanx.Strategy: see docs/str"),
         (takes_nothing, {}, "strategy=takes_nothing: .* it is called with the group, the step's"),
         (no_strategy, {"bitwise": True}, "strategy=no_strategy: bitwise=True and --survive sum"),
         (

@@ -14,7 +14,7 @@ import torch
 from tests.conftest import Ranks, long
 from tests.run.programs.ports import CASES, FOLDER, trained
 
-PAGE = Path(__file__).parents[2] / "docs" / "ports.md"
+PAGE = Path(__file__).parents[2] / "docs" / "coming_from.md"
 MOST_LINES = {**dict.fromkeys(CASES, 8), "on_policy": 15}
 ON_POLICY = FOLDER.parent / "16_on_policy.py"
 

@@ -1,4 +1,4 @@
-"""A kind of study of the user's own: the example of docs/own_study.md, and what is refused."""
+"""A kind of study of the user's own: the example of docs/first_study.md, and what is refused."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from phalanx.study.execute import PreparedStudy, execute, open_study
 from phalanx.study.own import StudyFile, keep_file, own_folder, plan, read_file
 from tests.report.made_view import check_claims, read, rows_of, table_of
 
-DOCS = Path(__file__).parents[2] / "docs" / "own_study.md"
+DOCS = Path(__file__).parents[2] / "docs" / "first_study.md"
 MOST_LINES = 150
 
 

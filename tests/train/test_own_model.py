@@ -90,9 +90,9 @@ def test_random_numbers_of_a_step_depend_on_the_seed_alone(tmp_path: Path) -> No
 
 
 def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "own_model.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "own_program.md").read_text()
     monkeypatch.chdir(tmp_path)
-    Path("my_module.py").write_text(page.split("```python\n")[1].split("```")[0])
+    Path("my_module.py").write_text(page.split("```python\n# my_module.py\n")[1].split("```")[0])
     commands = re.findall(r"^    phalanx train (--model my_module.*)$", page, flags=re.M)
     assert len(commands) == 4
     for command in commands:

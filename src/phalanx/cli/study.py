@@ -140,7 +140,7 @@ def own(
     Parameters
     ----------
     file
-        A study in TOML; docs/own_study.md has one.
+        A study in TOML; docs/first_study.md has one.
     study_dir
         Folder of the study. Default: runs/NAME-..., the same for the same file.
     """

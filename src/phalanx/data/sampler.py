@@ -6,7 +6,7 @@ which rank computes a sample, never which update it belongs to.
 A windowed shuffle keeps reads local: every epoch the shards are permuted and grouped into windows,
 and the samples within a window are permuted. Reads then stay within few files at a time, which a
 cache or the node's local disk can hold. The cost is less variety: a batch comes from few shards
-(docs/data_packed.md says how much).
+(docs/data.md says how much).
 """
 
 from __future__ import annotations

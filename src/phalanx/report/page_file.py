@@ -1,7 +1,7 @@
 """The page of a user's own kind of study, read from its file: `[page]` of study.toml.
 
 A file names columns: options of a run, axes of the study, `epoch_s`, `rate`, `communication`,
-`accuracy`, `loss`, and every metric that the program logs (its last value): docs/own_study.md.
+`accuracy`, `loss`, and every metric that the program logs (its last value): docs/studies.md.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ def make_own(
         if not isinstance(made, Strategy):
             raise UserError(
                 f"strategy={name_of(make)} returned a {type(made).__name__}, no phalanx.Strategy: "
-                "see docs/own_strategy.md"
+                "see docs/strategies.md"
             )
         if made.num_blocks is not None:
             raise UserError(

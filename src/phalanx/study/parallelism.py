@@ -105,7 +105,7 @@ class ParallelismConfig(StudyOptions):
 
     schemes: tuple[str, ...] | None = None
     """Ways to split the training, such as mpi, ring, gloo, server, local, zero-3, tensor, 1f1b or
-    dp2-tp2; docs/report.md names all. Default: all that suit the model."""
+    dp2-tp2; docs/studies.md names all. Default: all that suit the model."""
 
     ranks: tuple[int, ...] = (2, 4)
     """Numbers of ranks. A quick study has all schemes on the largest, the leading ones on all."""

@@ -1,4 +1,4 @@
-"""The commands of docs/data_packed.md do what the page says."""
+"""The commands of docs/data.md do what the page says."""
 
 import io
 import re
@@ -20,7 +20,7 @@ from tests.data.packing.test_find_origin import write_idx
 from tests.data.packing.test_functions import PROGRAM
 from tests.data.packing.test_records import database, example, lines, npz
 
-PAGE = Path(__file__).parents[3] / "docs" / "data_packed.md"
+PAGE = Path(__file__).parents[3] / "docs" / "data.md"
 COMMAND = re.compile(r"\| `phalanx data pack (\S+) (\S+)(.*)` \|")
 ROWS = range(8)
 

@@ -1,4 +1,4 @@
-"""The strategy of docs/own_strategy.md beside a vote that one process holds by itself, with uneven
+"""The strategy of docs/strategies.md beside a vote that one process holds by itself, with uneven
 parts of a batch; then gradients that are not finite, and what is refused.
 
 Called with the folder of the page's modules.

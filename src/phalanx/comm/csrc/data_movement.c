@@ -62,7 +62,7 @@ int shm_reduce_scatter(shm_group *self, void *output, void *const *parts, const 
                   timeout_s, check));
     size_t bytes = bytes_in_a_row(self, output, parts, counts, itemsize);
     size_t each = total_of(counts, self->size) / (size_t)self->size * itemsize;
-    if (shm_offer(self, parts[0], bytes, each, 0)) {
+    if (shm_offer(self, parts[0], bytes, each, 1)) {
         TRY(shm_enter(self));
         if (shm_all_offered(self)) {
             size_t before = total_of(counts, self->rank) * itemsize;
@@ -97,7 +97,7 @@ int shm_all_gather(shm_group *self, void *const *outputs, const size_t *bytes, c
     size_t longest = largest_of(bytes, self->size), own = bytes[self->rank];
     TRY(shm_begin(self, ALL_GATHER, dtype, 0, 1.0, 0, digest(bytes, self->size), timeout_s,
                   check));
-    int direct = shm_offer(self, part, own, total_of(bytes, self->size) / (size_t)self->size, 0);
+    int direct = shm_offer(self, part, own, total_of(bytes, self->size) / (size_t)self->size, 1);
     if (direct)
         TRY(shm_enter(self));
     if (outputs[self->rank] != part)
@@ -130,7 +130,7 @@ int shm_broadcast(shm_group *self, void *buffer, size_t bytes, int dtype, int ro
                   double timeout_s, interrupted check)
 {
     TRY(shm_begin(self, BROADCAST, dtype, 0, 1.0, root, bytes, timeout_s, check));
-    if (shm_offer(self, buffer, self->rank == root ? bytes : 0, bytes, 0)) {
+    if (shm_offer(self, buffer, self->rank == root ? bytes : 0, bytes, 1)) {
         TRY(shm_enter(self));
         if (call_of(self, root)->address) {
             if (self->rank != root)

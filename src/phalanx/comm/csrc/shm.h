@@ -114,6 +114,7 @@ struct shm_group {
     char *watched;                 /* [size]: whether the process of a rank is visible from here */
     shm_mapping *mappings;         /* [size][NUM_SEGMENTS] */
     int map_error;                 /* errno of the last one that failed; -1: reported */
+    int all_exported;              /* whether the buffers of the last all-reduce were */
     uint64_t witness;              /* for peers that try to read this process */
     int all_read;                  /* whether every rank reads every other; -1: not asked yet */
     double deadline;
@@ -144,9 +145,9 @@ int shm_failure(shm_group *self, int peer); /* what ends a wait for `peer`; DONE
 void shm_show_witness(shm_group *self); /* before all have joined */
 void shm_try_to_read(shm_group *self);  /* after that, and before the first collective */
 /* Offer the peers to read `bytes` of `buffer`, before the first phase; whether all ranks do: they may
- * read each other, and their shares are long enough. is_shared: known to be readable memory, where
- * asking the system would take 3 µs. */
-int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes, int is_shared);
+ * read each other, and their shares are long enough. shows: 0 keeps this buffer to itself, and
+ * saves 3 µs in which the system is asked whether it can be read. */
+int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes, int shows);
 int shm_all_offered(shm_group *self); /* after the first phase */
 int shm_read_peer(shm_group *self, int peer, void *to, size_t offset, size_t bytes);
 /* output[i] = the reduction of own[i] and of what the peers have offered from `offset` on. */

@@ -71,11 +71,11 @@ static int is_readable(shm_group *self, const char *buffer, size_t bytes)
            read_process(pid, &found, (uint64_t)(uintptr_t)buffer + bytes - 1, 1) == 1;
 }
 
-int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes, int is_shared)
+int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes, int shows)
 {
     if (share_bytes < DIRECT_BYTES || self->size > MOST_DIRECT || !all_read(self))
         return 0;
-    if (bytes && (is_shared || is_readable(self, buffer, bytes)))
+    if (bytes && shows && is_readable(self, buffer, bytes))
         call_of(self, self->rank)->address = (uint64_t)(uintptr_t)buffer;
     return 1;
 }

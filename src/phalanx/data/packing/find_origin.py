@@ -157,7 +157,7 @@ def _kind_of(path: Path) -> Kind:
     if any(_OF_XARRAY.fullmatch(name.lower()) for name in names):
         raise UserError(
             f"{path} is NetCDF or Zarr: open it with xarray in a function that yields samples, and "
-            "pack that, my_data.py:samples\ndocs/data_packed.md has the lines"
+            "pack that, my_data.py:samples\ndocs/data.md has the lines"
         )
     raise UserError(
         f"{path} is of no known kind: give folders of images, IDX files, CSV, JSON lines, Parquet, "
