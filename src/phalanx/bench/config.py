@@ -54,18 +54,18 @@ class CollectivesConfig(RecordedOptions):
     buffers), world (phalanx.World.all_reduce of a tensor), torch (torch.distributed on backend
     mpi), mpi (the MPI library itself), deepspeed (its all-reduce in shared memory), oneccl, gloo,
     nccl, and naive, direct, ring, tree, halving (Phalanx on messages; all-reduce only). Default:
-    all but the last five; those that are not installed are left out."""
+    all but the last five; paths that are not installed are left out."""
 
     device: str = "cpu"
     """Device of the tensors of path torch: cpu, auto, or an accelerator by PyTorch's name, such as
-    cuda. Its label says whether MPI gets them as they are (direct) or by pinned host memory."""
+    cuda. Its label says whether MPI gets them directly (direct) or through pinned host memory."""
 
     repeats: int | None = None
-    """Calls of each path at each size. Default: as many as --seconds allows, 10 to 400."""
+    """Calls of each path at each size. Default: 10 to 400, as --seconds allows."""
 
     loop: int | None = None
-    """Calls timed together, without a barrier between them. Default: 1, or 10 where ranks share
-    cores: there ranks leave a barrier one after the other, which would add to a single call."""
+    """Calls timed together, without a barrier between them. Default: 1, or 10 if ranks share cores,
+    since they then leave a barrier one after the other, which would add to a single call."""
 
     seconds: float = 60.0
     """Time budget for all calls; the minimum number of calls may take longer."""

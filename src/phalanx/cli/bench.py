@@ -36,8 +36,8 @@ def collectives(
 ) -> None:
     """Compare the speed of collectives in Phalanx, the MPI library, Gloo and NCCL.
 
-    All paths are measured in one job of ranks, in turn, with every result checked; and beside them
-    what this machine's memory and flags allow. Ends with a table, findings and a page.
+    Measures all paths in one job, in turn, checks every result, and compares them with the limits
+    of this machine's memory and flags. Ends with a table, findings and a page.
 
     For example:
 

@@ -28,11 +28,11 @@ def io(
     preflight: Preflight = True,
     print_profile: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Measure whether the storage keeps an accelerator busy, and in which format.
+    """Measure whether storage can keep an accelerator busy, and in which format.
 
-    Writes data of a training's shape, loads it ahead of an emulated accelerator, and measures
-    samples/s, waits and utilisation, side by side with a plain read and PyTorch's DataLoader. Ends
-    with a table, findings and a page; the data is removed.
+    Writes data shaped like that of a real training, loads it ahead of an emulated accelerator, and
+    measures samples/s, waits and utilisation, compared with a plain read and PyTorch's DataLoader.
+    Ends with a table, findings and a page, and removes the data.
 
     For example:
 

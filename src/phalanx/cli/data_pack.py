@@ -42,7 +42,8 @@ def pack_data(
     reading: Annotated[OriginOptions, READING] = OriginOptions(),  # noqa: B008  # frozen
     max_megapixels: float | None = None,
 ) -> None:
-    """Pack a data set into shards that can be read at random and checked; goes on where it stopped.
+    """Pack a data set into shards for random access, with checksums; an interrupted packing
+    resumes.
 
     For example:
 
@@ -58,13 +59,12 @@ def pack_data(
     ----------
     source
         A folder with a folder of images for each class, or of IDX files; CSV, JSON lines, Parquet,
-        Arrow, HDF5, npz, TFRecord, LMDB or tar, of most of them also a folder of files;
+        Arrow, HDF5, npz, TFRecord, LMDB or tar, most of them also as a folder of files;
         FILE.py:NAME, a function that yields samples; or digits, mnist, fashion, cifar10, text.
     folder
-        What is made: a folder with a folder for each split.
+        Pack to write: a folder with a folder for each split.
     max_megapixels
-        The largest image that is read. Default: 178, above which a file may be made to fill the
-        memory.
+        Refuse larger images. Default: 178; a larger image may be a file made to exhaust the memory.
     """
     warnings.filterwarnings("ignore", module=r"PIL\b")  # faults of files are reported here
     if max_megapixels is not None:
@@ -97,7 +97,8 @@ def _next_step(indices: Mapping[str, PackIndex], folder: Path) -> str:
 
 
 def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
-    """Read every byte of a pack and compare it with the checksums; exit code 1 for any damage.
+    """Read every byte of a pack and compare it with the checksums. Exit code: 1 if anything is
+    damaged.
 
     For example:
 

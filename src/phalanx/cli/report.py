@@ -27,9 +27,9 @@ def report(
     output: Path | None = None,
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
 ) -> None:
-    """Draw a study, or a single run, as one HTML page that needs no network.
+    """Draw a study or a single run as one HTML page that needs no network.
 
-    Of a program's run with trace=True it also makes the trace of all ranks.
+    If the program ran with trace=True, also writes the trace of all ranks.
 
     For example:
 
@@ -42,7 +42,7 @@ def report(
     folder
         Folder of a study or of a run. Default: the newest under ./runs.
     output
-        Where the page is written. Default: report.html in the folder.
+        File to write the page to. Default: report.html in the folder.
     open_
         Open the page in the browser.
     """

@@ -45,25 +45,27 @@ class SubmitOptions:
     """Path of the job file; default: PROGRAM.sbatch, .pbs or .yaml here."""
 
     nodes: int = 1
-    """Nodes of the job, over which its ranks are spread evenly."""
+    """Number of nodes, over which the ranks are spread evenly."""
 
     time: str = "1:00:00"
     """Time limit: minutes, H:MM:SS or D-HH:MM:SS."""
 
     notice: int = DEFAULT_NOTICE_S
-    """Seconds before that limit at which ranks save a checkpoint and stop, to be queued again."""
+    """Seconds before the time limit at which ranks save a checkpoint and stop, to be queued
+    again."""
 
     directive: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """One more line for Slurm or PBS, without its prefix: `--directive=--partition=long`."""
+    """Further line for Slurm or PBS, without its prefix: `--directive=--partition=long`."""
 
     image: str | None = None
-    """Image of the containers, for Kubernetes."""
+    """Container image, for Kubernetes."""
 
     runtime: str = BatchJob.runtime
-    """ClusterTrainingRuntime of a TrainJob, one with an MPI policy."""
+    """ClusterTrainingRuntime of a TrainJob; it must have an MPI policy."""
 
     workdir: Path | None = None
-    """Folder in which the program runs; default: this one; in Kubernetes that of the image."""
+    """Working folder of the program. Default: the current folder; in Kubernetes that of the
+    image."""
 
 
 Submit = Annotated[SubmitOptions, Parameter(name="*", group=BATCH)]

@@ -45,10 +45,10 @@ def train(
     config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
     steps: Annotated[int | None, Parameter(parse=False)] = None,  # of `phalanx trace`
 ) -> None:
-    """Train a model: alone, over MPI or over Gloo.
+    """Train a model in one process, over MPI or over Gloo.
 
-    Phalanx starts the ranks itself; under mpirun, srun or torchrun it joins the ranks that these
-    have started. `--strategy server --help` shows the options of that strategy alone.
+    Phalanx starts the ranks; under mpirun, srun or torchrun it joins the ranks that these started.
+    `--strategy server --help` shows the options of that strategy alone.
 
     For example:
 

@@ -31,12 +31,10 @@ class IoConfig(RecordedOptions):
     """unet3d, resnet50, cosmoflow, bert, or a YAML file of the same form."""
 
     accelerator: str | None = None
-    """Accelerator whose compute time is emulated: a100, h100 or v100, as the profile has them.
-    Default: the first of the profile."""
+    """Accelerator to emulate: a100, h100 or v100, if the profile has it. Default: its first."""
 
     formats: tuple[Format, ...] = FORMATS
-    """Storage formats: files (one per sample), tar (shards), npy (memory maps), hdf5,
-    parquet."""
+    """Formats: files (one per sample), tar (shards), npy (memory maps), hdf5, parquet."""
 
     readers: tuple[int, ...] = (2,)
     """Numbers of readers that prefetch batches; 0 loads a batch when it is requested."""

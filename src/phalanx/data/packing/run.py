@@ -34,13 +34,13 @@ class PackingOptions:
     """Options for packing."""
 
     shard_mb: float = 256.0
-    """Megabytes of a shard."""
+    """Size of a shard in megabytes."""
     validation: float = 0.1
-    """Share of the samples for validation, where the data itself sets none aside."""
+    """Share of the samples for validation, if the data has no validation split."""
     seed: int = 0
-    """Seed of the order in which samples are packed and set aside."""
+    """Seed of the order of the packed samples and of the validation split."""
     overwrite: bool = False
-    """Replace the pack that is there, once the new one is whole."""
+    """Replace an existing pack once the new one is complete."""
 
     def __post_init__(self) -> None:
         check_positive(self, "shard_mb")
