@@ -50,8 +50,8 @@ def collectives(
     launched = detect(os.environ)
     if launched:
         raise UserError(
-            f"{launched.launcher} has started this process, and phalanx bench starts its ranks "
-            f"itself: phalanx bench collectives --ranks {launched.world_size}"
+            f"{launched.launcher} started this process, but phalanx bench starts its ranks itself: "
+            f"phalanx bench collectives --ranks {launched.world_size}"
         )
     console = new_console(json_)
     take_hosts(hosts, hostfile, console, config.ranks)
@@ -62,4 +62,6 @@ def collectives(
         run_bench(config, folder, command=this_command(), console=console)
     print_measurement(folder, console, json_)
     if wrong := sum(row["wrong"] for row in read_collectives(folder).rows):
-        raise RunFailedError(f"{wrong:,} elements of results were wrong; the table says whose")
+        raise RunFailedError(
+            f"{wrong:,} elements of results were wrong; the table shows of which paths"
+        )

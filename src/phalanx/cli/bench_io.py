@@ -52,7 +52,7 @@ def io(
         return
     console = new_console(json_)
     if max(config.ranks) == 1 and (hosts is not None or hostfile is not None):
-        raise UserError("the nodes that are named are for several ranks: add --ranks 1 2 4")
+        raise UserError("nodes are named, but there is only one rank: add --ranks 1 2 4")
     if max(config.ranks) > 1:
         take_hosts(hosts, hostfile, console, max(config.ranks))
     folder = config.output or new_folder(config)

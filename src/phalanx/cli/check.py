@@ -54,7 +54,7 @@ def check(
         if number < least:
             raise UserError(f"{name} {number}: phalanx check takes at least {least}")
     if words and words[0] != "-m" and not words[0].endswith(".py"):
-        raise UserError(f"phalanx check takes program.py or -m module, and not {words[0]}")
+        raise UserError(f"phalanx check takes program.py or -m module, not {words[0]}")
     check_ranks(ranks, os.environ)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with job_folder() as folder:

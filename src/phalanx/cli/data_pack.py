@@ -76,7 +76,7 @@ def pack_data(
         with closing(origin), ProgressBars(counted, _Speed(), TimeRemainingColumn()) as bars:
             indices = pack(origin, folder, packing, bars.progress)
     except KeyboardInterrupt:
-        print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
+        print(f"\nstopped: run the same command to resume {folder}", file=sys.stderr)
         raise
     _show(indices, origin)
     if hint := _next_step(indices, folder):
@@ -128,12 +128,12 @@ def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
         num_files += len(states)
         num_bytes += size_bytes(index)
     if found.faults:
-        raise RunFailedError(f"{folder} is not whole: {found.faults[0]}")
+        raise RunFailedError(f"{folder} is incomplete: {found.faults[0]}")
     if damaged:
         raise RunFailedError(f"{len(damaged)} of {num_files} files of {folder} are damaged")
     listed = ", ".join(f"{s.name} {i.num_samples:,}" for s, i in found.indices.items())
     print(f"samples: {listed}")
-    print(f"{folder}: {num_files} files, {num_bytes / 1e6:,.1f} MB, all as they were written")
+    print(f"{folder}: {num_files} files, {num_bytes / 1e6:,.1f} MB, all intact")
 
 
 def _verified(folder: Path, index: PackIndex, num_threads: int) -> list[FileState]:

@@ -64,7 +64,7 @@ def doctor(
         refuse_hosts(hosts, hostfile, launched)
         if ranks is not None:
             raise UserError(
-                f"--ranks: {launched.launcher} has started {launched.world_size}: leave it out"
+                f"--ranks: {launched.launcher} started {launched.world_size}: leave it out"
             )
         show_together(launched, data_root, json_=json_)
         return

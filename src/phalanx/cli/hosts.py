@@ -41,8 +41,8 @@ def refuse_one_process(config: TrainConfig, hosts: str | None, hostfile: Path | 
     if config.strategy == "sequential" and (hosts is not None or hostfile is not None):
         option = "--hostfile" if hosts is None else "--hosts"
         raise UserError(
-            f"{option} is for several ranks, and --strategy sequential is one process: "
-            "add --strategy mpi"
+            f"{option} is for several ranks, but --strategy sequential is one process: add "
+            "--strategy mpi"
         )
 
 

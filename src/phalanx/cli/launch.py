@@ -243,7 +243,9 @@ def _check_for_job(**given: object) -> None:
     for name, value in given.items():
         if value is not None:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option}: a job file leaves that to the job; leave it out")
+            raise UserError(
+                f"{option} is not for job files, where the job decides it: leave it out"
+            )
 
 
 def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None:
@@ -253,7 +255,7 @@ def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None
     if record_file(folder, Run).exists():
         print_note(f"records of the run: phalanx report {folder}")
         return
-    why = "the program does not train by phalanx.start"
+    why = "the program does not call phalanx.start"
     if options.inject:
         print_note(f"--inject: no fault was injected: {why}")
     if options.memory_checkpoint_seconds is not None:

@@ -65,7 +65,7 @@ def run_study(
     left_out = (f"left out: {name}: {why}" for name, why in study.left_out.items())
     for line in (*study.reasons, *left_out, f"{len(runs)} runs in {folder}{study.where}"):
         console.print(line, markup=False)
-    with interruption_noted(console, "the same command goes on from here"):
+    with interruption_noted(console, "repeat the command to resume"):
         failed = (study.make_runs or execute)(folder, runs, console)
     content = content_of(folder)
     content.print_summary(console)
@@ -75,7 +75,7 @@ def run_study(
     console.print(f"report: {report}", markup=False)
     print_study(folder, report, json_)
     if failed:
-        raise RunFailedError(f"{failed} of {len(runs)} runs failed; the report says why")
+        raise RunFailedError(f"{failed} of {len(runs)} runs failed; the report gives the reasons")
 
 
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)

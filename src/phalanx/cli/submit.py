@@ -114,17 +114,21 @@ def write_job(
         runtime=options.runtime,
     )
     if cloud and options.directive:
-        raise UserError("--directive is for Slurm and PBS: edit the YAML that is written")
+        raise UserError("--directive is for Slurm and PBS: for Kubernetes edit the YAML file")
     if options.image is not None and not cloud:
         raise UserError(f"--image is for Kubernetes: leave it out for --submit {system}")
     submission = [*SUBMIT[system], str(path)]
     if options.go and shutil.which(submission[0]) is None:
-        raise UserError(f"--go: there is no {submission[0]} here: submit from where there is one")
+        raise UserError(
+            f"--go: {submission[0]} is not installed here: submit on a machine that has it"
+        )
     text = job_file(system, job)
     try:
         create_file(path, os.fsencode(text))
     except FileExistsError:
-        raise UserError(f"{path} exists: name another file by --job-file, or remove it") from None
+        raise UserError(
+            f"{path} exists: choose another file with --job-file, or remove it"
+        ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
     said = f"{path}: {_count(ranks, 'rank')} on {_count(job.nodes, 'node')}"
@@ -152,6 +156,8 @@ def _command(
     wide = [] if threads is None else ["--threads", str(threads)]
     if Path(words[0]).name == "phalanx":  # it starts its ranks itself
         if flags:
-            raise UserError(f"{flags[0]}: give it to the command of phalanx that is launched")
+            raise UserError(
+                f"{flags[0]} belongs to the phalanx command that is launched: give it there"
+            )
         return [*phalanx, *words[1:], "--ranks", str(ranks), *wide]
     return [*phalanx, "launch", "-n", str(ranks), *wide, *flags, *words]

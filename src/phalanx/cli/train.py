@@ -126,15 +126,15 @@ def _join(config: TrainConfig, launched: Launched, *, json_: bool) -> None:
     """
     if config.patience is not None:
         raise UserError(
-            f"--patience {config.patience:g}: the command that starts the ranks kills them, "
-            f"and {launched.launcher} has started these: leave that launcher out, or --patience"
+            f"--patience {config.patience:g} needs ranks that phalanx started, since it kills "
+            f"them, but {launched.launcher} started these: leave out that launcher or --patience"
         )
     if json_:
-        raise UserError("--json: give it where phalanx starts the ranks, without a launcher")
+        raise UserError("--json needs ranks that phalanx started: leave the launcher out")
     if config.grace_s != DEFAULTS["grace_s"]:
         raise UserError(
-            f"--grace-s {config.grace_s:g}: {launched.launcher} has started the ranks, and how "
-            "long it waits is its own: leave it out"
+            f"--grace-s {config.grace_s:g}: {launched.launcher} started the ranks and decides how "
+            "long it waits: leave --grace-s out"
         )
     from phalanx.run.failure import ending_program  # these import torch
     from phalanx.train.session import train as train_rank

@@ -188,12 +188,13 @@ class ParallelOptions:
             return
         if self.threads not in (None, 1):
             raise UserError(
-                f"--bitwise computes on one thread a rank, not on {self.threads}: sums within "
-                "operations depend on their number; leave --threads out, and start more ranks"
+                f"--bitwise uses one thread per rank, not {self.threads}, since sums within "
+                "operations depend on the number of threads: leave --threads out, and start more "
+                "ranks"
             )
         if self.accumulate > 1:
             raise UserError(
-                f"--bitwise cuts batches itself: give --micro-batches, not --accumulate "
+                "--bitwise splits batches by --micro-batches: use that in place of --accumulate "
                 f"{self.accumulate}"
             )
 
@@ -305,8 +306,8 @@ class DataOptions:
             )
         if self.cache_mb and self.reader_kind == "processes":
             raise UserError(
-                f"--cache-mb {self.cache_mb:g} and --reader-kind processes exclude each other: "
-                "every process would keep samples of its own; take threads"
+                f"--cache-mb {self.cache_mb:g} and --reader-kind processes exclude each other, "
+                "since each process would have a separate cache: use threads"
             )
 
 
@@ -387,6 +388,6 @@ def check_milestones(milestones: tuple[float, ...]) -> None:
     """Raise UserError when they are not increasing parts of the run."""
     if not all(0 < part < 1 for part in milestones) or any(b <= a for a, b in pairwise(milestones)):
         raise UserError(
-            "--lr-milestones must be parts of the run, between 0 and 1, each later than the one "
-            f"before, not {' '.join(map(str, milestones))}"
+            "--lr-milestones must be increasing fractions of the run, between 0 and 1, not "
+            f"{' '.join(map(str, milestones))}"
         )

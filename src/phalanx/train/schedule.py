@@ -120,14 +120,14 @@ def check_warm_up(config: TrainConfig) -> None:
         return
     if config.warmup_epochs >= config.epochs:
         raise UserError(
-            f"--warmup-epochs {config.warmup_epochs:g} is the whole run of {config.epochs} "
-            "epochs: the learning rate would never be at its highest; warm up for less"
+            f"--warmup-epochs {config.warmup_epochs:g} is the full run of {config.epochs} epochs, "
+            "so the learning rate would never reach its peak: use a shorter warm-up"
         )
     if config.lr_schedule == "step":
         first = config.lr_milestones[0] * config.epochs if config.lr_milestones else math.inf
         if config.warmup_epochs > first:
             raise UserError(
-                f"--warmup-epochs {config.warmup_epochs:g} goes on after the first of "
+                f"--warmup-epochs {config.warmup_epochs:g} ends after the first of "
                 f"--lr-milestones, {config.lr_milestones[0]:g} of {config.epochs} epochs = "
-                f"{first:g}: warm up for less, or set it later"
+                f"{first:g}: use a shorter warm-up, or a later milestone"
             )
