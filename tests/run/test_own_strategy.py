@@ -72,11 +72,12 @@ def takes_nothing() -> None: ...
             {"strategy_options": {"rebalance": True}, "bitwise": True},
             "strategy=no_strategy: bitwise=True and --survive sum",
         ),
-        (7, {}, "strategy=7 is none of auto, sequential"),
+        (7, {}, "strategy=7 is not one of auto, sequential"),
         (
             Replicas,
             {"strategy_options": {"summation": FixedTree(micro_batches=2)}},
-            "strategy=Replicas sums micro-batches in a fixed order, as bitwise=True does",
+            "strategy=Replicas sums micro-batches in a fixed order, for which the run needs "
+            "bitwise=True",
         ),
     ],
 )

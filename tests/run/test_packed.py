@@ -79,12 +79,12 @@ def test_a_damaged_sample_is_left_out_and_told(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"readers": -1}, r"readers=-1\): it is no whole number from 0"),
-        ({"prefetch": 0}, r"prefetch=0\): it is no whole number from 1"),
-        ({"reader_kind": "thread"}, "it is none of threads, processes"),
-        ({"damaged": "keep"}, "it is none of stop, skip"),
-        ({"dtype": "int8"}, "it is none of float32, float64"),
-        ({"cache_mb": -1.0}, r"cache_mb=-1.0\): it is no number from 0"),
+        ({"readers": -1}, r"readers=-1\): it is not a whole number from 0"),
+        ({"prefetch": 0}, r"prefetch=0\): it is not a whole number from 1"),
+        ({"reader_kind": "thread"}, "it is not one of threads, processes"),
+        ({"damaged": "keep"}, "it is not one of stop, skip"),
+        ({"dtype": "int8"}, "it is not one of float32, float64"),
+        ({"cache_mb": -1.0}, r"cache_mb=-1.0\): it is not a number from 0"),
         ({"cache_mb": 1.0, "reader_kind": "processes"}, "keep samples of its own; take threads"),
         ({"stage_mb": 3.0}, "is for a stage: give stage="),
         ({"keep_staged": True}, "is for a stage: give stage="),
@@ -98,7 +98,7 @@ def test_options_that_do_not_fit_are_told(options: dict[str, Any], text: str) ->
 @pytest.mark.parametrize(
     ("reading", "options", "text"),
     [
-        ({"damaged": "skip"}, {"bitwise": True}, "bitwise=True trains with every sample"),
+        ({"damaged": "skip"}, {"bitwise": True}, "bitwise=True needs every sample"),
         ({}, {"sharded": True}, "sharded=True is not for phalanx.Packed"),
         ({}, {"loading": {"num_workers": 1}}, "loading=.* is not for phalanx.Packed"),
     ],

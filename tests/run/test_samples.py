@@ -165,7 +165,7 @@ def test_packs_that_are_refused(tmp_path: Path) -> None:
     folder = make_pack(tmp_path / "p")
     with pytest.raises(UserError, match="there is no such folder; `phalanx data pack` makes one"):
         samples_of("nowhere", {})
-    with pytest.raises(UserError, match=r"is no pack: it has no index\.json"):
+    with pytest.raises(UserError, match=r"is not a pack: it has no index\.json"):
         samples_of(tmp_path, {})
     with pytest.raises(
         UserError, match=r"loading=.'pin_memory': …}: a pack is read by num_workers"

@@ -152,8 +152,8 @@ def refused_by_shards(error: BaseException) -> str | None:
     if not isinstance(error, RuntimeError) or "for storage of size 0" not in str(error):
         return None
     return (
-        "a loss that differentiates twice (create_graph=True) needs whole parameters, and with "
-        "zero_stage=2 and 3 they are gone after the call of their module: take zero_stage=1, or "
+        "a loss that differentiates twice (create_graph=True) needs full parameters, which "
+        "zero_stage=2 and 3 release after the call of their module: use zero_stage=1, or "
         'strategy="mpi"'
     )
 

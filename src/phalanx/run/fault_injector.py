@@ -112,7 +112,7 @@ def _tell(fault: ScheduledFault) -> None:
     if fault.kind == "stop":
         pause_s = fault.pause_s
         what += ", for good" if pause_s is None else f", for {pause_s:g} s"
-    line = f"phalanx: injected fault: rank {fault.rank}: {what}, {fault.at_s:.1f} s after its begin"
+    line = f"phalanx: injected fault: rank {fault.rank}: {what}, {fault.at_s:.1f} s after its start"
     print(line, file=sys.stderr, flush=True)
 
 

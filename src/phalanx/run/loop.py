@@ -85,7 +85,7 @@ class TrainingLoop:
                 return
             if self._num_ended == ended:
                 raise UserError(
-                    f"epoch {epoch} was left before its end; every rank iterates each of "
+                    f"epoch {epoch} was left early, but every rank must iterate each of "
                     "run.epochs() to its end: give steps= for a shorter run"
                 )
             if self._checkpoints.are_saved:

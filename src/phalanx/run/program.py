@@ -178,7 +178,7 @@ class ProgramRun:
             UserError: If `backward` was not called for a micro-batch, or the run is iterated twice.
         """
         if self._departure.has_begun:
-            raise UserError("a run is iterated once: start another for more epochs")
+            raise UserError("a run can be iterated only once: start another run for more epochs")
         self._departure.begin(sys._getframe(1))
         close_later(lambda: self.is_over, self.close_unless_failed)
         try:
@@ -242,8 +242,8 @@ class ProgramRun:
         batch = self._current("run.backward")
         if self._strategy.makes_steps:
             raise UserError(
-                "the stages of a pipeline compute forward pass, loss and backward pass in one "
-                "call: run.step(batch, loss) in place of run.model and run.backward"
+                "a pipeline computes forward pass, loss and backward pass in one call: use "
+                "run.step(batch, loss) in place of run.model and run.backward"
             )
         try:
             self._gradients.add(batch, loss, weight, optimizer)
@@ -279,7 +279,7 @@ class ProgramRun:
         """
         current = self._current("run.step")
         if batch is not current:
-            raise UserError("run.step takes the micro-batch that the run's loop has given last")
+            raise UserError("run.step takes the latest micro-batch of the run's loop")
         if not self._strategy.makes_steps:
             self._gradients.passes.note(batch, loss)
             outputs = self.model(batch.inputs)
@@ -290,8 +290,8 @@ class ProgramRun:
             return detached(outputs)
         if weight is not None and not callable(weight):
             raise UserError(
-                f"run.step: weight={weight!r}, and a pipeline cuts the micro-batch into others: "
-                "give a function of the targets that returns the weight of these"
+                f"run.step: weight={weight!r}, but a pipeline splits the micro-batch further: give "
+                "a function from targets to their weight"
             )
         try:
             outputs = self._gradients.compute(batch, loss, weight)
@@ -499,12 +499,14 @@ class ProgramRun:
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"run.reduce: {value!r} is no number: reduce one at a time") from error
+            raise UserError(
+                f"run.reduce: {value!r} is not a number: reduce numbers one at a time"
+            ) from error
         if self._lacks_counts and self.is_main:
             print(
-                f"phalanx: run.reduce: {self._lacks_counts}: of a value that is counted up over "
-                "steps the part from before may be missing. run.training_loss() and run.evaluate "
-                "have all; so has run.state, if each step adds its run.reduce there",
+                f"phalanx: run.reduce: {self._lacks_counts}: a value that is summed over steps "
+                "may lack the earlier part. run.training_loss() and run.evaluate are complete; so "
+                "is run.state, if each step adds its run.reduce there",
                 file=sys.stderr,
                 flush=True,
             )

@@ -347,7 +347,7 @@ def _number(name: str, value: float | Tensor) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"run.log: {name}={value!r} is no number") from error
+        raise UserError(f"run.log: {name}={value!r} is not a number") from error
 
 
 def known_failure(folder: Path, group: RunGroup) -> Outcome | None:

@@ -59,7 +59,7 @@ def source_of(
     if isinstance(data, Packed):
         if sharded or loading:
             wrong = "sharded=True" if sharded else f"loading={loading!r}"
-            raise UserError(f"{wrong} is not for phalanx.Packed, which has readers of its own")
+            raise UserError(f"{wrong} is not for phalanx.Packed, which has its readers")
         return PackedSamples(data)
     if sharded:
         if "collate_fn" in loading:
@@ -78,7 +78,7 @@ def source_of(
     if not callable(data) or isinstance(data, (nn.Module, type)) or hasattr(data, "__getitem__"):
         return samples_of(data, loading)
     if steps is None:
-        raise UserError("data is a function, which makes samples without end: give steps=")
+        raise UserError("data is a function, which makes samples endlessly: give steps=")
     if epochs != 1 or loading:
         wrong = f"epochs={epochs}" if epochs != 1 else "loading="
         raise UserError(f"{wrong} is not for data from a function: these are one epoch of steps=")
@@ -97,13 +97,13 @@ def check_loading(loading: dict[str, Any] | None, source: Source) -> None:
     for name in loading:
         if name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
             raise UserError(
-                f"loading: {name} is the run's own: it cuts the global batches of batch_size= "
-                "samples, in an order of its own; leave it out"
+                f"loading: {name} conflicts with the run, which chooses the samples of each global "
+                "batch (batch_size=): leave it out"
             )
         if name not in known:
-            raise UserError(f"loading: {name!r} is no argument of PyTorch's DataLoader")
+            raise UserError(f"loading: {name!r} is not an argument of PyTorch's DataLoader")
     if isinstance(source, TensorSamples):
-        raise UserError(f"loading={loading!r} is for a Dataset, and data are tensors: leave it out")
+        raise UserError(f"loading={loading!r} is for a Dataset, but data are tensors: leave it out")
 
 
 def identity_of(source: Source) -> dict[str, str]:
@@ -139,13 +139,13 @@ def _iterable(data: object, loading: dict[str, Any], epochs: int) -> Iterable[An
         )
     if isinstance(data, Iterator) and epochs > 1:
         raise UserError(
-            f"epochs={epochs}, and data is an iterator ({type(data).__name__}), which is read "
-            "once: give an iterable whose __iter__ begins anew, or epochs=1"
+            f"epochs={epochs}, but data is an iterator ({type(data).__name__}), which can be read "
+            "only once: give an iterable whose __iter__ restarts, or epochs=1"
         )
     options = loading.keys() - {"collate_fn"}
     if options and not isinstance(data, IterableDataset):
         raise UserError(
-            f"loading={loading!r} is for a data set of PyTorch, and data is of type "
+            f"loading={loading!r} is for a data set of PyTorch, but data is of type "
             f"{type(data).__name__}: leave it out"
         )
     return data

@@ -20,7 +20,7 @@ from phalanx.errors import UserError
 from phalanx.run.randomness import generators_kept, seed_generators
 
 MEND = (
-    "a fork of a rank shares its connections to the others: leave it out, or say "
+    "a fork of a rank shares its connections to peers: leave it out, or set "
     'multiprocessing_context="forkserver"'
 )
 

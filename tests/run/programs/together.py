@@ -142,7 +142,7 @@ def mistakes() -> None:
     expect("rank 1 alone give run.backward a weight=", lambda: train(start(model_of()), **weight))
     items = [(DATA[0][:3], DATA[1][:3])] * (2 if RANK == 2 else 3)
     expect(
-        "the iterator of rank 2 has ended before step 2, and others have more",
+        "the iterator of rank 2 ended before step 2, but others have more",
         lambda: train(start(model_of(), items, sharded=True, epochs=1)),
     )
     alone = {"strategy": "local", "strategy_options": {"local_steps": 99}}
