@@ -25,8 +25,8 @@ DRAIN_TIMEOUT_S = 5.0
 """Time for what the launcher has written, once it has ended."""
 SATURATED_S = 10.0
 SATURATED = (
-    "the ranks write records faster than they come home through the launcher: they arrive "
-    "late, and none is lost; a folder that all nodes share spares them the way (--run-dir)"
+    "ranks write records faster than the launcher forwards them: they arrive late, but none is "
+    "lost; a folder that all nodes share avoids this (--run-dir)"
 )
 _READ_BYTES = 1 << 20
 _MAX_WAITING_BYTES = 16 << 20

@@ -178,8 +178,8 @@ class Job:
             return None
         why = str(error).partition("\n")[0]
         return StopTimeoutError(
-            "asked to stop (SIGTERM), and ended before its ranks had saved: a checkpoint that is "
-            f"there is an earlier one ({why})"
+            "asked to stop (SIGTERM), but ended before its ranks saved: existing checkpoints are "
+            f"older ({why})"
         )
 
     def _check_grace(self) -> None:
@@ -187,8 +187,8 @@ class Job:
         if asked_at is not None and time.monotonic() > asked_at + within_s:
             self._stop_within_s = math.inf  # told once; ending them takes more polls
             raise StopTimeoutError(
-                f"asked to stop, and not stopped within the grace period of {within_s:g} s "
-                "(--grace-s): all ranks were ended; a checkpoint that is there is an earlier one"
+                f"asked to stop, but did not stop within the grace period of {within_s:g} s "
+                "(--grace-s): all ranks were killed; existing checkpoints are older"
             )
 
     def _pass_on(self) -> None:

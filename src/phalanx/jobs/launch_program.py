@@ -153,8 +153,8 @@ class Launch:
             if is_second or not has_not_started(folder, ending.exit_code):
                 break
             print_note(
-                "Open MPI's launcher failed before any rank began, and is started once more; its "
-                f"words: {folder / LAUNCHER_LOG}"
+                "Open MPI's launcher failed before any rank started, and is started once more; its "
+                f"output: {folder / LAUNCHER_LOG}"
             )
         remove_reports(folder)
         return ending, job
@@ -265,7 +265,7 @@ def _frozen_text(launchers: Sequence[int]) -> str:
     pids = ", ".join(map(str, launchers))
     return (
         f"the launcher (process {pids} on {socket.gethostname()}) was stopped for {FROZEN_S:g} s "
-        "(SIGSTOP), and was ended with its ranks"
+        "(SIGSTOP), and was killed with its ranks"
     )
 
 
@@ -284,8 +284,8 @@ class SlowStart:
             return
         hosts = ",".join(node.name for node in self._nodes.nodes)
         print_note(
-            f"no rank has begun for {SLOW_START_S:g} s: waiting for nodes, whose logins may be "
-            "slow or whose ports a firewall may close; it is examined by phalanx doctor --hosts "
+            f"no rank has started after {SLOW_START_S:g} s: waiting for nodes, whose logins may be "
+            "slow or whose ports a firewall may block; to examine them: phalanx doctor --hosts "
             f"{hosts}"
         )
 

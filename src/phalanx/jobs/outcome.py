@@ -47,7 +47,7 @@ PEER_DISCONNECTED = 14
 """Exit code with which Open MPI ends a rank when the process of another is gone."""
 LOSSES = (-signal.SIGKILL, -signal.SIGHUP, -signal.SIGPIPE, *ASKED_TO_END, PEER_DISCONNECTED)
 """Exit codes of ranks that ended by no failure of their program."""
-STOPPED = "stopped as asked: the same command goes on from its checkpoint"
+STOPPED = "stopped as asked: the same command resumes from its checkpoint"
 STOPPED_EARLY = "stopped as asked, before the first step"
 SHOWN_LINES = 20
 """Lines shown of the log of the rank that failed first."""
@@ -275,7 +275,7 @@ class _Judge:
         if self.records[0].has_begun:  # rank 0's records show the progress
             return f"no progress for {seconds:g} s; unfinished: {self.nodes.list(self.unfinished)}"
         waiting = [rank for rank in self.unfinished if not self.records[rank].has_begun]
-        return f"not begun after {seconds:g} s: {self.nodes.list(waiting)}"
+        return f"not started after {seconds:g} s: {self.nodes.list(waiting)}"
 
     def _lost_daemon(self, silent: Sequence[int]) -> _Cause | None:
         """The launcher lost a daemon, and the ranks of its node with it, on a node that answers."""

@@ -61,8 +61,8 @@ def check_patience(patience_s: float | None, *, survive: bool) -> None:
         raise UserError(f"--patience {patience_s:g} must be above 0: seconds")
     if not survive:
         raise UserError(
-            f"--patience {patience_s:g} kills a rank that keeps the others waiting, and without "
-            "--survive its death ends them all: add --survive, or leave it out"
+            f"--patience {patience_s:g} kills a rank that its peers wait for, and without "
+            "--survive that ends all ranks: add --survive, or leave --patience out"
         )
 
 
@@ -92,8 +92,8 @@ class Patience:
             if rank not in self._given_up and self._kill(report):
                 where = f" ({report.hostname})" if self._nodes.has_others else ""
                 print_note(
-                    f"rank {rank}{where} has kept the others waiting for {self._patience_s:g} s "
-                    "(--patience), and was killed"
+                    f"rank {rank}{where} was killed after its peers had waited "
+                    f"{self._patience_s:g} s for it (--patience)"
                 )
             self._given_up.add(rank)
 

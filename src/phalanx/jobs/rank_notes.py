@@ -135,8 +135,8 @@ class EarlyDeath:
         if self._have_met or (waited_s < JOIN_S and not is_over):
             return ""
         return (
-            f"rank {died.rank} died ({signal.Signals(-died.exit_code).name}) before all ranks had "
-            "met, which the others cannot survive: --restarts N starts all again"
+            f"rank {died.rank} died ({signal.Signals(-died.exit_code).name}) before all ranks were "
+            "connected, which no rank survives: --restarts N restarts all of them"
         )
 
 

@@ -53,17 +53,17 @@ def check_restarts(limit: int, copy_every_s: float | None, environ: Mapping[str,
     """Raises: UserError for a number of restarts below 0, or in a process that a launcher has
     started, with which the ranks end; for copies in memory at no time, or that nothing reads."""
     if limit < 0:
-        raise UserError(f"--restarts {limit}: restarts an hour are 0 or more")
+        raise UserError(f"--restarts {limit}: the number of restarts per hour must be 0 or more")
     launched = detect(environ)
     if limit and launched is not None:
         raise UserError(
-            f"--restarts {limit}: {launched.launcher} has started this process, and nothing "
-            "outside of it owns the run: leave that launcher out, and Phalanx starts the ranks"
+            f"--restarts {limit}: {launched.launcher} started this process, so that nothing "
+            "outlives it to restart the run: leave that launcher out, and Phalanx starts the ranks"
         )
     if copy_every_s is not None and not copy_every_s > 0:
         raise UserError(f"{OPTION} {copy_every_s:g} must be positive")
     if copy_every_s is not None and not limit:
-        raise UserError(f"{OPTION} {copy_every_s:g} is for restarts: give --restarts N, too")
+        raise UserError(f"{OPTION} {copy_every_s:g} is for restarts: also give --restarts N")
 
 
 def is_restart() -> bool:
@@ -157,11 +157,11 @@ def why_no_restart(
     included, that made no new step. times: of the restarts so far, and `now`, in seconds.
     """
     if not is_loss and not has_new_step:
-        return "the program failed by itself before it made a new step, and would do so again"
+        return "the program itself failed before a new step, and would fail again"
     if num_fruitless >= MAX_FRUITLESS:
-        return f"{num_fruitless} starts in a row made no new step"
+        return f"{num_fruitless} consecutive starts completed no new step"
     if sum(now - at < WINDOW_S for at in times) >= limit:
-        return f"--restarts {limit}: so many were made within an hour"
+        return f"--restarts {limit}: that many were made within the last hour"
     return None
 
 
@@ -229,7 +229,7 @@ class _Supervisor:
         if refusal is None and self._nodes.nodes and not left.nodes:
             refusal = "no host answers"
         if refusal is not None:
-            self._tell(f"not started again: {refusal}")
+            self._tell(f"not restarted: {refusal}")
             raise error
         number = len(self._restarts) + 1
         folder = self._first.folder / f"restart-{number}"
@@ -238,14 +238,14 @@ class _Supervisor:
         try:
             resumption = self._resumption(job, attempt, former)
         except UserError as obstacle:
-            self._tell(f"not started again: {obstacle}")
+            self._tell(f"not restarted: {obstacle}")
             raise error from obstacle
         self._tell(str(error))
         for name, why in self._silent.items():
             self._tell(f"{name} does not answer and is left out: {why}")
         where = allocation(os.environ).describe(ranks)
         text = "; ".join(filter(None, [resumption.text, resumption.changed]))
-        self._tell(f"restart {number} (at most {self._limit} an hour): {where}, {text}")
+        self._tell(f"restart {number} (at most {self._limit} per hour): {where}, {text}")
         self._times.append(time.monotonic())
         restart = Restart(
             folder=folder.name,
