@@ -100,7 +100,9 @@ def find_to_resume(
 
 def nothing_left(checkpoint: Path, done: str) -> str:
     """Return the line for the user on a run that has come to its end. done: epochs or steps."""
-    return f"checkpoint {checkpoint} has done {done}, all that were asked for: nothing is left"
+    return (
+        f"checkpoint {checkpoint} has done {done}, all that were requested: nothing is left to do"
+    )
 
 
 def _search(folder: Path) -> tuple[FoundCheckpoint | None, dict[Path, str]]:
@@ -121,10 +123,10 @@ def _search(folder: Path) -> tuple[FoundCheckpoint | None, dict[Path, str]]:
 def _passed_over(problems: Mapping[Path, str]) -> list[str]:
     """Return a line for each of the newest of these, and one that counts the others."""
     newest = sorted(problems, key=lambda path: position_of(path.name))[-MAX_PASSED_OVER:]
-    lines = [f"passed over: {problems[path].split('; ')[0]}" for path in newest]
+    lines = [f"skipped: {problems[path].split('; ')[0]}" for path in newest]
     more = len(problems) - len(lines)
     return [
-        *([f"passed over: {more:,} more checkpoints, older than these"] if more else []),
+        *([f"skipped: {more:,} older checkpoints"] if more else []),
         *lines,
     ]
 
@@ -182,7 +184,7 @@ def check_checkpoint_dir(
     where = f"checkpoint_dir={folder}"
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"{where}: {existing} is no folder that you may write to")
+        raise UserError(f"{where}: {existing} is not a writable folder")
     manifests, problems = _read_manifests(folder)
     if not manifests and not problems:
         return
@@ -191,12 +193,13 @@ def check_checkpoint_dir(
         if may_begin:
             return
         raise UserError(
-            f"{where} holds the checkpoints of a run, up to {newest.name}: "
-            f"go on from them by resume={folder}, or name another folder"
+            f"{where} holds the checkpoints of a run, up to {newest.name}: resume from them by "
+            f"resume={folder}, or use another folder"
         )
     if manifests and all(m.run != resumed.manifest.run for m in manifests.values()):
         raise UserError(
-            f"{where} holds the checkpoints of another run than {resumed.path}: name another folder"
+            f"{where} holds the checkpoints of a different run from {resumed.path}: use another "
+            "folder"
         )
 
 

@@ -83,8 +83,9 @@ class MemoryCopies(StateWriter):
             return None
         if isinstance(strategy, Local):
             raise UserError(
-                f'{OPTION} and strategy="local" exclude each other: the ranks average what they '
-                "have learned before each copy, and would do so when a clock says; leave it out"
+                f'{OPTION} and strategy="local" exclude each other: ranks average their updates '
+                f"before each copy, so copies by a clock would change the results; leave {OPTION} "
+                "out"
             )
         return cls(
             folder=folder_for(plan, checkpoint_dir),
@@ -159,8 +160,8 @@ class MemoryCopies(StateWriter):
             return True
         size, left = self._num_bytes / 1e6, free / 1e6
         self._tell(
-            f"it needs {size:,.1f} MB, and {self.folder.parent.parent} has {left:,.1f} MB free, "
-            "of which it takes half at most"
+            f"it needs {size:,.1f} MB, and {self.folder.parent.parent} has {left:,.1f} MB free, of "
+            "which a copy may take at most half"
         )
         return False
 
@@ -192,7 +193,7 @@ def _make(folder: Path) -> None:
     with suppress(FileExistsError):
         folder.parent.mkdir(mode=0o700)
     if not is_private(folder.parent):
-        raise OSError("it belongs to another user, or others may read it")
+        raise OSError("it belongs to another user, or other users may read it")
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -288,7 +289,7 @@ def _bring(path: Path, group: RunGroup, source: int, host: str) -> str:
                 raise UserError(problem)
             send_files(_FromRank(group, source), files, into)
     except UserError as error:
-        return f"passed over: the copy {path.name} in the memory of {host}: {error}"
+        return f"skipped: the copy {path.name} in the memory of {host}: {error}"
     return ""
 
 

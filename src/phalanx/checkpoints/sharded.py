@@ -152,8 +152,8 @@ def _check_shapes(plan: GatherPlan, shapes: Shapes) -> None:
     wrong = [n for n in {**found, **shapes} if found.get(n) != shapes.get(n)]
     if wrong:
         raise RuntimeError(
-            f"the ranks' parts are not the model: {wrong[0]} is {found.get(wrong[0], 'missing')}, "
-            f"not {shapes.get(wrong[0], 'part of it')}"
+            f"the shards of the ranks do not add up to the model: {wrong[0]} is "
+            f"{found.get(wrong[0], 'missing')}, not {shapes.get(wrong[0], 'part of it')}"
         )
 
 
