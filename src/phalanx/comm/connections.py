@@ -208,7 +208,7 @@ class Connections:
         call_no_more(self.detector.answer_in_memory)
         self.detector.close()
         self.transport.in_flight.close(
-            PeerFailedError(f"group {self.name} was closed before the message had come")
+            PeerFailedError(f"group {self.name} was closed before the message arrived")
         )
         if not is_broken:
             if self.link_emulator is not None:

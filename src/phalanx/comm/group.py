@@ -483,4 +483,4 @@ class Group:
         if self._closed:
             raise RuntimeError(f"group {self.name} is closed")
         if self.broken is not None:
-            raise PeerFailedError(f"group {self.name} cannot be used any more: {self.broken}")
+            raise PeerFailedError(f"group {self.name} can no longer be used: {self.broken}")

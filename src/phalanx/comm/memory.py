@@ -122,7 +122,7 @@ def allocate_shared(node: Any, num_bytes: int) -> SharedMemory | None:
             memory = SharedMemory.create(num_bytes)
             handle = memory.handle
     except (OSError, AttributeError) as error:
-        obstacle = f"rank 0 of the node cannot make it ({error})"
+        obstacle = f"rank 0 of the node cannot create it ({error})"
     handle = node.bcast(handle)
     try:
         if memory is None and handle is not None:
@@ -142,8 +142,8 @@ def allocate_shared(node: Any, num_bytes: int) -> SharedMemory | None:
 def warn_no_shared_memory(reason: str) -> None:
     """Say that ranks of one node go by messages. By one rank of the node."""
     warnings.warn(
-        f"the ranks on {socket.gethostname()} share no memory: {reason}. They exchange messages "
-        "instead, which is several times slower",
+        f"the ranks on {socket.gethostname()} cannot share memory: {reason}. They exchange "
+        "messages instead, which is several times slower",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -158,8 +158,8 @@ def _check_same(status: os.stat_result, handle: SegmentHandle) -> None:
 def _stale(handle: SegmentHandle) -> OSError:
     return OSError(
         errno.ESTALE,
-        f"process {handle.process} is another one here: the ranks have PID namespaces of their "
-        "own, as containers do unless they are started with that of the host",
+        f"process {handle.process} is a different process here: the ranks are in separate PID "
+        "namespaces, as in containers started without the PID namespace of the host",
     )
 
 

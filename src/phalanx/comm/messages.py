@@ -26,7 +26,10 @@ MAX_BYTES = 2**30
 MAX_NETWORK_BYTES = 256 * 1024
 # Up to here who sends need not wait for who receives, in all MPIs; longer ones may need an answer.
 EAGER_BYTES = 2048
-HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
+HINT = (
+    ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error names the "
+    "difference"
+)
 
 
 class MessageTransport(Transport):

@@ -81,7 +81,9 @@ def requested_algorithm(environ: Mapping[str, str]) -> AlgorithmOption:
     for requested in get_args(AlgorithmOption):
         if word == requested:
             return requested  # type: ignore[no-any-return]
-    raise ValueError(f"{VARIABLE} is {word!r}; it can be {', '.join(get_args(AlgorithmOption))}")
+    raise ValueError(
+        f"{VARIABLE} is {word!r}; it must be one of {', '.join(get_args(AlgorithmOption))}"
+    )
 
 
 def choose_route(topology: Topology, collective: Collective, *, is_native: bool = False) -> Route:
@@ -151,18 +153,18 @@ def choose_all_reduce(
         return AlgorithmChoice(requested, f"{VARIABLE} asks for it")
     if topology.shares_memory:
         return AlgorithmChoice(
-            "shared", "the ranks share memory: each reduces its share, in place where all can see"
+            "shared", "the ranks share memory: each reduces its share in place, in shared memory"
         )
     if num_bytes * topology.size <= SHORT_BYTES:
         few = f"no more than {SHORT_BYTES} bytes of all ranks"
         if topology.size <= FEW_RANKS:
             return AlgorithmChoice("short", f"{few}: one round")
         num_rounds = (topology.size - 1).bit_length()
-        return AlgorithmChoice("bruck", f"{few}: {num_rounds} rounds, a message each")
+        return AlgorithmChoice("bruck", f"{few}: {num_rounds} rounds, one message per round")
     if topology.num_nodes > 1 and topology.smallest_node > 1:
-        return AlgorithmChoice("lanes", "every rank of a node carries a slice to the other nodes")
+        return AlgorithmChoice("lanes", "every rank of a node sends a slice to the other nodes")
     if topology.size >= MANY_RANKS:
-        return AlgorithmChoice("halving", f"{topology.size} ranks: few messages a rank")
+        return AlgorithmChoice("halving", f"{topology.size} ranks: few messages per rank")
     is_a_pair = topology.size == topology.num_nodes == 2
     rounds = "one round" if is_a_pair else "two rounds"
     return AlgorithmChoice("direct", f"{rounds}, in the order of the ranks")

@@ -306,7 +306,7 @@ class ShmGroup:
                 text = f"{text} as number {peer.number} in shared memory"
             callers.setdefault(text, []).append(rank)
         if len(callers) == 1:
-            return f"ranks send and expect parts of different sizes in {next(iter(callers))}"
+            return f"ranks send and expect different sizes in {next(iter(callers))}"
         return ", ".join(
             f"{self._rank_labels(ranks)} called {call}" for call, ranks in callers.items()
         )

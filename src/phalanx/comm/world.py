@@ -209,7 +209,9 @@ class World:
             os.environ.setdefault(name, value)
         library = mpi()
         if library.Is_finalized():
-            raise RuntimeError("MPI has been finalised in this process; it cannot begin again")
+            raise RuntimeError(
+                "MPI has been finalised in this process; it cannot be initialised again"
+            )
         if not library.Is_initialized():
             library.Init_thread()  # by mpi4py.rc.initialize = False of the program
             atexit.register(finalize, library)
@@ -453,8 +455,8 @@ def check_thread_level(mpi: Any) -> None:
     if level < mpi.THREAD_MULTIPLE:
         names = {mpi.THREAD_SINGLE: "single", mpi.THREAD_FUNNELED: "funneled"}
         raise UserError(
-            f"MPI was initialised with thread level {names.get(level, 'serialized')}, and Phalanx "
-            "needs multiple: leave mpi4py.rc.thread_level as it is, or call "
+            f"MPI was initialised with thread level {names.get(level, 'serialized')}, but Phalanx "
+            "needs multiple: do not change mpi4py.rc.thread_level, or call "
             "MPI.Init_thread(MPI.THREAD_MULTIPLE)"
         )
 

@@ -46,7 +46,9 @@ class AllReduce:
         try:
             return self._of_ranks(parameters, world)
         except ValueError as error:
-            raise UserError(f"--all-reduce {self.method}: {error}; leave it out") from error
+            raise UserError(
+                f"--all-reduce {self.method}: {error}; leave --all-reduce out"
+            ) from error
 
     def _of_ranks(self, parameters: Sequence[Tensor], world: World) -> GradReducer:
         _check(world, self.method)
@@ -87,7 +89,7 @@ def _make_flat(world: World, parameters: Sequence[Tensor], method: Method) -> Gr
         if reducer is not None:
             return reducer
         if method == "shared":
-            raise _cannot_share("the kernels are not compiled, or there is no memory to share")
+            raise _cannot_share("the kernels are not compiled, or shared memory is missing")
     count, dtype = sum(p.numel() for p in parameters), dtype_of(parameters[0].dtype)
     algorithm = choose_algorithm(world, count, dtype, method)
     return MessageGradReducer(parameters, world, algorithm, None if method == "auto" else method)

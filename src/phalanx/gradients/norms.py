@@ -13,9 +13,7 @@ from torch import Tensor
 from phalanx.comm.dtypes import dtype_of
 from phalanx.records.divergence import NOT_FINITE
 
-REMEDIES = (
-    "lower the learning rate, give clip_norm=, or leave such steps out by bad_gradients='skip'"
-)
+REMEDIES = "lower the learning rate, give clip_norm=, or skip such steps by bad_gradients='skip'"
 CHECKED_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Types that the C kernel checks."""
 
@@ -131,10 +129,10 @@ def describe_nonfinite(
     bad = [rank for rank, found in enumerate(ranks) if found.number]
     start = f"step {step}: {NOT_FINITE}"
     if not bad and not summed.number:
-        return f"{start}, but were when they were made again: a fault of memory or of a message?"
+        return f"{start}, but were finite when they were computed again: a memory or message fault?"
     if not bad:
         return (
-            f"{start}: those of every rank are, and their sum over the ranks is not: "
+            f"{start}: they are finite on every rank, but not their sum over the ranks: "
             f"{names[summed.parameter]}{_others(summed)}"
         )
     return start + _cause(bad, ranks[bad[0]], names)
@@ -170,7 +168,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _origin(found: NonFiniteGradients, names: Sequence[str]) -> str:
-    return f"the backward pass first made them at {names[found.parameter]}{_others(found)}"
+    return f"the backward pass first produced them at {names[found.parameter]}{_others(found)}"
 
 
 def _others(found: NonFiniteGradients) -> str:

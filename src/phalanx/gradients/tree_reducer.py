@@ -400,8 +400,8 @@ def check_batch_norm(model: nn.Module) -> None:
     """Raise UserError for statistics of batch norm that depend on the ranks."""
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         raise UserError(
-            "the model has SyncBatchNorm, whose statistics the ranks sum in their own order: "
-            "bitwise runs take BatchNorm, of each micro-batch by itself"
+            "the model has SyncBatchNorm, which sums statistics in an order that depends on the "
+            "ranks: use BatchNorm in bitwise runs, with the statistics of each micro-batch"
         )
 
 

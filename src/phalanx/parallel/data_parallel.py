@@ -128,7 +128,7 @@ class DataParallel(nn.Module):
 
 def _check(parameters: Sequence[nn.Parameter]) -> None:
     if not parameters:
-        raise ValueError("the module has no parameter that wants a gradient: nothing to reduce")
+        raise ValueError("the module has no parameter that requires a gradient: nothing to reduce")
     for parameter in parameters:
         if parameter.device.type != "cpu":
             raise ValueError(

@@ -216,13 +216,13 @@ def _check_on_devices(options: StrategyOptions) -> None:
     usual = StrategyOptions(strategy="mpi")
     if given := [name for name, value in vars(options).items() if value != vars(usual)[name]]:
         raise UserError(
-            f"{given[0]}= is for gradients on the CPU, and other ranks have accelerators: leave it "
+            f"{given[0]}= is for gradients on the CPU, but other ranks have accelerators: leave it "
             "out"
         )
     if dist.is_initialized():
         raise UserError(
-            "on several ranks accelerators make the default group of torch.distributed, and the "
-            "program, or a run that an error has ended, has made one: call "
+            "several ranks with accelerators need the default group of torch.distributed, but the "
+            "program, or a run that failed, has already made one: call "
             "torch.distributed.destroy_process_group() first"
         )
 

@@ -188,8 +188,8 @@ class MeshOptions(TensorOptions, PipelineOptions, ShardOptions, BackendOptions):
         if mesh.shard > 1 and layout.schedule == "zero-bubble":
             raise UserError(
                 f"shard={mesh.shard} and --pipeline-schedule zero-bubble exclude each other: "
-                "PyTorch's sharding misses gradients of weights that are computed by themselves; "
-                "use interleaved or 1f1b"
+                "PyTorch's sharding misses gradients of weights that are computed separately; use "
+                "interleaved or 1f1b"
             )
         return layout
 

@@ -193,9 +193,9 @@ class Strategy:
         """Rule of the optimizer. Raises: UserError where it is a program's own, of none."""
         if self._known_rule is None:
             raise UserError(
-                f"{type(self).__name__} makes the optimizer anew, on every rank its part: give "
+                f"{type(self).__name__} recreates the optimizer for the shard of each rank: use "
                 "SGD, Adam or AdamW, with one group of parameters and without dampening, nesterov, "
-                'amsgrad or maximize, or take strategy="mpi"'
+                'amsgrad or maximize, or use strategy="mpi"'
             )
         return self._known_rule
 

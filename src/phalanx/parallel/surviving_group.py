@@ -371,7 +371,7 @@ class SurvivingGroup(WorldGroup):
             has_place = [number < self._places.num_places for number in everyone.original_ranks]
             members = computing(found.progress, has_place)
             if not members:
-                raise RunFailedError("the run is lost: all ranks that had its state have died")
+                raise RunFailedError("the run is lost: all ranks with its state have died")
             self._first, world = members[0], everyone
             self.is_waiting = everyone.rank not in members
             progress = tuple(found.progress[rank] % DIVIDED for rank in members)

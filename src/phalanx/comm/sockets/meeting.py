@@ -83,7 +83,9 @@ class Listener:
                     left_s = until_s - time.monotonic()
                     if left_s <= 0:
                         names = ", ".join(map(str, sorted(missing)[:5]))
-                        raise WaitTimeoutError(f"ranks that have not called on this node: {names}")
+                        raise WaitTimeoutError(
+                            f"ranks that have not connected on this node: {names}"
+                        )
                     for key, _ in selector.select(left_s):
                         if isinstance(key.data, _Caller):
                             self._hear(key.data, selector, missing, connections)
@@ -143,7 +145,9 @@ def _call(rank: int, peer: int, address: Address, until_s: float) -> socket.sock
     try:
         while (code := connection.connect_ex(f"\0{address.name}")) == errno.EAGAIN:
             if time.monotonic() > until_s:
-                raise WaitTimeoutError(f"rank {peer} takes no call of rank {rank} on this node")
+                raise WaitTimeoutError(
+                    f"rank {peer} does not accept a connection from rank {rank} on this node"
+                )
             time.sleep(_CALL_AGAIN_S)
         if code:
             raise OSError(code, os.strerror(code))
@@ -155,7 +159,7 @@ def _call(rank: int, peer: int, address: Address, until_s: float) -> socket.sock
         connection.close()
         raise ConnectionError(
             f"rank {rank} cannot reach rank {peer} on this node ({error.strerror}): the processes "
-            "are in containers with networks of their own, or one of them has ended"
+            "are in containers with separate networks, or one of them has ended"
         ) from error
     return connection
 

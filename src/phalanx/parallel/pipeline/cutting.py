@@ -25,7 +25,7 @@ def cut_evenly(
     if sum(has_parameters) < num_stages:
         raise UserError(
             f"the pipeline has {num_stages} stages, but the model {sum(has_parameters)} layers "
-            "with parameters to cut between: use fewer ranks or stages a rank, or more --layers"
+            "with parameters to split between: use fewer ranks or stages per rank, or more --layers"
         )
 
     @cache
