@@ -122,7 +122,7 @@ def test_a_sum_of_bool_is_a_logical_or() -> None:
     total = get_reduction(torch.bool, hash(dist.ReduceOp(dist.ReduceOp.SUM)))
     assert total == (ReduceOp.BOR, False, False)
     for op, name in ((dist.ReduceOp(dist.ReduceOp.AVG), "AVG"), (scaled_by(0.5), "PREMUL_SUM")):
-        with pytest.raises(TypeError, match=f"bool has no reduction {name}; take SUM"):
+        with pytest.raises(TypeError, match=f"bool has no reduction {name}; use SUM"):
             get_reduction(torch.bool, hash(op))
 
 

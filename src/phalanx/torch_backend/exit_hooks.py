@@ -132,7 +132,7 @@ def _end_session(session: Session) -> None:
         if not text:
             session.exit_barrier()
     except MismatchError as error:
-        text = f"others wait for it: {error}"
+        text = f"its peers wait for it: {error}"
     if text:
         rank = session.world.group.labels.short(session.world.rank)
         print(f"rank {rank} ends while {text}; ending all ranks", file=sys.stderr, flush=True)
