@@ -32,7 +32,7 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
     answer = phalanx("data", "verify", folder)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("samples: train 36, validation 4\n")
-    assert answer.stdout.endswith("all as they were written\n")
+    assert answer.stdout.endswith("all intact\n")
     shard = tmp_path / "t.pack" / "train" / "shard-00000.inputs.npy"
     content = bytearray(shard.read_bytes())
     content[128 + 3 * 8] ^= 1  # inputs of sample 3
@@ -48,7 +48,7 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
     answer = phalanx("data", "verify", folder)
     assert answer.returncode == 1
     assert answer.stderr.endswith(
-        f"phalanx: {folder} is not whole: {folder}/train has 1 shards and no index.json: it is "
+        f"phalanx: {folder} is incomplete: {folder}/train has 1 shards and no index.json: it is "
         "damaged, or not whole\n"
     )
 
@@ -61,7 +61,7 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
             ["pack", "{csv}", "{folder}", "--target", "x", "--size", "9"],
             "--size takes HEIGHTxWIDTH",
         ),
-        (["verify", "{folder}"], "is no pack: it has no index.json"),
+        (["verify", "{folder}"], "is not a pack: it has no index.json"),
     ],
 )
 def test_bad_words_end_with_a_line_and_code_2(
@@ -88,7 +88,7 @@ def test_stopped_by_the_keyboard_and_gone_on_with(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "run it again to go on" in errors
+    assert "run the same command to resume" in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "t.pack").exists()
     assert phalanx(*words).returncode == 0

@@ -24,7 +24,7 @@ from phalanx.study.survival import SurvivalConfig
         (
             ParallelismConfig,
             {"schemes": ("mpi", "rings")},
-            "--schemes rings is none of sequential, mpi, library",
+            "--schemes rings is not one of sequential, mpi, library",
         ),
         (CompressionConfig, {"links": ("1ms",)}, "--links 1ms has no bandwidth"),
         (CompressionConfig, {"links": ("fast",)}, "neither a bandwidth nor a latency"),

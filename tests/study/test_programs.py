@@ -64,7 +64,7 @@ def test_runs_are_made_seed_after_seed(tmp_path: Path) -> None:
         (ScalingConfig(device="cuda"), "a.py", None, "--device is of the built-in models"),
         (ScalingConfig(strategies=("tensor",)), "a.py", None, "tensor needs the layers"),
         (ScalingConfig(), " ", None, "name a program"),
-        (ScalingConfig(), "a.py", "(", r"--epoch-pattern '\(' is no regular expression"),
+        (ScalingConfig(), "a.py", "(", r"--epoch-pattern '\(' is not a regular expression"),
     ],
 )
 def test_options_that_do_not_fit(

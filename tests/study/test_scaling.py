@@ -76,7 +76,7 @@ def test_full_takes_all_samples() -> None:
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_refused_before_anything_runs() -> None:
-    with pytest.raises(UserError, match="--batch-size 2 is the global batch, and there are 4"):
+    with pytest.raises(UserError, match="--batch-size 2 is the global batch size, but there are 4"):
         plan(ScalingConfig(full=True, batch_sizes=(2,)), cores=2)
 
 

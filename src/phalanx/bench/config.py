@@ -131,6 +131,6 @@ def _names(option: str, words: tuple[str, ...], known: tuple[str, ...]) -> list[
     names = [name for word in words for name in word.split(",") if name]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        what = f"{unknown[0]} is none of" if unknown else "needs at least one of"
+        what = f"{unknown[0]} is not one of" if unknown else "needs at least one of"
         raise UserError(f"--{option} {what} {', '.join(known)}")
     return names

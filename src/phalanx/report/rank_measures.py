@@ -275,7 +275,7 @@ def damage_of(events: Sequence[Event], last: type[Event]) -> str | None:
     if not isinstance(events[-1], last):
         return "ends before the run did"
     count = sum(isinstance(event, last) for event in events)
-    return f"holds the end of the run {count} times" if count > 1 else None
+    return f"has the end of the run {count} times" if count > 1 else None
 
 
 def loss_of(

@@ -158,7 +158,7 @@ def layout_columns(run: Run) -> dict[str, Any]:
         if alone
         else f"{scheme_phrase(strategy)} on {span}",
         # Lines join what differs in the number of workers only.
-        "line": strategy if alone else f"{strategy}, {threads} a rank",
+        "line": strategy if alone else f"{strategy}, {threads} per rank",
         "cores": run.environment.cores,
         "optimizer": setting.optimizer,
         "learning_rate": setting.learning_rate,

@@ -55,7 +55,9 @@ def compiled_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise UserError(f"--epoch-pattern {pattern!r} is no regular expression: {error}") from error
+        raise UserError(
+            f"--epoch-pattern {pattern!r} is not a regular expression: {error}"
+        ) from error
 
 
 class EpochLines:

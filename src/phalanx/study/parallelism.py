@@ -33,7 +33,7 @@ ALL: tuple[ModelName, ...] = (*OF_IMAGES, "gpt")
 class StudyScheme:
     options: Mapping[str, object]  # of `TrainConfig`
     is_leading: bool
-    """Whether a quick study runs it on every number of ranks, not only on the largest."""
+    """A quick study runs it on every number of ranks, the others on the largest alone."""
     ranks: int | None
     """Only number of ranks that it runs on."""
     leads_for: tuple[ModelName, ...]
@@ -153,7 +153,7 @@ class ParallelismConfig(StudyOptions):
     def __post_init__(self) -> None:
         check_values(self, "models", "schemes", "ranks", "seeds", "hidden", "workers")
         if unknown := [name for name in self.schemes or () if name not in SCHEMES]:
-            raise UserError(f"--schemes {unknown[0]} is none of {', '.join(SCHEMES)}")
+            raise UserError(f"--schemes {unknown[0]} is not one of {', '.join(SCHEMES)}")
         if not self.algorithms_s >= 0:
             raise UserError(f"--algorithms-s must not be negative, not {self.algorithms_s:g}")
         check_counts(self, 1, "ranks", "hidden", "workers")

@@ -19,7 +19,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "another accelerator": ({"accelerator": "v100"}, "--accelerator v100: profile resnet50 has"),
     "time backwards": ({"compute_scale": -1.0}, "--compute-scale must be positive, not -1"),
     "few samples": ({"samples": 50, "steps": 2}, "--samples 50 are fewer than --steps 2 take"),
-    "an unknown profile": ({"profile": "vgg"}, "--profile vgg is none of unet3d"),
+    "an unknown profile": ({"profile": "vgg"}, "--profile vgg is not one of unet3d"),
 }
 
 

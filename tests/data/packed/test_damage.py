@@ -224,7 +224,7 @@ def test_sizes_that_do_not_fit_the_shape(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_packs(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no pack: it has no index\.json"):
+    with pytest.raises(UserError, match=r"is not a pack: it has no index\.json"):
         Pack(tmp_path / "nowhere")
     make(tmp_path / "flowers" / "train", "raw")
     with pytest.raises(UserError, match=r"name a split of it, .*flowers/train"):

@@ -60,9 +60,9 @@ def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Expected `str` matching regex"):
         make(tmp_path / "q", "raw", splits={"../other": 3})
         read_index(tmp_path / "q")
-    with pytest.raises(UserError, match="is no pack"):
+    with pytest.raises(UserError, match="is not a pack"):
         find_splits(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="is no pack"):
+    with pytest.raises(UserError, match="is not a pack"):
         find_splits(tmp_path / "p" / INDEX)
 
 

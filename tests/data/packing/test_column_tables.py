@@ -136,8 +136,8 @@ def test_files_of_numpy(tmp_path: Path) -> None:
     (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-8])
     for name, message in (
         ("u.npz", "u.npz: arrays of equally many rows are wanted, and it has x 9, y 3"),
-        ("o.npy", "o.npy is no array: Array can't be memory-mapped: Python objects"),
-        ("cut.npy", "cut.npy is no array: mmap length is greater than file size"),
+        ("o.npy", "o.npy is not an array: Array can't be memory-mapped: Python objects"),
+        ("cut.npy", "cut.npy is not an array: mmap length is greater than file size"),
     ):
         with pytest.raises(UserError, match=message):
             find_origin(str(tmp_path / name), OriginOptions())

@@ -166,9 +166,9 @@ def test_targets(name: str, dtype: str, shape: list[int], classes: list[str], pr
     ("name", "text"),
     [
         ("dies", r"my_data.py:dies, sample 1: KeyError: 'two'\n.*my_data.py, line \d+, in dies"),
-        ("text", "sample 0, 'x': the text 'one' is no array of numbers"),
+        ("text", "sample 0, 'x': the text 'one' is not an array of numbers"),
         ("nothing", "my_data.py:nothing has no samples"),
-        ("ragged", "sample 0, field 'x': an object of type list is no array"),
+        ("ragged", "sample 0, field 'x': an object of type list is not an array"),
         ("three", "sample 0: a tuple of 3: give a tuple of two"),
         ("other_dtype", "sample 1, field 'x': it is of float64, that of sample 0 of int64"),
         ("other_fields", "sample 1: its fields are y, those of sample 0 x"),

@@ -153,7 +153,7 @@ def test_folders_that_cannot_be_meant(tmp_path: Path) -> None:
         find_origin(str(tmp_path / "pets"), OriginOptions())
     (cat / "circle").unlink()
     os.mkfifo(cat / "pipe.png")
-    with pytest.raises(UserError, match=r"cat/pipe.png is no regular file"):
+    with pytest.raises(UserError, match=r"cat/pipe.png is not a regular file"):
         find_origin(str(tmp_path / "pets"), OriginOptions())
     (cat / "pipe.png").unlink()
     make_images(tmp_path / "splits" / "val")

@@ -41,8 +41,8 @@ CSV_FAULTS = {
     "too large for float32": "a,t\n1e39,0\n",
     "row 4, column 't': there is no target": "a,t\n1,cat\n\n2,\n3,dog\n",
     "row 3, column 't': the target is 'nan'": "a,t\n1,0.5\n2,nan\n",
-    "row 2 is no row of a table: field larger than": f"a,t\n{'1' * 140_000},0\n",
-    "is no text: it holds bytes that are 0": "a,t\n1,\0\n",
+    "row 2 is not a row of a table: field larger than": f"a,t\n{'1' * 140_000},0\n",
+    "is not text: it holds bytes that are 0": "a,t\n1,\0\n",
 }
 
 
@@ -132,7 +132,7 @@ def test_several_inputs_of_parquet(tmp_path: Path) -> None:
         ),
         (
             {"a": ["x", "y"], "t": [0, 1]},
-            "row 0 of it, column 'a': the text 'x' is no array of num",
+            "row 0 of it, column 'a': the text 'x' is not an array of num",
         ),
         ({"a": [b"GIF?", b"x"], "t": [0, 1]}, "row 0 of it, column 'a' is not an image"),
         ({"a": [b"GIF?", b""], "t": [0, 1]}, "row group 0, column 'a', row 1: no image"),

@@ -102,7 +102,7 @@ def test_an_error_page_is_not_a_file(folder: Path) -> None:
 
 def test_files_that_came_are_kept_for_the_next_call(folder: Path) -> None:
     with serve({"one.gz": GOOD["one.gz"]}) as mirror:
-        with pytest.raises(UserError, match="run it again to go on from here") as caught:
+        with pytest.raises(UserError, match="run the same command to resume from here") as caught:
             fetch(folder, mirror.url)
         assert len(str(caught.value).splitlines()) == 2
         assert visible(folder) == {"one.gz"}

@@ -45,15 +45,15 @@ def profile_text(name: str) -> str:
         return (_FOLDER / f"{name}.yaml").read_text()
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        raise UserError(f"--profile {name} is none of {', '.join(PROFILES)}, nor a .yaml file")
+        raise UserError(f"--profile {name} is not one of {', '.join(PROFILES)}, nor a .yaml file")
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise UserError(
-                f"--profile {name} cannot be read: it has more than {LARGEST_BYTES:,} bytes"
+                f"--profile {name} cannot be read: it is larger than {LARGEST_BYTES:,} bytes"
             )
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UserError(f"--profile {name} cannot be read: {reason}") from error
 
 

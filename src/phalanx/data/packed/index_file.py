@@ -44,7 +44,7 @@ def read_index(folder: Path) -> PackIndex:
         except (FileNotFoundError, NotADirectoryError):
             splits = splits_of(folder)
             hint = f"; name a split of it, {folder / splits[0]}" if splits else ""
-            raise UserError(f"{folder} is no pack: it has no {INDEX}{hint}") from None
+            raise UserError(f"{folder} is not a pack: it has no {INDEX}{hint}") from None
     try:
         schema = msgspec.json.decode(content, type=_Schema).schema
         if schema != SCHEMA_VERSION:

@@ -123,7 +123,7 @@ def parse_npy(content: bytes, where: str) -> NDArray[Any]:
             names another size than follows.
     """
     file = io.BytesIO(content)
-    with reading(f"{where} is no array"):
+    with reading(f"{where} is not an array"):
         try:
             version = npy.read_magic(file)
             if version not in _READERS:
@@ -145,7 +145,7 @@ def parse_npy(content: bytes, where: str) -> NDArray[Any]:
 def parse_npz(content: bytes, where: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file `.npz` by name. Raises: UserError that begins with `where`."""
     with (
-        reading(f"{where} is no .npz"),
+        reading(f"{where} is not an .npz file"),
         zipfile.ZipFile(io.BytesIO(content)) as archive,
     ):
         check_unpacked(sum(member.file_size for member in archive.infolist()), len(content), where)
@@ -160,6 +160,6 @@ def map_npy(path: Path) -> NDArray[Any]:
 
     Raises: UserError when it is damaged or holds objects.
     """
-    with reading(f"{path} is no array"):
+    with reading(f"{path} is not an array"):
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array

@@ -146,7 +146,7 @@ def _parts(sample: Any, where: str) -> dict[str, Part]:
             named = {INPUTS: sample}
     for name in named:
         if not isinstance(name, str):
-            raise UserError(f"{where}: the key {name!r} is no text: keys name the fields")
+            raise UserError(f"{where}: the key {name!r} is not text: keys name the fields")
     if not named:
         raise UserError(f"{where}: it has no fields")
     return {name: _part(value, f"{where}, field {name!r}") for name, value in named.items()}
@@ -159,10 +159,10 @@ def _part(value: Any, where: str) -> Part:
         value = value.detach().cpu()
     if np.ma.is_masked(value):
         raise UserError(f"{where}: it has values that are masked\nfill them in, or leave it out")
-    with reading(f"{where}: {_kind_of(value)} is no array"):
+    with reading(f"{where}: {_kind_of(value)} is not an array"):
         array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        raise UserError(f"{where}: {_kind_of(value)} is no array of numbers")
+        raise UserError(f"{where}: {_kind_of(value)} is not an array of numbers")
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 

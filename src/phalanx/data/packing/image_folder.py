@@ -126,7 +126,7 @@ def _visible(folder: Path, skipped: CountedItems) -> Iterator[Path]:
                 f"{path} {what}: {error.strerror}\nmend it, or remove it from the folder"
             ) from error
         if _is_image(path) and not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-            raise UserError(f"{path} is no regular file: remove it from the folder")
+            raise UserError(f"{path} is not a regular file: remove it from the folder")
         yield path
 
 

@@ -92,6 +92,6 @@ def parse_value(content: bytes, where: str) -> Mapping[str, Any]:
             "function of yours yields, my_data.py:samples, if you trust it"
         )
     if first and (0x80 <= first[0] < 0x90 or first in (b"\xde", b"\xdf")):
-        with reading(f"{where} is no object of MessagePack"):
+        with reading(f"{where} is not an object of MessagePack"):
             return msgspec.msgpack.decode(content, type=dict[str, Any])
     raise UserError(f"{where} holds {content[:40]!r}: no .npz, JSON, MessagePack or image")

@@ -232,7 +232,7 @@ class Origin:
         for row, value in zip(rows.tolist(), values, strict=True):
             if not _is_number(value, self._table.squeezes):
                 where = self._table.where(row, name)
-                raise UserError(f"{where}: it is no single number, as it was before")
+                raise UserError(f"{where}: it is not a single number, as it was before")
         arrays = [np.asarray(value).reshape(()) for value in values]
         if dtype is None:
             return np.array(arrays, np.result_type(*{array.dtype for array in arrays}))
@@ -296,7 +296,7 @@ class FieldScan:
             self._check_kind("str", where, position)
             if self.name != TARGETS:
                 raise UserError(
-                    f"{where(position)}: the text {part[:40]!r} is no array of numbers\nonly a "
+                    f"{where(position)}: the text {part[:40]!r} is not an array of numbers\nonly a "
                     "target can be text: name it with --target, or choose parts with --inputs"
                 )
             self.words.append(part)

@@ -82,7 +82,7 @@ class TarFiles(RecordTable):
     def part(self, value: Member, where: str) -> Part:
         kind = PurePosixPath(value.name).suffix.lower()
         if kind != ".npy" and kind not in ENDINGS and value.size > MAX_TEXT_BYTES:
-            raise UserError(f"{where} is no target: it has {value.size:,} bytes")
+            raise UserError(f"{where} is not a target: it has {value.size:,} bytes")
         content = os.pread(self._files[value.file], value.size, value.offset)
         if len(content) < value.size:
             raise UserError(f"{where} is cut off: the archive is truncated")

@@ -61,7 +61,7 @@ def parse_targets(
     odd = next((i for i in unlike if has_fractions or words[i].lower() in _MISSING), None)
     if is_mixed and odd is not None:
         raise UserError(
-            f"{locations.at(odd)}: the target {words[odd]!r} is no finite number, as those of "
+            f"{locations.at(odd)}: the target {words[odd]!r} is not a finite number, as those of "
             "other samples are\nmend it, or leave that sample out"
         )
     return np.array(words)
@@ -142,7 +142,7 @@ def _check_words(words: Sequence[str], locations: TargetLocations) -> None:
             raise UserError(f"{locations.at(i)}: {what}\nmend it, or leave that sample out")
         if len(word) > MAX_NAME_LETTERS:
             raise UserError(
-                f"{locations.at(i)}: {word[:20]!r}… of {len(word):,} letters is no target"
+                f"{locations.at(i)}: {word[:20]!r}… of {len(word):,} letters is not a target"
             )
 
 

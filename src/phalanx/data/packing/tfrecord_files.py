@@ -50,7 +50,7 @@ class TfRecords(RecordFiles):
             raise UserError(f"{where}: the record is damaged: its checksum is another")
         features = parse_example(payload, where)
         if not features:
-            raise UserError(f"{where}: the record is no tf.train.Example, or has no features")
+            raise UserError(f"{where}: the record is not a tf.train.Example, or has no features")
         return features
 
     def part(self, value: Feature, where: str) -> Part:
@@ -74,7 +74,7 @@ def parse_example(content: bytes, where: str) -> dict[str, Feature]:
 
     Raises: UserError that begins with `where`, when it is none.
     """
-    with reading(f"{where}: the record is no tf.train.Example"):
+    with reading(f"{where}: the record is not a tf.train.Example"):
         features = example_type().FromString(content).features.feature
     return {name: _feature(features[name]) for name in sorted(features)}
 

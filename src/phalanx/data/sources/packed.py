@@ -71,18 +71,18 @@ class Packed:
         for name, first in {**least, "validation_samples": 1}.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < first):
-                raise UserError(f"Packed({name}={value!r}): it is no whole number from {first}")
+                raise UserError(f"Packed({name}={value!r}): it is not a whole number from {first}")
         for name, values in {
             "reader_kind": ("threads", "processes"), "damaged": ("stop", "skip"),
             "dtype": ("float32", "float64"),
         }.items():  # fmt: skip
             if getattr(self, name) not in values:
                 value = getattr(self, name)
-                raise UserError(f"Packed({name}={value!r}): it is none of {', '.join(values)}")
+                raise UserError(f"Packed({name}={value!r}): it is not one of {', '.join(values)}")
         for name in ("cache_mb", "stage_mb"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, (int, float)) or value < 0):
-                raise UserError(f"Packed({name}={value!r}): it is no number from 0")
+                raise UserError(f"Packed({name}={value!r}): it is not a number from 0")
         if self.cache_mb and self.reader_kind == "processes":
             raise UserError(
                 f'Packed(cache_mb={self.cache_mb:g}, reader_kind="processes"): every process would '
