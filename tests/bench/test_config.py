@@ -37,7 +37,7 @@ def test_options_survive_a_record() -> None:
         ({"collectives": ("reduce",)}, "--collectives reduce is not one of all_reduce"),
         ({"collectives": (",",)}, "--collectives needs at least one of"),
         ({"sizes": ("big",)}, "--sizes big: not a size"),
-        ({"device": "cuda", "paths": ("phalanx",)}, "--device cuda is that of path torch: add"),
+        ({"device": "cuda", "paths": ("phalanx",)}, "--device cuda is for path torch: add"),
         ({"op": "band"}, "--op band --dtype float32: float32 has no reduction BAND"),
     ],
 )

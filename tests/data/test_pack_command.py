@@ -49,14 +49,14 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
     assert answer.returncode == 1
     assert answer.stderr.endswith(
         f"phalanx: {folder} is incomplete: {folder}/train has 1 shards and no index.json: it is "
-        "damaged, or not whole\n"
+        "damaged or incomplete\n"
     )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["pack", "{csv}", "{folder}"], "name one with --target: x, y, kind"),
+        (["pack", "{csv}", "{folder}"], "choose one with --target: x, y, kind"),
         (
             ["pack", "{csv}", "{folder}", "--target", "x", "--size", "9"],
             "--size takes HEIGHTxWIDTH",
@@ -103,7 +103,7 @@ def test_what_is_no_file_or_no_markup(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.tar")
     (tmp_path / "zeros.csv").symlink_to("/dev/zero")
     for source, message in (
-        ("[/red]", "there is no [/red]: name a file"),
+        ("[/red]", "there is no [/red]: use a file"),
         (str(tmp_path / "pipe.tar"), "pipe.tar cannot be read: Not a regular file"),
         (str(tmp_path), "pipe.tar cannot be read: Not a regular file"),
         (str(tmp_path / "zeros.csv"), "zeros.csv cannot be read: Not a regular file"),

@@ -339,19 +339,23 @@ def test_the_command_line_trains_on_a_plug_in(
 PATHS = {
     # PHALANX_GPU_AWARE, is aware: status and text of both findings
     (None, False): (
-        ("ok", r"tried: it crashes \(segmentation fault\) on an address of vexa:0"),
-        ("ok", r"through pinned host memory: [\d.]+ GB/s in a sum of 2 ranks; a copy to the host"),
+        ("ok", r"tested: it crashes \(segmentation fault\) on an address of vexa:0"),
+        ("ok", r"through pinned host memory: [\d.]+ GB/s in a sum over 2 ranks; copy to the host"),
     ),
     (None, True): (
-        ("ok", "it takes addresses of vexa:0, and does not say so; PHALANX_GPU_AWARE=1 uses that"),
+        (
+            "ok",
+            "it accepts addresses of vexa:0, but does not report it; set PHALANX_GPU_AWARE=1 to "
+            "use that",
+        ),
         ("ok", "through pinned host memory: "),
     ),
     ("1", True): (
-        ("ok", "tried: it takes addresses of vexa:0, as it says"),
-        ("ok", r"given to MPI as they are: [\d.]+ GB/s in a sum of 2 ranks; a copy to the host"),
+        ("ok", "tested: it accepts addresses of vexa:0, as it reports"),
+        ("ok", r"passed to MPI directly: [\d.]+ GB/s in a sum over 2 ranks; copy to the host"),
     ),
     ("1", False): (
-        ("problem", r"it counts as GPU-aware, and crashes \(segmentation fault\) on an address of"),
+        ("problem", r"it is marked GPU-aware, but crashes \(segmentation fault\) on an address of"),
     ),
 }
 

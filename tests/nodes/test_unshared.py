@@ -70,6 +70,6 @@ def test_nodes_train_on_data_that_one_of_them_has(
     for host in ("n0", "n1"):
         assert printed.count(f"refused {host}: {lacks}--stage DIR sends it to DIR on the") == 2
         assert printed.count(f"too small {host}: {lacks}a node that lacks it needs all of it") == 2
-    assert f"n1 (ranks 2, 3) had no such folder, and has got a copy in --stage {folder}" in printed
+    assert f"n1 (ranks 2, 3) had no such folder, and got a copy in --stage {folder}" in printed
     left = nodes.run("n1", ["sh", "-c", f"ls {folder}/stage; ls -d /tmp/phalanx-job-*"])
     assert left.stdout.count("phalanx-") == left.stdout.count("cannot access"), left.stdout

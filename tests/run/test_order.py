@@ -213,7 +213,7 @@ def test_items_of_a_list_are_samples_where_they_are_put_together() -> None:
             run.backward(run.model(batch.inputs).mean())
         total = run.evaluate(lambda _, batch: batch[0].sum(), data, reduction="sum")
         assert total == sum(range(9))
-    with pytest.raises(phalanx.UserError, match=r"lengths: 1, 2, 3, 1, 2, …; where each"):
+    with pytest.raises(phalanx.UserError, match=r"lengths: 1, 2, 3, 1, 2, …; if each"):
         phalanx.start(model, SGD(model.parameters(), lr=0.1), rows, batch_size=4)
 
 

@@ -16,9 +16,9 @@ from phalanx.study.survival import SurvivalConfig
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (ScalingConfig, {"seeds": (1, 1)}, "--seeds names a value twice"),
+        (ScalingConfig, {"seeds": (1, 1)}, "--seeds has a value twice"),
         (ScalingConfig, {"models": ()}, "--models needs at least one value"),
-        (ParallelismConfig, {"ranks": (2, 2)}, "--ranks names a value twice"),
+        (ParallelismConfig, {"ranks": (2, 2)}, "--ranks has a value twice"),
         (ParallelismConfig, {"ranks": (0,)}, "--ranks must be at least 1, not 0"),
         (ParallelismConfig, {"models": ()}, "--models needs at least one value"),
         (
@@ -29,14 +29,14 @@ from phalanx.study.survival import SurvivalConfig
         (CompressionConfig, {"links": ("1ms",)}, "--links 1ms has no bandwidth"),
         (CompressionConfig, {"links": ("fast",)}, "neither a bandwidth nor a latency"),
         (CompressionConfig, {"compressors": ()}, "--compressors needs at least one value"),
-        (CompressionConfig, {"seeds": (1, 1)}, "--seeds names a value twice: 1 1"),
+        (CompressionConfig, {"seeds": (1, 1)}, "--seeds has a value twice: 1 1"),
         (CompressionConfig, {"ranks": 1}, "--ranks must be at least 2"),
         (CompressionConfig, {"steps": 2}, "--steps must be at least 8"),
         (LargeBatchConfig, {"seeds": ()}, "--seeds needs at least one"),
         (
             LargeBatchConfig,
             {"batch_sizes": (128, 128)},
-            "--batch-sizes names a value twice: 128 128",
+            "--batch-sizes has a value twice: 128 128",
         ),
         (LargeBatchConfig, {"batch_sizes": (0,)}, "--batch-sizes must be at least 1, not 0"),
         (SurvivalConfig, {"seeds": ()}, "--seeds needs at least one"),
@@ -46,7 +46,7 @@ from phalanx.study.survival import SurvivalConfig
         (SurvivalConfig, {"ranks": 9}, "--ranks 9, --micro-batches 8, .*at least the one before"),
         (IoStudyConfig, {"compute_scales": (0.0,)}, "--compute-scales must be positive, not 0"),
         (IoStudyConfig, {"formats": ()}, "--formats needs at least one value"),
-        (IoStudyConfig, {"depth": (1, 1)}, "--depth names a value twice: 1 1"),
+        (IoStudyConfig, {"depth": (1, 1)}, "--depth has a value twice: 1 1"),
         (IoStudyConfig, {"profiles": ("a/x.yaml", "b/x.yaml")}, "their runs would share a name"),
     ],
 )

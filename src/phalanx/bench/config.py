@@ -87,7 +87,7 @@ class CollectivesConfig(RecordedOptions):
         check_positive(self, "seconds", "timeout_s")
         _ = self.chosen_collectives, self.chosen_paths, self.sizes_bytes
         if self.device != "cpu" and "torch" not in self.chosen_paths:
-            raise UserError(f"--device {self.device} is that of path torch: add it to --paths")
+            raise UserError(f"--device {self.device} is for path torch: add torch to --paths")
         try:
             check_operation(DTYPES[self.dtype], self.reduce_op)
         except TypeError as error:

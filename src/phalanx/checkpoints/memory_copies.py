@@ -114,11 +114,11 @@ class MemoryCopies(StateWriter):
         with self.strategy.group.uncounted():
             files, _ = gather_files(self.strategy, self.shapes, also, is_writer=is_writer)
             if not is_writer:
-                write_files(files, self.folder)  # which are parts of those of rank 0
+                write_files(files, self.folder)  # slices of the files of rank 0
                 return
             self._take()
             self._num_bytes = sum(map(_bytes_of, files))
-            files = self._memory.copy(files)  # which takes what other ranks send, too
+            files = self._memory.copy(files)  # also receives what other ranks send
         if not self._has_room() or not self._take_folder():
             return
         self._writing = self._thread.submit(self._write, files, position, saved_at)

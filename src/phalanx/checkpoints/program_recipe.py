@@ -37,7 +37,7 @@ WITHIN_EPOCH = {
 WITHIN_EPOCH |= {
     name + OF_THE_PROGRAM
     for name in ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
-}  # by the names of `phalanx train`
+}  # keys: names of `phalanx train`
 LAYERS, ENDS = "text of the model", "digest of the first and last samples"
 """Entries of a recipe that may differ where a run is not bitwise."""
 MAX_NAMED = 3

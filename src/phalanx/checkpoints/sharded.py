@@ -185,11 +185,11 @@ def _empty_state(specs: Mapping[str, Spec], strategy: Strategy) -> dict[str, Ten
         name, quantity = key.rsplit(":", 1)
         if name not in states:
             continue  # another rank's
-        device = parameters[name].device  # where fused optimizers, which these are, count steps
+        device = parameters[name].device  # fused optimizers, as here, count steps on it
         value = torch.zeros(spec.shape, dtype=spec.dtype, device=device)
         if spec.shape and isinstance(parameters[name], DTensor):
             value = torch.zeros_like(local_shard(parameters[name]))
-        elif spec.shape == tuple(parameters[name].shape):  # in its order in memory
+        elif spec.shape == tuple(parameters[name].shape):  # already in its memory order
             value = torch.zeros_like(parameters[name].detach(), dtype=spec.dtype)
         states[name][quantity] = value
         wanted[key] = place_like(value, parameters[name])

@@ -118,7 +118,7 @@ class StateWriter:
             self.manifest, epochs_done=epochs_done, samples_seen=seen, saved_at=saved_at
         )
         path = write_checkpoint(self.folder, manifest, files, others)
-        with named_checkpoint(path):  # which may be gone again
+        with named_checkpoint(path):  # may have been removed meanwhile
             num_bytes = sum(file.stat().st_size for file in path.iterdir())
         event = SavedEvent(
             at_s=began - self.began_at,
@@ -236,7 +236,7 @@ class CheckpointWriter(StateWriter):
         files, writers = gather_files(
             strategy, self.shapes, self.also, is_writer=is_first, is_shared=self._is_shared
         )
-        if is_first and self._lock is None and group.lost:  # that of another rank 0
+        if is_first and self._lock is None and group.lost:  # the lock belongs to a former rank 0
             self._lock = lock(self.folder)
         others: WrittenByOthers | None = None
         if writers != {0}:
@@ -246,7 +246,7 @@ class CheckpointWriter(StateWriter):
             group.barrier()  # the folder is there
             others = Notes(writers) if self.in_background else Gathered(group.checkpoint_group())
         elif not is_first:
-            write_files(files, target)  # which are parts of those of rank 0
+            write_files(files, target)  # slices of the files of rank 0
             return None
         work: Callable[[Sequence[CheckpointFile]], SavedEvent | None] = partial(
             self._write, position=position, saved_at=time.time(), others=others

@@ -48,7 +48,7 @@ def report(
     """
     chosen = folder or newest_folder(RUNS)
     if is_traced(chosen) and not (chosen / TRACE_NAME).exists():
-        show_trace(chosen, new_console(json_=True))  # on standard error: the page is the result
+        show_trace(chosen, new_console(json_=True))  # standard error, since the page is the result
     content = content_of(chosen)
     page = write_page(content, chosen, output)
     for row in content.data.runs:

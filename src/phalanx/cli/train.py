@@ -43,7 +43,7 @@ def train(
     inject: Inject = (),
     json_: Json = False,
     config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
-    steps: Annotated[int | None, Parameter(parse=False)] = None,  # of `phalanx trace`
+    steps: Annotated[int | None, Parameter(parse=False)] = None,  # only for `phalanx trace`
 ) -> None:
     """Train a model in one process, over MPI or over Gloo.
 

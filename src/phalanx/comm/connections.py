@@ -114,8 +114,8 @@ class Connections:
         everyone = self.set_up.allgather(joined is not None or len(local) == 1)
         if joined is None or not all(everyone):
             return None
-        # Of a collective by lanes a rank waits in memory for one that waits for a message, which
-        # may be one that this rank has yet to send.
+        # A rank in a collective by lanes waits in shared memory for a rank that waits for a
+        # message, perhaps one that this rank has yet to send.
         joined.keep_messages_moving()
         call_in_waits(self.detector.answer_in_memory)
         return joined

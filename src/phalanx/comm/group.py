@@ -189,7 +189,7 @@ class Group:
                 self._fast.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
             except TypeError:
                 self.sequence -= 1  # not begun
-                check_operation(buffer.dtype, op)  # for its error text
+                check_operation(buffer.dtype, op)  # raises with its error text
                 raise
             except BaseException as error:
                 call = Call("all_reduce", buffer.dtype)

@@ -21,8 +21,9 @@ from phalanx.comm.transport import Messages, ScratchArena, Transport
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
-# Between nodes. Longer messages wait until the receiver has answered, and the answer waits behind
-# what that one sends: a link then carries one direction at a time. See `world.MPI_VARIABLES`.
+# Limit between nodes. Longer messages wait until the receiver has answered, and the answer queues
+# behind the receiver's sends: a link then carries one direction at a time. See
+# `world.MPI_VARIABLES`.
 MAX_NETWORK_BYTES = 256 * 1024
 # Up to here who sends need not wait for who receives, in all MPIs; longer ones may need an answer.
 EAGER_BYTES = 2048

@@ -72,7 +72,7 @@ def finish(world: World) -> bool:
         world.close()
         return True
     detector = _survivors(world, None, "the end")
-    unwatch(world.communicator)  # who recovers revokes it, and says so in the agreement
+    unwatch(world.communicator)  # the recovering rank revokes it, and reports that in the agreement
     world.is_met = not _agree(world.communicator, True, detector)
     detector.close()
     if not world.is_met:

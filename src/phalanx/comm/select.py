@@ -31,8 +31,8 @@ FEW_RANKS = 16
 # Up to so many nodes a rank sends to all of its lane at once; more halve short vectors.
 FEW_NODES = 8
 
-# From so many ranks up, p-1 messages at the same time of each rank cost more than the rounds of
-# halving. Not measured: a guess from the cost formulas, with 0.5 µs to post a message.
+# Number of ranks above which p-1 concurrent messages per rank cost more than the rounds of halving.
+# Not measured: a guess from the cost formulas, with 0.5 µs to post a message.
 MANY_RANKS = 64
 
 
@@ -107,8 +107,8 @@ def choose_route(topology: Topology, collective: Collective, *, is_native: bool 
         ).algorithm
     if topology.shares_memory:
         return "shared"
-    # By `direct` each local rank would send the same bytes to every rank of another node, or the
-    # parts of the sums of a node.
+    # Rejects `direct`, with which each local rank would send the same bytes to every rank of
+    # another node, or the parts of the sums of a node.
     is_cut = collective.kind in ("reduce_scatter", "all_gather") and topology.has_lanes
     if is_cut and topology.num_nodes <= FEW_NODES:
         return "lanes"

@@ -51,7 +51,7 @@ Object = TypeVar("Object")
 # shared window, and is not used for it. It sends up to 64 KB by TCP without an answer of the
 # receiver; here as much as any of our messages between nodes has. They are set before MPI is
 # initialised; the user's own setting wins.
-_EAGER_BYTES = str(MAX_NETWORK_BYTES + 4096)  # with its header
+_EAGER_BYTES = str(MAX_NETWORK_BYTES + 4096)  # includes the header
 MPI_VARIABLES = {
     "OMPI_MCA_osc": "^ucx",
     "OMPI_MCA_btl_tcp_eager_limit": _EAGER_BYTES,
@@ -122,7 +122,7 @@ class World:
         try:
             ranks = self._exchange_settings(link, check, set_up)
             settings = agree(ranks)
-        except UserError:  # on every rank
+        except UserError:  # raised on every rank
             detector.close()
             self._comm.Free()
             raise
@@ -213,13 +213,13 @@ class World:
                 "MPI has been finalised in this process; it cannot be initialised again"
             )
         if not library.Is_initialized():
-            library.Init_thread()  # by mpi4py.rc.initialize = False of the program
+            library.Init_thread()  # the program set mpi4py.rc.initialize = False
             atexit.register(finalize, library)
         if not is_stand_in():
             check_thread_level(library)
             _check_launched(library)
             _check_files(library)
-            atexit.register(abort_after_failure, library)  # before MPI's end
+            atexit.register(abort_after_failure, library)  # runs before MPI's end
         communicator = communicator or library.COMM_WORLD
         return cls(communicator, timeout_s=timeout_s, link=link, check=check)
 

@@ -19,7 +19,7 @@ HOSTS = "PHALANX_HOSTS"
 NAMED_BY = "PHALANX_HOSTS_NAMED_BY"
 """The option that has set `HOSTS`; without it the user has."""
 HOST_FILE = "PRTE_MCA_prte_default_hostfile"
-FORMER_HOST_FILE = "OMPI_MCA_orte_default_hostfile"  # of Open MPI 4, and of Kubernetes
+FORMER_HOST_FILE = "OMPI_MCA_orte_default_hostfile"  # variable of Open MPI 4 and of Kubernetes
 _HOST_FILES = (HOST_FILE, FORMER_HOST_FILE, "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
 
 

@@ -20,7 +20,7 @@ CROWDED = 2
 OPEN_MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 INTEL_MPI_YIELDS = {"I_MPI_THREAD_YIELD": "2"}
 """Variables for more ranks than cores: they count the machine's cores, not those of a container."""
-_FLAGS = {  # by the library's name
+_FLAGS = {  # keys: names of libraries
     "Open MPI": "mpiexec --bind-to none",
     "MPICH": "mpiexec -bind-to none",
     "Intel": "I_MPI_PIN=0",

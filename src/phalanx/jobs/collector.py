@@ -40,7 +40,9 @@ class Files:
         """are_packed: chunks are of a `Packer`."""
         self._folder, self._are_packed = folder, are_packed
         self._versions: dict[tuple[int, str], int] = {}
-        self._contents: dict[tuple[int, str], bytearray] = {}  # of files that are written whole
+        self._contents: dict[
+            tuple[int, str], bytearray
+        ] = {}  # contents of files that are written whole
         self._sizes: dict[tuple[int, str], int] = {}
         self._unpackers: dict[tuple[int, str], zlib._Decompress] = {}
         self._waiting: dict[str, tuple[str, bytearray]] = {}
@@ -70,7 +72,7 @@ class Files:
             return
         self._contents[file] += data
         if frame.is_last:
-            self.flush()  # what came before is there before
+            self.flush()  # earlier frames must be written first
             path = self._folder / frame.name
             write_atomically(path, bytes(self._contents[file]), synced=False)
 

@@ -99,7 +99,7 @@ def _words(
     if nodes.needs_flags and (nodes.is_named or not nodes.is_one_machine):
         used = nodes.used(ranks)
         placed = [here for _, here in used]
-        # By -ppn every node but the last has the same number of ranks, and that one no more.
+        # Option -ppn gives every node but the last the same number of ranks, and the last no more.
         if vendor == "impi" and (set(placed[:-1]) - {placed[0]} or placed[-1] > placed[0]):
             return [str(installation.mpiexec), *flags, *_one_by_one(used, program)]
         flags += _host_flags(vendor, used, is_here=not nodes.has_others)
@@ -171,7 +171,8 @@ def mpi_environment(
         if vendor == "openmpi" and len(nodes.nodes) > _PRTE_RADIX:
             wanted["PRTE_MCA_rml_base_radix"] = str(len(nodes.nodes))
     if vendor == "impi" and nodes.has_others:
-        # Without it `mpiexec` looks up its own name, which may lead nowhere among addresses.
+        # Name an interface: else `mpiexec` looks up its host name, which may not resolve among
+        # addresses.
         interface = interface_for(node.name for node in nodes.nodes)
         wanted |= {} if interface is None else {"I_MPI_HYDRA_IFACE": interface}
     if nodes.is_named:
@@ -280,7 +281,7 @@ _LAUNCHERS: dict[Vendor, _Launcher] = {
         by_ssh={"HYDRA_LAUNCHER_EXTRA_ARGS": _SSH},
         past_batch_system={"HYDRA_LAUNCHER": "ssh", "HYDRA_RMK": "user"},
     ),
-    # With pinning, two jobs on one node share its first cores, one per rank.
+    # Pinning would make two jobs on one node share its first cores, one per rank.
     "impi": _Launcher(
         death_signal=signal.SIGKILL,
         always={"I_MPI_PIN": "0"},

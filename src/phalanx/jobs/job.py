@@ -23,13 +23,13 @@ from phalanx.jobs.command import Command
 from phalanx.jobs.leftovers import TRACKERS_END_S, is_daemon, kill, processes_with
 
 DEFAULT_GRACE_S = 5.0
-_LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks have ended, and to clean up
+_LAUNCHER_GRACE_S = 1.5  # lets a launcher notice that its ranks have ended, and clean up
 _KILLED_WITHIN_S = 10.0
 _POLL_EVERY_S = 0.02
 PASSED_ON = signal.SIGUSR1
 REPEATED_S = 0.5
 """A second SIGTERM that comes so long after the first is another one."""
-_MAX_CHECKS = 10  # of a shared-memory file whose owner is not one of our processes
+_MAX_CHECKS = 10  # checks of a shared-memory file whose owner is not our process
 
 Step = Literal["ask", "kill ranks", "kill all"]
 
@@ -56,7 +56,7 @@ class Job:
         self._end_signals: dict[int, signal.Signals] = {}
         self.token = token
         """Word in the environment of all its processes, on every node."""
-        self._exit_code: int | None = None  # of the first process that failed
+        self._exit_code: int | None = None  # exit code of the first failed process
         self._ending_since: float | None = None
         self._grace_s = DEFAULT_GRACE_S
         self._leftovers: set[Path] = set()
@@ -164,7 +164,7 @@ class Job:
             self._asked_at = now
             self._pass_on()
         elif self._asked_at is not None and now < self._asked_at + REPEATED_S:
-            return  # to the process, and to its group
+            return  # sent to the process and its group
         elif callable(former):
             former(number, frame)
         else:

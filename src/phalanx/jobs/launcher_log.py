@@ -145,7 +145,7 @@ _LOST_DAEMON = re.compile(
     re.MULTILINE,
 )
 _NAMED_RANK = re.compile(
-    r"\bprocess rank (\d+) with PID \d+ on node \S+ (?!calling\s)"  # that one noticed something
+    r"\bprocess rank (\d+) with PID \d+ on node \S+ (?!calling\s)"  # "calling": a survivor
 )
 _OUT_OF_MEMORY = ("std::bad_alloc", "Cannot allocate memory", "out of memory")
 _KILLED, _ABORTED, _CRASHED = (

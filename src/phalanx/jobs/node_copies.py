@@ -94,7 +94,7 @@ def owned_folder(token: str) -> Iterator[Path | None]:
     """Make the folder of a run that this process owns, and remove it at the end of the block. None
     where this machine has no shared memory to write to."""
     folder = folder_of(token)
-    hidden = folder.with_name(f".{folder.name}")  # until it is locked
+    hidden = folder.with_name(f".{folder.name}")  # hidden until it is locked
     try:
         hidden.mkdir(mode=0o700)
         lock = (hidden / OWNED).open("w")

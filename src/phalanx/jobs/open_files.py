@@ -41,7 +41,7 @@ def files_needed(num_ranks: int, num_remote: int) -> int:
     """Return the descriptors that a rank needs for connections in collectives of few bytes, and in
     those that sum gradients. num_remote: ranks on other nodes, each a connection if it is a peer.
     """
-    few_peers = 4 * (num_ranks - 1).bit_length()  # of trees over ranks, and over nodes
+    few_peers = 4 * (num_ranks - 1).bit_length()  # trees over ranks and over nodes
     return SPARE_FILES + min(num_remote, few_peers + LANE_PEERS)
 
 

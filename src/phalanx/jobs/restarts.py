@@ -210,7 +210,7 @@ class _Supervisor:
     def _next(self, job: Restartable[Result], error: RunFailedError) -> Attempt:
         """Return the next start of the ranks. Raises: `error` where there is none."""
         lost_at, former = time.time(), self._attempt
-        text = str(error).partition("\n")[0]  # where no rank could close its record
+        text = str(error).partition("\n")[0]  # used if no rank could close its record
         close_running(former.folder, Run, Outcome(status="failed", error=text))
         steps = steps_made(former.folder)
         has_new_step = steps is not None and steps > self._steps

@@ -40,7 +40,7 @@ class TorchReplicas(Strategy):
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)
-        for parameter in self._parameters:  # before DDP's own hooks
+        for parameter in self._parameters:  # registered before DDP's hooks
             parameter.register_post_accumulate_grad_hook(self._mark_ready)
         self.module = self._ddp = DistributedDataParallel(model)
         self._ddp.register_forward_pre_hook(self._note_call)

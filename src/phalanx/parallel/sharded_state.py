@@ -227,7 +227,10 @@ class ShardedState(Replicas):
             self._restore(world.original_ranks)
             world.barrier("the restoring of parameters")
             self._restored_in = world
-        for number, copy in self._copies.items():  # before an owner can have these sums, and update
+        for (
+            number,
+            copy,
+        ) in self._copies.items():  # runs before an owner can get these sums and update
             copy.copy_(self._views[number])
         return compute()
 

@@ -24,7 +24,7 @@ from phalanx.report.statistics import Interval, not_told_apart
 from phalanx.report.values import StudyRows, Told, View
 
 MEGABYTE = 1e6
-DEFAULT_FLOOR = 0.9  # where a profile names none
+DEFAULT_FLOOR = 0.9  # used if a profile names none
 COLD_BELOW = 0.01  # share of the files' pages in memory
 PHRASES = {
     "files": "many small files",

@@ -233,7 +233,7 @@ def of_run(run: RunMeasure) -> Mapping[str, Any]:
     return {
         "is_scratch": run.setting.model == SCRATCH_MODEL,
         "hidden": str(run.setting.options.get("hidden", "")),
-        # Without the first epoch's share of warm-up.
+        # Exclude warm-up: the share of the first epoch.
         "step_ms": 1e3 * median(times_s[len(times_s) // 3 :]) if times_s else None,
         "num_workers": len(roles(run).get("worker", ())) or run.setting.ranks,
     }

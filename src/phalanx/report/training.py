@@ -176,7 +176,7 @@ def workload_of(run: Run) -> dict[str, Any]:
         "dataset": setting.dataset,
         "epochs": setting.epochs,
         "optimizer": setting.optimizer,
-        # Before the learning-rate rule.
+        # Value before the learning-rate rule.
         "learning_rate": float(given) if isinstance(given, int | float) else setting.learning_rate,
         "dtype": setting.dtype,
         "others": workload_options(run),

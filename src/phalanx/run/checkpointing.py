@@ -111,7 +111,7 @@ class ProgramCheckpoints:
             )
             self._notice = writer.begin()
         try:
-            strategy.group.barrier()  # from here on the folder is as every rank finds it
+            strategy.group.barrier()  # every rank sees the same folder from here on
             position, run = self._resume(state, manifest, epochs=epochs, steps=steps)
             if writer is not None:
                 writer.manifest = msgspec.structs.replace(manifest, run=run)

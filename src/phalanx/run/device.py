@@ -73,7 +73,7 @@ def check_on_cpu(model: nn.Module) -> None:
 def move_model(model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device) -> None:
     """Move parameters, which stay those that the optimizers hold, buffers, and the state that the
     optimizers have."""
-    # Where PyTorch would make new parameters, as for devices that it knows by a plug-in alone.
+    # True if PyTorch would make new parameters, as for devices known only by a plug-in.
     swaps = not torch._has_compatible_shallow_copy_type(
         torch.empty(0, device=CPU), torch.empty(0, device=device)
     )

@@ -177,7 +177,7 @@ class EvaluatedData:
 
     def __init__(self, plan: RunPlan, strategy: Strategy) -> None:
         self._plan, self._source, self._group = plan, plan.batches.source, strategy.group
-        self._seeds_samples = strategy.num_blocks is not None  # of (seed, sample)
+        self._seeds_samples = strategy.num_blocks is not None  # seeds depend on (seed, sample)
         self._packs: dict[Packed, PackedSamples] = {}
 
     def of(self, data: object) -> Samples:

@@ -45,7 +45,7 @@ class FaultInjector:
         self._ranks, self._writer = ranks, writer
         self._rank, self._began_at, self._num_steps = ranks.rank, began_at, num_steps
         self._is_cancelled = threading.Event()
-        self._lock = threading.Lock()  # of the decision between a fault and the end
+        self._lock = threading.Lock()  # guards the decision between a fault and the end
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
         self._first_step_at = 0.0
 

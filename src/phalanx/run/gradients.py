@@ -183,7 +183,7 @@ class StepGradients:
                     "run.evaluate or the like, or is it slower than timeout_s= allows?"
                 ) from error
             exposed_s, hidden_s, last_bucket_s = times
-            self._accumulated = None  # where ranks were lost, the step goes on without them
+            self._accumulated = None  # the step continues without lost ranks
         else:
             backward(loss, factor, inputs, keeps_graph=bool(self._missing))
             if not self._missing:

@@ -174,7 +174,7 @@ class TrainingLoop:
             yield batch
             gradients.check(batch)
             is_in_step, asked_at = not batch.ends_step, clock()
-            if is_in_step or batch.agree_on_end():  # which may read ahead
+            if is_in_step or batch.agree_on_end():  # agreeing may read ahead
                 continue
             if self.stop is not None or self.places is not None:
                 read_at = clock()

@@ -109,7 +109,7 @@ def _write(path: Path, function: Callable[[], object]) -> None:
 
 def _phalanx(words: Sequence[str]) -> int:
     """Run a command, its output in the cell; return its exit code."""
-    # In a session of its own: a kernel's interrupt would reach every rank at once.
+    # Start a new session, since a kernel's interrupt would reach every rank at once.
     guard = [sys.executable, "-IS", orphan.__file__, str(int(signal.SIGTERM)), str(os.getpid())]
     # Not from the folder at hand: a user's json.py there would be imported.
     with subprocess.Popen(

@@ -130,7 +130,9 @@ class DrawnOrder:
             seed_generators(hash_seed(hash_seed(self._seed, OF_ORDER), epoch))
             batches = iter(global_batches(loader))
             is_begun = loader.persistent_workers and epoch > 0
-            if loader.generator is not None and not is_begun:  # as a DataLoader's iterator does
+            if (
+                loader.generator is not None and not is_begun
+            ):  # same draw as a DataLoader's iterator
                 drawn = torch.empty((), dtype=torch.int64, device=loader.generator.device)
                 drawn.random_(generator=loader.generator)
             found = self._checked(islice(batches, self._limit))

@@ -196,7 +196,7 @@ class RunPlan:
             strategy.prepare(self.model, own[0] if len(own) == 1 else JointOptimizer(own))
         except UserError:
             raise
-        except ValueError as error:  # of dtypes
+        except ValueError as error:  # errors about dtypes
             raise UserError(f'strategy="{name}": {error}: use strategy="mpi"') from error
         if strategy.is_sharded:  # else the whole ones would stay in memory
             held = dict(strategy.model.named_parameters())

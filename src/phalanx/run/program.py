@@ -185,7 +185,7 @@ class ProgramRun:
             for epoch in self._loop.epochs(self._end):
                 yield epoch
                 self._tell_of_data()
-        except GeneratorExit:  # by `break`, an exception, or by whoever holds the iterator
+        except GeneratorExit:  # raised by `break`, an exception, or the holder of the iterator
             self._leave()
             raise
         except Stopped as stopped:
@@ -576,7 +576,7 @@ class ProgramRun:
         if self._has_ended:
             return
         self._has_ended = True
-        self._has_completed = False  # until nothing below has failed
+        self._has_completed = False  # set again once nothing below has failed
         if self._loop.places is not None:
             self._loop.places.end("left")
         self._departure.cancel()

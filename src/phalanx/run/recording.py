@@ -67,7 +67,7 @@ class GatheredRecords:
     def __init__(self, group: RunGroup, folder: Path, absent: list[int]) -> None:
         """absent: ranks that do not see rank 0's `folder`."""
         self._group, self._folder, self._absent = group, folder, absent
-        self._rank = group.rank  # before any is lost
+        self._rank = group.rank  # rank before losses
         self._sent: dict[Path, int] = {}
         self._files = Files(folder)
 
@@ -195,7 +195,7 @@ class RunRecorder:
             began_at=began_at,
             num_steps=lambda: self._num_steps,
         )
-        self._has_taken_over = False  # what the first of the ranks does for all
+        self._has_taken_over = False  # the first rank acts for all
         self.program: ProgramWatch | None = None
         """Watch of a check, which compares what several runs write."""
         self.gathered: GatheredRecords | None = None
@@ -418,7 +418,7 @@ class RunRecorder:
     def add_loss(self, step: int, lost: Sequence[int], recovery_s: float) -> None:
         """Record at once that ranks have died, and that this one goes on. step: updates made."""
         strategy = self._strategy
-        # At once, since from here on this rank may be the first.
+        # Write at once, since from here on this rank may be the first.
         self.write(
             RecoveredEvent(at_s=self.at_s(), step=step, lost=list(lost), recovery_s=recovery_s),
             at_once=True,

@@ -167,9 +167,9 @@ def ends_of(source: object) -> str:
         rows = [torch.tensor([n], device="cpu") for n in (0, len(source) - 1)]
         return _digest(list(source.batches(rows)))
     if not isinstance(source, DatasetSamples) or source.reads_in_processes:
-        return ""  # what is opened to read could not be sent to workers
+        return ""  # an opened reader could not be sent to workers
     if any(isinstance(value, GENERATORS) for value in vars(source.dataset).values()):
-        return ""  # whose state would move on
+        return ""  # reading would advance its state
     with generators_kept():
         try:
             digests = {_digest(_ends(source.dataset)) for _ in range(2)}

@@ -290,7 +290,7 @@ def _plan_batches(
         )
     check_workers(data, loading, num_ranks=choice.mesh.size)
     is_folder = isinstance(data, (str, os.PathLike))
-    with named_host(detect(os.environ) if is_folder else None):  # which nodes may lack
+    with named_host(detect(os.environ) if is_folder else None):  # nodes may lack the folder
         source = source_of(
             data, loading, sharded=sharded, epochs=epochs or 1, steps=steps, loader=loader
         )

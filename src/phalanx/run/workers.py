@@ -143,7 +143,7 @@ class SeededDataset(Dataset[Any]):
 
     def _samples(self, indices: Sequence[int]) -> list[Any]:
         whole: Any = getattr(self._dataset, "__getitems__", None)
-        if whole is not None:  # which draws for all of them: a batch is the same on any rank
+        if whole is not None:  # the sampler draws for all ranks: a batch is the same on any rank
             seed_generators(hash_seed(self._seed, indices[0]))
             samples: list[Any] = whole(indices)
             return samples

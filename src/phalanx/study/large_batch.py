@@ -125,8 +125,8 @@ def plan(study: LargeBatchConfig, num_samples: int | None = None) -> list[Traini
     available = min(n for n in (study.train_samples, num_samples, 2**62) if n is not None)
     if max(study.batches) > available:
         raise UserError(
-            f"--batch-sizes {max(study.batches)} is more than the {available} training samples "
-            "there are: name smaller ones"
+            f"--batch-sizes {max(study.batches)} exceeds the {available} training samples: use "
+            "smaller batches"
         )
     seeds = study.seeds or (FULL_SEEDS if study.full else QUICK_SEEDS)
     return [

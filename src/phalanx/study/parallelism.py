@@ -31,7 +31,7 @@ ALL: tuple[ModelName, ...] = (*OF_IMAGES, "gpt")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyScheme:
-    options: Mapping[str, object]  # of `TrainConfig`
+    options: Mapping[str, object]  # options of `TrainConfig`
     is_leading: bool
     """A quick study runs it on every number of ranks, the others on the largest alone."""
     ranks: int | None

@@ -170,8 +170,8 @@ def spread(
     there = len(granted.nodes) or 1
     if max(nodes) > there or not granted.nodes:
         raise UserError(
-            f"--nodes {max(nodes)}: {there} {'is' if there == 1 else 'are'} named "
-            f"({granted.source}): name them by --hosts n0:4,n1:4"
+            f"--nodes {max(nodes)}: {there} {'is' if there == 1 else 'are'} given "
+            f"({granted.source}): add nodes with --hosts n0:4,n1:4"
         )
     most = min(granted.slots)
     wanted = ranks or sorted({most * count for count in nodes})
@@ -188,8 +188,8 @@ def spread(
         unused = [number for number in numbers if number not in used]
         if unused:
             raise UserError(
-                f"{option} {unused[0]}: no run would have it: ranks are spread evenly over the "
-                f"nodes, and these have {', '.join(map(str, granted.slots))} slots"
+                f"{option} {unused[0]}: no run can use it, since ranks are spread evenly over the "
+                f"nodes, which have {', '.join(map(str, granted.slots))} slots"
             )
     return [(number, hosts) for (number, _), hosts in fit.items()]
 
@@ -197,7 +197,7 @@ def spread(
 def larger_study_hint(study: ScalingConfig, cores: int) -> str:
     """Return a hint to the options that the quick study leaves out."""
     seeds = len(study.seeds)
-    numbers, gain = range(len(SEEDS)), "shows what differs from run to run"
+    numbers, gain = range(len(SEEDS)), "shows the variation between runs"
     if seeds > 1:
         numbers, gain = range(4 * seeds), "intervals less than half as wide"
     hint = f"for narrower intervals: `--seeds {' '.join(map(str, numbers))}` ({gain})"

@@ -91,7 +91,7 @@ def nothing_to_do(config: TrainConfig) -> str:
     if found is None or found.manifest.epochs_done < config.epochs:
         return ""
     if differing_values(found.manifest.program, recipe_of(config)):
-        return ""  # which is refused, or allowed
+        return ""  # the caller refuses or allows it
     return nothing_left(found.path, f"{found.manifest.epochs_done} epochs")
 
 

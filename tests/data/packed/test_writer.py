@@ -156,7 +156,7 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="is a pack already"):
         PackWriter(tmp_path / "pack", fields=IMAGES)
-    with pytest.raises(UserError, match="is there and no pack"):
+    with pytest.raises(UserError, match="exists and is not a pack"):
         PackWriter(tmp_path / "other", fields=IMAGES)
     make(tmp_path / "empty", "raw")
 
@@ -174,8 +174,8 @@ def test_no_samples_are_no_pack(tmp_path: Path) -> None:
         (Field(name="..", dtype="uint8", shape=[]), "letters, digits"),
         (Field(name="a", dtype="object", shape=[]), "not one of numbers"),
         (Field(name="a", dtype="uint7", shape=[]), "no dtype 'uint7'"),
-        (Field(name="a", dtype="uint8", shape=[-1]), "none of a sample"),
-        (Field(name="a", dtype="int64", shape=[1, 2, 2], encoding="png"), "png holds uint8"),
+        (Field(name="a", dtype="uint8", shape=[-1]), "is not the shape of a sample"),
+        (Field(name="a", dtype="int64", shape=[1, 2, 2], encoding="png"), "png needs uint8"),
         (Field(name="a", dtype="uint8", shape=[2, 2], encoding="png"), "png holds"),
     ],
 )

@@ -144,7 +144,7 @@ def test_whole_numbers_that_are_rounded_are_said(tmp_path: Path) -> None:
     write(tmp_path / "t.parquet", 1, x=[0.5, 1.5], id=[16777216, 16777217], t=[0, 1])
     _, _, origin = read(tmp_path / "t.parquet")
     assert origin.notes == [
-        "column 'id' holds whole numbers that float32 rounds, such as 16777217, which is packed as "
+        "column 'id' has whole numbers that float32 rounds, such as 16777217, which is packed as "
         "16777216"
     ]
     inputs, _, origin = read(tmp_path / "t.parquet", inputs=("id",))

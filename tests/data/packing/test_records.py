@@ -108,8 +108,8 @@ def test_whole_numbers_of_json_that_are_rounded_are_said(tmp_path: Path) -> None
         with closing(find_origin(source, OriginOptions(inputs=inputs))) as origin:
             origin.read(np.arange(2))
             assert origin.notes == [
-                f"{name} holds whole numbers that float32 rounds, such as 16777217, which is "
-                "packed as 16777216"
+                f"{name} has whole numbers that float32 rounds, such as 16777217, which is packed "
+                "as 16777216"
             ]
     values = [npz(x=np.array(i, dtype)) for i, dtype in enumerate(("i8", "u8"))]
     database(tmp_path / "t.lmdb", values, subdir=False)
@@ -175,7 +175,7 @@ def missing_protobuf() -> None:
     ("offset", "message"),
     [
         (3, "at byte 0: there is no record, or it is damaged"),
-        (20, "at byte 0: the record is damaged: its checksum is another"),
+        (20, "at byte 0: the record is damaged: its checksum differs"),
         (120, "at byte 113: there is no record"),
         (None, "at byte 113: it ends in the middle of a record"),
     ],
@@ -292,7 +292,7 @@ def test_values_of_lmdb_that_are_one_part(tmp_path: Path) -> None:
         (npz(x=np.array([{}])), "key '00000000', x.npy is not an array: Object arrays are pickles"),
         (npz(x=1)[:-30], "key '00000000' is not an .npz file"),
         (b"\x81\xa1x", "key '00000000' is not an object of MessagePack"),
-        (b"word", "key '00000000' holds b'word': no .npz, JSON, MessagePack or image"),
+        (b"word", "key '00000000' holds b'word': not .npz, JSON, MessagePack or an image"),
     ],
 )
 def test_values_of_lmdb_that_are_refused(tmp_path: Path, value: bytes, message: str) -> None:

@@ -26,7 +26,7 @@ def test_csv(tmp_path: Path) -> None:
     chosen = find_origin(str(path), OriginOptions(target="height", inputs=("width",)))
     inputs, targets = everything(chosen)
     assert np.array(inputs).tolist() == [[1], [3], [5]]
-    assert targets.dtype == np.float32, "a quantity, no class"
+    assert targets.dtype == np.float32, "a quantity, not a class"
     assert chosen.classes == []
 
 
@@ -57,7 +57,7 @@ def test_csv_that_is_wrong(message: str, tmp_path: Path) -> None:
 
 def test_csv_without_a_target(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="name one with --target: a, b"):
+    with pytest.raises(UserError, match="choose one with --target: a, b"):
         find_origin(str(tmp_path / "t.csv"), OriginOptions())
     (tmp_path / "bytes.csv").write_bytes(b"a,b\n1,\xff\n")
     with pytest.raises(UserError, match="is not UTF-8: byte 6"):

@@ -63,7 +63,7 @@ def test_attributes_of_macos_are_no_samples(tmp_path: Path) -> None:
     write_tar(tmp_path / "t.tar", members)
     origin = find_origin(str(tmp_path / "t.tar"), OriginOptions())
     assert everything(origin)[1].tolist() == [0]
-    skipped = "2 members ._…, attributes that macOS keeps: a/._0.png, a/._0.cls"
+    skipped = "2 members ._…, attributes of macOS: a/._0.png, a/._0.cls"
     assert [str(group) for group in origin.skipped] == [skipped]
 
 
@@ -189,7 +189,7 @@ def test_members_that_are_not_packed_are_named(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     origin = find_origin(str(tmp_path), OriginOptions())
     assert origin.num_samples == 14, "endings in capitals are read too"
-    assert str(origin.skipped[0]) == "3 hidden or of another ending than .tar: " + ", ".join(
+    assert str(origin.skipped[0]) == "3 hidden or not ending in .tar: " + ", ".join(
         str(tmp_path / name) for name in (".d.tar", "c.tgz", "more")
     )
 

@@ -192,6 +192,6 @@ def test_somebody_elses_folder_is_neither_used_nor_removed(
         folder.mkdir()
         (folder / LOCK).touch()
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)  # these are another user's from here on
-    with pytest.raises(UserError, match="belongs to somebody else"):
+    with pytest.raises(UserError, match="belongs to another user, who"):
         StageFolder(left, PRINT, keep=True)
     assert kept.exists() and left.exists()

@@ -166,7 +166,7 @@ def test_what_the_terminal_shows(tmp_path: Path) -> None:
     ("errors", "text"),
     [
         ([[0, 0], [0, 0]], "none: all ranks read the clock of one machine"),
-        ([[0, 0], [1_500]], "at most 1.5 µs; drift is not known"),
+        ([[0, 0], [1_500]], "at most 1.5 µs; drift unknown"),
         ([[0], [None]], "unknown"),
     ],
 )

@@ -131,7 +131,7 @@ class IoConfig(RecordedOptions):
         except UserError as error:
             raise UserError(str(error).replace("--sizes", "--data-bytes")) from error
         if num_bytes < MIN_DATA_BYTES:
-            raise UserError(f"--data-bytes {self.data_bytes}: 64KB is the least")
+            raise UserError(f"--data-bytes {self.data_bytes}: the minimum is 64KB")
         return num_bytes
 
     @property
@@ -157,7 +157,7 @@ class IoConfig(RecordedOptions):
         work = self.workload
         return (
             f"{self.training_profile.name} on {self.chosen_accelerator}: {work.num_samples:,} "
-            f"samples of {work.sample_bytes:,} B a rank, batch {work.batch_size}, "
-            f"{1e3 * work.compute_s:.3g} ms a step ({work.demand_bytes_per_s / 1e6:,.3g} MB/s "
-            f"asked for): {', '.join(self.formats)}"
+            f"samples of {work.sample_bytes:,} B per rank, batch {work.batch_size}, "
+            f"{1e3 * work.compute_s:.3g} ms per step ({work.demand_bytes_per_s / 1e6:,.3g} MB/s "
+            f"required): {', '.join(self.formats)}"
         )

@@ -139,12 +139,14 @@ def _size_factor(profile: Profile, batch: int, steps: int | None, data_bytes: in
 def _describe_scaling(profile: Profile, accelerator: str, workload: Workload) -> tuple[str, ...]:
     notes = []
     if workload.num_samples != profile.num_samples:
-        notes.append(f"{workload.num_samples:,} samples a rank, not {profile.num_samples:,} in all")
+        notes.append(
+            f"{workload.num_samples:,} samples per rank, not {profile.num_samples:,} in all"
+        )
     if workload.batch_size != profile.batch_size:
         notes.append(f"batches of {workload.batch_size}, not {profile.batch_size}")
     steps = profile.num_samples // profile.batch_size
     if workload.steps != steps:
-        notes.append(f"{workload.steps:,} steps an epoch, not {steps:,}")
+        notes.append(f"{workload.steps:,} steps per epoch, not {steps:,}")
     if workload.sample_bytes != profile.sample_bytes:
         factor = _factor(workload.sample_bytes / profile.sample_bytes)
         notes.append(
@@ -158,7 +160,7 @@ def _describe_scaling(profile: Profile, accelerator: str, workload: Workload) ->
     given_s = profile.compute_s[accelerator]
     if workload.compute_s != given_s:
         factor = _factor(workload.compute_s / given_s)
-        notes.append(f"{1e3 * workload.compute_s:.3g} ms a step, {factor} of {1e3 * given_s:.3g}")
+        notes.append(f"{1e3 * workload.compute_s:.3g} ms per step, {factor} of {1e3 * given_s:.3g}")
     return tuple(notes)
 
 

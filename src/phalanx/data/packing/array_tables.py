@@ -62,7 +62,9 @@ def _pairs(folder: Path) -> dict[str, dict[str, Path]]:
         if len(parts) < 2:
             (there,) = parts
             other = "labels" if there == "images" else "images"
-            raise UserError(f"{parts[there]} has no partner: there is no file of {other} beside it")
+            raise UserError(
+                f"{parts[there]} has no counterpart: there is no file of {other} beside it"
+            )
     return dict(sorted(pairs.items()))
 
 
@@ -109,7 +111,9 @@ def read_npy(path: Path) -> ArrayTable:
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len({*lengths.values()}) != 1 or not all(lengths.values()):
         listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise UserError(f"{path}: arrays of equally many rows are wanted, and it has {listed}")
+        raise UserError(
+            f"{path}: arrays with equal numbers of rows are needed, but it has {listed}"
+        )
     return ArrayTable(str(path), arrays, fingerprint=fingerprint_of([path]))
 
 
@@ -127,7 +131,7 @@ def parse_npy(content: bytes, where: str) -> NDArray[Any]:
         try:
             version = npy.read_magic(file)
             if version not in _READERS:
-                raise ValueError(f"version {version[0]}.{version[1]} is of no plain array")
+                raise ValueError(f"version {version[0]}.{version[1]} is not that of a plain array")
             shape, is_fortran, dtype = _READERS[version](file)
         except (SyntaxError, TokenError, TypeError, KeyError, EOFError, RecursionError) as error:
             raise ValueError(f"its header cannot be read: {error}") from error

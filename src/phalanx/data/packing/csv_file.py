@@ -93,8 +93,8 @@ def _table(path: Path, separator: str | None) -> _Table:
     for row, line in zip(rows[1:], places[1:], strict=True):
         if len(row) != len(names):
             raise UserError(
-                f"{path} row {line} has {len(row)} values, the header {len(names)} names\n"
-                f"values are separated by {separator!r}: if that is wrong, say --separator"
+                f"{path} row {line} has {len(row)} values, the header {len(names)} names\nvalues "
+                f"are separated by {separator!r}: if that is wrong, use --separator"
             )
     return _Table(names, rows[1:], places[1:])
 
@@ -150,7 +150,7 @@ def _remedy(word: str, decimal: str) -> str:
     other = "," if decimal == "." else "."
     if parse_number(word, other) is not None:
         return f"say --decimal {other!r} if that sets off its decimals"
-    return "leave the column out with --inputs, or mend the row"
+    return "leave the column out with --inputs, or fix the row"
 
 
 def _rounded(name: str, words: Sequence[str], packed: NDArray[np.float32]) -> list[str]:

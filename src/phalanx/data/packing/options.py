@@ -49,7 +49,7 @@ class OriginOptions:
                 f"--separator takes one character, or \\t for a tab, not {self.separator!r}"
             )
         if self.size is not None and not _SIZE.fullmatch(self.size):
-            raise UserError(f"--size takes HEIGHTxWIDTH, as in 224x224, not {self.size!r}")
+            raise UserError(f"--size takes HEIGHTxWIDTH, such as 224x224, not {self.size!r}")
 
     @property
     def image_size(self) -> tuple[int, int] | None:

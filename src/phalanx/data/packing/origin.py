@@ -57,7 +57,7 @@ class Origin:
             self._sources = self._fields_of(inputs, target)
             scans = self._scan()
             self.max_sample_bytes = sum(scan.max_bytes for scan in scans.values())
-            """Bytes of the largest sample, where samples differ in size; 0: not known."""
+            """Bytes of the largest sample, if samples differ in size; 0: unknown."""
             self.fields = [self._field(scan, options) for scan in scans.values()]
         except BaseException:
             self.close()
@@ -199,7 +199,7 @@ class Origin:
         shape = tuple(field.shape or ())
         if together.shape[1:] != shape:
             where = self._table.where(int(rows[0]), name)
-            raise UserError(f"{where}: its shape is {together.shape[1:]}, and {shape} before")
+            raise UserError(f"{where}: its shape is {together.shape[1:]}, but {shape} before")
         return np.ascontiguousarray(self._checked(name, together, dtype), dtype)
 
     def _together(
@@ -232,7 +232,7 @@ class Origin:
         for row, value in zip(rows.tolist(), values, strict=True):
             if not _is_number(value, self._table.squeezes):
                 where = self._table.where(row, name)
-                raise UserError(f"{where}: it is not a single number, as it was before")
+                raise UserError(f"{where}: it is not a single number, unlike those before")
         arrays = [np.asarray(value).reshape(()) for value in values]
         if dtype is None:
             return np.array(arrays, np.result_type(*{array.dtype for array in arrays}))
@@ -319,7 +319,7 @@ class FieldScan:
         is_first = self._kind is None and self.dtype is None
         self._check_kind("numbers", where, position)
         if one.dtype.kind not in "biufc":
-            raise UserError(f"{where(position)}: an array of {one.dtype} is not one of numbers")
+            raise UserError(f"{where(position)}: an array of {one.dtype} does not hold numbers")
         self.max_bytes = max(self.max_bytes, one.nbytes)
         if is_first:
             self.dtype, self.shape = one.dtype, one.shape
@@ -327,14 +327,14 @@ class FieldScan:
             dtype = promoted(self.dtype, one.dtype)
             if dtype is None:
                 raise UserError(
-                    f"{where(position)}: it holds {one.dtype}, and {self.dtype} before: no type "
+                    f"{where(position)}: it holds {one.dtype}, but {self.dtype} before: no type "
                     "holds both"
                 )
             self.dtype = dtype
         if self.shape is not None and one.shape != self.shape:
             if one.ndim != len(self.shape):
                 raise UserError(
-                    f"{where(position)}: its shape is {one.shape}, and {self.shape} before"
+                    f"{where(position)}: its shape is {one.shape}, but {self.shape} before"
                 )
             self.shape = None
         if self.name == TARGETS and one.ndim < 2:

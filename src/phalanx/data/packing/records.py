@@ -162,7 +162,7 @@ def part_of_json(value: Any, where: str) -> Part:
     if value is None or isinstance(value, dict):
         what = "null" if value is None else "an object"
         raise UserError(f"{where}: {what} is not an array of numbers\nchoose parts with --inputs")
-    with reading(f"{where}: lists of differing lengths are no array"):
+    with reading(f"{where}: lists of differing lengths are not an array"):
         array = np.asarray(value)
     if array.dtype.kind not in "biuf" or array.dtype == np.uint64:
         raise UserError(f"{where}: it holds more than numbers, or numbers out of range")

@@ -147,8 +147,8 @@ def _check_room(hidden: Path, origin: Origin) -> None:
     free = shutil.disk_usage(place).free
     if needed > free:
         raise UserError(
-            f"{place} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed: "
-            "name a folder on another disk"
+            f"{place} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed: use a "
+            "folder on another disk"
         )
 
 
@@ -199,7 +199,7 @@ def check_finite(rows: Rows, numbers: Numbers, source: str) -> None:
         if row is not None:
             raise UserError(
                 f"{source}: the {name} of sample {numbers[row]}, counted from 0, are not all "
-                "finite numbers\nmend that sample, or leave it out"
+                "finite numbers\nfix that sample, or leave it out"
             )
 
 

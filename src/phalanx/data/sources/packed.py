@@ -85,12 +85,12 @@ class Packed:
                 raise UserError(f"Packed({name}={value!r}): it is not a number from 0")
         if self.cache_mb and self.reader_kind == "processes":
             raise UserError(
-                f'Packed(cache_mb={self.cache_mb:g}, reader_kind="processes"): every process would '
-                "keep samples of its own; take threads"
+                f'Packed(cache_mb={self.cache_mb:g}, reader_kind="processes"): each process would '
+                "have a separate cache; use threads"
             )
         if self.stage is None and (self.stage_mb is not None or self.keep_staged):
             given = "keep_staged" if self.keep_staged else "stage_mb"
-            raise UserError(f"Packed({given}=…) is for a stage: give stage=, the folder, too")
+            raise UserError(f"Packed({given}=…) needs a stage: also give stage=, its folder")
 
     def describe(self) -> PackDescription:
         """Return what the pack's index says.
@@ -100,7 +100,9 @@ class Packed:
         """
         described = describe(Path(self.folder), "Packed:")
         if self.augment and not described.shape.is_image:
-            raise UserError("Packed(augment=True) shifts and mirrors images: leave it out")
+            raise UserError(
+                "Packed(augment=True) is for images, which it shifts and mirrors: leave it out"
+            )
         return described
 
     def num_samples(self, described: PackDescription, split: str) -> int:
@@ -165,8 +167,8 @@ def describe(folder: Path, given_by: str = "--data") -> PackDescription:
         one, other = (_field(index, title, name) for index in (train, validation))
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             raise UserError(
-                f"{title}: {name} are {_format(one)} for training and {_format(other)} "
-                "for validation: pack both alike"
+                f"{title}: {name} are {_format(one)} for training and {_format(other)} for "
+                "validation: pack both in the same way"
             )
     shape = _shape(train, folder, title)
     return PackDescription(
@@ -188,7 +190,7 @@ def _shape(index: PackIndex, folder: Path, title: str) -> DataShape:
     is_text = np.dtype(inputs.dtype).kind in "iu" and len(sizes) == 1
     is_class = kind in "iub" and (not targets.shape or (is_text and targets.shape == inputs.shape))
     if kind not in "iubf":
-        raise UserError(f"{title}: targets are {_format(targets)}: a loss learns from numbers")
+        raise UserError(f"{title}: targets are {_format(targets)}: a loss needs numbers")
     if not is_class:
         return DataShape(
             inputs=sizes, num_classes=0, targets=tuple(targets.shape), has_fractions=kind == "f"
@@ -217,8 +219,8 @@ def _field(index: PackIndex, title: str, name: str) -> Field:
         if found.name == name:
             if found.shape is None:
                 raise UserError(
-                    f"{title}: {name} differ in shape from sample to sample: pack them "
-                    "with --size, so that they make a batch"
+                    f"{title}: {name} differ in shape from sample to sample: pack them with "
+                    "--size, so that they form a batch"
                 )
             return found
     known = ", ".join(found.name for found in index.fields)

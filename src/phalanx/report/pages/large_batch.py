@@ -43,7 +43,8 @@ RULES = {"none": "plain", "linear": "linear", "sqrt": "square root"}
 def of_run(run: RunMeasure) -> Mapping[str, Any]:
     """Return the remedy of a run, and whether it has diverged, which is a result of it."""
     if run.setting is None or run.run is None:
-        # Without records by its name, e.g. lamb-b1024-s0: a batch without a result counts.
+        # Parse the name if there are no records, e.g. lamb-b1024-s0: a batch without a result
+        # counts.
         found = re.fullmatch(r".+-b(\d+)-s\d+", run.name)
         return {"batch_size": int(found[1])} if found else {}
     diverged = has_diverged(run.run.outcome)
@@ -393,7 +394,7 @@ LARGE_BATCH = Page(
         of_run,
         counts=lambda row: row.get("has_result", False),
         panel="training",
-        # By increasing batch, then as planned.
+        # Sort by increasing batch, then as planned.
         finish=lambda rows: sorted(rows, key=lambda row: int(row["batch_size"])),
     ),
     cell=("remedy", "batch_size"),
