@@ -126,7 +126,7 @@ def test_a_checkpoint_of_another_model_is_refused(forked_phalanx: Phalanx, tmp_p
     one_epoch = (*SMALL[:-1], "1", "--checkpoint-dir", str(checkpoints))
     assert forked_phalanx("train", *one_epoch).returncode == 0
     assert (
-        "all that were requested: nothing is left to do"
+        "all that were requested: nothing is left"
         in (done := forked_phalanx("train", *one_epoch, "--resume", str(checkpoints))).stdout
     )
     assert done.returncode == 0
@@ -330,7 +330,7 @@ def test_the_kind_of_pmi_that_srun_has_to_offer_is_named(
     done = forked_phalanx("train", *SMALL, "--strategy", "mpi")
     assert done.returncode == 2
     kind = "pmix" if find_mpi(os.environ).vendor == "openmpi" else "pmi2"
-    said = "of 1: srun offers its tasks no interface that this library supports: use srun --mpi="
+    said = "of 1: srun offers its tasks no interface of this library: use srun --mpi="
     assert said + kind in done.stderr
 
 

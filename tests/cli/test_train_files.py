@@ -45,7 +45,7 @@ def test_a_run_of_a_file_as_json(
         ("run.toml", "model = ", "--config run.toml cannot be read"),
         ("run.toml", "epoch = 3", "epoch"),
         ("run.toml", 'epochs = "many"', "many"),
-        ("run.yaml", "- 1", "--config run.yaml holds no options"),
+        ("run.yaml", "- 1", "--config run.yaml has no options"),
         ("run.yaml", "{{{", "--config run.yaml cannot be read"),
     ],
 )

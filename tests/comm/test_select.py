@@ -96,7 +96,7 @@ def test_the_user_decides(requested: AlgorithmOption) -> None:
 
 def test_what_cannot_be() -> None:
     with pytest.raises(
-        ValueError, match="is 'rings'; it must be one of auto, shared, direct, naive, ring"
+        ValueError, match="is 'rings'; use one of auto, shared, direct, naive, ring"
     ):
         requested_algorithm({"PHALANX_ALL_REDUCE": "rings"})
     with pytest.raises(ValueError, match="do not share memory"):

@@ -85,9 +85,7 @@ def test_hosts_are_named_where_there_are_several() -> None:
 
 
 def test_a_word_that_means_nothing() -> None:
-    with pytest.raises(
-        UserError, match="PHALANX_ALL_REDUCE is 'slow'; it must be one of auto, shared"
-    ):
+    with pytest.raises(UserError, match="PHALANX_ALL_REDUCE is 'slow'; use one of auto, shared"):
         agree([read({"PHALANX_ALL_REDUCE": "slow"})])
 
 

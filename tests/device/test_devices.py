@@ -239,8 +239,8 @@ BAD_INPUT = {
     (
         "cpu",
         "group made before",
-    ): "rank [012] of group 0: backend mpi moves tensors of cpu, not of vexa:0: make the group in "
-    "a process where",
+    ): "rank [012] of group 0: backend mpi moves tensors of cpu, not of vexa:0: make the group "
+    "where",
     ("mixed", "other dtypes"): r"ranks 0, 2 called all_reduce\(float32, 3 elements, SUM\), "
     r"rank 1 called all_reduce\(float64, 3",
     (
@@ -345,8 +345,7 @@ PATHS = {
     (None, True): (
         (
             "ok",
-            "it accepts addresses of vexa:0, but does not report it; set PHALANX_GPU_AWARE=1 to "
-            "use that",
+            "it accepts addresses of vexa:0, unreported; set PHALANX_GPU_AWARE=1 to use that",
         ),
         ("ok", "through pinned host memory: "),
     ),

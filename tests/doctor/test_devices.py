@@ -24,7 +24,7 @@ def ran(**changes: Any) -> tuple[int, str]:
             ran(),
             ran(path="direct"),
             ["ok", "ok"],
-            "does not report it; set PHALANX_GPU_AWARE=1 to use that",
+            "unreported; set PHALANX_GPU_AWARE=1 to use that",
         ),
         (
             ran(),

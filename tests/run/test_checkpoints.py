@@ -335,7 +335,7 @@ def test_a_command_may_be_repeated_until_it_is_done(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"no checkpoint in {tmp_path / 'saved'} yet: training from the start"
     assert lines[1] == f"resuming from {tmp_path / 'saved' / 'epoch-0001-samples-00000008'}"
-    assert lines[-1].endswith("has done 3 epochs, all that were requested: nothing is left to do")
+    assert lines[-1].endswith("has done 3 epochs, all that were requested: nothing is left")
     saved = [
         Path(event.path).name
         for number in range(4)

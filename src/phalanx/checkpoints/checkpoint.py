@@ -296,8 +296,7 @@ def named_checkpoint(target: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"checkpoint {target} could not be written: {error.strerror or error}; earlier "
-            "checkpoints are intact: fix the cause (if the disk is full, free some space), then "
-            "resume"
+            "checkpoints are intact: fix that (a full disk: free some space), then resume"
         ) from error
 
 

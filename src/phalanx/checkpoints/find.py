@@ -100,9 +100,7 @@ def find_to_resume(
 
 def nothing_left(checkpoint: Path, done: str) -> str:
     """Return the line for the user on a run that has come to its end. done: epochs or steps."""
-    return (
-        f"checkpoint {checkpoint} has done {done}, all that were requested: nothing is left to do"
-    )
+    return f"checkpoint {checkpoint} has done {done}, all that were requested: nothing is left"
 
 
 def _search(folder: Path) -> tuple[FoundCheckpoint | None, dict[Path, str]]:
@@ -198,8 +196,7 @@ def check_checkpoint_dir(
         )
     if manifests and all(m.run != resumed.manifest.run for m in manifests.values()):
         raise UserError(
-            f"{where} holds the checkpoints of a different run from {resumed.path}: use another "
-            "folder"
+            f"{where} has checkpoints of a different run from {resumed.path}: use another folder"
         )
 
 

@@ -84,8 +84,7 @@ class MemoryCopies(StateWriter):
         if isinstance(strategy, Local):
             raise UserError(
                 f'{OPTION} and strategy="local" exclude each other: ranks average their updates '
-                f"before each copy, so copies by a clock would change the results; leave {OPTION} "
-                "out"
+                "before each copy, so copies by a clock would change the results; leave it out"
             )
         return cls(
             folder=folder_for(plan, checkpoint_dir),

@@ -143,8 +143,7 @@ class ProgramState:
             else:
                 raise UserError(
                     f"{where} is of type {type(value).__name__}, but a checkpoint can only hold "
-                    "tensors and numbers of an optimizer: leave checkpoint_dir out, or use another "
-                    "optimizer"
+                    "tensors and numbers of an optimizer: leave out checkpoint_dir, or use another"
                 )
         return values
 

@@ -114,10 +114,7 @@ def check_program(
     if differing:
         mend = "allow it by checkpoints=Checkpoints(allow_changes=True)"
         if differing.keys() & within:
-            mend = (
-                "resume from a checkpoint of full epochs: within this epoch other samples would "
-                "remain"
-            )
+            mend = "resume from a checkpoint of full epochs: this one would leave other samples"
         raise OtherRecipeError(
             f"checkpoint {path} has a different recipe: {'; '.join(differing.values())}\nuse the "
             f"values of the checkpoint, or {mend}",

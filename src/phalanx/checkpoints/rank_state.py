@@ -78,7 +78,7 @@ def load_rank_state(checkpoint: Path, manifest: Manifest, strategy: Strategy) ->
             f"{subject} is dropped: it is from {num_ranks} ranks, but this run has {strategy.size}"
         )
     if not strategy.load_rank_local_state(_read(checkpoint / rank_state_file(strategy.rank))):
-        return f"{subject} is dropped: this run differs in --strategy, --compress or buckets"
+        return f"{subject} is dropped: --strategy, --compress or buckets differ"
     return ""
 
 

@@ -62,6 +62,4 @@ def collectives(
         run_bench(config, folder, command=this_command(), console=console)
     print_measurement(folder, console, json_)
     if wrong := sum(row["wrong"] for row in read_collectives(folder).rows):
-        raise RunFailedError(
-            f"{wrong:,} elements of results were wrong; the table shows of which paths"
-        )
+        raise RunFailedError(f"{wrong:,} elements of results were wrong; the table shows whose")

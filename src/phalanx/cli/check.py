@@ -26,8 +26,7 @@ def check(
     steps: int = 5,
     json_: Json = False,
 ) -> None:
-    """Check that a program that trains by phalanx.start computes the same on one and on several
-    ranks.
+    """Check that a program of phalanx.start computes the same on several ranks as on one.
 
     Runs some steps twice in one process and once on the ranks, in float64 where it can, compares
     data, losses, parameters and what is logged, and names the first difference and its likely

@@ -30,16 +30,12 @@ def _add(path: Path, app: App, commands: tuple[str, ...], arguments: ArgumentCol
     if not path.is_file():
         raise UserError(f"--config {path}: there is no such file")
     if path.stat().st_size > LARGEST_BYTES:
-        raise UserError(
-            f"--config {path} cannot be read: it is larger than {LARGEST_BYTES:,} bytes"
-        )
+        raise UserError(f"--config {path} cannot be read: it exceeds {LARGEST_BYTES:,} bytes")
     source = _KINDS[path.suffix.lower()](path, must_exist=True, use_commands_as_keys=False)
     try:
         options = source.config
     except (OSError, ValueError, CycloptsError) as error:
         raise UserError(f"--config {path} cannot be read: {str(error).strip()}") from error
     if not isinstance(options, dict):
-        raise UserError(
-            f'--config {path} holds no options: write one per line, such as model = "cnn"'
-        )
+        raise UserError(f'--config {path} has no options: write one per line, e.g. model = "cnn"')
     source(app, commands, arguments)

@@ -42,8 +42,7 @@ def pack_data(
     reading: Annotated[OriginOptions, READING] = OriginOptions(),  # noqa: B008  # frozen
     max_megapixels: float | None = None,
 ) -> None:
-    """Pack a data set into shards for random access, with checksums; an interrupted packing
-    resumes.
+    """Pack a data set into shards for random access, with checksums; resumes if interrupted.
 
     For example:
 
@@ -97,8 +96,7 @@ def _next_step(indices: Mapping[str, PackIndex], folder: Path) -> str:
 
 
 def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
-    """Read every byte of a pack and compare it with the checksums. Exit code: 1 if anything is
-    damaged.
+    """Read every byte of a pack and compare the checksums; exit code 1 if anything is damaged.
 
     For example:
 

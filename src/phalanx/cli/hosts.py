@@ -20,9 +20,8 @@ Hosts = Annotated[
     str | None,
     Parameter(
         name="--hosts",
-        help="Nodes to start ranks on, with the ranks on each: `n0:4,n1:4`; reached by ssh. "
-        "Default: $PHALANX_HOSTS, the allocation of Slurm, PBS or LSF, MPI's hostfile, this "
-        "machine.",
+        help="Nodes and ranks on each: `n0:4,n1:4`; reached by ssh. Default: $PHALANX_HOSTS, the "
+        "allocation of Slurm, PBS or LSF, MPI's hostfile, this machine.",
         group=NODES,
     ),
 ]

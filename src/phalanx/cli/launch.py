@@ -60,8 +60,7 @@ class LaunchOptions:
     `phalanx.start`; default: runs/launch/TIME-PROGRAM."""
 
     survive: Annotated[bool, Parameter(negative="")] = False
-    """Continue on the other ranks when a rank dies, if the program can (docs/survival.md); Open
-    MPI."""
+    """Continue without ranks that die, if the program can (docs/survival.md); Open MPI."""
 
     spares: Annotated[int, Parameter(group=LOSSES)] = 0
     """--survive: spare ranks, which sleep until they replace a rank that died
@@ -243,9 +242,7 @@ def _check_for_job(**given: object) -> None:
     for name, value in given.items():
         if value is not None:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(
-                f"{option} is not for job files, where the job decides it: leave it out"
-            )
+            raise UserError(f"{option} is not for job files: leave it out")
 
 
 def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None:

@@ -51,8 +51,7 @@ class SubmitOptions:
     """Time limit: minutes, H:MM:SS or D-HH:MM:SS."""
 
     notice: int = DEFAULT_NOTICE_S
-    """Seconds before the time limit at which ranks save a checkpoint and stop, to be queued
-    again."""
+    """Seconds before the limit at which ranks save a checkpoint and stop, to be queued again."""
 
     directive: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """Further line for Slurm or PBS, without its prefix: `--directive=--partition=long`."""
@@ -64,8 +63,7 @@ class SubmitOptions:
     """ClusterTrainingRuntime of a TrainJob; it must have an MPI policy."""
 
     workdir: Path | None = None
-    """Working folder of the program. Default: the current folder; in Kubernetes that of the
-    image."""
+    """Working folder. Default: the current folder; in Kubernetes that of the image."""
 
 
 Submit = Annotated[SubmitOptions, Parameter(name="*", group=BATCH)]
@@ -119,16 +117,12 @@ def write_job(
         raise UserError(f"--image is for Kubernetes: leave it out for --submit {system}")
     submission = [*SUBMIT[system], str(path)]
     if options.go and shutil.which(submission[0]) is None:
-        raise UserError(
-            f"--go: {submission[0]} is not installed here: submit on a machine that has it"
-        )
+        raise UserError(f"--go: {submission[0]} is not installed here: submit elsewhere")
     text = job_file(system, job)
     try:
         create_file(path, os.fsencode(text))
     except FileExistsError:
-        raise UserError(
-            f"{path} exists: choose another file with --job-file, or remove it"
-        ) from None
+        raise UserError(f"{path} exists: use another --job-file, or remove it") from None
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
     said = f"{path}: {_count(ranks, 'rank')} on {_count(job.nodes, 'node')}"
@@ -156,8 +150,6 @@ def _command(
     wide = [] if threads is None else ["--threads", str(threads)]
     if Path(words[0]).name == "phalanx":  # it starts its ranks itself
         if flags:
-            raise UserError(
-                f"{flags[0]} belongs to the phalanx command that is launched: give it there"
-            )
+            raise UserError(f"{flags[0]} is for the phalanx command that is launched")
         return [*phalanx, *words[1:], "--ranks", str(ranks), *wide]
     return [*phalanx, "launch", "-n", str(ranks), *wide, *flags, *words]

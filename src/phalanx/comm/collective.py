@@ -173,9 +173,7 @@ def check_members(members: Sequence[int], rank: int, size: int) -> None:
     if len(set(members)) != len(members):
         raise ValueError(f"a member is listed twice: {list(members)}")
     if rank not in members:
-        raise ValueError(
-            f"rank {rank} makes a subgroup of ranks {list(members)}: it is not a member"
-        )
+        raise ValueError(f"rank {rank} makes a subgroup {list(members)}: it is not a member")
 
 
 def given(buffers: Sequence[Buffer], name: str) -> Sequence[Buffer]:

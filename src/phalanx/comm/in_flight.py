@@ -55,9 +55,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self._live: weakref.WeakSet[OpenMessage] = weakref.WeakSet()
-        self._abandoned: deque[PendingOperation] = (
-            deque()
-        )  # appended by any thread, also within `sweep`
+        self._abandoned: deque[PendingOperation] = deque()  # filled by any thread, in `sweep` too
         self._kept: list[PendingOperation] = []  # only the thread that holds `_settling` uses it
         self._settling = threading.Lock()
         self._process = os.getpid()

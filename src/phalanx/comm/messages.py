@@ -21,16 +21,12 @@ from phalanx.comm.transport import Messages, ScratchArena, Transport
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
-# Limit between nodes. Longer messages wait until the receiver has answered, and the answer queues
-# behind the receiver's sends: a link then carries one direction at a time. See
-# `world.MPI_VARIABLES`.
+# Limit between nodes. Longer messages wait for the receiver's answer, which queues behind its
+# sends: a link then carries one direction at a time. See `world.MPI_VARIABLES`.
 MAX_NETWORK_BYTES = 256 * 1024
 # Up to here who sends need not wait for who receives, in all MPIs; longer ones may need an answer.
 EAGER_BYTES = 2048
-HINT = (
-    ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error names the "
-    "difference"
-)
+HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says which"
 
 
 class MessageTransport(Transport):

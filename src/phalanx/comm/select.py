@@ -81,9 +81,7 @@ def requested_algorithm(environ: Mapping[str, str]) -> AlgorithmOption:
     for requested in get_args(AlgorithmOption):
         if word == requested:
             return requested  # type: ignore[no-any-return]
-    raise ValueError(
-        f"{VARIABLE} is {word!r}; it must be one of {', '.join(get_args(AlgorithmOption))}"
-    )
+    raise ValueError(f"{VARIABLE} is {word!r}; use one of {', '.join(get_args(AlgorithmOption))}")
 
 
 def choose_route(topology: Topology, collective: Collective, *, is_native: bool = False) -> Route:

@@ -86,9 +86,7 @@ def await_word(world: World, source: int, has_asked: Callable[[], bool] = lambda
     communicator, status, bell = world.communicator, mpi().Status(), world.group.shm
     is_sent = False
     while True:
-        rings = (
-            0 if bell is None else bell.num_rings()
-        )  # read before polling: a later ring ends the nap
+        rings = 0 if bell is None else bell.num_rings()  # a later ring ends the nap
         message = communicator.Improbe(source, WORD_TAG, status)
         if message is not None:
             word = bytearray(status.Get_count())

@@ -209,9 +209,7 @@ class World:
             os.environ.setdefault(name, value)
         library = mpi()
         if library.Is_finalized():
-            raise RuntimeError(
-                "MPI has been finalised in this process; it cannot be initialised again"
-            )
+            raise RuntimeError("MPI has been finalised in this process; it cannot start again")
         if not library.Is_initialized():
             library.Init_thread()  # the program set mpi4py.rc.initialize = False
             atexit.register(finalize, library)

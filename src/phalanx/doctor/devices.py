@@ -82,10 +82,7 @@ def judge_path(
     if path == "direct":
         aware = ok(name, f"tested: it accepts addresses of {device}, as it reports")
     elif what is None:
-        text = (
-            f"tested: it accepts addresses of {device}, but does not report it; set {VARIABLE}=1 "
-            "to use that"
-        )
+        text = f"tested: it accepts addresses of {device}, unreported; set {VARIABLE}=1 to use that"
         aware = ok(name, text)
     else:
         aware = ok(name, f"tested: it {what} {device}")

@@ -91,10 +91,8 @@ def check_reads() -> list[Finding]:
 
 def judge_reads(ptrace_scope: int) -> Finding:
     if ptrace_scope == 0:
-        return ok("memory of peers", "ranks may read each other's memory memory")
-    detail = (
-        f"{YAMA} is {ptrace_scope}: ranks may not read each other's memory; sums of 1 MB and more "
-    )
+        return ok("memory of peers", "ranks may read each other's memory")
+    detail = f"{YAMA} is {ptrace_scope}: ranks may not read each other's; sums of 1 MB and more "
     detail += "take up to four times as long if their cores share no cache"
     return warning("memory of peers", detail, "sysctl kernel.yama.ptrace_scope=0, as root")
 

@@ -46,9 +46,7 @@ class AllReduce:
         try:
             return self._of_ranks(parameters, world)
         except ValueError as error:
-            raise UserError(
-                f"--all-reduce {self.method}: {error}; leave --all-reduce out"
-            ) from error
+            raise UserError(f"--all-reduce {self.method}: {error}; leave it out") from error
 
     def _of_ranks(self, parameters: Sequence[Tensor], world: World) -> GradReducer:
         _check(world, self.method)

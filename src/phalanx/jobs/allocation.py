@@ -339,9 +339,7 @@ def read_host_file(path: Path) -> tuple[Node, ...]:
             raise UserError(f"--hostfile {path}, line {number}: {text!r}: slots are 1 or more")
         slots[found["name"]] += int(count)
     if not slots:
-        raise UserError(
-            f"--hostfile {path} names no host: write one per line, `n0 slots=4` or `n0:4`"
-        )
+        raise UserError(f"--hostfile {path} names no host: one per line, `n0 slots=4` or `n0:4`")
     return _counted(slots)
 
 

@@ -40,9 +40,7 @@ class Files:
         """are_packed: chunks are of a `Packer`."""
         self._folder, self._are_packed = folder, are_packed
         self._versions: dict[tuple[int, str], int] = {}
-        self._contents: dict[
-            tuple[int, str], bytearray
-        ] = {}  # contents of files that are written whole
+        self._contents: dict[tuple[int, str], bytearray] = {}  # files that are written whole
         self._sizes: dict[tuple[int, str], int] = {}
         self._unpackers: dict[tuple[int, str], zlib._Decompress] = {}
         self._waiting: dict[str, tuple[str, bytearray]] = {}

@@ -171,8 +171,7 @@ def mpi_environment(
         if vendor == "openmpi" and len(nodes.nodes) > _PRTE_RADIX:
             wanted["PRTE_MCA_rml_base_radix"] = str(len(nodes.nodes))
     if vendor == "impi" and nodes.has_others:
-        # Name an interface: else `mpiexec` looks up its host name, which may not resolve among
-        # addresses.
+        # Name an interface: else `mpiexec` looks up its host name, which addresses may not resolve.
         interface = interface_for(node.name for node in nodes.nodes)
         wanted |= {} if interface is None else {"I_MPI_HYDRA_IFACE": interface}
     if nodes.is_named:

@@ -103,9 +103,7 @@ def how_to_start(launched: Launched | None, library: str) -> str:
     """Return advice if `library` does not recognise the ranks of `launched` as one job."""
     if launched is not None and launched.launcher == "slurm":
         kind = "pmix" if "Open MPI" in library else "pmi2"
-        return (
-            f"srun offers its tasks no interface that this library supports: use srun --mpi={kind}"
-        )
+        return f"srun offers its tasks no interface of this library: use srun --mpi={kind}"
     if launched is not None and launched.launcher == "torchrun":
         return (
             'call torch.distributed.init_process_group("mpi") first, which connects the ranks of '

@@ -75,8 +75,7 @@ class LocalOptions:
     """`local`: steps of each rank between two averages."""
 
     outer_optimizer: OuterOptimizer = "average"
-    """`local`: update by the average: adopt it (local SGD), or a Nesterov step towards it
-    (DiLoCo)."""
+    """`local`: adopt the average (local SGD), or make a Nesterov step towards it (DiLoCo)."""
 
     outer_lr: float = ruled(0.7, POSITIVE)
     """`local` with --outer-optimizer nesterov: learning rate of the outer step."""
@@ -120,8 +119,8 @@ class BackendOptions:
     """Options of every strategy on a mesh."""
 
     mesh: str | None = None
-    """Ranks along each axis, such as dp=2,tp=2: pp pipeline stages, dp replicas, shard (ZeRO), tp
-    (tensor parallelism)."""
+    """Ranks along each axis, such as dp=2,tp=2: pp (pipeline), dp (replicas), shard (ZeRO), tp
+    (tensor)."""
 
     backend: Backend = "mpi"
     """Backend of torch.distributed that carries the messages of `zero`, `tensor`, `pipeline` and

@@ -137,9 +137,7 @@ class Replicas(Strategy):
         if self.group.world is None:
             return super().expected(global_batch_size)
         if not isinstance(self._summation, AllReduce):
-            moved = (
-                0 if self.size == 1 else None
-            )  # depends on which rank computed which micro-batch
+            moved = 0 if self.size == 1 else None  # depends on which rank computed what
             return data_parallel_costs(self._trained, moved, moved)
         itemsize = self._parameters[0].element_size()
         formula = all_reduce_formula(str(self.collective), self.rank, self.size, itemsize)

@@ -227,10 +227,7 @@ class ShardedState(Replicas):
             self._restore(world.original_ranks)
             world.barrier("the restoring of parameters")
             self._restored_in = world
-        for (
-            number,
-            copy,
-        ) in self._copies.items():  # runs before an owner can get these sums and update
+        for number, copy in self._copies.items():  # no owner has these sums yet
             copy.copy_(self._views[number])
         return compute()
 

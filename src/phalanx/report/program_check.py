@@ -192,7 +192,7 @@ def judge_ranks(
         return None
     if found is not None and found.place == "learning rate":
         text = (
-            f"{found.text} {on}: it depends on the number of ranks, or on which rank steps a "
+            f"{found.text} {on}: it depends on the number of ranks, or on the rank that steps a "
             "scheduler"
         )
         return ProbableCause(cause="learning rate", text=text, step=found.step)

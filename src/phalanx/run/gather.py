@@ -80,8 +80,7 @@ def _agree(group: RunGroup, rows: Tensor) -> list[int]:
     if others:
         raise UserError(
             f"run.gather: rows are {kind} on {group.name(group.rank)}, but different on "
-            f"{others[0]}: give rows of the same shape and type on every rank, for example by "
-            "padding"
+            f"{others[0]}: give rows of the same shape and type on every rank, e.g. by padding"
         )
     return list(map(int, values[::2]))
 

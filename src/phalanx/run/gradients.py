@@ -335,12 +335,10 @@ class StepGradients:
         given = ", ".join(map(repr, self._parameters))
         if optimizer is not None and optimizer not in self._parameters:
             raise UserError(
-                f"run.backward: optimizer={optimizer!r} is not one of those of phalanx.start: "
-                f"{given}"
+                f"run.backward: optimizer={optimizer!r} is unknown to phalanx.start: {given}"
                 if "" not in self._parameters
                 else f"run.backward: optimizer={optimizer!r}, but the optimizer of phalanx.start "
-                "has no name: leave it out, or give phalanx.start a mapping of names to "
-                "optimizers"
+                "has no name: leave it out, or give that a mapping of names to optimizers"
             )
         names = self._due if optimizer is None else frozenset({optimizer})
         if not names <= self._due:

@@ -130,9 +130,7 @@ class DrawnOrder:
             seed_generators(hash_seed(hash_seed(self._seed, OF_ORDER), epoch))
             batches = iter(global_batches(loader))
             is_begun = loader.persistent_workers and epoch > 0
-            if (
-                loader.generator is not None and not is_begun
-            ):  # same draw as a DataLoader's iterator
+            if loader.generator is not None and not is_begun:  # its iterator does so, too
                 drawn = torch.empty((), dtype=torch.int64, device=loader.generator.device)
                 drawn.random_(generator=loader.generator)
             found = self._checked(islice(batches, self._limit))

@@ -153,9 +153,7 @@ def check_damaged(samples: PackedSamples, strategy: Strategy) -> None:
     if strategy.num_blocks is not None:
         wrong = "bitwise=True needs every sample"
     elif strategy.makes_steps or not strategy.is_in_lockstep or not strategy.scales_gradients:
-        wrong = (
-            f"{type(strategy).__name__} needs the number of samples of a global batch in advance"
-        )
+        wrong = f"{type(strategy).__name__} needs the samples of a global batch in advance"
     if samples.skips_damaged and wrong:
         raise UserError(
             f'Packed(damaged="skip"): {wrong}: leave damaged out, or use strategy="mpi"'

@@ -500,7 +500,7 @@ class ProgramRun:
             number = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(
-                f"run.reduce: {value!r} is not a number: reduce numbers one at a time"
+                f"run.reduce: {value!r} is not a number: reduce one at a time"
             ) from error
         if self._lacks_counts and self.is_main:
             print(

@@ -285,9 +285,7 @@ def _plan_batches(
         data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     loading = loading or {}
     if batch_size is None:
-        raise UserError(
-            "batch_size is missing: give the number of samples of a global batch, over all ranks"
-        )
+        raise UserError("batch_size is missing: give the samples of a global batch, over all ranks")
     check_workers(data, loading, num_ranks=choice.mesh.size)
     is_folder = isinstance(data, (str, os.PathLike))
     with named_host(detect(os.environ) if is_folder else None):  # nodes may lack the folder

@@ -37,8 +37,7 @@ NOT_BITWISE = {
     "server": "its servers sum gradients in the order of the workers",
     "local": "its ranks train separately between averages, so results depend on their number",
     "tensor": "it splits the sums within layers among the ranks",
-    "mesh": "its axes split sums among the ranks: tp those within layers, shard and dp those of "
-    "gradients",
+    "mesh": "its axes split sums among ranks: tp within layers, shard and dp of gradients",
 }
 """Strategies whose sums depend on the number of ranks, and why."""
 

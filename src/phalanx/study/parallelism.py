@@ -108,8 +108,7 @@ class ParallelismConfig(StudyOptions):
     dp2-tp2; docs/report.md names all. Default: all that suit the model."""
 
     ranks: tuple[int, ...] = (2, 4)
-    """Numbers of ranks. A quick study runs the leading schemes on all, the others on the
-    largest."""
+    """Numbers of ranks. A quick study runs leading schemes on all, others on the largest."""
 
     full: bool = False
     """Run every scheme on every number of ranks, with all samples of the images."""

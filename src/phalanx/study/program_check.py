@@ -133,9 +133,7 @@ def _first(starts: ProgramStarts, notes: list[str]) -> WatchedRun:
         starts.is_double = False
         alone = starts.run("alone, in its own types")
         why = str(error).splitlines()[0]
-        notes.append(
-            f"compared in the program's dtypes, to 3 digits, since it fails in float64: {why}"
-        )
+        notes.append(f"compared in its dtypes, to 3 digits, since it fails in float64: {why}")
         return alone
 
 

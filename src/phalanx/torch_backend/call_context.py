@@ -65,8 +65,7 @@ class CallContext:
             raise ValueError(
                 f"rank {self.engine.rank} of group {self.group_name}: backend mpi moves tensors of "
                 f"{', '.join(device.type for device in self.devices)}, not of {tensor.device}: "
-                "make the group in a process where PyTorch sees that device, or move the tensor "
-                "first"
+                "make the group where PyTorch sees that device, or move the tensor"
             )
         is_aware = self._session.is_gpu_aware and not on_host
         if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=is_aware):

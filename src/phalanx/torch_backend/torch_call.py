@@ -103,8 +103,7 @@ class TorchCall:
         if like is not None and local.numel() != like.numel():
             raise ValueError(
                 f"{self.label}: the tensor for this rank has {local.numel()} elements (shape "
-                f"{tuple(local.shape)}), the local tensor {like.numel()} (shape "
-                f"{tuple(like.shape)})"
+                f"{tuple(local.shape)}), local tensor {like.numel()} (shape {tuple(like.shape)})"
             )
         return tensors
 

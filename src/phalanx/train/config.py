@@ -120,8 +120,7 @@ class TrainConfig(
         if self.batch_size is not None and self.per_rank_batch_size is not None:
             raise UserError(
                 f"--batch-size {self.batch_size} and --per-rank-batch-size "
-                f"{self.per_rank_batch_size} exclude each other: give the global or the per-rank "
-                "size"
+                f"{self.per_rank_batch_size} exclude each other: give one of them"
             )
 
     def _check_ranks(self) -> None:

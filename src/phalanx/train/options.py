@@ -66,8 +66,7 @@ class TrainingOptions:
     """Global batch size: samples per update, summed over all ranks. Default: 128, gpt 32."""
 
     per_rank_batch_size: int | None = ruled(None, AT_LEAST_ONE)
-    """Samples per update on each rank; the global batch size then grows with the number of
-    ranks."""
+    """Samples per update on each rank; the global batch size then grows with the ranks."""
 
     seed: int = ruled(0, NOT_NEGATIVE)
     """Seed of the initial weights and of the order of the samples."""
@@ -77,8 +76,7 @@ class TrainingOptions:
 
     device: str = "cpu"
     """Device of each rank: `cpu`, an accelerator by PyTorch's name, such as `cuda` or `xpu:1`, or
-    `auto`: the accelerator numbered as the local rank, if there is one. Several ranks: `mpi` and
-    `zero`."""
+    `auto`: that of the local rank, if there is one. Several ranks: `mpi` and `zero`."""
 
     @property
     def model_options(self) -> ModelOptions:
@@ -100,16 +98,13 @@ class CheckpointOptions:
     """Also write a checkpoint every this many steps. Default: after epochs only."""
 
     checkpoint_seconds: float | None = ruled(None, POSITIVE, SAVED)
-    """Also write a checkpoint, between two steps, when this many seconds have passed since the
-    last."""
+    """Also write a checkpoint between steps when this many seconds have passed since the last."""
 
     keep_checkpoints: int | None = ruled(None, AT_LEAST_ONE, SAVED)
-    """Keep this many of the newest valid checkpoints. Default: all after epochs, and two within an
-    epoch."""
+    """Newest valid checkpoints to keep. Default: all after epochs, and two within an epoch."""
 
     checkpoint_thread: bool = ruled(True, SAVED)
-    """Write checkpoints in a thread, from a copy of the state, while training continues; else
-    training waits."""
+    """Write a copy of the state in a thread while training continues; else training waits."""
 
     resume: Path | None = None
     """Resume from this checkpoint, or from the newest complete one in this folder; `auto`: from the
@@ -119,15 +114,13 @@ class CheckpointOptions:
     """--resume: restart the schedule of the learning rate over the remaining epochs."""
 
     allow_changes: bool = ruled(False, RESUMED)
-    """--resume: continue even if data, batch or other options differ from those of the
-    checkpoint."""
+    """--resume: continue even if data, batch or other options differ from the checkpoint's."""
 
     run_dir: Path | None = None
     """Folder of the run's records. Default: a new one under runs/train."""
 
     grace_s: float = ruled(DEFAULT_STOP_S, POSITIVE, SAVED)
-    """Seconds that ranks have after SIGTERM to save a checkpoint and stop, before they are
-    killed."""
+    """Seconds after SIGTERM for ranks to save a checkpoint and stop, before they are killed."""
 
     timeout_s: float = ruled(300.0, POSITIVE)
     """Fail if ranks have waited this many seconds for each other, and name the missing ranks."""
@@ -188,9 +181,8 @@ class ParallelOptions:
             return
         if self.threads not in (None, 1):
             raise UserError(
-                f"--bitwise uses one thread per rank, not {self.threads}, since sums within "
-                "operations depend on the number of threads: leave --threads out, and start more "
-                "ranks"
+                f"--bitwise uses one thread per rank, not {self.threads}, since their number "
+                "changes sums within operations: leave --threads out, and start more ranks"
             )
         if self.accumulate > 1:
             raise UserError(
@@ -250,8 +242,7 @@ class DataOptions:
     larger than memory."""
 
     readers: int = ruled(2, NOT_NEGATIVE, PACKED)
-    """--data: number of readers that read ahead on each rank; 0: the rank reads each batch when it
-    needs it."""
+    """--data: readers that read ahead on each rank; 0: the rank reads each batch when needed."""
 
     reader_kind: Readers = ruled("threads", PACKED)
     """--data: kind of the readers."""
@@ -263,12 +254,10 @@ class DataOptions:
     """--data: size of each rank's cache of read samples, in megabytes."""
 
     stage: Path | None = ruled(None, PACKED)
-    """--data: folder on the node's local disk, to which one rank per node copies shards before they
-    are read."""
+    """--data: folder on the node's disk, to which one rank per node copies shards first."""
 
     stage_mb: float | None = ruled(None, POSITIVE, PACKED, STAGED)
-    """--stage: size limit of that folder in megabytes; the shards needed last are removed first.
-    Default: no limit."""
+    """--stage: megabytes it may hold; shards needed last are removed first. Default: no limit."""
 
     keep_staged: bool = ruled(False, PACKED, STAGED)
     """--stage: leave the copied shards for the next run. Default: they are removed."""

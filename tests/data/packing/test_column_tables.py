@@ -135,7 +135,7 @@ def test_files_of_numpy(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{}], object), allow_pickle=True)
     (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-8])
     for name, message in (
-        ("u.npz", "u.npz: arrays with equal numbers of rows are needed, but it has x 9, y 3"),
+        ("u.npz", "u.npz: its arrays need equal numbers of rows: x 9, y 3"),
         ("o.npy", "o.npy is not an array: Array can't be memory-mapped: Python objects"),
         ("cut.npy", "cut.npy is not an array: mmap length is greater than file size"),
     ):

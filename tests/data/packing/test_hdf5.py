@@ -35,7 +35,7 @@ def test_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (train.num_samples, validation.num_samples) == (7, 2)
     train.close()
     validation.close()
-    with pytest.raises(UserError, match=r"choose them with --inputs and --target: .*group/cubes"):
+    with pytest.raises(UserError, match=r"name them with --inputs and --target: .*group/cubes"):
         find_origin(path, OriginOptions())
     with pytest.raises(UserError, match="has no data set 'cubes'"):
         find_origin(path, OriginOptions(inputs=("cubes",)))

@@ -174,9 +174,9 @@ def missing_protobuf() -> None:
 @pytest.mark.parametrize(
     ("offset", "message"),
     [
-        (3, "at byte 0: there is no record, or it is damaged"),
+        (3, "at byte 0: no record, or damaged"),
         (20, "at byte 0: the record is damaged: its checksum differs"),
-        (120, "at byte 113: there is no record"),
+        (120, "at byte 113: no record"),
         (None, "at byte 113: it ends in the middle of a record"),
     ],
 )

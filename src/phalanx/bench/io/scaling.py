@@ -48,9 +48,7 @@ def profile_text(name: str) -> str:
         raise UserError(f"--profile {name} is not one of {', '.join(PROFILES)}, nor a .yaml file")
     try:
         if path.stat().st_size > LARGEST_BYTES:
-            raise UserError(
-                f"--profile {name} cannot be read: it is larger than {LARGEST_BYTES:,} bytes"
-            )
+            raise UserError(f"--profile {name} cannot be read: it exceeds {LARGEST_BYTES:,} bytes")
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
@@ -140,7 +138,7 @@ def _describe_scaling(profile: Profile, accelerator: str, workload: Workload) ->
     notes = []
     if workload.num_samples != profile.num_samples:
         notes.append(
-            f"{workload.num_samples:,} samples per rank, not {profile.num_samples:,} in all"
+            f"{workload.num_samples:,} samples per rank, not {profile.num_samples:,} total"
         )
     if workload.batch_size != profile.batch_size:
         notes.append(f"batches of {workload.batch_size}, not {profile.batch_size}")

@@ -67,7 +67,7 @@ def _load(*, compiles: bool) -> tuple[Any, str]:
         if compiles and lock.exists():
             return (
                 None,
-                f"another process is compiling it, or was killed while compiling: remove {lock}",
+                f"another process compiles it, or was killed: remove {lock}",
             )
         return builder.load(verbose=False), ""
     except Exception as error:  # noqa: BLE001  # the other paths continue

@@ -83,9 +83,7 @@ class Listener:
                     left_s = until_s - time.monotonic()
                     if left_s <= 0:
                         names = ", ".join(map(str, sorted(missing)[:5]))
-                        raise WaitTimeoutError(
-                            f"ranks that have not connected on this node: {names}"
-                        )
+                        raise WaitTimeoutError(f"ranks not connected on this node: {names}")
                     for key, _ in selector.select(left_s):
                         if isinstance(key.data, _Caller):
                             self._hear(key.data, selector, missing, connections)
@@ -145,9 +143,7 @@ def _call(rank: int, peer: int, address: Address, until_s: float) -> socket.sock
     try:
         while (code := connection.connect_ex(f"\0{address.name}")) == errno.EAGAIN:
             if time.monotonic() > until_s:
-                raise WaitTimeoutError(
-                    f"rank {peer} does not accept a connection from rank {rank} on this node"
-                )
+                raise WaitTimeoutError(f"rank {peer} refuses rank {rank} on this node")
             time.sleep(_CALL_AGAIN_S)
         if code:
             raise OSError(code, os.strerror(code))

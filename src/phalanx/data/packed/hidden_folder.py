@@ -52,8 +52,7 @@ class HiddenFolder(Generic[Arguments]):
                 raise UserError(
                     f"{self.path} holds part of a pack of "
                     f"{getattr(begun, 'source', '') or source}, which has changed or was packed "
-                    "with other options\nrepeat that command to "
-                    f"resume{how or ', or remove that folder'}"
+                    f"with other options\nrepeat it to resume{how or ', or remove that folder'}"
                 )
             write_atomically(self.path / ARGUMENTS, msgspec.json.encode(arguments))
         except BaseException:

@@ -62,9 +62,7 @@ def _pairs(folder: Path) -> dict[str, dict[str, Path]]:
         if len(parts) < 2:
             (there,) = parts
             other = "labels" if there == "images" else "images"
-            raise UserError(
-                f"{parts[there]} has no counterpart: there is no file of {other} beside it"
-            )
+            raise UserError(f"{parts[there]} has no counterpart: no file of {other} beside it")
     return dict(sorted(pairs.items()))
 
 
@@ -111,9 +109,7 @@ def read_npy(path: Path) -> ArrayTable:
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len({*lengths.values()}) != 1 or not all(lengths.values()):
         listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise UserError(
-            f"{path}: arrays with equal numbers of rows are needed, but it has {listed}"
-        )
+        raise UserError(f"{path}: its arrays need equal numbers of rows: {listed}")
     return ArrayTable(str(path), arrays, fingerprint=fingerprint_of([path]))
 
 

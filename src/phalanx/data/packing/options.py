@@ -35,8 +35,7 @@ class OriginOptions:
     """Number of classes of the target, needed if there are more than 1,000 or if some have no
     sample; 0: the target is a quantity, not a class. Default: the number found."""
     separator: str | None = None
-    """Separator of values in a CSV file, such as ';'. Default: comma, semicolon or tab, detected
-    from the header."""
+    """Separator of values in CSV, such as ';'. Default: comma, semicolon or tab, by the header."""
     decimal: Literal[".", ","] = "."
     """Decimal mark in a CSV file. Default: a point."""
 

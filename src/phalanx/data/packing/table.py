@@ -122,10 +122,7 @@ class SourceTable(ABC):
         if lacks_inputs or lacks_target:
             what = f"which {self.part_word} of {self.text} is the target? choose one with --target"
             if self.usual_inputs:
-                what = (
-                    f"which {self.part_word}s of {self.text} are the inputs? choose them with "
-                    "--inputs"
-                )
+                what = f"which {self.part_word}s of {self.text} are inputs? name them with --inputs"
                 what += " and --target"
             raise UserError(f"{what}: {listed(self.names)}")
         if not inputs and target is not None:

@@ -37,9 +37,7 @@ class TfRecords(RecordFiles):
                 raise UserError(f"{where}: it ends in the middle of a record: it is cut off")
             size, checksum = _HEADER.unpack(header)
             if masked_crc(header[:8]) != checksum:
-                raise UserError(
-                    f"{where}: there is no record, or it is damaged: is this a TFRecord file?"
-                )
+                raise UserError(f"{where}: no record, or damaged: is this a TFRecord file?")
             end = offset + _HEADER.size + size + _FOOTER.size
             if end > total:
                 raise UserError(f"{where}: it ends in the middle of a record: it is cut off")

@@ -100,9 +100,7 @@ class Packed:
         """
         described = describe(Path(self.folder), "Packed:")
         if self.augment and not described.shape.is_image:
-            raise UserError(
-                "Packed(augment=True) is for images, which it shifts and mirrors: leave it out"
-            )
+            raise UserError("Packed(augment=True) is for images: leave it out")
         return described
 
     def num_samples(self, described: PackDescription, split: str) -> int:

@@ -127,8 +127,7 @@ def check_shared(layers: Mapping[str, nn.Module], what: str) -> None:
             if owner != name:
                 raise UserError(
                     f"{name}.{key} is a parameter of {owner} as well, and {what} would make two "
-                    "copies of it: untie them, or use a strategy with full replicas, such as mpi "
-                    "or shared"
+                    "copies of it: untie them, or use full replicas, such as mpi or shared"
                 )
 
 

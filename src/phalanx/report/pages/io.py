@@ -71,8 +71,7 @@ BUSY_PLOT = _plot(
     name="busy",
     title="How busy an accelerator is, from fast to slow ones",
     caption="Each format in its best configuration at each compute time; on the left the "
-    "accelerator waits for storage, on the right storage waits for it. The dashed line is the "
-    "floor.",
+    "accelerator waits for storage, on the right storage for it. Dashed: the floor.",
     frame="paced",
     mark=Lines(
         x=Axis("compute_ms", "compute of a step (ms)", scale="log", form=".3~r"),

@@ -43,8 +43,7 @@ RULES = {"none": "plain", "linear": "linear", "sqrt": "square root"}
 def of_run(run: RunMeasure) -> Mapping[str, Any]:
     """Return the remedy of a run, and whether it has diverged, which is a result of it."""
     if run.setting is None or run.run is None:
-        # Parse the name if there are no records, e.g. lamb-b1024-s0: a batch without a result
-        # counts.
+        # Parse the name, e.g. lamb-b1024-s0, if there are no records: such a batch counts.
         found = re.fullmatch(r".+-b(\d+)-s\d+", run.name)
         return {"batch_size": int(found[1])} if found else {}
     diverged = has_diverged(run.run.outcome)

@@ -273,8 +273,8 @@ SCHEMES = TableSpec(
 TRAFFIC = TableSpec(
     title="Bytes of a rank and step",
     note="Counted over all epochs \N{DIVISION SIGN} steps, compared with the formula; from the "
-    "rank with the fewest to that with the most. = means equal on every rank, else the worst rank "
-    f"is shown. {PSI}",
+    "rank with the fewest to that with the most. = means equal on every rank, else the worst. "
+    f"{PSI}",
     frame="roles",
     where=lambda row: row["sent_mb"] is not None,
     columns=(
