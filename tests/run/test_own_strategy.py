@@ -66,11 +66,11 @@ def takes_nothing() -> None: ...
     [
         (no_strategy, {}, "strategy=no_strategy returned a int, no phalanx.Strategy: see docs/own"),
         (takes_nothing, {}, "strategy=takes_nothing: .* it is called with the group, the step's"),
-        (no_strategy, {"bitwise": True}, "strategy=no_strategy: bitwise=True and --survive sum"),
+        (no_strategy, {"bitwise": True}, "strategy=no_strategy: bitwise=True and --survive fix"),
         (
             no_strategy,
             {"strategy_options": {"rebalance": True}, "bitwise": True},
-            "strategy=no_strategy: bitwise=True and --survive sum",
+            "strategy=no_strategy: bitwise=True and --survive fix",
         ),
         (7, {}, "strategy=7 is not one of auto, sequential"),
         (

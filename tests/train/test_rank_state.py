@@ -64,7 +64,7 @@ def test_what_is_kept_is_part_of_a_checkpoint(
         assert not list(whole.parent.glob(".epoch-*"))
         assert not (whole.parents[1] / "saved-1").exists()
         assert told(tmp_path / f"{name} again") == []
-    assert "what topk kept in" in told(tmp_path / "others")[0]
+    assert "the state of topk in" in told(tmp_path / "others")[0]
 
     cases = {"three": going_on(tmp_path, "int8")}
     ranks.mpi(3, programs("resuming.py"), str(tmp_path), json.dumps(cases))

@@ -72,7 +72,7 @@ def load_rank_state(checkpoint: Path, manifest: Manifest, strategy: Strategy) ->
     if not num_ranks:
         return ""
     name = _metadata(checkpoint / rank_state_file(0))["words"]
-    subject = f"what {name} kept in checkpoint {checkpoint}"
+    subject = f"the state of {name} in checkpoint {checkpoint}"
     if num_ranks != strategy.size:
         return (
             f"{subject} is dropped: it is from {num_ranks} ranks, but this run has {strategy.size}"

@@ -58,7 +58,7 @@ def collectives(
     folder = config.output or new_folder(config)
     if preflight:
         preflight_nodes(config.ranks, console, folders=[folder])
-    with interruption_noted(console, f"records kept in {folder}"):
+    with interruption_noted(console, f"records in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)
     print_measurement(folder, console, json_)
     if wrong := sum(row["wrong"] for row in read_collectives(folder).rows):

@@ -59,6 +59,6 @@ def io(
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
     if preflight and max(config.ranks) > 1:
         preflight_nodes(max(config.ranks), console, folders=[folder, config.data_dir])
-    with interruption_noted(console, f"records kept in {folder}"):
+    with interruption_noted(console, f"records in {folder}"):
         run_io(config, folder, command=this_command(), console=console)
     print_measurement(folder, console, json_)

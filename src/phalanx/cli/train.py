@@ -100,7 +100,7 @@ def train(
         files=_own_files(config),
         data=[config.data, choice.folder if isinstance(choice, DatasetChoice) else None],
     ) as check:
-        kept, copy_every_s = f"records kept in {folder}", memory_checkpoint_seconds
+        kept, copy_every_s = f"records in {folder}", memory_checkpoint_seconds
         try:
             with (
                 interruption_noted(console, kept),

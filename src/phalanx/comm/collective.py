@@ -142,8 +142,8 @@ def check_gathered(buffers: Sequence[Buffer], own: Buffer, rank: int, size: int)
             )
     if buffers[rank].count != own.count:
         raise ValueError(
-            f"the buffer for rank {rank}, which is this one, has {buffers[rank].count} elements, "
-            f"but its counterpart has {own.count}"
+            f"the buffer for this rank, {rank}, has {buffers[rank].count} elements, but its "
+            f"counterpart has {own.count}"
         )
     return counts_of(buffers)
 

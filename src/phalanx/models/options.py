@@ -128,7 +128,7 @@ def check_data(name: str, shape: DataShape) -> None:
         learned = "classes" if shape.targets is None else "quantities"
         raise UserError(
             f"--model {name} learns classes of images and texts, but this data has inputs of "
-            f"{inputs} and {learned}: give your own model, --model file.py:function"
+            f"{inputs} and {learned}: use your model by --model file.py:function"
             + ("" if shape.targets is None else ", and its loss, --loss file.py:function")
         )
     if (name == "gpt") != shape.is_text:

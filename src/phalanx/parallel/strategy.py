@@ -246,7 +246,7 @@ class Strategy:
         Args:
             batch: This rank's shard of the global batch.
         """
-        raise NotImplementedError(f"{type(self).__name__} makes no steps of its own")
+        raise NotImplementedError(f"{type(self).__name__} makes no steps")
 
     def clear_gradients(self) -> None:
         """Clear the gradients of the step before."""

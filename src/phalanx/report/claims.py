@@ -320,7 +320,7 @@ def held(
     told = changed(measure, own, base, words, comparisons)
     verdict = non_inferiority(told.interval, margin)
     if verdict == "holds" and told.interval is not None and told.verdict != "same":
-        text = f"{words[0]}: keeps the accuracy of {words[1]}, {points_with_span(told.interval)}"
+        text = f"{words[0]}: accuracy of {words[1]} held, {points_with_span(told.interval)}"
         told = replace(told, text=text)
     return replace(told, verdict=verdict)
 

@@ -182,8 +182,8 @@ def judge_ranks(
     sizes = _global_samples(alone), _global_samples(ranks)
     if sizes[0] != sizes[1]:
         text = (
-            f"a global batch has {sizes[0]} samples alone and {sizes[1]} {on}: batch_size= is "
-            "summed over all ranks: do not divide or multiply it by their number"
+            f"a global batch has {sizes[0]} samples in one process and {sizes[1]} {on}: "
+            "batch_size= is summed over all ranks: do not divide or multiply it by their number"
         )
         return ProbableCause(cause="batch size", text=text, step=0)
     apart = _first_apart(ranks, tolerance)

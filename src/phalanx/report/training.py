@@ -151,7 +151,7 @@ def layout_columns(run: Run) -> dict[str, Any]:
         "width": f"{ranks}" if threads == 1 else f"{ranks}{TIMES_SIGN}{threads}",
         "nodes": setting.nodes,
         "batch_size": batch,
-        "batch": f"{batch} a rank" if own else f"{batch}",
+        "batch": f"{batch} per rank" if own else f"{batch}",
         "span": span,
         "configuration": f"sequential, {with_threads}" if alone else f"{strategy}, {span}",
         "phrase": f"sequential with {with_threads}"

@@ -61,9 +61,8 @@ def check_together(group: RunGroup, flag: bool, words: str) -> None:
     flags[group.rank] = float(flag)
     flags = group.sum(flags)
     if any(flags) and not all(flags):
-        some = [str(rank) for rank, value in enumerate(flags) if value]
-        who = f"rank {some[0]} alone" if len(some) == 1 else f"ranks {', '.join(some)} alone"
-        raise UserError(f"{who} {words}: either all ranks must, or none")
+        some = ", ".join(str(rank) for rank, value in enumerate(flags) if value)
+        raise UserError(f"only some ranks ({some}) {words}: either all ranks must, or none")
 
 
 def _difference(rank: int, own: Sequence[str], first: Sequence[str]) -> str:

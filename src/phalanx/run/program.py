@@ -311,7 +311,9 @@ class ProgramRun:
         """Note what ends the loop. Raises: UserError for a peer that has left it."""
         self._departure.fail()  # the error says why
         if isinstance(error, PeerDepartedError):
-            raise UserError(f"step {batch.step}: {error}, and others did not: {MEND}") from error
+            raise UserError(
+                f"step {batch.step}: {error}, and other ranks did not: {MEND}"
+            ) from error
 
     def _end_micro_batch(self, batch: MicroBatch) -> None:
         """Make the step, where that was the last micro-batch of one."""

@@ -336,8 +336,8 @@ def check_own(make: OwnStrategy, *, is_bitwise: bool, is_on_gpu: bool) -> None:
     """Raise UserError for arguments of `phalanx.start` that only its own strategies know."""
     if is_bitwise:
         raise UserError(
-            f"strategy={name_of(make)}: bitwise=True and --survive sum gradients in their own "
-            'fixed order: leave them out, or use strategy="mpi"'
+            f"strategy={name_of(make)}: bitwise=True and --survive fix the order of sums: leave "
+            'them out, or use strategy="mpi"'
         )
     if is_on_gpu:
         raise UserError(

@@ -219,8 +219,8 @@ class ShardedSteps:
             ranks = [str(rank) for rank, is_at_end in enumerate(ended) if is_at_end]
             raise UserError(
                 f"data: the iterator of rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} ended "
-                f"before step {self.step}, but others have more: give every rank the same number "
-                "of micro-batches per epoch, or limit all by steps="
+                f"before step {self.step}, but other ranks have more: give every rank the same "
+                "number of micro-batches per epoch, or limit all by steps="
             )
         return items, int(size)
 

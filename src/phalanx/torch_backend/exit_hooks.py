@@ -128,7 +128,7 @@ def _end_session(session: Session) -> None:
         sys.stderr.flush()
         _abort_after(GRACE_S)
     try:
-        text = "" if session.end_threads(ENDING_S) else "a collective of its own is under way"
+        text = "" if session.end_threads(ENDING_S) else "its collective is in flight"
         if not text:
             session.exit_barrier()
     except MismatchError as error:

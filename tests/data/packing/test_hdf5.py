@@ -157,7 +157,7 @@ def test_lost_chunks_and_values_that_are_missing(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "t.h5", "a") as file:
         file["inputs"].attrs["_FillValue"] = 0
     with (
-        pytest.raises(UserError, match="inputs row 3: it has no value, or one that means so"),
+        pytest.raises(UserError, match="inputs row 3: it has no value, or a fill value"),
         closing(find_origin(str(tmp_path / "t.h5"), OriginOptions(target="targets"))) as origin,
     ):
         everything(origin)

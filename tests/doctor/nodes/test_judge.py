@@ -95,7 +95,7 @@ def test_all_well() -> None:
         ({"host": "n0"}, "warning", "calls itself n0, as n0 does"),
         ({"unresolved": ["n0"]}, "warning", "finds no address of n0"),
         ({"cores": 2}, "warning", "has 2 cores, others 8"),
-        ({"memory_bytes": 8 << 30}, "warning", "has 8.0 GiB of memory, others 64.0 GiB"),
+        ({"memory_bytes": 8 << 30}, "warning", "has 8.0 GiB of memory, other nodes 64.0 GiB"),
         ({"free_bytes": {"runs": 1 << 20}}, "warning", "has 1 MiB free for runs"),
         ({"offset_s": -3.0}, "warning", "its clock is 3.0 s behind this machine's"),
     ],

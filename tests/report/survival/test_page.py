@@ -62,7 +62,7 @@ def test_the_bits_are_held_to_the_undisturbed_run(made: View, tmp_path: Path) ->
     other = view_of(survival_study(tmp_path / "other", other_bits=True))
     bits, _ = (told.text for told in same_bits(other))
     assert bits.startswith("1 of 2 runs") and bits.endswith("; not in-place-s1")
-    assert headline(other) == "Other bits after faults in 1 of 2 runs"
+    assert headline(other) == "Different bits after faults in 1 of 2 runs"
     (cost,) = costs(other)
     assert "no sample lost" not in cost.text
 

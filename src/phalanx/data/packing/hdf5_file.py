@@ -70,8 +70,8 @@ class Hdf5File(BlockTable):
             if missing.any():
                 row = int(np.argmax(missing.reshape(len(rows), -1).any(axis=1)))
                 raise UserError(
-                    f"{self.where(rows.start + row, name)}: it has no value, or one that means so\n"
-                    "fill it in first, or pack what a function yields, my_data.py:samples"
+                    f"{self.where(rows.start + row, name)}: it has no value, or a fill value\nfill "
+                    "it in first, or pack the samples of a function, my_data.py:samples"
                 )
             values[name] = np.ascontiguousarray(found, item.dtype.newbyteorder("="))
         return values

@@ -308,7 +308,7 @@ class FieldScan:
     def _check_kind(self, kind: str, where: Callable[[int], str], position: int) -> None:
         if self._kind and self._kind != kind:
             raise UserError(
-                f"{where(position)}: it holds {_SPOKEN[kind]}, and {_SPOKEN[self._kind]} before"
+                f"{where(position)}: it holds {_SPOKEN[kind]}, but {_SPOKEN[self._kind]} before"
             )
         self._kind = kind
 

@@ -117,11 +117,11 @@ RULES = (
     NodeRule(warning, lambda it: bool(it.theirs["unresolved"]), "finds no address of {unresolved}",
          "add their names to its /etc/hosts or to DNS"),
     NodeRule(warning, lambda it: it.theirs["cores"] < max(it.all("cores")),
-         "has {cores}, others {most_cores}"),
+         "has {cores}, other nodes {most_cores}"),
     NodeRule(warning, lambda it: it.theirs["memory_bytes"] < max(it.all("memory_bytes")) / 2,
-         "has {memory} of memory, others {most_memory}"),
+         "has {memory} of memory, other nodes {most_memory}"),
     NodeRule(warning, lambda it: it.theirs["processor"] != statistics.mode(it.all("processor")),
-         "is an {theirs[processor]}, others {usual}"),
+         "is an {theirs[processor]}, other nodes {usual}"),
     NodeRule(problem, lambda it: it.first_with("memory_id") != it.host,
          "is the same machine as {same_machine}", "list it once, with all ranks"),
     NodeRule(warning,
@@ -176,7 +176,7 @@ def _judge_packages(it: NodeView) -> Iterator[Finding]:
             f'ssh {it.host} "{it.plan.python} -m pip uninstall -y {" ".join(map(str, there))} && '
             f'{it.plan.python} -m pip install {ours}=={own[ours]}"'
         )
-        yield problem(it.host, f"has {has}, here {ours} {own[ours]} alone", mend)
+        yield problem(it.host, f"has {has}, here only {ours} {own[ours]}", mend)
     for name, release in own.items():
         found = theirs[name]
         if release is None or found == release or name in ("phalanx", replaced):
@@ -213,7 +213,7 @@ def judge_survey(hosts: Sequence[str], survey: Survey, ranks: int) -> list[Findi
     usual = statistics.median([pair.bandwidth_bytes_per_s for pair in survey.pairs] or [0.0])
     for pair in survey.pairs:
         if pair.bandwidth_bytes_per_s < SLOW_SHARE * usual:
-            detail = f"{bandwidth(pair.bandwidth_bytes_per_s)}, others {bandwidth(usual)}"
+            detail = f"{bandwidth(pair.bandwidth_bytes_per_s)}, other pairs {bandwidth(usual)}"
             found.append(warning(f"{hosts[pair.first]}–{hosts[pair.second]}", detail))
     return found
 

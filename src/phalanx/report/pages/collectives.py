@@ -392,8 +392,8 @@ COLLECTIVES = Page(
         Say(wrong_results),
         Say(
             against_rest,
-            note="The fastest path of Phalanx and the fastest of the others at each size, by their "
-            "medians in the same run; of several MPI libraries the hardest to beat.",
+            note="The fastest path of Phalanx and the fastest other path at each size, by medians "
+            "in the same run; with several MPI libraries, the fastest.",
         ),
         Say(
             private_tensors,

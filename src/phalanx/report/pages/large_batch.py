@@ -168,7 +168,7 @@ def headline(view: View) -> str:
         return f"No remedy is shown to keep the accuracy of batch {base['batch_size']:,}"
     best = max(found.values())
     same = joined([name for name, size in found.items() if size == best])
-    return f"{same}: keeps the accuracy up to batch {best:,}"
+    return f"{same}: accuracy held up to batch {best:,}"
 
 
 def keys(view: View) -> list[KeyFigure]:

@@ -117,7 +117,7 @@ class Wall(CellClaim):
             subject, against = f"{name} on {cell['span']}", str(before["span"])
             step = compared(EPOCH, cell, before, (subject, against), len(cells) - 1)
             waits = mean_interval(cell.values(COMMUNICATION.column))
-            crowd = ", where ranks share cores" if cell["workers"] > cell["cores"] else ""
+            crowd = ", with shared cores" if cell["workers"] > cell["cores"] else ""
             if step.verdict == "lower":
                 return replace(step, text=f"{step.text}{crowd}", verdict="wall")
             if waits is not None and waits.low > MOST_WAITING:

@@ -229,7 +229,7 @@ def headline(view: View) -> str:
     if not number:
         return "No run with faults has ended together with an undisturbed one"
     if others := differing(view, cells):
-        return f"Other bits after faults in {len(others)} of {counted(number, 'run')}"
+        return f"Different bits after faults in {len(others)} of {counted(number, 'run')}"
     faults = sum(row["num_faults"] for cell in cells for row in cell.rows)
     shares = [share for cell in cells if (share := SHARE.estimate(cell)) is not None]
     text = f"Same bits through {counted(faults, 'fault')}"
