@@ -311,9 +311,7 @@ class ProgramRun:
         """Note what ends the loop. Raises: UserError for a peer that has left it."""
         self._departure.fail()  # the error says why
         if isinstance(error, PeerDepartedError):
-            raise UserError(
-                f"step {batch.step}: {error}, and other ranks did not: {MEND}"
-            ) from error
+            raise UserError(f"step {batch.step}: {error}, unlike other ranks: {MEND}") from error
 
     def _end_micro_batch(self, batch: MicroBatch) -> None:
         """Make the step, where that was the last micro-batch of one."""
@@ -501,9 +499,7 @@ class ProgramRun:
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"run.reduce: {value!r} is not a number: reduce one at a time"
-            ) from error
+            raise UserError(f"run.reduce: {value!r} is not a number: reduce one by one") from error
         if self._lacks_counts and self.is_main:
             print(
                 f"phalanx: run.reduce: {self._lacks_counts}: a value that is summed over steps "

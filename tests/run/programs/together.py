@@ -167,7 +167,7 @@ def mistakes() -> None:
         )
     else:
         expect(
-            "step 1: rank 0 left its loop after 1 updates, and other ranks did not: end it on all",
+            "step 1: rank 0 left its loop after 1 updates, unlike other ranks: end it on all",
             lambda: train(waiting),
         )
 
