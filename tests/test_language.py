@@ -53,7 +53,8 @@ def test_docstrings_open_with_a_verb_or_a_noun_phrase() -> None:
     wrong = [
         f"{place} {text.splitlines()[0]}"
         for place, node in definitions()
-        if (text := ast.get_docstring(node)) and text.split()[0].strip(",:") in OPENERS
+        if (text := ast.get_docstring(node))
+        and text.split()[0].strip(",:") in OPENERS | PREPOSITIONS
     ]
     assert not wrong
 

@@ -85,7 +85,7 @@ class SharedMemory:
 
     @property
     def handle(self) -> SegmentHandle:
-        """Where others find it, while its descriptor is open."""
+        """Handle by which other ranks find it while its descriptor is open."""
         assert self.descriptor is not None, "the descriptor is closed"
         status = os.fstat(self.descriptor)
         word = os.pread(self.descriptor, _WORD_BYTES, self.num_bytes)
@@ -174,7 +174,7 @@ _C.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _map(descriptor: int, num_bytes: int) -> int:
-    """Where the file is mapped. Python's own `mmap` would keep another descriptor of it."""
+    """Map the file and return its address. Python's `mmap` would keep another descriptor of it."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     address = _C.mmap(None, num_bytes, protection, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == ctypes.c_void_p(-1).value:

@@ -278,5 +278,5 @@ def remote_ranks(nodes: Sequence[int], rank: int, size: int) -> list[bool]:
 
 
 def memory_of(buffer: Buffer) -> Any:
-    """For mpi4py: so many bytes."""
+    """Return the memory of the buffer for mpi4py."""
     return mpi().buffer.fromaddress(buffer.address, buffer.num_bytes)

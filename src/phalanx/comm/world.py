@@ -390,7 +390,7 @@ class World:
             return duplicate(communicator, detector)
 
     def _make_detector(self, communicator: Any, tag: int = NOTICE_TAG) -> FailureDetector:
-        """For the time before there is a group."""
+        """Return a detector for the time before there is a group."""
         return FailureDetector(
             communicator,
             group="world",

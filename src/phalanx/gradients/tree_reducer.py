@@ -286,7 +286,7 @@ class OverlappedTreeReducer(TreeReducer):
         division: Division,
         world: World,
     ) -> None:
-        """As of `TreeReducer`. Collective."""
+        """Make a reducer as `TreeReducer` does. Collective."""
         super().__init__(parameters, buffers, division, world)
         policy = WaitPolicy.for_network()
         self._group = world.group.subgroup(range(world.size), name="gradients", policy=policy)

@@ -132,7 +132,7 @@ class Job:
             self.wait()
 
     def __enter__(self) -> Self:
-        """From now on SIGUSR1 goes to the processes: they may be asked to save and stop."""
+        """Forward SIGUSR1 to the processes from now on: they may be asked to save and stop."""
         if threading.current_thread() is threading.main_thread():
             self._former[PASSED_ON] = signal.signal(PASSED_ON, lambda *_: self._pass_on())
         return self
@@ -140,8 +140,8 @@ class Job:
     def stop_on_termination(
         self, listens: Callable[[], bool], grace_s: float, *, has_launcher: bool
     ) -> None:
-        """From now on the first SIGTERM asks the ranks to save and stop, where they listen. Not to
-        the launcher: that of Open MPI ends its ranks 0.2 s after its own SIGTERM.
+        """Make the first SIGTERM ask the ranks to save and stop, if they listen. Not to the
+        launcher: that of Open MPI ends its ranks 0.2 s after its own SIGTERM.
 
         listens: returns whether the ranks do. grace_s: time for them to stop; then `poll` raises
         StopTimeoutError. has_launcher: the job is a launcher and its ranks, else every process is a

@@ -42,7 +42,7 @@ NOT_COPIED = {
 
 
 class CopyPlan(NamedTuple):
-    """Where the ranks keep copies, and how often they make them."""
+    """Place and interval of the copies of the ranks."""
 
     folder: Path
     every_s: float

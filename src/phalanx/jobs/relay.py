@@ -36,7 +36,7 @@ _WRITE_BYTES = 4096
 
 
 class Order(NamedTuple):
-    """Where the records belong."""
+    """Destination of the records."""
 
     folder: str
     """Absolute, on the launching node."""

@@ -85,7 +85,7 @@ class Attempt:
 
 
 class Resumption(NamedTuple):
-    """Where the ranks of a restart begin."""
+    """Starting point of the ranks of a restart."""
 
     checkpoint: str | None
     """Checkpoint on the disk, or in the memory of a node."""

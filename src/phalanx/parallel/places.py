@@ -52,7 +52,7 @@ class Places:
 
     @property
     def seconds(self) -> float:
-        """Since the first of the deaths that have left places vacant was noticed."""
+        """Seconds since the first death that left a place vacant was noticed."""
         return time.monotonic() - self._vacated_at
 
     def note_vacant(self, calls: int, num_computing: int, num_living: int) -> None:

@@ -54,7 +54,7 @@ class BitwiseRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Parting:
-    """Where two runs differ first."""
+    """First difference between two runs."""
 
     step: int | None
     """Step after which they differ; None: before the first."""

@@ -202,7 +202,7 @@ class RankMeasure:
 
     @property
     def coordinates(self) -> Mapping[str, int]:
-        """Along the axes of the mesh."""
+        """Coordinates along the axes of the mesh."""
         return self.started.coordinates if self.started else {}
 
     @property
@@ -223,7 +223,7 @@ class RankMeasure:
 
     @property
     def sent_bytes(self) -> int | None:
-        """Over all epochs; None where one of them did not count."""
+        """Bytes sent in all epochs; None if one of them did not count."""
         return _total([epoch.event.sent_bytes for epoch in self.epochs.values()])
 
     @property

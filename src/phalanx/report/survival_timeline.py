@@ -85,7 +85,7 @@ class Timeline:
 
     @property
     def wall_s(self) -> float:
-        """From the begin of the first step to the end of the last."""
+        """Time from the start of the first step to the end of the last."""
         return self.steps[-1].ended_s if self.steps else 0.0
 
     @property

@@ -44,8 +44,8 @@ _process_id = 0
 
 
 def report_failures() -> None:
-    """From now on an uncaught exception ends all ranks; a `UserError` is a line without a
-    traceback, and exit code 2. An interactive session is left as it is."""
+    """Make an uncaught exception end all ranks; a `UserError` is a line without a traceback, and
+    exit code 2. An interactive session is left as it is."""
     if hasattr(sys, "ps1"):
         return
     _install()

@@ -23,7 +23,8 @@ _CALL_AGAIN_S = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a rank listens. A name in the system's memory, not a file: nothing is left behind."""
+    """Address that a rank listens on: a name in the system's memory, not a file, so none is left
+    over."""
 
     host: str
     machine: str

@@ -147,7 +147,7 @@ class SocketMesh:
             self._end_sendings(peer)  # bytes already received can still be read
 
     def _read(self, peer: _Connection) -> None:
-        """Until there is no more for now. Raises: BlockingIOError then."""
+        """Read until no more has arrived. Raises: BlockingIOError then."""
         budget = _READ_BYTES
         while budget > 0:
             target = peer.header if peer.arrival is None else peer.arrival.memory
@@ -199,7 +199,8 @@ _OPEN: weakref.WeakSet[SocketMesh] = weakref.WeakSet()
 
 
 def _leave() -> None:
-    """In a forked child: the end of a rank must show, although its children live on."""
+    """Close the sockets in a forked child: the end of a rank must show, although its children live
+    on."""
     for mesh in _OPEN:
         for peer in mesh._peers.values():
             with contextlib.suppress(OSError):

@@ -126,11 +126,11 @@ def _check_sizes(folder: Path, files: FileSet) -> None:
 
 
 def fetch_folder(data_root: Path | None) -> Path:
-    """Where a download of MNIST goes: the first place that a run would look into."""
+    """Return the folder for a download of MNIST: the first that a run would search."""
     root = data_root or search_roots(None)[0]
     return find_folder([root], MNIST) or root / "mnist"
 
 
 def digits_file() -> Path:
-    """Where the embedded digits are kept once they are made. Other images, another number."""
+    """Return the path of the embedded digits. Its number changes with the images."""
     return cache_folder() / "digits-2.npz"

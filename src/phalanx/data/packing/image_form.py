@@ -1,4 +1,4 @@
-"""In which form images are packed: their files as they are, or arrays of one size."""
+"""Form in which images are packed: their files unchanged, or arrays of one size."""
 
 from __future__ import annotations
 

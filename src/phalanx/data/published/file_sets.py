@@ -222,7 +222,7 @@ def _folders(roots: Sequence[Path], files: FileSet) -> list[Path]:
 
 
 def search_roots(data_root: Path | None) -> list[Path]:
-    """Where files are looked for, in order. A root that was asked for is the only one.
+    """Return the folders to search, in order. A requested root is the only one.
 
     Raises: UserError when that root does not exist.
     """

@@ -1,4 +1,4 @@
-"""Where a chain of layers is cut into stages. Pure; needs no PyTorch."""
+"""Split of a chain of layers into stages. Pure; needs no PyTorch."""
 
 from __future__ import annotations
 
