@@ -77,7 +77,7 @@ def find_newest(folder: Path) -> tuple[FoundCheckpoint | None, list[str]]:
 def find_to_resume(
     folder: Path | None, place: Path | None, *, may_begin: bool
 ) -> tuple[FoundCheckpoint | None, list[str]]:
-    """Return the checkpoint that a run resumes from, None where it begins anew, and lines for the
+    """Return the checkpoint that a run resumes from, None if it starts anew, and lines for the
     user. Cost: as of `find_newest`.
 
     folder: of the run's checkpoints. place: a checkpoint, or a folder of them, to resume from.
@@ -99,7 +99,7 @@ def find_to_resume(
 
 
 def nothing_left(checkpoint: Path, done: str) -> str:
-    """Return the line for the user on a run that has come to its end. done: epochs or steps."""
+    """Return the line for the user on a completed run. done: epochs or steps."""
     return f"checkpoint {checkpoint} has done {done}, all that were requested: nothing is left"
 
 
@@ -216,7 +216,8 @@ class Retention:
         """Verified in this process, or written by it."""
 
     def remove_older(self, newest: Path) -> None:
-        """Remove what is no longer kept. Cost: the files of each one that stays are read once.
+        """Remove checkpoints that are no longer needed. Cost: the files of each one that stays are
+        read once.
 
         newest: just written, so that it is valid; it stays, whatever a clock that was set back
             says. One that a run has resumed from therefore goes only when a newer one is whole.

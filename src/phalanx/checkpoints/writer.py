@@ -1,4 +1,5 @@
-"""Writing of a run's checkpoints, by a thread while training goes on, and removal of older ones."""
+"""Writing of a run's checkpoints, by a thread while training continues, and removal of older
+ones."""
 
 from __future__ import annotations
 
@@ -164,8 +165,8 @@ class CheckpointWriter(StateWriter):
 
     With `in_background` ranks that write copy what they write, or gather it, while training is
     held, and a thread writes the copy. The next checkpoint waits until the last one is written.
-    Where ranks may be lost there is no thread: its copy would be lost with rank 0, after the others
-    have gone on.
+    Where ranks may be lost there is no thread: its copy would be lost with rank 0, after the other
+    ranks have continued.
     """
 
     also: Callable[[], Sequence[CheckpointFile]] | None = None
@@ -208,8 +209,8 @@ class CheckpointWriter(StateWriter):
         return True
 
     def save(self, position: tuple[int, int]) -> None:
-        """Write a checkpoint, or have it written. Ranks that write none of it wait for it, so
-        that the wait is no part of a step, and nobody goes on without it should rank 0 be lost.
+        """Write a checkpoint, or have it written. Ranks that write none of it wait for it, so that
+        the wait is no part of a step, and no rank continues without it should rank 0 be lost.
 
         position: epochs done, and samples seen of the next, by all ranks together.
         """

@@ -159,7 +159,7 @@ class World:
         """Communicator on which survivors find each other: never revoked; None where MPI ends all
         ranks when one dies."""
         self.is_met = False
-        """All survivors have met in `finish`, and found that one of them recovers."""
+        """Raised when survivors met in `finish` and found that one of them recovers."""
         if is_fault_tolerant():
             if not self.on_one_node:
                 check_components({COLLECTIVES: "^", **os.environ})
@@ -321,7 +321,7 @@ class World:
 
     @property
     def communicator(self) -> Any:
-        """mpi4py communicator of all ranks, for Phalanx's own messages."""
+        """mpi4py communicator of all ranks, for the messages of Phalanx."""
         return self._comm
 
     def exchange(self, value: int) -> list[int]:
@@ -348,8 +348,8 @@ class World:
         heir._end = self._end
 
     def abandon(self) -> None:
-        """Free all who wait for this rank in any group of this world, which nobody can use any
-        more. Not collective; only where MPI is fault tolerant (`recover`)."""
+        """Free all ranks that wait for this one in any group of this world, which can no longer be
+        used. Not collective; only where MPI is fault tolerant (`recover`)."""
         unwatch(self._comm)
         self._still_open.revoke()
         for made in self.dependents:
@@ -385,7 +385,7 @@ class World:
             self._end()
 
     def _duplicate(self, communicator: Any) -> Any:
-        """The first time that all ranks meet: who never comes is named."""
+        """Meet all ranks for the first time; the error names missing ranks."""
         with closing(self._make_detector(communicator, tag=tag_limit())) as detector:
             return duplicate(communicator, detector)
 

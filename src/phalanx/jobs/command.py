@@ -48,7 +48,7 @@ def mpi_job(
     """Return the command that runs `program` on `ranks` ranks, on this machine or on the nodes that
     the user or a batch system names.
 
-    survive: the others go on when a rank dies. Raises: UserError where they cannot.
+    survive: the other ranks continue when a rank dies. Raises: UserError where they cannot.
     """
     if survive:
         check_survival(installation, environ)
@@ -119,7 +119,7 @@ def _host_flags(vendor: Vendor, used: Sequence[tuple[str, int]], *, is_here: boo
 
 
 def _one_by_one(used: Sequence[tuple[str, int]], program: Sequence[str]) -> list[str]:
-    """Return the arguments of Hydra that start `program` on each node by itself, as one job."""
+    """Return the arguments of Hydra that start `program` on each node separately, as one job."""
     words: list[str] = []
     for name, here in used:
         words += [*([":"] if words else []), "-host", name, "-n", str(here), *program]
@@ -217,8 +217,8 @@ _SSH = "-o ConnectTimeout=10 -o ServerAliveInterval=3 -o ServerAliveCountMax=3"
 """A lost node or link is noticed within 9 to 12 seconds. Not sooner: what TCP sent while a link was
 away for 5 seconds it may send again only 6.2 seconds later, as it doubles its intervals of 0.2."""
 _PRTE_RADIX = 64
-"""Nodes that Open MPI's launcher reaches itself. The others its daemons start, to which it passes
-options of ssh in pieces, so that they fail: with such options it has to reach all."""
+"""Nodes that Open MPI's launcher reaches directly. Its daemons start the others, and get options of
+ssh split into words, so that they fail: with such options it must reach all."""
 _DAEMON = "PRTE_MCA_prte_launch_agent"
 _AGENTS = ("PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
 

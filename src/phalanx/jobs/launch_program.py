@@ -75,7 +75,7 @@ def program_words(words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A program on ranks of its own, and what is done about those that fail, die or are late."""
+    """A program on its ranks, and the handling of ranks that fail, die or are late."""
 
     words: Sequence[str]
     ranks: RankRequest
@@ -87,7 +87,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the ranks, added to ours."""
     patience_s: float | None = None
-    """Seconds for which a rank may keep the others waiting before it is killed."""
+    """Seconds that ranks wait for a rank before it is killed."""
     silent_s: float = math.inf
     """Timeout without anything new of rank 0, once it has begun."""
     check: Callable[[], None] = lambda: None

@@ -1,7 +1,7 @@
 """Restarts of a job's ranks after a loss, by the process that has started them.
 
-That process is outside of the MPI launcher, and lives on whatever happens to ranks, nodes and
-launcher. Each start of the ranks has a folder of its own: one that was cut off may still write.
+That process is outside of the MPI launcher, and outlives ranks, nodes and launcher. Each start of
+the ranks has a separate folder, since an interrupted one may still write.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from phalanx.records.progress import newest_saved, position_of, steps_made
 from phalanx.records.schema import Outcome, Restart, Run
 
 RESTART = "PHALANX_RESTART"
-"""Number of the restart, for ranks that are started again: they go on from their checkpoints."""
+"""Number of the restart, for restarted ranks, which resume from their checkpoints."""
 RESTARTS_LOG = "restarts.log"
 WINDOW_S = 3600.0
-"""Time in which there are at most so many restarts."""
+"""Time window of the limit of restarts."""
 MAX_FRUITLESS = 3
 """Starts in a row without a new step, after which there is no other."""
 
@@ -107,7 +107,7 @@ class Restartable(Protocol[Result_co]):
         """
 
     def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
-        """Decide from where the ranks of a restart go on; `former` are those before it.
+        """Decide where the ranks of a restart resume; `former` are those before it.
 
         Raises: UserError where they cannot.
         """
@@ -166,7 +166,7 @@ def why_no_restart(
 
 
 def left_of(nodes: Allocation, silent: Mapping[str, str], ranks: int) -> tuple[Allocation, int]:
-    """Return the hosts that answer, and on how many ranks a job of `ranks` goes on there."""
+    """Return the hosts that answer, and on how many ranks a job of `ranks` resumes there."""
     answering = replace(nodes, nodes=tuple(n for n in nodes.nodes if n.name not in silent))
     return answering, min(ranks, sum(answering.slots)) if silent else ranks
 
@@ -191,7 +191,7 @@ class _Supervisor:
         self._num_fruitless = 0
 
     def run(self, job: Restartable[Result]) -> Result:
-        """Start the ranks until they have come to their end, or nothing more is to be tried."""
+        """Start the ranks until they complete, or no attempt remains."""
         try:
             while True:
                 try:
@@ -266,8 +266,8 @@ class _Supervisor:
     def _resumption(
         self, job: Restartable[Result], attempt: Attempt, former: Attempt
     ) -> Resumption:
-        """Decide from where the ranks go on: from the newest of the copies in memory and the
-        checkpoints on the disk. Raises: UserError where they cannot."""
+        """Decide where the ranks resume: from the newest of the copies in memory and the
+        checkpoints on the disk. Raises: UserError if they cannot."""
         found = job.prepare(attempt, former)
         copy, lines = self._copies.find(self._silent) if self._copies else (None, [])
         for line in lines:

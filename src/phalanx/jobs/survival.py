@@ -25,7 +25,7 @@ ALWAYS = {
 ON_NODES = {"OMPI_MCA_mpi_preconnect_mpi": "1"}
 """A connection that is first made after a death may wait for ever."""
 SPARES = "PHALANX_SPARES"
-"""Number of the ranks that wait to take the places of those that die, the last; none: unset."""
+"""Number of spare ranks, the last ones, which replace ranks that die; none: unset."""
 
 
 def check_survival(installation: MpiInstallation | None, environ: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ def check_survival(installation: MpiInstallation | None, environ: Mapping[str, s
 
 
 def check_started(launched: Launched, environ: Mapping[str, str]) -> None:
-    """Check that ranks which the user's own launcher has started can survive the death of others.
+    """Check that ranks started by the user's launcher can survive the death of others.
 
     Raises: UserError with the reason.
     """
@@ -101,7 +101,7 @@ def check_spares(spares: int, ranks: int | None, *, survive: bool) -> None:
 
 
 def why_not_survived(environ: Mapping[str, str], library: str) -> str:
-    """Return why the ranks that are left cannot go on by themselves. library: name of the MPI."""
+    """Return why surviving ranks cannot continue. library: name of the MPI."""
     launched = detect(environ)
     if "Open MPI" not in library:
         return f"{library} ends all ranks when one dies; {_way_on(launched)}"
@@ -113,7 +113,7 @@ def why_not_survived(environ: Mapping[str, str], library: str) -> str:
 
 
 def _way_on(launched: Launched | None) -> str:
-    """Return how a run goes on after a death that nobody survives."""
+    """Return how a run resumes after a death that no rank survives."""
     if launched is not None and launched.launcher == "slurm":  # it refuses --restarts
         return "only a requeue by Slurm resumes from a checkpoint (docs/launching.md)"
     return "only restarts from checkpoints are possible (--restarts N)"

@@ -34,7 +34,7 @@ from phalanx.run.records import ProgramRecords
 from phalanx.torch_backend.threads import refused_operation
 
 ECHO_DELAY_S = 2.0
-"""Time that rank 0 has to end the others, before they say the same."""
+"""Time that rank 0 has to end the other ranks before they report the same."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 _OPEN: weakref.WeakSet[ProgramRecords] = weakref.WeakSet()
@@ -135,8 +135,8 @@ def end_program(
 
 
 def _is_noted(error: BaseException) -> bool:
-    """Return whether the command that has started the ranks prints what the user can mend: it is
-    written down where that looks for it."""
+    """Return whether the command that started the ranks prints errors that the user can fix: they
+    are recorded where it looks for them."""
     launched, folder = detect(os.environ), os.environ.get(NOTES)
     if folder is None or not isinstance(error, UserError):
         return False

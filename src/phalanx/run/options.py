@@ -141,11 +141,11 @@ class Checkpoints:
     keep: int | None = None
     """Number of valid ones that stay, the newest; None: those of epochs, and two within them."""
     in_thread: bool = True
-    """A thread writes a copy of the state while training goes on; False: training waits, and needs
-    no memory for a copy."""
+    """A thread writes a copy of the state while training continues; False: training waits, and
+    needs no memory for a copy."""
     options: Mapping[str, Value] = field(default_factory=dict)
-    """The program's own options that decide its numbers, by its names for them: a checkpoint of
-    others is refused."""
+    """Options of the program that decide its numbers, by name: a checkpoint with others is
+    refused."""
     allow_changes: bool | Sequence[str] = False
     """True if a run resumes although these options, the optimizer's or others differ; those of now
     hold. Or the names of those of the program's own options that may."""

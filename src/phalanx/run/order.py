@@ -1,4 +1,4 @@
-"""Order of an epoch's samples, cut into global batches: the run's own, or that of a sampler. A
+"""Order of an epoch's samples, split into global batches: the run's order, or that of a sampler. A
 program's `DataLoader` is data: its data set, global batches and reading."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.run.randomness import generators_kept, seed_generators
 
 OF_ORDER = 0x6F726472
-"""Makes random numbers of samplers others than those of the computation."""
+"""Separates the random numbers of samplers from those of the computation."""
 MOST_PASSES = 1000
 """Most passes over the data in one epoch of a sampler that has an end."""
 
@@ -49,7 +49,7 @@ class ShuffledOrder:
     def __init__(
         self, num_data: int, batch_size: int, seed: int, *, drops_last: bool = False
     ) -> None:
-        """drops_last: leaves out those that fill no batch."""
+        """drops_last: leaves out samples that fill no batch."""
         self.num_samples = num_data - (num_data % batch_size if drops_last else 0)
         self._num_data, self._batch_size, self._seed = num_data, batch_size, seed
 
@@ -66,8 +66,8 @@ class DrawnOrder:
     """Indices that a loader's samplers give, drawn once an epoch, on every rank alike.
 
     The generators that samplers share with the program are seeded by (seed, epoch) meanwhile, and
-    left as they were. A sampler's own goes on from epoch to epoch; a resumed run draws the former
-    epochs again, and compares the last with that of the checkpoint.
+    left as they were. A sampler's generator continues from epoch to epoch; a resumed run draws the
+    former epochs again, and compares the last with that of the checkpoint.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class DrawnOrder:
         self._order: EpochOrder | None = None
 
     def begin(self, epoch: int) -> None:
-        """Tell the samplers the next epoch; the program may tell them another."""
+        """Set the next epoch of the samplers; the program may set another."""
         for sampler in self._settable.values():
             sampler.set_epoch(epoch)  # type: ignore[union-attr]
 

@@ -104,8 +104,8 @@ class ProgramRun:
         return self._strategy.module
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the model's `state_dict`, of full tensors on every rank, where its own has this
-        rank's shards. Collective.
+        """Return the model's `state_dict` with full tensors on every rank, even if the model holds
+        shards. Collective.
         """
         return self._strategy.whole_state()
 
@@ -121,7 +121,7 @@ class ProgramRun:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The program's own state, saved in checkpoints and restored when the run resumes: nested
+        """State of the program, saved in checkpoints and restored when the run resumes: nested
         dictionaries and lists of tensors, NumPy arrays, numbers and strings. Rank 0's counts.
 
         Example::
@@ -145,7 +145,7 @@ class ProgramRun:
     @property
     def resumed(self) -> Mapping[str, Value] | None:
         """The options of `Checkpoints(options=…)` in the checkpoint from which the run resumed;
-        None: the run has begun anew.
+        None: the run started anew.
         """
         return self._checkpoints.resumed
 
@@ -264,7 +264,7 @@ class ProgramRun:
                 run.step(batch, torch.nn.functional.cross_entropy)
 
         Args:
-            batch: The micro-batch that the loop has given last.
+            batch: The latest micro-batch of the loop.
             loss: Function of outputs and targets that returns the mean over their samples, 0-dim. A
                 pipeline calls it for each of its own micro-batches, on the rank of the last stage.
             weight: Weight of the mean in place of the number of samples, as of `backward`; or a

@@ -1,5 +1,5 @@
-"""Kinds of data that a program may give, told apart, the feed of each, and the layers and samples
-by which runs of the same options and shapes differ."""
+"""Kinds of data that a program may give, the feed of each, and the layers and samples by which runs
+with the same options and shapes differ."""
 
 from __future__ import annotations
 
@@ -107,8 +107,7 @@ def check_loading(loading: dict[str, Any] | None, source: Source) -> None:
 
 
 def identity_of(source: Source) -> dict[str, str]:
-    """Return what tells the data of a run from those of others: their kind, and of a pack the hash
-    of its index."""
+    """Return an identifier of a run's data: their kind, and for a pack the hash of its index."""
     kind = source.kind if isinstance(source, UnindexedData) else "samples by number"
     identity = {"kind of data": kind}
     if isinstance(source, (PackSamples, PackedSamples)):

@@ -1,4 +1,4 @@
-"""Choice of the strategy of a program's run, one of Phalanx's or its own, and its construction."""
+"""Choice of the strategy of a program's run, Phalanx's or the program's, and its construction."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ class StrategyChoice:
     """Name for records: the one that was asked for, also where one rank takes `sequential`."""
     options: StrategyOptions = field(default_factory=StrategyOptions)
     tensor_plan: object = None
-    """Plan in place of the model's own, see `tensor.plan_of`."""
+    """Plan in place of the model's, see `tensor.plan_of`."""
     stages: Sequence[str] | None = None
-    """Stages in place of the model's own, see `chain.layers_of`."""
+    """Stages in place of the model's, see `chain.layers_of`."""
     mesh: Mesh
     """Axes of the ranks; all along the data axis where no model is divided."""
     data_parts: int
@@ -99,7 +99,7 @@ class StrategyChoice:
     is_bitwise: bool = False
     """True if results must not depend on the number of ranks to the bit."""
     make_own: Callable[..., Strategy] | None = None
-    """Makes the program's own strategy of ranks and `step`, in place of one of a name."""
+    """Makes the program's strategy from ranks and `step`, in place of a named one."""
 
 
 def choose_strategy(
