@@ -176,7 +176,7 @@ def test_a_copy_names_no_file_outside(tmp_path: Path) -> None:
     document["files"]["../../secret"] = {"sha256": "", "bytes": 0}
     (copy / "manifest.json").write_text(json.dumps(document))
     (row,) = list_copies(tmp_path)
-    assert row["problem"] == "is damaged: '../../secret' is not a name of a file"
+    assert row["problem"] == "is damaged: '../../secret' is not a file name"
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def write_job(
         raise UserError(f"--image is for Kubernetes: leave it out for --submit {system}")
     submission = [*SUBMIT[system], str(path)]
     if options.go and shutil.which(submission[0]) is None:
-        raise UserError(f"--go: {submission[0]} is not installed here: submit elsewhere")
+        raise UserError(f"--go: {submission[0]} is not installed here: submit where it is")
     text = job_file(system, job)
     try:
         create_file(path, os.fsencode(text))

@@ -46,7 +46,7 @@ def judge_gpu(names: list[str], cuda: str | None, *, has_driver: bool) -> Findin
         return warning("GPU", detail, "see pytorch.org/get-started for a CUDA build")
     if has_driver:
         detail = f"an NVIDIA driver is installed, but PyTorch (CUDA {cuda}) finds no device"
-        return warning("GPU", detail, "compare with the CUDA version that nvidia-smi shows")
+        return warning("GPU", detail, "run nvidia-smi and compare its CUDA version")
     return ok("GPU", "none; ranks compute on the CPU")
 
 

@@ -250,7 +250,7 @@ def _check_names(named: list[tuple[str, Tensor]], parameters: list[Tensor]) -> N
 
 def _check_trained(trained: list[Tensor], *, compresses: bool) -> None:
     if not trained:
-        raise UserError("hvd.DistributedOptimizer: no parameter requires a gradient")
+        raise UserError("hvd.DistributedOptimizer: none of its parameters requires a gradient")
     for parameter in trained:
         if parameter.device.type != "cpu":
             raise UserError(

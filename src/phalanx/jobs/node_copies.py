@@ -74,7 +74,7 @@ def _examine(path: Path, folder: Path) -> dict[str, Any]:
         found |= {name: manifest[name] for name in (*names, "saved_at")}
         for name, stored in manifest["files"].items():
             if Path(name).name != name:
-                return found | {"problem": f"is damaged: {name!r} is not a name of a file"}
+                return found | {"problem": f"is damaged: {name!r} is not a file name"}
             with _opened(path / name) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if digest != stored["sha256"]:

@@ -75,7 +75,7 @@ def _arguments(
     if missing:
         raise UserError(
             f"{name} needs `{missing[0]}`, which Phalanx does not pass: give it a default, or use "
-            f"{', '.join(known)}, or for width, layers or heads and give that option"
+            f"{', '.join(known)}, or width, layers or heads together with that option"
         )
     return given
 

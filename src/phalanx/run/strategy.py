@@ -245,7 +245,7 @@ def make_strategy(
     if makes_default and dist.is_initialized():
         raise UserError(
             f'strategy="{choice.name}" creates the default group of torch.distributed, but the '
-            'program already has one: use strategy="mpi", which needs none'
+            'program already has one: use strategy="mpi", which works beside it'
         )
     setting = StrategySetting(
         ranks=ranks,

@@ -87,7 +87,7 @@ def test_files_that_differ_in_columns(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"b.parquet has no column 'y': it has x, t"):
             read(tmp_path, **options)
     (tmp_path / "b.parquet").rename(tmp_path / "0.parquet")
-    with pytest.raises(UserError, match=r"a.parquet has a column 'y', which 0.parquet has not"):
+    with pytest.raises(UserError, match=r"a.parquet has a column 'y', which 0.parquet lacks"):
         read(tmp_path)
     assert len(read(tmp_path, inputs=("x",))[0]) == 4
 

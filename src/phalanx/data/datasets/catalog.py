@@ -115,7 +115,7 @@ def _files(name: Name, roots: list[Path]) -> DatasetChoice:
     if folder is None:
         raise UserError(f"{what_is_missing(roots, files)}\n{files.how_to_get}")
     _check_sizes(folder, files)
-    return DatasetChoice(name=name, folder=folder, reason=f"{name}from {folder}, as requested")
+    return DatasetChoice(name=name, folder=folder, reason=f"{name} from {folder}, as requested")
 
 
 def _check_sizes(folder: Path, files: FileSet) -> None:

@@ -128,8 +128,8 @@ class ColumnTable(BlockTable):
             if more:
                 first = self._groups[0].source.rpartition("/")[-1]
                 raise UserError(
-                    f"{group.source} has a column {more[0]!r}, which {first} has not\nchoose "
-                    "columns with --inputs"
+                    f"{group.source} has a column {more[0]!r}, which {first} lacks\nchoose columns "
+                    "with --inputs"
                 )
 
     def _type(self, group: RowGroup, name: str) -> Any:

@@ -121,7 +121,7 @@ def _ranks_lacking(folder: Path, group: RanksOnNodes) -> list[RankOnHost]:
     }
     if ranks["other"]:
         raise UserError(
-            f"--data {folder}: {by_host(ranks['other'])} differs from that of {by_rank[0][1]} "
+            f"--data {folder}: {by_host(ranks['other'])} has different data from {by_rank[0][1]} "
             "(rank 0): copy one of them to all nodes, or use a shared folder"
         )
     return ranks["none"]
