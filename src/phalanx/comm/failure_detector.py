@@ -150,7 +150,7 @@ class FailureDetector:
 
     def close(self) -> None:
         """End the waits of other threads, and stop polling. Notices in flight are dropped; MPI
-        completes the sends by itself."""
+        completes the sends."""
         bell, self._is_open, self.bell = self.bell, False, None
         until_s = time.monotonic() + GRACE_S
         while self._others_are_waiting() and time.monotonic() < until_s:
@@ -239,7 +239,7 @@ class FailureDetector:
             raise PeerFailedError(f"rank {self.labels.of_world_rank(rank)} failed: {reason}")
 
     def answer(self, activity: str | None = None) -> None:
-        """Read the notices that have arrived, and answer those who ask.
+        """Read the notices that have arrived, and answer questions.
 
         activity: what this rank waits in; None: the last one of this group.
         """

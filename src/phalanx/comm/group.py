@@ -139,7 +139,7 @@ class Group:
 
     @property
     def timeout_s(self) -> float:
-        """Timeout of every wait that is given none of its own."""
+        """Timeout of waits without an explicit one."""
         return self._peers.timeout_s
 
     @timeout_s.setter

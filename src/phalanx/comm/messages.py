@@ -224,7 +224,7 @@ class PendingMessages(PendingOperation):
         return not left
 
     def _is_over(self, test: Callable[[], bool]) -> bool:
-        """Return whether MPI has completed a request that nobody waits for."""
+        """Return whether MPI has completed a request that no call waits for."""
         try:
             return test()
         except mpi().Exception:
@@ -232,7 +232,7 @@ class PendingMessages(PendingOperation):
             return True
 
     def _length_of(self, request: Any) -> int | None:
-        """Bytes of a message that has come, None while it has not."""
+        """Bytes of an arrived message; None before."""
         library = mpi()
         try:
             return int(self._status.Get_count()) if request.Test(self._status) else None
@@ -243,7 +243,7 @@ class PendingMessages(PendingOperation):
 
 
 def ring_for(detector: FailureDetector, messages: Messages, at_least: int = 0) -> None:
-    """Wake those whom these messages go to, or come from, when they are long enough."""
+    """Wake the peers of these messages when the messages are long enough."""
     bell = detector.bell
     if bell is not None:
         for buffer, rank in messages:

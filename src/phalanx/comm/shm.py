@@ -260,7 +260,7 @@ class ShmGroup:
 
     def depart(self, reason: str) -> None:
         """Report to the peers that this rank makes no more calls in this group: a wait for one ends
-        with a PeerDepartedError, all others go on. Not collective."""
+        with a PeerDepartedError, all others continue. Not collective."""
         self._module.fail(self._handle, reason, True)
 
     def _error(self, status: int) -> Exception:

@@ -99,7 +99,7 @@ class NonFiniteGradients(NamedTuple):
     number: int
     """Number of parameters with non-finite gradients."""
     loss: float
-    """Loss of the rank's own samples."""
+    """Loss of the rank's samples."""
 
 
 def find_nonfinite(gradients: Sequence[Tensor | None], loss: float) -> NonFiniteGradients:
@@ -141,8 +141,8 @@ def describe_nonfinite(
 def describe_nonfinite_sums(
     step: int, losses: Sequence[float], summed: NonFiniteGradients, names: Sequence[str]
 ) -> str:
-    """Describe sums over the ranks that are not finite, where a rank's own gradients are not known
-    any more. losses: of the ranks, in their order."""
+    """Describe sums over the ranks that are not finite, if the gradients of the ranks are no longer
+    known. losses: of the ranks, in their order."""
     bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
     start = f"step {step}: {NOT_FINITE}"
     who = f": the loss of {_named(bad)} is {losses[bad[0]]}" if bad else ""
@@ -152,7 +152,7 @@ def describe_nonfinite_sums(
 def describe_rank_nonfinite(
     step: int, rank: int, found: NonFiniteGradients, names: Sequence[str]
 ) -> str:
-    """Describe non-finite gradients of a rank that trains by itself."""
+    """Describe non-finite gradients of a rank that trains alone."""
     return f"step {step}: {NOT_FINITE}{_cause([rank], found, names)}"
 
 

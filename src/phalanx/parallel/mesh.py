@@ -25,7 +25,7 @@ class Mesh:
     """Stages of the pipeline (of ranks; a rank may hold several stages)."""
 
     dp: int = 1
-    """Replicas, each of which sees its own part of the global batch."""
+    """Replicas, each of which sees its part of the global batch."""
 
     shard: int = 1
     """The same, but parameters, gradients and optimizer state are cut among these ranks."""

@@ -171,7 +171,7 @@ class Replicas(Strategy):
         self._enter(world)
 
     def _go_on(self, recovery: Recovery) -> None:
-        """Divide the micro-batches of the lost ranks among those that are left, who keep theirs."""
+        """Divide the micro-batches of lost ranks among the survivors, which keep theirs."""
         if not self.group.is_waiting:
             assert self.division is not None, "of micro-batches"
             self.division.pass_on(recovery.world.original_ranks)

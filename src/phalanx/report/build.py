@@ -67,8 +67,8 @@ def conditions(data: StudyRows) -> list[Condition]:
 
 
 def core_share(run: RunMeasure) -> float | None:
-    """Return the part of the cores that was free before or after a run, whichever is less; None
-    where nobody looked."""
+    """Return the part of the cores that was free before or after a run, whichever is less; None if
+    not measured."""
     probes = run.run.probes if run.run else []
     return min((probe.core_share for probe in probes), default=None)
 

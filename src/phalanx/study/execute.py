@@ -1,4 +1,4 @@
-"""Make the runs of a study, each its own job: a crash costs one run, an interruption none.
+"""Execute the runs of a study, each as a separate job: a crash costs one run, an interruption none.
 
 Before and after each run the processor time is probed that other processes take.
 """
@@ -33,7 +33,7 @@ from phalanx.study.planned import PlannedRun
 
 DURATION_S = 0.1
 BLOCK = bytes(256 * 1024)
-"""Large enough that hashing it lets other threads go on."""
+"""Large enough that hashing it lets other threads run."""
 
 
 def probe(cores: int, duration_s: float = DURATION_S) -> Probe:

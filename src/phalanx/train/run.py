@@ -138,8 +138,7 @@ def setting_of(config: TrainConfig) -> Setting:
 
 
 def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
-    """Return the options with other values than their defaults, of those that only some runs
-    have."""
+    """Return the options with non-default values among those that only some runs have."""
     return {
         name: value if isinstance(value, int | float) else _text(name, value)
         for name, value in config.options().items()

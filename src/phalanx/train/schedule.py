@@ -40,7 +40,7 @@ class LRSchedule:
     peak: float
     num_steps: int
     first_step: int = 0
-    """More than 0 where a run that resumed has begun it anew."""
+    """More than 0 if a resumed run restarted it."""
     warmup: WarmUp = "linear"
     warmup_steps: int = 0
     milestones: tuple[float, ...] = (0.5, 0.75)
@@ -98,7 +98,7 @@ def schedule_of(
     num_train: int,
     start: tuple[int, int] = (0, 0),
 ) -> LRSchedule:
-    """num_train: samples of an epoch. start: position at which a run that resumed began it anew."""
+    """num_train: samples of an epoch. start: position at which a resumed run restarted it."""
     sizes = {"num_train": num_train, "global_batch_size": global_batch_size}
     steps_per_epoch = step_at((1, 0), **sizes)
     return LRSchedule(

@@ -48,7 +48,7 @@ class Packed:
     cache_mb: float = field(default=0.0, kw_only=True)
     """Megabytes of samples that each rank keeps in memory once it has read them."""
     stage: Path | str | None = field(default=None, kw_only=True)
-    """Folder on the node's own disk to which one rank of each node brings shards first."""
+    """Folder on the node's local disk to which one rank per node copies shards first."""
     stage_mb: float | None = field(default=None, kw_only=True)
     """Megabytes that it may hold; shards that are needed last go. None: no limit."""
     keep_staged: bool = field(default=False, kw_only=True)
