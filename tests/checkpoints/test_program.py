@@ -282,7 +282,7 @@ def test_another_recipe_is_told_by_name(tmp_path: Path) -> None:
 
 def test_other_optimizers_and_schedulers_are_refused(tmp_path: Path) -> None:
     found = save(tmp_path, state_of(joint(Model())))
-    with pytest.raises(UserError, match=r"another optimizer: Adam of 7 parameters \(fi"):
+    with pytest.raises(UserError, match=r"a different optimizer: Adam of 7 parameters \(fi"):
         state_of(make_single(Sloth)(Model())).load(found.path)
     model, optimizers, _ = joint(Model())
     with pytest.raises(UserError, match="another scheduler: SequentialLR there, none here"):

@@ -75,11 +75,11 @@ def test_unsafe_components(choice: str, unsafe: list[str]) -> None:
     ("environ", "library", "said"),
     [
         ({}, "MPICH Version: 5.0.2", "MPICH Version: 5.0.2 ends all ranks"),
-        (UNDER_SRUN, "Open MPI v5.0.11", "or mpirun, not by slurm; only a requeue by Slurm"),
+        (UNDER_SRUN, "Open MPI v5.0.11", "or by mpirun, not by slurm; only a requeue by Slurm"),
         (
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
             "Open MPI v5.0.11",
-            "or mpirun with --with-ft ulfm; only restarts",
+            "or by mpirun with --with-ft ulfm; only restarts",
         ),
     ],
 )

@@ -86,7 +86,7 @@ def test_noise_of_a_parameter_without_a_gradient_is_no_difference() -> None:
         (
             ranks(2.0, 1.0, changes=[TensorState("weight", 0.1, 0.06)]),
             None,
-            *("update", "step 0: weight is updated otherwise on 2 ranks"),
+            *("update", "step 0: weight is updated differently on 2 ranks"),
         ),
         (
             ranks(2.0, changes=[TensorState("weight", 0.1, 0.06)], keeps_gradient="weight"),
@@ -96,7 +96,7 @@ def test_noise_of_a_parameter_without_a_gradient_is_no_difference() -> None:
         (
             [*ranks(2.0, 1.0)[:1], rank(2.0, 1.0, changes=[TensorState("weight", 1, 1)])],
             None,
-            *("update", "step 0: rank 1 holds another weight than rank 0"),
+            *("update", "step 0: rank 1 has a different weight from rank 0"),
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_runs_are_made_seed_after_seed(tmp_path: Path) -> None:
         (ScalingConfig(lr=0.5), "a.py", None, "--lr is for the built-in models"),
         (ScalingConfig(device="cuda"), "a.py", None, "--device is for the built-in models"),
         (ScalingConfig(strategies=("tensor",)), "a.py", None, "tensor needs the layers"),
-        (ScalingConfig(), " ", None, "name a program"),
+        (ScalingConfig(), " ", None, "--program needs a program"),
         (ScalingConfig(), "a.py", "(", r"--epoch-pattern '\(' is not a regular expression"),
     ],
 )

@@ -89,7 +89,7 @@ def test_ranks_are_spread_over_nodes() -> None:
         (6, "a:2,b:2,c:2"),
     ]
     assert spread((2,), (2,), granted) == [(2, "a:1,b:1")]
-    with pytest.raises(UserError, match="--nodes 4: 3 are named"):
+    with pytest.raises(UserError, match="--nodes 4: 3 are given"):
         spread(None, (1, 4), granted)
     with pytest.raises(UserError, match="--ranks 5: no run can use it"):
         spread((2, 5), (1, 2), granted)

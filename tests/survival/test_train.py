@@ -223,7 +223,9 @@ def test_spares_take_the_places_of_ranks_that_die(
     assert lost == sorted(rank for rank, *_ in deaths)
     if len(lost) == 1:
         ranks = RANKS - spares
-        took = f"rank {lost[0]} died: rank {ranks}, a spare, took its place: {ranks} ranks went on"
+        took = (
+            f"rank {lost[0]} died: rank {ranks}, a spare, took its place: {ranks} ranks continued"
+        )
         assert took in output
 
 

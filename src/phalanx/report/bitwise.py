@@ -174,7 +174,7 @@ def judge(one: BitwiseRun, other: BitwiseRun) -> tuple[bool, list[str]]:
     if parting is not None:
         said = f"different bits: they first differ {parting.where}"
     elif _steps(one) != _steps(other):
-        said = f"different bits: same for {min(_steps(one), _steps(other))} steps, but one made"
+        said = f"different bits: the same for {min(_steps(one), _steps(other))} steps, but one made"
         said += f" {max(_steps(one), _steps(other))}"
     else:
         said = "different bits: the parameters are identical after every step, but the "

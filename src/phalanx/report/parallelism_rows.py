@@ -413,7 +413,10 @@ def least_memory(view: View) -> Iterator[Told]:
         if len(kept) < 2:
             continue
         cell = min(kept, key=lambda row: float(row["state_mb"]))
-        text = f"{cell['phrase']} needs least, {amount(cell['state_mb'] * MEBIBYTE)} per rank"
+        text = (
+            f"{cell['phrase']} needs the least memory, {amount(cell['state_mb'] * MEBIBYTE)} per "
+            "rank"
+        )
         alone = [r["state_mb"] for r in rows if r["strategy"] == "sequential" and r["state_mb"]]
         if alone:
             share = percent(cell["state_mb"] / alone[0], 0)

@@ -76,7 +76,7 @@ def test_the_data_set_is_found_and_normalised(folder: Path) -> None:
     )
     assert dataset.shape == resolve("cifar10", folder.parent).shape
     assert dataset.shape.inputs == (3, 32, 32)
-    assert dataset.reason == f"cifar10 from {folder}"
+    assert dataset.reason == f"cifar10 from {folder}, as requested"
     assert dataset.train_inputs.shape == (10_020, 3, 32, 32)
     assert dataset.train_inputs.is_contiguous()
     assert dataset.train_inputs.dtype == torch.float64

@@ -61,7 +61,7 @@ def test_what_was_written_is_read(folder: Path) -> None:
 
 def test_the_data_set_is_found_and_normalised(folder: Path) -> None:
     dataset = load_dataset("fashion", folder.parents[1], train_samples=30)
-    assert dataset.reason == f"fashion from {folder}"
+    assert dataset.reason == f"fashion from {folder}, as requested"
     assert dataset.train_inputs.shape == (30, 1, 28, 28)
     assert dataset.validation_inputs.shape == (10_000, 1, 28, 28)
     assert dataset.train_targets.tolist() == [*range(10)] * 3

@@ -44,7 +44,7 @@ def test_arrow_files(tmp_path: Path, stream: bool) -> None:
 def test_arrow_files_that_are_refused(tmp_path: Path, stream: bool, compression: str) -> None:
     """What compressed batches unpack to is known when they have taken the memory."""
     source = write(tmp_path / "t.arrow", table(), stream=stream, compression=compression)
-    with pytest.raises(UserError, match=r"t.arrow is compressed, .*: refused\nwrite it again"):
+    with pytest.raises(UserError, match=r"t.arrow is compressed with .*: refused\nwrite it again"):
         find_origin(source, OriginOptions(target="kind"))
     source = write(tmp_path / "t.arrow", table(), stream=stream)
     content = Path(source).read_bytes()

@@ -79,9 +79,9 @@ def test_json_lines_of_any_shape_keep_their_names(tmp_path: Path) -> None:
         ([{"x": 1}, {"z": 1}], "t.jsonl line 3: it has no 'x', only z"),
         ([{"x": 1}, {"x": None}], "line 3, 'x': null is not an array of numbers"),
         ([{"x": "one"}], "line 1, 'x': the text 'one' is not an array of numbers"),
-        ([{"x": 1}, {"x": "one"}], "line 3, 'x': it holds text, and numbers before"),
+        ([{"x": 1}, {"x": "one"}], "line 3, 'x': it holds text, but numbers before"),
         ([{"x": [[1], [2, 3]]}], "line 1, 'x': lists of differing lengths"),
-        ([{"x": 1}, {"x": [1]}], r"line 3, 'x': its shape is \(1,\), and \(\) before"),
+        ([{"x": 1}, {"x": [1]}], r"line 3, 'x': its shape is \(1,\), but \(\) before"),
         ([{"x": [1, "a"]}], "line 1, 'x': it holds more than numbers"),
         ([{"x": 2**70}], "line 1, 'x': it holds more than numbers, or numbers out of range"),
         ([[1, 2]], "line 1 is not a JSON object with parts"),
@@ -113,7 +113,7 @@ def test_whole_numbers_of_json_that_are_rounded_are_said(tmp_path: Path) -> None
             ]
     values = [npz(x=np.array(i, dtype)) for i, dtype in enumerate(("i8", "u8"))]
     database(tmp_path / "t.lmdb", values, subdir=False)
-    with pytest.raises(UserError, match="it holds uint64, and int64 before: no type holds both"):
+    with pytest.raises(UserError, match="it holds uint64, but int64 before: no type holds both"):
         find_origin(str(tmp_path / "t.lmdb"), OriginOptions())
 
 

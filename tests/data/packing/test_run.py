@@ -104,7 +104,7 @@ def test_what_was_begun_and_cannot_be_read_is_begun_anew(tmp_path: Path) -> None
 def test_other_options_do_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pack(Interrupted(4), tmp_path / "p", SMALL_SHARDS)
-    with pytest.raises(UserError, match=r"part of a pack of numbers.*\n.*begin anew"):
+    with pytest.raises(UserError, match=r"part of a pack of numbers.*\n.*start anew"):
         pack(Interrupted(99), tmp_path / "p", PackingOptions(seed=4))
     with pytest.raises(UserError, match="start anew with --overwrite"):
         pack(Interrupted(99, "other numbers"), tmp_path / "p", SMALL_SHARDS)

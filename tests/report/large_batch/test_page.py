@@ -141,7 +141,7 @@ def test_no_base_is_made_of_a_larger_batch(tmp_path: Path) -> None:
     for path in folder.glob("*-b128-s*"):
         shutil.rmtree(path)
     content, _ = read(folder)
-    assert content.headline == "The recipe of the smallest batch has not been run yet"
+    assert content.headline == "The recipe of the smallest batch has not run yet"
     assert content.key_figures == []
 
 
