@@ -88,9 +88,9 @@ def recover(world: World, *, progress: int = 0, timeout_s: float | None = None) 
     undefined, and some ranks may have completed it.
 
     progress: of this rank, such as the steps it has finished. timeout_s: for survivors to arrive;
-    None: the world's. Raises: UserError where MPI ends all ranks when one dies; WaitTimeoutError
-    naming the survivors
-            that did not come.
+    None: the world's.
+    Raises: UserError if MPI ends all ranks when one dies; WaitTimeoutError naming the survivors
+        that did not arrive.
     """
     if world.rendezvous is None:
         raise UserError(f"ranks have died: {why_not_survived(os.environ, world.library)}")

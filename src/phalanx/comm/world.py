@@ -159,7 +159,7 @@ class World:
         """Communicator on which survivors find each other: never revoked; None where MPI ends all
         ranks when one dies."""
         self.is_met = False
-        """Raised when survivors met in `finish` and found that one of them recovers."""
+        """True if survivors met in `finish` and found that one of them recovers."""
         if is_fault_tolerant():
             if not self.on_one_node:
                 check_components({COLLECTIVES: "^", **os.environ})

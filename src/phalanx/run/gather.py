@@ -49,8 +49,8 @@ def check_gather(strategy: Strategy, micro_batches: int) -> None:
 def gather_rows(group: RunGroup, batch: MicroBatch, tensor: object) -> Tensor:
     """Return the rows of all ranks' micro-batches, in the order of the samples. Collective.
 
-    tensor: one row for each sample of `batch`, of which those of padding are left out. Raises:
-    UserError for a tensor that has other rows, on every rank where one has another shape.
+    tensor: one row for each sample of `batch`, of which those of padding are left out.
+    Raises: UserError for a tensor that has other rows, on every rank where one has another shape.
     """
     num_rows = batch.num_samples or 1  # 1 for padding
     if not isinstance(tensor, Tensor) or not tensor.dim() or len(tensor) != num_rows:

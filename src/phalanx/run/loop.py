@@ -56,7 +56,7 @@ class TrainingLoop:
         self.places: SparePlaces | None = None
         """Places of a run with spares."""
         self.is_dismissed = False
-        """Raised on a spare with nothing left to do: the other ranks have left the loop."""
+        """True for a spare with nothing left to do: the other ranks have left the loop."""
         self._epoch = Epoch(options.start.epoch, iter(()))
         self.stop: StopRequest | None = None
         if checkpoints.are_saved:
