@@ -285,7 +285,7 @@ def test_other_optimizers_and_schedulers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a different optimizer: Adam of 7 parameters \(fi"):
         state_of(make_single(Sloth)(Model())).load(found.path)
     model, optimizers, _ = joint(Model())
-    with pytest.raises(UserError, match="another scheduler: SequentialLR there, none here"):
+    with pytest.raises(UserError, match="a different scheduler: SequentialLR there, none here"):
         state_of((model, optimizers, [])).load(found.path)
 
 

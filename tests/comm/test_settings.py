@@ -131,5 +131,7 @@ def test_ranks_with_other_surroundings(ranks: Ranks, programs: Programs, count: 
     ):
         assert output.count(said) == count, f"{said}\n{output}"
     assert done(output, count)
-    said = f"share no memory: the C kernels are missing on rank {last} of the node. They exchange"
+    said = (
+        f"cannot share memory: the C kernels are missing on rank {last} of the node. They exchange"
+    )
     assert output.count(said) == 1, output

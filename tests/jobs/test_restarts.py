@@ -254,7 +254,7 @@ def test_a_training_is_started_again_and_ends_with_the_bits_of_one_process(
     assert record.outcome.status == "completed"
     assert len(record.restarts) == 2
     for number, restart in enumerate(record.restarts, 1):
-        assert re.search(rf"restart {number} \(at most 2 an hour\): 2 ranks on this machine", said)
+        assert re.search(rf"restart {number} \(at most 2 per hour\): 2 ranks on this machine", said)
         assert f"resuming from {restart.checkpoint}" in said
     (measure,) = read_folder(folder).runs
     assert (measure.status, len(measure.trained)) == ("completed", 12)

@@ -117,7 +117,7 @@ def test_the_wall_is_where_an_epoch_is_seen_to_get_longer() -> None:
         Wall,
     )
     assert re.fullmatch(
-        r"MPI on 4 ranks: 1\.25× slower than 2 ranks \(95 % CI 1\.2\d–1\.\d\d\), where ranks share "
+        r"MPI on 4 ranks: 1\.25× slower than 2 ranks \(95 % CI 1\.2\d–1\.\d\d\), with shared "
         r"cores",
         mpi,
     )

@@ -170,7 +170,7 @@ def test_a_micro_batch_has_one_loss_for_each_optimizer() -> None:
         assert torch.equal(model.weight, before), "all step together"
         with pytest.raises(phalanx.UserError, match="without optimizer= it serves all of them"):
             run.backward(loss_of(run, batch), weight=1)
-        with pytest.raises(phalanx.UserError, match=r"optimizer='c' is not one of .*: 'w', 'b'"):
+        with pytest.raises(phalanx.UserError, match=r"optimizer='c' is unknown to .*: 'w', 'b'"):
             run.backward(loss_of(run, batch), optimizer="c")
         with pytest.raises(phalanx.UserError, match="weight=2 after weight=1"):
             run.backward(loss_of(run, batch), optimizer="b", weight=2)

@@ -302,9 +302,7 @@ def test_so_many_are_kept_and_a_run_begins_where_all_are_damaged(
     assert steps == [7, 0, 1, 2, 3]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"no checkpoint in {tmp_path / 'saved'} yet: training from the start"
-    assert lines[1].startswith(
-        f"passed over: checkpoint {tmp_path / 'saved' / names[1]} is damaged"
-    )
+    assert lines[1].startswith(f"skipped: checkpoint {tmp_path / 'saved' / names[1]} is damaged")
     assert lines[2] == f"resuming from {tmp_path / 'saved' / names[0]}"
     assert len(lines) == 6 and lines[-1] == lines[0]
 

@@ -95,7 +95,7 @@ def test_ranks_are_spread_over_nodes() -> None:
         spread((2, 5), (1, 2), granted)
     with pytest.raises(UserError, match="--nodes 3: no run can use it"):
         spread((2,), (1, 3), granted)
-    with pytest.raises(UserError, match=r"--nodes 2: 1 is named .this machine."):
+    with pytest.raises(UserError, match=r"--nodes 2: 1 is given .this machine."):
         spread(None, (2,), THIS_MACHINE)
 
 

@@ -183,7 +183,7 @@ def test_replacements_in_words() -> None:
     ("spares", "ranks", "survive", "words"),
     [
         (-1, 4, True, "--spares -1 must be at least 0"),
-        (1, 4, False, "add --survive, or leave it out"),
+        (1, 4, False, "add --survive, or leave --spares out"),
         (1, 1, True, "start at least 2"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
     found = find_checkpoint(tmp_path)
     assert found.path == tmp_path / folder_name(2)
     missing, flipped = sorted(found.skipped, key=lambda line: "manifest.json" not in line)
-    assert missing == f"passed over: checkpoint {tmp_path / folder_name(4)} has no manifest.json"
+    assert missing == f"skipped: checkpoint {tmp_path / folder_name(4)} has no manifest.json"
     assert "epoch-0003 is damaged: model.safetensors does not match the SHA-256" in flipped
     with pytest.raises(UserError, match=r"epoch-0003 is damaged: model\.safetensors"):
         find_checkpoint(tmp_path / folder_name(3))  # asked for by name
@@ -145,9 +145,9 @@ def test_damaged_and_unfinished_ones_are_passed_over_by_name(tmp_path: Path) -> 
     found, lines = find_newest(tmp_path)
     assert found is not None and found.path == valid
     assert sorted(lines) == [
-        f"passed over: checkpoint {tmp_path}/.epoch-0004.new was not finished",
-        f"passed over: checkpoint {tmp_path}/epoch-0002 is damaged: {MODEL_FILE} is missing",
-        f"passed over: checkpoint {tmp_path}/epoch-0003 has no {MANIFEST}",
+        f"skipped: checkpoint {tmp_path}/.epoch-0004.new was not finished",
+        f"skipped: checkpoint {tmp_path}/epoch-0002 is damaged: {MODEL_FILE} is missing",
+        f"skipped: checkpoint {tmp_path}/epoch-0003 has no {MANIFEST}",
     ]
     (valid / MODEL_FILE).write_bytes(b"")
     found, lines = find_newest(tmp_path)
@@ -396,9 +396,7 @@ def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
         check_checkpoint_dir(tmp_path, None)
     check_checkpoint_dir(tmp_path, find_checkpoint(saved))
     elsewhere = find_checkpoint(save_at(tmp_path / "other", 1, run="another"))
-    with pytest.raises(
-        UserError, match=r"holds the checkpoints of a different run from .*epoch-0001"
-    ):
+    with pytest.raises(UserError, match=r"has checkpoints of a different run from .*epoch-0001"):
         check_checkpoint_dir(tmp_path, elsewhere)
     (saved / MANIFEST).write_bytes(b"damaged")
     with pytest.raises(UserError, match="holds the checkpoints"):

@@ -55,7 +55,7 @@ def test_programs_survive_by_the_same_strategies(
     if name in ("mpi", "sequential", "shared", "zero"):
         check_bitwise(options, is_on_gpu=False)
     else:
-        with pytest.raises(UserError, match=rf"--strategy {name} exclude each other: .*; take"):
+        with pytest.raises(UserError, match=rf"--strategy {name} exclude each other: .*; use"):
             check_bitwise(options, is_on_gpu=False)
 
 

@@ -25,7 +25,7 @@ def told(shape: DataShape, **options: object) -> str:
             {"mesh": "dp=2,pp=2,tp=3", "ranks": 8},
             "pp(2) × dp(2) × shard(1) × tp(3) = 12, but there are 8 ranks",
         ),
-        ({"strategy": "tensor", "ranks": 3}, "--width 256 does not divide by tp=3"),
+        ({"strategy": "tensor", "ranks": 3}, "--width 256 is not divisible by tp=3"),
         ({"strategy": "tensor", "ranks": 2, "model": "cnn"}, "cannot be split by tensor"),
         ({"strategy": "pipeline", "ranks": 5}, "5 stages, but mlp has 3 layers to split between"),
         ({"strategy": "pipeline", "ranks": 2, "model": "cnn"}, "cannot be split into stages"),
@@ -66,7 +66,7 @@ def test_images(options: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"strategy": "tensor", "ranks": 3}, "--heads 4 does not divide by tp=3"),
+        ({"strategy": "tensor", "ranks": 3}, "--heads 4 is not divisible by tp=3"),
         (
             {"strategy": "tensor", "ranks": 4, "sequence_parallel": True},
             "a text of 66 tokens is not divisible by tp=4",
