@@ -235,7 +235,7 @@ BAD_INPUT = {
     ("mixed", "bitwise"): "bitwise=True is for the CPU: leave device= out",
     ("mixed", "zero 3"): 'strategy="zero", zero_stage=3, works on CPU memory: leave it',
     ("mixed", "batch norm"): r"rank 1 was started with device \(of a model with SyncBatchNorm\)="
-    "vexa, and rank 0 with cpu",
+    "vexa, but rank 0 with cpu",
     (
         "cpu",
         "group made before",

@@ -37,7 +37,7 @@ def test_a_run_resumes_from_a_checkpoint_of_one_node(
     keeps = {*COMPRESSED, "local"}
     expected = {name: 5 + ranks * (name in keeps) for name in cases}
     assert {name: int(number) for name, number in lines} == expected, printed
-    assert f"on n0, a folder that n1 (rank{'s 2, 3' if ranks == 4 else ' 1'}) does not" in printed
+    assert f"on n0, which n1 (rank{'s 2, 3' if ranks == 4 else ' 1'}) does not" in printed
     left = nodes.run("n1", ["sh", "-c", f"ls -d {folder}/*/*/saved /tmp/phalanx-job-*"])
     assert left.stdout.count("No such file") == 2, left.stdout
 

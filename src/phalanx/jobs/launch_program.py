@@ -62,7 +62,7 @@ def program_words(words: Sequence[str]) -> list[str]:
     Raises: UserError for a program that does not exist.
     """
     if not words or tuple(words) == ("-m",):
-        raise UserError("phalanx launch: name a program: phalanx launch -n 2 program.py")
+        raise UserError("phalanx launch needs a program: phalanx launch -n 2 program.py")
     first = words[0]
     if first.endswith(".py") and not Path(first).is_file():
         raise UserError(f"phalanx launch: there is no file {first}")

@@ -135,7 +135,7 @@ def mistakes() -> None:
     more = nn.ModuleList([model_of(), *[nn.Linear(1, 1)] * (RANK == 1)])
     expect("the model of rank 1 has more tensors than rank 0's", lambda: start(more))
     expect(
-        "rank 1 was started with seed=1, and rank 0 with 0",
+        "rank 1 was started with seed=1, but rank 0 with 0",
         lambda: start(model_of(), seed=int(RANK == 1)),
     )
     weight = {"weight": 2.0} if RANK == 1 else {}
