@@ -66,7 +66,7 @@ def test_nodes_train_on_data_that_one_of_them_has(
     shared.mkdir()
     printed = nodes.run_ranks(programs("unshared_data.py"), folder, str(shared), local_ranks=2)
     assert "same {'pack': True, 'fashion': True}" in printed
-    lacks = f"--data {folder}/pack: n1 (ranks 2, 3) has no such folder, n0 (rank 0) has: "
+    lacks = f"--data {folder}/pack: n1 (ranks 2, 3) has no such folder, but n0 (rank 0) has: "
     for host in ("n0", "n1"):
         assert printed.count(f"refused {host}: {lacks}--stage DIR sends it to DIR on the") == 2
         assert printed.count(f"too small {host}: {lacks}a node that lacks it needs all of it") == 2
