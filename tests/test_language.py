@@ -1,7 +1,9 @@
 """The code speaks the field's language: one name for one class, docstrings that stand alone."""
 
 import ast
+import io
 import re
+import tokenize
 from collections import defaultdict
 from functools import cache
 from itertools import pairwise
@@ -17,6 +19,8 @@ PREPOSITIONS = {
     *("During", "For", "From", "In", "Into", "On", "Over", "Per", "Since", "Through", "To"),
     *("Under", "Until", "When", "Where", "With", "Within", "Without"),
 }
+DIRECTIVE = re.compile(r"#(?:!|\s*(?:noqa|type:|ruff:|fmt:|mypy:|pragma:))")
+"""Comments for a tool, which are no sentences."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 IMPORTS = re.compile(r"^\s*from (phalanx[\w.]*) import (\w+(?:, *\w+)*)", re.MULTILINE)
 
@@ -49,7 +53,8 @@ def test_docstrings_open_with_a_verb_or_a_noun_phrase() -> None:
     wrong = [
         f"{place} {text.splitlines()[0]}"
         for place, node in definitions()
-        if (text := ast.get_docstring(node)) and text.split()[0].strip(",:") in OPENERS
+        if (text := ast.get_docstring(node))
+        and text.split()[0].strip(",:") in OPENERS | PREPOSITIONS
     ]
     assert not wrong
 
@@ -79,6 +84,60 @@ def test_attribute_docstrings_open_with_what_they_name() -> None:
         for place, text in found
         if text.split()[0].strip(",:") in OPENERS | PREPOSITIONS
     ]
+
+
+def comments_of(source: str) -> list[tuple[int, str]]:
+    """Each comment, with its line. Lines of a block are one comment, trailing ones are each one."""
+    found = list[tuple[int, str]]()
+    last = (-1, 0)
+    """Row and column of a block's line so far."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or DIRECTIVE.match(token.string):
+            continue
+        (row, column), text = token.start, token.string.strip("#: ")
+        is_trailing = bool(token.line[:column].strip())
+        if not is_trailing and last == (row - 1, column):
+            found[-1] = (found[-1][0], f"{found[-1][1]} {text}")
+        else:
+            found.append((row, text))
+        last = (-1, 0) if is_trailing else token.start
+    return found
+
+
+def without_subject(source: str) -> list[str]:
+    """Return comments that open with a preposition or a relative word, with their lines."""
+    return [
+        f"{line} {text}"
+        for line, text in comments_of(source)
+        if text and text.split()[0].strip(",:").capitalize() in OPENERS | PREPOSITIONS
+    ]
+
+
+def test_comments_open_with_what_they_say() -> None:
+    """An eighth of them were parts of a sentence whose subject stood elsewhere: 127 of 980."""
+    paths = sorted(SOURCE.rglob("*.py"))
+    assert sum(len(comments_of(path.read_text())) for path in paths) > 900
+    wrong = {str(path.relative_to(ROOT)): without_subject(path.read_text()) for path in paths}
+    assert not {path: texts for path, texts in wrong.items() if texts}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("steps = []  # of the current epoch\n", ["1 of the current epoch"]),
+        ("steps = []  # steps of the current epoch\n", []),
+        (
+            "# By increasing batch,\n# then as planned.\nx = 1\n",
+            ["1 By increasing batch, then as planned."],
+        ),
+        ("# Rows are sorted\n# by increasing batch.\nx = 1\n", []),
+        ("x = 1  # rows\n# Which may be gone.\n", ["2 Which may be gone."]),
+        ("x = 1  # Where: it is\n", ["1 Where: it is"]),
+        ("x = 1  # noqa: E501\ny = '# of a text'\n", []),
+    ],
+)
+def test_a_comment_without_a_subject_is_found(source: str, found: list[str]) -> None:
+    assert without_subject(source) == found
 
 
 def public_names() -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ def test_deepspeed_serves_several_ranks_of_one_node(monkeypatch: pytest.MonkeyPa
     assert obstacle(TWO_NODES) == "it needs several ranks on one node"
     assert obstacle(measured=params(ranks=1)) == "it needs several ranks on one node"
     space.f_bavail = 2**14  # 64 MB, as in a container
-    assert obstacle() == "/dev/shm lacks the 70 MB a rank that it takes"
+    assert obstacle() == "/dev/shm lacks the 70 MB per rank that it needs"
 
 
 def test_oneccl_needs_files_of_two_packages_and_libfabric(

@@ -86,7 +86,7 @@ def test_a_flipped_bit_is_found(saved: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"model\.safetensors does not have the SHA-256"):
+    with pytest.raises(UserError, match=r"model\.safetensors does not match the SHA-256"):
         verify(saved)
 
 
@@ -124,7 +124,9 @@ def test_a_full_disk_leaves_the_older_checkpoint(tmp_path: Path) -> None:
         optimizer = Adam(model.parameters())
         step(model, optimizer, 0)
         first = save(disk, model, optimizer)
-        with pytest.raises(UserError, match=r"could not be written.*earlier checkpoints are as"):
+        with pytest.raises(
+            UserError, match=r"could not be written.*earlier checkpoints are intact"
+        ):
             save(disk, model, optimizer, 2)
         assert os.listdir(disk) == ["epoch-0001"]
         verify(first)

@@ -164,7 +164,7 @@ def test_tasks_of_a_job_array_have_folders_of_their_own(
     for _ in range(2):  # it is queued again
         lock(tmp_path).close()
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
-    with pytest.raises(UserError, match=r"task 1 of job array 8, and this is task 2: .*-2"):
+    with pytest.raises(UserError, match=r"task 1 of job array 8, but this is task 2: .*-2"):
         lock(tmp_path)
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "9")  # submitted anew
     lock(tmp_path).close()

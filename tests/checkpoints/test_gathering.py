@@ -188,7 +188,7 @@ def test_what_does_not_make_up_a_tensor_is_refused_on_every_rank() -> None:
 
     found, _ = together(3, act)
     held = "2 of rank 0, 2 of rank 1, 2 of rank 2"
-    text = f"the elements of weight that ranks hold ({held}) do not make up [4, 2]"
+    text = f"the elements of weight on the ranks ({held}) do not add up to [4, 2]"
     assert found == [text] * 3
 
 

@@ -131,7 +131,7 @@ def test_a_file_outside_of_the_checkpoint_is_refused(tmp_path: Path, name: str) 
 def test_both_files_must_be_named(tmp_path: Path) -> None:
     (tmp_path / MODEL_FILE).write_bytes(b"weights")
     write_manifest(tmp_path, manifest())
-    with pytest.raises(UserError, match=r"does not name optimizer\.safetensors"):
+    with pytest.raises(UserError, match=r"does not list optimizer\.safetensors"):
         read_manifest(tmp_path)
 
 

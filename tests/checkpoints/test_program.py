@@ -227,7 +227,7 @@ def test_an_optimizer_that_keeps_other_things_is_refused_by_name(kept: Any, word
 def test_state_for_no_parameter_is_refused() -> None:
     state = state_of(make_single(Sloth)(Model()))
     state.optimizers[""].state["all of them"] = {"norm": 1.0}
-    with pytest.raises(UserError, match="state for 'all of them', which is no parameter"):
+    with pytest.raises(UserError, match="state for 'all of them', which is not a parameter"):
         state.check()
 
 
@@ -253,13 +253,13 @@ def test_another_model_is_told_by_its_tensors(tmp_path: Path) -> None:
     found = save(tmp_path, state_of(make_single(Sloth)(Model())))
     wider = state_of(make_single(Sloth)(Model(width=5)))
     assert told(found, wider) == (
-        f"checkpoint {found.path} is of another model: first.weight is (4, 3) there, (5, 3) "
-        "here; first.bias is (4,) there, (5,) here; norm.weight is (4,) there, (5,) here; "
-        "and 7 more"
+        f"checkpoint {found.path} has a different model: first.weight is (4, 3) there, (5, 3) "
+        "here; first.bias is (4,) there, (5,) here; norm.weight is (4,) there, (5,) here; and 7 "
+        "more"
     )
     other = nn.Linear(3, 3).double()
     message = told(found, state_of(make_single(Sloth)(other)))
-    assert "is of another model (Model there, Linear here): weight is missing there" in message
+    assert "has a different model (Model there, Linear here): weight is missing there" in message
     double = state_of(make_single(Sloth)(Model().double()))
     assert "first.weight is (4, 3) F32 there, (4, 3) F64 here" in told(found, double)
 
@@ -282,10 +282,10 @@ def test_another_recipe_is_told_by_name(tmp_path: Path) -> None:
 
 def test_other_optimizers_and_schedulers_are_refused(tmp_path: Path) -> None:
     found = save(tmp_path, state_of(joint(Model())))
-    with pytest.raises(UserError, match=r"another optimizer: Adam of 7 parameters \(fi"):
+    with pytest.raises(UserError, match=r"a different optimizer: Adam of 7 parameters \(fi"):
         state_of(make_single(Sloth)(Model())).load(found.path)
     model, optimizers, _ = joint(Model())
-    with pytest.raises(UserError, match="another scheduler: SequentialLR there, none here"):
+    with pytest.raises(UserError, match="a different scheduler: SequentialLR there, none here"):
         state_of((model, optimizers, [])).load(found.path)
 
 
@@ -302,7 +302,7 @@ def test_a_strategy_that_follows_the_rate_alone_refuses_other_options(tmp_path: 
         if found is fine:
             other.load(found.path)
             continue
-        with pytest.raises(UserError, match="options of the optimizer were changed in that run"):
+        with pytest.raises(UserError, match="options of the optimizer changed in that run"):
             other.load(found.path)
 
 

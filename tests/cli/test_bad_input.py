@@ -14,7 +14,7 @@ CASES = {
     "a misspelt option": (["--epoch", "5"], "Did you mean --epochs?"),
     "a batch smaller than the ranks": (
         ["--strategy", "mpi", "--ranks", "4", "--batch-size", "3"],
-        "--batch-size 3 is the global batch, and there are 4 ranks: give at least 4",
+        "--batch-size 3 is the global batch size, but there are 4 ranks: give at least 4",
     ),
     "two kinds of batch size": (
         ["--batch-size", "64", "--per-rank-batch-size", "32"],
@@ -24,7 +24,7 @@ CASES = {
     "data that is not there": (["--dataset", "mnist"], "phalanx data fetch mnist"),
     "a data folder that is none": (["--data-root", "nowhere"], "nowhere is not a folder"),
     "nothing to resume from": (["--resume", "nowhere"], "--resume nowhere: there is no such"),
-    "a fault of the only rank": (["--inject", "kill:15"], "the last that lives is never struck"),
+    "a fault of the only rank": (["--inject", "kill:15"], "the last living rank is never hit"),
     "too many samples": (["--train-samples", "60001"], "--train-samples must be 1 to 60000"),
 }
 

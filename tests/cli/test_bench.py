@@ -15,8 +15,8 @@ from tests.cli.conftest import Phalanx, Started
 QUICK = ("bench", "collectives", "--repeats", "4", "--seconds", "1")
 BAD = {
     "a size that is none": (["--sizes", "64XB"], "--sizes 64XB: not a size"),
-    "an unknown path": (["--paths", "smoke"], "--paths smoke is none of window, phalanx"),
-    "an unknown collective": (["--collectives", "scan"], "--collectives scan is none of"),
+    "an unknown path": (["--paths", "smoke"], "--paths smoke is not one of window, phalanx"),
+    "an unknown collective": (["--collectives", "scan"], "--collectives scan is not one of"),
     "bits of floats": (["--op", "bxor"], "float32 has no reduction BXOR"),
     "half a crowd": (["--crowd", "-1"], "--crowd must be at least 0, not -1"),
     "too large a crowd": (["--crowd", "99999999999"], "at most 1000 busy processes are started"),

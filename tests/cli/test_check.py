@@ -113,9 +113,9 @@ def test_what_cannot_be_checked_is_bad_input(command: list[str], tmp_path: Path)
     plain.write_text("print('no run')\n")
     for words, text in [
         (["-n", "1", str(plain)], "--ranks 1: phalanx check takes at least 2"),
-        (["bash", "train.sh"], "phalanx check takes program.py or -m module, and not bash"),
+        (["bash", "train.sh"], "phalanx check takes program.py or -m module, not bash"),
         (["missing.py"], "there is no file missing.py"),
-        ([str(plain)], "the program has begun no run of phalanx.start"),
+        ([str(plain)], "the program did not start a run by phalanx.start"),
     ]:
         done = subprocess.run(
             [*command, "check", *words],

@@ -39,7 +39,7 @@ def test_gradients_that_are_not_finite_stop_the_run(
     done = forked_phalanx("train", *TINY, *TOO_HIGH, *words, "--run-dir", str(tmp_path / "run"))
     assert done.returncode == 2
     assert re.search(NOT_FINITE, done.stderr)
-    assert "the backward pass first made them at output" in done.stderr
+    assert "the backward pass first produced them at output" in done.stderr
     assert "--bad-gradients skip" in done.stderr
     assert read_run(tmp_path / "run").outcome.status == "failed"
 

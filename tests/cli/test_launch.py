@@ -171,8 +171,8 @@ def test_options_behind_the_program_are_its_own(words: list[str], at: int | None
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ((), "name a program"),
-        (("-m",), "name a program"),
+        ((), "phalanx launch needs a program"),
+        (("-m",), "phalanx launch needs a program"),
         (("nowhere.py",), "there is no file nowhere.py"),
         (("no-such-command",), "there is no program no-such-command"),
         (("-n", 0, PROGRAM), "--ranks 0 must be at least 1"),

@@ -41,7 +41,7 @@ def test_it_trains_reports_its_loss_alone_and_resumes_as_itself(
     other = (*words[:2], "own.py:perceptron", *SMALL, *SAVED, "--resume", "saved")
     done = forked_phalanx(*other, "--epochs", "2", "--allow-changes")
     assert done.returncode == 2
-    assert "epoch-0001 is of another model (Autoencoder there, Perceptron here): " in done.stderr
+    assert "epoch-0001 has a different model (Autoencoder there, Perceptron here): " in done.stderr
     assert "first.weight is missing there, (16, 784) here;" in done.stderr
     assert "; and 5 more" in done.stderr
 

@@ -36,11 +36,11 @@ def test_a_study_is_made_once_and_drawn(forked_phalanx: Phalanx, tmp_path: Path)
 
     again = forked_phalanx(*TINY, "--study-dir", str(folder))
     assert again.returncode == 0
-    assert "6 of 6 runs are there already" in again.stdout
+    assert "6 of 6 runs are already done" in again.stdout
 
     for more, told in (
         (("--batch-sizes", "64"), "holds another study"),
-        (("--lr", "0.3"), "was begun with other options: --lr 0.001, now 0.3"),
+        (("--lr", "0.3"), "was started with other options: --lr 0.001, now 0.3"),
     ):
         other = forked_phalanx(*TINY, *more, "--study-dir", str(folder))
         assert other.returncode == 2
@@ -64,7 +64,7 @@ def test_an_interrupted_study_goes_on(phalanx: Phalanx, started: Started, tmp_pa
     assert list(before.values()) == ["completed", "interrupted"]
     done = phalanx(*words)
     assert done.returncode == 0, done.stderr
-    assert "1 of 6 runs are there already" in done.stdout
+    assert "1 of 6 runs are already done" in done.stdout
     assert list(statuses(folder).values()) == ["completed"] * 6
     assert (folder / "attempts" / "mlp-mpi-2x1-b128-s0.1" / "run.json").exists()
 

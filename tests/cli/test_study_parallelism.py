@@ -39,5 +39,5 @@ def test_a_study_is_made_once_and_drawn(forked_phalanx: Phalanx, tmp_path: Path)
 
     again = forked_phalanx(*words)
     assert again.returncode == 0
-    assert "6 of 6 runs are there already" in again.stdout
+    assert "6 of 6 runs are already done" in again.stdout
     assert not (folder / "attempts").exists()

@@ -41,11 +41,11 @@ def test_a_run_of_a_file_as_json(
     ("name", "content", "message"),
     [
         ("none.toml", None, "--config none.toml: there is no such file"),
-        ("run.ini", "", "--config run.ini: name a file that ends in .toml, .yaml, .yml"),
+        ("run.ini", "", "--config run.ini: use a file that ends in .toml, .yaml, .yml"),
         ("run.toml", "model = ", "--config run.toml cannot be read"),
         ("run.toml", "epoch = 3", "epoch"),
         ("run.toml", 'epochs = "many"', "many"),
-        ("run.yaml", "- 1", "--config run.yaml holds no options"),
+        ("run.yaml", "- 1", "--config run.yaml has no options"),
         ("run.yaml", "{{{", "--config run.yaml cannot be read"),
     ],
 )

@@ -46,9 +46,11 @@ def test_what_was_built_of_other_sources_is_refused(
     assert compiled.import_extension(name) is not None
     assert compiled.kernel_names("DTYPES")[0] == "float32"
     monkeypatch.setattr(compiled, "INTERFACE", 1)
-    with pytest.raises(UserError, match=r"\.so was built from another version of Phalanx") as error:
+    with pytest.raises(
+        UserError, match=r"\.so was built from a different version of Phalanx"
+    ) as error:
         compiled.import_extension(name)
-    assert str(error.value).endswith("; build it again: python setup.py build_ext -i")
+    assert str(error.value).endswith("; rebuild it: python setup.py build_ext -i")
     assert compiled.kernel_names("DTYPES") == ()
 
 

@@ -24,7 +24,7 @@ def test_an_uncaught_exception_ends_all_ranks(new_ranks: Ranks, programs: Progra
 def test_workers_are_no_ranks(new_ranks: Ranks, programs: Programs, method: str) -> None:
     """MPI would crash in them, or wait for itself."""
     output = new_ranks.mpi(1, programs("workers.py"), method)
-    assert "this process is a worker that a rank has started" in output
+    assert "this process is a worker that a rank started" in output
     assert "the worker ended with " in output
     assert "the worker ended with 0" not in output
 

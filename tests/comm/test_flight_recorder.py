@@ -92,4 +92,4 @@ def test_a_rank_that_hangs_is_found_by_what_it_did_last(
     if 2 in found:  # it was given the time to say it
         assert "rank 2 is 1 collective behind: it last finished all_reduce number" in said
     else:
-        assert "rank 2 left no word; rank 0, 1 waited in all_reduce number" in said
+        assert "rank 2 left no record; rank 0, 1 waited in all_reduce number" in said

@@ -43,5 +43,5 @@ def test_the_user_knows_better(library: str) -> None:
 
 
 def test_other_words_are_refused() -> None:
-    with pytest.raises(ValueError, match="PHALANX_GPU_AWARE is 'yes'; it can be 0 or 1"):
+    with pytest.raises(ValueError, match="PHALANX_GPU_AWARE is 'yes'; it must be 0 or 1"):
         is_gpu_aware({"PHALANX_GPU_AWARE": "yes"}, OPEN_MPI, None)

@@ -25,7 +25,7 @@ def test_a_link_in_words(text: str, bandwidth: float | None, latency: float) -> 
 
 @pytest.mark.parametrize("text", ["", "fast", "1", "0ms", "-1ms", "1GB/s", "1ms,", "1.2.3ms", "."])
 def test_words_that_are_no_link(text: str) -> None:
-    with pytest.raises(UserError, match="neither a bandwidth nor a latency: give it as 1Gbit/s"):
+    with pytest.raises(UserError, match="neither a bandwidth nor a latency: use the form 1Gbit/s"):
         Link.parse(text)
 
 

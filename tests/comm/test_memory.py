@@ -87,4 +87,4 @@ def test_ranks_that_count_processes_each_for_themselves(
     monkeypatch.setenv("MPIR_CVAR_CH4_CMA_ENABLE", "0")
     output = new_ranks.mpi(2, programs("own_processes.py"), str(tmp_path))
     assert done(output, 2), output
-    assert output.count("share no memory: rank 1 of the node cannot map that of rank 0") == 1
+    assert output.count("cannot share memory: rank 1 of the node cannot map that of rank 0") == 1

@@ -95,7 +95,9 @@ def test_the_user_decides(requested: AlgorithmOption) -> None:
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(ValueError, match="is 'rings'; it can be auto, shared, direct, naive, ring"):
+    with pytest.raises(
+        ValueError, match="is 'rings'; use one of auto, shared, direct, naive, ring"
+    ):
         requested_algorithm({"PHALANX_ALL_REDUCE": "rings"})
     with pytest.raises(ValueError, match="do not share memory"):
         chosen(4, TWO_NODES, "shared")
@@ -113,7 +115,7 @@ def test_nothing_said_means_auto() -> None:
 def test_the_choice_is_explained() -> None:
     assert explain(TWO_NODES, "auto", FLOAT32, is_native=True) == [
         f"from 4 bytes: short (no more than {SHORT_BYTES} bytes of all ranks: one round)",
-        "from 64 KiB: lanes (every rank of a node carries a slice to the other nodes)",
+        "from 64 KiB: lanes (every rank of a node sends a slice to the other nodes)",
     ]
 
 

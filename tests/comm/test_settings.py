@@ -50,7 +50,7 @@ def test_every_rank_derives_the_same() -> None:
         (
             read({"PHALANX_ALL_REDUCE": "ring"}),
             "PHALANX_ALL_REDUCE differs among the ranks: not set on ranks 0, 2, 'ring' on rank 1; "
-            "set it for all ranks alike",
+            "set the same value on all ranks",
         ),
         (
             read({"PHALANX_LINK": "1ms"}),
@@ -63,7 +63,7 @@ def test_every_rank_derives_the_same() -> None:
         ),
         (
             read({"PHALANX_GPU_AWARE": "perhaps"}),
-            "on rank 1 PHALANX_GPU_AWARE is 'perhaps'; it can be 0 or 1",
+            "on rank 1 PHALANX_GPU_AWARE is 'perhaps'; it must be 0 or 1",
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_hosts_are_named_where_there_are_several() -> None:
 
 
 def test_a_word_that_means_nothing() -> None:
-    with pytest.raises(UserError, match="PHALANX_ALL_REDUCE is 'slow'; it can be auto, shared"):
+    with pytest.raises(UserError, match="PHALANX_ALL_REDUCE is 'slow'; use one of auto, shared"):
         agree([read({"PHALANX_ALL_REDUCE": "slow"})])
 
 
@@ -126,10 +126,12 @@ def test_ranks_with_other_surroundings(ranks: Ranks, programs: Programs, count: 
         f"PHALANX_LINK differs among the ranks: {without}, 'fast' on rank {last}",
         f"PHALANX_ALL_REDUCE differs among the ranks: {without}, 'ring' on rank {last}",
         f"PHALANX_ALL_REDUCE differs among the ranks: {without}, 'slow' on rank {last}",
-        f"on rank {last} PHALANX_GPU_AWARE is 'perhaps'; it can be 0 or 1",
+        f"on rank {last} PHALANX_GPU_AWARE is 'perhaps'; it must be 0 or 1",
         "the ranks run different versions of Phalanx: 0.0.1 on rank 0",
     ):
         assert output.count(said) == count, f"{said}\n{output}"
     assert done(output, count)
-    said = f"share no memory: the C kernels are missing on rank {last} of the node. They exchange"
+    said = (
+        f"cannot share memory: the C kernels are missing on rank {last} of the node. They exchange"
+    )
     assert output.count(said) == 1, output

@@ -247,7 +247,7 @@ def test_a_crowd_of_strangers_delays_a_rank_and_no_more(monkeypatch: pytest.Monk
     listener, other = Listener(1), Listener(1)
     strangers = [stranger_to(listener.address, b"") for _ in range(2)]
     addresses = [listener.address, other.address]
-    with pytest.raises(WaitTimeoutError, match="rank 0 takes no call of rank 1"):
+    with pytest.raises(WaitTimeoutError, match="rank 0 refuses rank 1"):
         Listener(1).connect(1, addresses, 0.1)
     with ThreadPoolExecutor(1) as pool:
         his = pool.submit(other.connect, 1, addresses, 20)
@@ -256,5 +256,5 @@ def test_a_crowd_of_strangers_delays_a_rank_and_no_more(monkeypatch: pytest.Monk
     mesh.close()
     for stranger in strangers:
         stranger.close()
-    with pytest.raises(WaitTimeoutError, match="ranks that have not called on this node: 1"):
+    with pytest.raises(WaitTimeoutError, match="ranks not connected on this node: 1"):
         Listener(2).connect(0, addresses, 0.1)

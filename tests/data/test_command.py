@@ -59,4 +59,4 @@ def test_no_mirror_serves(tmp_path: Path) -> None:
     note, first, second = answer.stderr.strip().splitlines()
     assert note == f"{mirror.url}train-images-idx3-ubyte.gz: 404 Not Found"
     assert first == "phalanx: none of 1 mirrors served train-images-idx3-ubyte.gz"
-    assert second.startswith("run it again to go on from here")
+    assert second.startswith("run the same command to resume")

@@ -32,7 +32,7 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
     answer = phalanx("data", "verify", folder)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("samples: train 36, validation 4\n")
-    assert answer.stdout.endswith("all as they were written\n")
+    assert answer.stdout.endswith("all intact\n")
     shard = tmp_path / "t.pack" / "train" / "shard-00000.inputs.npy"
     content = bytearray(shard.read_bytes())
     content[128 + 3 * 8] ^= 1  # inputs of sample 3
@@ -48,20 +48,20 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
     answer = phalanx("data", "verify", folder)
     assert answer.returncode == 1
     assert answer.stderr.endswith(
-        f"phalanx: {folder} is not whole: {folder}/train has 1 shards and no index.json: it is "
-        "damaged, or not whole\n"
+        f"phalanx: {folder} is incomplete: {folder}/train has 1 shards and no index.json: it is "
+        "damaged or incomplete\n"
     )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["pack", "{csv}", "{folder}"], "name one with --target: x, y, kind"),
+        (["pack", "{csv}", "{folder}"], "choose one with --target: x, y, kind"),
         (
             ["pack", "{csv}", "{folder}", "--target", "x", "--size", "9"],
             "--size takes HEIGHTxWIDTH",
         ),
-        (["verify", "{folder}"], "is no pack: it has no index.json"),
+        (["verify", "{folder}"], "is not a pack: it has no index.json"),
     ],
 )
 def test_bad_words_end_with_a_line_and_code_2(
@@ -88,7 +88,7 @@ def test_stopped_by_the_keyboard_and_gone_on_with(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "run it again to go on" in errors
+    assert "run the same command to resume" in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "t.pack").exists()
     assert phalanx(*words).returncode == 0
@@ -103,7 +103,7 @@ def test_what_is_no_file_or_no_markup(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.tar")
     (tmp_path / "zeros.csv").symlink_to("/dev/zero")
     for source, message in (
-        ("[/red]", "there is no [/red]: name a file"),
+        ("[/red]", "there is no [/red]: use a file"),
         (str(tmp_path / "pipe.tar"), "pipe.tar cannot be read: Not a regular file"),
         (str(tmp_path), "pipe.tar cannot be read: Not a regular file"),
         (str(tmp_path / "zeros.csv"), "zeros.csv cannot be read: Not a regular file"),

@@ -222,22 +222,25 @@ def test_programs_train_on_devices_of_several_kinds(
 
 
 BAD_INPUT = {
-    ("mixed", "no such index"): r'rank 2: device="vexa:5", and PyTorch sees 2 of vexa here: take',
-    ("mixed", "no cuda"): r'rank 2: device="cuda", and PyTorch sees 2 of vexa here: take',
-    ("vexa", "no such name"): "rank 2: device='gpu' is none of cpu, cuda, auto and other",
-    ("mixed", "shared"): 'strategy="shared" works on the memory of the CPU: leave it out, or take',
-    ("mixed", "compressed"): "compress= is for gradients on the CPU: leave it out, or take",
+    ("mixed", "no such index"): r'rank 2: device="vexa:5", but PyTorch finds 2 of vexa here: use',
+    ("mixed", "no cuda"): r'rank 2: device="cuda", but PyTorch finds 2 of vexa here: use',
+    ("vexa", "no such name"): "rank 2: device='gpu' is not one of cpu, cuda, auto and other",
+    ("mixed", "shared"): 'strategy="shared" works on CPU memory: leave it out, or use',
+    ("mixed", "compressed"): "compress= is for gradients on the CPU: leave it out, or use",
     (
         "mixed",
         "compressed on the CPU",
-    ): "compress= is for gradients on the CPU, and other ranks have",
+    ): "compress= is for gradients on the CPU, but other ranks have",
     ("mixed", "default group"): r"call torch.distributed.destroy_process_group\(\) first",
     ("mixed", "bitwise"): "bitwise=True is for the CPU: leave device= out",
-    ("mixed", "zero 3"): 'strategy="zero", zero_stage=3, works on the memory of the CPU: leave it',
+    ("mixed", "zero 3"): 'strategy="zero", zero_stage=3, works on CPU memory: leave it',
     ("mixed", "batch norm"): r"rank 1 was started with device \(of a model with SyncBatchNorm\)="
-    "vexa, and rank 0 with cpu",
-    ("cpu", "group made before"): "rank [012] of group 0: backend mpi moves tensors of cpu, not of "
-    "vexa:0: make the group where",
+    "vexa, but rank 0 with cpu",
+    (
+        "cpu",
+        "group made before",
+    ): "rank [012] of group 0: backend mpi moves tensors of cpu, not of vexa:0: make the group "
+    "where",
     ("mixed", "other dtypes"): r"ranks 0, 2 called all_reduce\(float32, 3 elements, SUM\), "
     r"rank 1 called all_reduce\(float64, 3",
     (
@@ -279,7 +282,7 @@ def test_what_does_not_fit_is_refused_in_a_line(
         ("trains", r"ranks share a device: vexa:[01] on \S+ \(ranks \d, \d\)\n"),
         pytest.param(
             "first",
-            r"vexa:0 on \S+ \(ranks 0, 1, 2\); 2 devices are seen there, 1 used: spread the ranks",
+            r"vexa:0 on \S+ \(ranks 0, 1, 2\); 2 devices are visible there, 1 used: distribute ",
             marks=long,
         ),
     ],
@@ -300,7 +303,7 @@ def test_an_exclusive_device_takes_one_rank(
     emulated.build()
     monkeypatch.setenv("EMULATED_EXCLUSIVE", str(tmp_path))
     output = new_ranks.mpi(3, programs("bad_input.py"), EMULATED, "trains", may_fail=True)
-    assert re.search(r"rank \d: device vexa:\d lets this process do nothing \(device \d is", output)
+    assert re.search(r"rank \d: device vexa:\d refuses this process \(device \d is", output)
 
 
 @is_emulated
@@ -336,19 +339,22 @@ def test_the_command_line_trains_on_a_plug_in(
 PATHS = {
     # PHALANX_GPU_AWARE, is aware: status and text of both findings
     (None, False): (
-        ("ok", r"tried: it crashes \(segmentation fault\) on an address of vexa:0"),
-        ("ok", r"through pinned host memory: [\d.]+ GB/s in a sum of 2 ranks; a copy to the host"),
+        ("ok", r"tested: it crashes \(segmentation fault\) on an address of vexa:0"),
+        ("ok", r"through pinned host memory: [\d.]+ GB/s in a sum over 2 ranks; copy to the host"),
     ),
     (None, True): (
-        ("ok", "it takes addresses of vexa:0, and does not say so; PHALANX_GPU_AWARE=1 uses that"),
+        (
+            "ok",
+            "it accepts addresses of vexa:0, unreported; set PHALANX_GPU_AWARE=1 to use that",
+        ),
         ("ok", "through pinned host memory: "),
     ),
     ("1", True): (
-        ("ok", "tried: it takes addresses of vexa:0, as it says"),
-        ("ok", r"given to MPI as they are: [\d.]+ GB/s in a sum of 2 ranks; a copy to the host"),
+        ("ok", "tested: it accepts addresses of vexa:0, as it reports"),
+        ("ok", r"passed to MPI directly: [\d.]+ GB/s in a sum over 2 ranks; copy to the host"),
     ),
     ("1", False): (
-        ("problem", r"it counts as GPU-aware, and crashes \(segmentation fault\) on an address of"),
+        ("problem", r"it is marked GPU-aware, but crashes \(segmentation fault\) on an address of"),
     ),
 }
 

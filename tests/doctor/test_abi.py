@@ -13,7 +13,7 @@ from phalanx.doctor.abi import judge_abi
         ("MPI VERSION : CRAY MPICH version 8.1.29", (-1, -1), "of MPICH; Cray MPICH"),
         ("Intel(R) MPI Library 2021.18 for Linux* OS", (-1, -1), "of MPICH; Cray MPICH"),
         ("Open MPI v5.0.11", (-1, -1), "of Open MPI; another Open MPI of this series"),
-        ("HPE MPT 2.30", (-1, -1), "of the library alone"),
+        ("HPE MPT 2.30", (-1, -1), "only that of the library"),
     ],
 )
 def test_an_abi_has_libraries_and_a_launcher(

@@ -19,14 +19,24 @@ def ran(**changes: Any) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("taken", "tried", "statuses", "text"),
     [
-        (ran(), CRASHED, ["ok", "ok"], "tried: it crashes (segmentation fault) on an address of"),
-        (ran(), ran(path="direct"), ["ok", "ok"], "does not say so; PHALANX_GPU_AWARE=1 uses that"),
-        (ran(), ran(wrong=3), ["ok", "ok"], "tried: it makes wrong sums of addresses of cuda:0"),
+        (ran(), CRASHED, ["ok", "ok"], "tested: it crashes (segmentation fault) on an address of"),
+        (
+            ran(),
+            ran(path="direct"),
+            ["ok", "ok"],
+            "unreported; set PHALANX_GPU_AWARE=1 to use that",
+        ),
+        (
+            ran(),
+            ran(wrong=3),
+            ["ok", "ok"],
+            "tested: it computes wrong sums at addresses of cuda:0",
+        ),
         (ran(), (None, ""), ["ok", "ok"], "does not return within 40 s from an address of"),
-        (ran(), (1, "an error"), ["ok", "ok"], "tried: it fails (an error) on an address of"),
+        (ran(), (1, "an error"), ["ok", "ok"], "tested: it fails (an error) on an address of"),
         (ran(wrong=1), CRASHED, ["ok", "problem"], "through host memory: sums are wrong"),
         (CRASHED, CRASHED, ["ok", "problem"], "through host memory: Segmentation fault"),
-        ((1, "no MPI: an error"), CRASHED, ["problem"], "2 ranks cannot be tried: no MPI: an"),
+        ((1, "no MPI: an error"), CRASHED, ["problem"], "2 ranks cannot be tested: no MPI: an"),
     ],
 )
 def test_what_is_tried_is_said(
@@ -40,12 +50,16 @@ def test_what_is_tried_is_said(
 @pytest.mark.parametrize(
     ("tried", "status", "text"),
     [
-        (ran(path="direct"), "ok", "tried: it takes addresses of cuda:0, as it says"),
-        (ran(path="direct", wrong=2), "problem", "GPU-aware, and makes wrong sums of addresses of"),
+        (ran(path="direct"), "ok", "tested: it accepts addresses of cuda:0, as it reports"),
+        (
+            ran(path="direct", wrong=2),
+            "problem",
+            "GPU-aware, but computes wrong sums at addresses of",
+        ),
         (
             (139, json.dumps(START | {"path": "direct"}) + "Segmentation fault"),
             "problem",
-            "it counts as GPU-aware, and crashes (segmentation fault) on an address of cuda:0",
+            "it is marked GPU-aware, but crashes (segmentation fault) on an address of cuda:0",
         ),
     ],
 )
@@ -59,6 +73,6 @@ def test_nccl_sums_where_each_rank_has_a_gpu() -> None:
     taken = ran(nccl=True)
     details = [judge_path(taken, CRASHED, num_devices=n)[-1].detail for n in (1, 2)]
     assert details[0] == (
-        "through pinned host memory: 2.50 GB/s in a sum of 2 ranks; a copy to the host 20.00 GB/s"
+        "through pinned host memory: 2.50 GB/s in a sum over 2 ranks; copy to the host 20.00 GB/s"
     )
-    assert details[1] == (f"phalanx.start: NCCL, a GPU a rank; backend mpi: {details[0]}")
+    assert details[1] == (f"phalanx.start: NCCL, one GPU per rank; backend mpi: {details[0]}")

@@ -54,7 +54,7 @@ def test_the_table_says_everything_in_words():
 
 
 def test_verdict():
-    assert verdict(FINDINGS[:1]) == "all is well"
+    assert verdict(FINDINGS[:1]) == "no problems found"
     assert verdict([FINDINGS[1]] * 2) == "2 warnings"
 
 

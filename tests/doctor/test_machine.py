@@ -42,7 +42,7 @@ def test_cores(numbers, status, detail):
         (2, 24_000, 24_000, "ok", None),
         (2, 64, 64, "warning", "docker run --shm-size=1g"),  # what docker grants
         (8, 64, 64, "problem", "docker run --shm-size=1g"),
-        (2, 24_000, 10, "problem", "remove what fills it"),
+        (2, 24_000, 10, "problem", "remove files that fill it"),
     ],
 )
 def test_shared_memory(ranks, total_mib, free_mib, status, mend):

@@ -44,8 +44,8 @@ def test_zero_of_one():
     (found,) = judge_ranks(MPICH, 2, 0, alone + alone + "\n\n")
     assert found.status == "problem"
     assert found.detail == (
-        "each of 2 ranks believes to be alone (0 of 1): "
-        "mpiexec is of MPICH 5.0.2, mpi4py loads Open MPI v5.0.11"
+        "each of 2 ranks started separately (as rank 0 of 1): mpiexec is of MPICH 5.0.2, mpi4py "
+        "loads Open MPI v5.0.11"
     )
     assert found.mend
 
@@ -67,7 +67,7 @@ def test_single_faults(answer, name, status):
 @pytest.mark.parametrize(
     ("code", "output", "detail"),
     [
-        (None, "", "2 ranks did not find each other within 40 s: no output"),
+        (None, "", "2 ranks did not connect within 40 s: no output"),
         (16, "Runtime error: no PMIx\n----\n", "cannot start: Runtime error: no PMIx"),
         (1, json.dumps(WELL), "failed with exit code 1"),
     ],

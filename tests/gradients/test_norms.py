@@ -98,18 +98,18 @@ def test_the_last_of_the_model_is_the_first_of_the_backward_pass() -> None:
     [
         (
             [FINE, NonFiniteGradients(2, 3, math.nan)],
-            "step 7: gradients are not finite: the loss of rank 1 is nan; "
-            "the backward pass first made them at second.weight and 2 more parameters",
+            "step 7: gradients are not finite: the loss of rank 1 is nan; the backward pass first "
+            "produced them at second.weight and 2 more parameters",
         ),
         (
             [NonFiniteGradients(0, 1, 2.0), FINE, NonFiniteGradients(3, 4, 2.0)],
-            "step 7: gradients are not finite on ranks 0, 2; "
-            "the backward pass first made them at first.weight",
+            "step 7: gradients are not finite on ranks 0, 2; the backward pass first produced "
+            "them at first.weight",
         ),
         (
             [FINE, FINE],
-            "step 7: gradients are not finite: those of every rank are, and their sum over the "
-            "ranks is not: second.bias and 1 more parameter",
+            "step 7: gradients are not finite: they are finite on every rank, but not their sum "
+            "over the ranks: second.bias and 1 more parameter",
         ),
     ],
 )
@@ -119,7 +119,7 @@ def test_whose_they_are_is_told(ranks: list[NonFiniteGradients], words: str) -> 
 
 def test_what_does_not_come_again_is_told_as_that() -> None:
     assert describe_nonfinite(7, [FINE, FINE], FINE, NAMES).endswith(
-        "not finite, but were when they were made again: a fault of memory or of a message?"
+        "not finite, but were finite when they were computed again: a memory or message fault?"
     )
 
 

@@ -114,19 +114,21 @@ def test_hosts_come_before_an_allocation(tmp_path: Path) -> None:
     assert environ[HOSTS] == "n0:2,n1:3"
     assert allocation(environ).describe(3) == f"3 ranks on n0, n1 (--hostfile {file})"
     assert allocation({HOSTS: "a:1,b:1"}).describe(2) == "2 ranks on a, b (PHALANX_HOSTS)"
-    with pytest.raises(UserError, match=r"PHALANX_HOSTS: .a:0. is no host; write PHALANX_HOS"):
+    with pytest.raises(UserError, match=r"PHALANX_HOSTS: .a:0. is not a host; write PHALANX_HOS"):
         allocation({HOSTS: "a:0"})
 
 
 @pytest.mark.parametrize("text", ["n0:x", "n0:0", ",", "n 0:", "n0:1:2"])
 def test_hosts_that_are_none(text: str) -> None:
-    with pytest.raises(UserError, match=r"--hosts: .* is no host; write --hosts|names no host"):
+    with pytest.raises(UserError, match=r"--hosts: .* is not a host; write --hosts|names no host"):
         parse_hosts(text)
 
 
 def test_a_user_of_another_name_belongs_to_ssh() -> None:
     """The form of a host was named, which "bob@n1" is to who writes it."""
-    with pytest.raises(UserError, match=r"'bob@n1:2' is no host; a user's name .*~/.ssh/config"):
+    with pytest.raises(
+        UserError, match=r"'bob@n1:2' is not a host; put the user's name .*~/.ssh/config"
+    ):
         parse_hosts("n0,bob@n1:2")
 
 
@@ -150,10 +152,10 @@ def test_hostfiles_in_every_dialect(tmp_path: Path) -> None:
         *(Node("n0", 3), Node("n1", 3), Node("n2.site.org", 1), Node("n3", 2)),
     )
     for line, why in {
-        "n0 slot=2": "line 2: 'n0 slot=2' is no host",
+        "n0 slot=2": "line 2: 'n0 slot=2' is not a host",
         "n0 slots=x": "slots are 1 or more",
         "n0:0": "slots are 1 or more",
-        "me@n0": "line 2: 'me@n0' is no host.*; a user's name belongs into ~/.ssh/config",
+        "me@n0": "line 2: 'me@n0' is not a host.*; put the user's name into ~/.ssh/config",
     }.items():
         file.write_text(f"n1\n{line}\n")
         with pytest.raises(UserError, match=why):
@@ -162,7 +164,7 @@ def test_hostfiles_in_every_dialect(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="names no host"):
         read_host_file(file)
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(UserError, match="fifo is no regular file"):
+    with pytest.raises(UserError, match="fifo is not a regular file"):
         read_host_file(tmp_path / "fifo")
 
 
@@ -180,7 +182,7 @@ def test_ranks_that_are_all_on_one_of_several_nodes(tmp_path: Path) -> None:
     pbs = {"PBS_NODEFILE": str(file), "PBS_JOBID": "7"}
     text = describe_unused_nodes(1, 2, pbs)
     assert text is not None
-    assert text.startswith("PBS job 7 names 2 nodes for 2 ranks, but all are on one")
+    assert text.startswith("PBS job 7 names 2 nodes for 2 ranks, but all ranks are on one")
     assert text.endswith("mpirun -H a:1,b:1; or unset PBS_NODEFILE")
     assert describe_unused_nodes(2, 2, pbs) is None
     assert describe_unused_nodes(1, 1, pbs) is None

@@ -80,7 +80,7 @@ def test_what_is_asked_of_slurm_and_pbs(tmp_path: Path) -> None:
         job(tmp_path, ranks=3)
     with pytest.raises(UserError, match="--notice 60"):
         job(tmp_path, time_s=60, notice_s=60)
-    with pytest.raises(UserError, match=r"--directive '-q a\\nrm -r x' is one line"):
+    with pytest.raises(UserError, match=r"--directive '-q a\\nrm -r x' is not one line"):
         job(tmp_path, directives=["-q a\nrm -r x"])
 
 
@@ -206,7 +206,7 @@ def started(
     [
         (["--nodes", "2"], "--nodes is for a job file"),
         (["--go"], "--go is for a job file"),
-        (["--submit", "slurm", "--hosts", "n0"], "--hosts: a job file leaves"),
+        (["--submit", "slurm", "--hosts", "n0"], "--hosts is not for job files"),
         (["--submit", "slurm", "--image", "a"], "--image is for Kubernetes"),
         (["--submit", "slurm", "-n", "2", "--nodes", "0"], "--nodes 0 must be"),
         (["--submit", "k8s", "-n", "2"], "needs --image"),

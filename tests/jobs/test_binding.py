@@ -31,7 +31,7 @@ OMPI, SLURM = {"OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_ID": "0"}
 def test_idle_cores_are_named_with_the_flag_that_frees_them(library, environ, flag):
     text = describe_binding([{0}, {1}], 64, library, environ)
     assert text is not None
-    assert text.startswith("each rank is bound to 1 of the 64 cores of its node, of which 62 stay")
+    assert text.startswith("each rank is bound to 1 of the 64 cores of its node; 62 cores stay")
     assert text.endswith(f": {flag}")
 
 
@@ -127,5 +127,5 @@ def test_a_line_tells_of_ranks_that_take_turns(monkeypatch):
     """99 ranks were started on 2 cores without a word."""
     monkeypatch.setattr(binding, "usable_cores", lambda: 2)
     assert describe_places(4, THIS_MACHINE) == []
-    words = "99 ranks take turns on 2 cores of this machine: with --ranks 2 each has one"
+    words = "99 ranks share 2 cores of this machine; with --ranks 2 each rank has a core"
     assert describe_places(99, THIS_MACHINE) == [words]

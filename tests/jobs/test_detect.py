@@ -95,8 +95,8 @@ def test_the_innermost_launcher_counts(environ, launcher):
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, "PMI_RANK='x' is no number"),
-        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK='-1' is no number"),
+        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, "PMI_RANK='x' is not a number"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK='-1' is not a number"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "torchrun says that this is rank 2 of 2"),
     ],
 )

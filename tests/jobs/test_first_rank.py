@@ -88,6 +88,6 @@ def test_the_next_rank_is_shown_from_the_loss_on(tmp_path: Path) -> None:
     assert say(3, b"begin\n" + replaced_text(replaced, 2).encode() + b"\nend\n")
     lines = output.getvalue().decode().splitlines()
     assert lines == [
-        *("begin", "last of 0", "rank 0 died: 3 ranks went on after 20 ms", "step 5", "step 6"),
-        *("rank 1 died: rank 3, a spare, took its place: 2 ranks went on after 200 ms", "end"),
+        *("begin", "last of 0", "rank 0 died: 3 ranks continued after 20 ms", "step 5", "step 6"),
+        *("rank 1 died: rank 3, a spare, took its place: 2 ranks continued after 200 ms", "end"),
     ]

@@ -118,7 +118,7 @@ def test_a_line_tells_that_no_rank_has_begun_elsewhere(
         for start in starts:
             start.tell()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("phalanx: no rank has begun for 20 s: waiting for nodes")
+    assert line.startswith("phalanx: no rank has started after 20 s: waiting for nodes")
     assert line.endswith("phalanx doctor --hosts a.invalid,b.invalid")
 
 

@@ -40,7 +40,7 @@ def test_the_first_sentence_is_shown_with_its_fix(
     assert said is not None and words in said and (fix or "") in said
     assert ("; fix: " in said) == (fix is not None)
     assert first_words(tmp_path, with_fix=True) == (said if fix else None)
-    assert explain_silence(tmp_path, 213) == f"The launcher's first words: {said}"
+    assert explain_silence(tmp_path, 213) == f"The launcher's first output: {said}"
 
 
 def test_nothing_is_made_up(tmp_path: Path) -> None:

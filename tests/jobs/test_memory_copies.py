@@ -77,8 +77,7 @@ def test_the_newest_valid_copy_is_found_and_what_is_newer_passed_over(tmp_path: 
     assert found is not None
     assert (found.place, found.host, found.sha256) == (newer, "n1", read_manifest(newer).sha256)
     assert lines == [
-        "passed over: the copy .epoch-0001-samples-00000064.new in the memory of n1 was not "
-        "finished"
+        "skipped: the copy .epoch-0001-samples-00000064.new in the memory of n1 was not finished"
     ]
     assert found.describe("saved/epoch-0001") == (
         "resuming from the copy in the memory of n1, step 8, epoch-0001-samples-00000048; the "
@@ -91,7 +90,7 @@ def test_the_newest_valid_copy_is_found_and_what_is_newer_passed_over(tmp_path: 
     found, lines = newest_copy(tmp_path, [("n1", row) for row in list_copies(tmp_path)])
     assert found is not None and found.place == older
     assert lines[-1] == (
-        "passed over: the copy epoch-0001-samples-00000048 in the memory of n1 is damaged: "
+        "skipped: the copy epoch-0001-samples-00000048 in the memory of n1 is damaged: "
         "model.safetensors does not have its SHA-256"
     )
     (older / "manifest.json").write_text("{")
@@ -161,7 +160,7 @@ def test_a_folder_that_others_can_write_is_no_place_for_copies(
     copies.save((0, 32), 2, 1.5)
     copies.close()
     assert [*copies.folder.iterdir()] == [forged]
-    assert "belongs to another user, or others may read it" in capsys.readouterr().err
+    assert "belongs to another user, or other users may read it" in capsys.readouterr().err
     assert list_copies(plan.folder) == []
     assert find_copy(disk, RunGroup(), (-1, 0)) is None
     plan.folder.chmod(0o700)
@@ -177,7 +176,7 @@ def test_a_copy_names_no_file_outside(tmp_path: Path) -> None:
     document["files"]["../../secret"] = {"sha256": "", "bytes": 0}
     (copy / "manifest.json").write_text(json.dumps(document))
     (row,) = list_copies(tmp_path)
-    assert row["problem"] == "is damaged: '../../secret' is no name of a file"
+    assert row["problem"] == "is damaged: '../../secret' is not a file name"
 
 
 @pytest.fixture
@@ -232,7 +231,7 @@ def test_an_owner_that_ends_removes_its_folder(owner: subprocess.Popen[str]) -> 
     ("every_s", "restarts", "strategy", "saved", "words"),
     [
         (0.0, 1, "mpi", "saved", "--memory-checkpoint-seconds 0 must be positive"),
-        (2.0, 0, "mpi", "saved", "2 is for restarts: give --restarts N, too"),
+        (2.0, 0, "mpi", "saved", "2 is for restarts: also give --restarts N"),
         (2.0, 1, "mpi", None, "--memory-checkpoint-seconds 2 needs --checkpoint-dir"),
         *((2.0, 1, each, "saved", f"{each} exclude each other: {NOT_COPIED[each][:20]}")
           for each in NOT_COPIED),
@@ -252,7 +251,7 @@ def test_both_commands_refuse_them() -> None:
         program = [PROGRAM] if words[0] == "launch" else []
         done = run(*words, "--memory-checkpoint-seconds", 3, *program)
         assert done.returncode == 2, done.stderr
-        assert "give --restarts N, too" in done.stderr
+        assert "also give --restarts N" in done.stderr
 
 
 @pytest.mark.mpi

@@ -49,7 +49,9 @@ def test_open_mpi_is_told_where_it_is_and_how_to_prove_who_it_is() -> None:
 
 
 def test_mpich_is_not_started_where_it_would_abort() -> None:
-    with pytest.raises(UserError, match=r"PMIx, which MPICH 5\.0 does not know: srun --mpi=pmi2"):
+    with pytest.raises(
+        UserError, match=r"PMIx, which MPICH 5\.0 does not support: use srun --mpi=pmi2"
+    ):
         of_task("mpich", PMIX)
     assert of_task("mpich", {}) == {MPICH_TRANSPORT: "ofi"}
     assert of_task("impi", PMIX) == {}

@@ -111,13 +111,13 @@ def test_a_run_that_was_stopped_before_its_loop_has_no_checkpoint_to_go_on_from(
     assert stopped == Outcome(status="interrupted", error="stopped as asked, before the first step")
     note(tmp_path, RankEnd(0, EXIT_STOPPED, 1.0))
     saved = judged(tmp_path, 2, JobExit(EXIT_STOPPED))
-    assert (saved.error or "").endswith("the same command goes on from its checkpoint")
+    assert (saved.error or "").endswith("the same command resumes from its checkpoint")
 
 
 @pytest.mark.parametrize(
     ("end", "why"),
     [
-        (-9, "SIGKILL): killed, perhaps for want of memory"),
+        (-9, "SIGKILL): killed, perhaps because memory ran out"),
         (-6, "SIGABRT): aborted (SIGABRT)"),
         (-11, "SIGSEGV): crashed (SIGSEGV)"),
         (3, "exit code 3)"),
@@ -153,7 +153,9 @@ def test_ranks_that_never_began_are_not_blamed_where_nobody_names_them(tmp_path:
 
 
 def test_ranks_that_fell_silent(tmp_path: Path) -> None:
-    assert judged(tmp_path, 2, JobExit(None, silent_s=5)).error == "not begun after 5 s: rank 0, 1"
+    assert (
+        judged(tmp_path, 2, JobExit(None, silent_s=5)).error == "not started after 5 s: rank 0, 1"
+    )
     write_rank(tmp_path, 0, finished=True)
     assert (
         judged(tmp_path, 2, JobExit(None, silent_s=5)).error
@@ -193,7 +195,7 @@ def test_an_error_that_no_rank_could_write_down_is_told(tmp_path: Path) -> None:
 def test_ranks_that_nobody_knows_of_may_have_been_killed(tmp_path: Path) -> None:
     (tmp_path / LAUNCHER_LOG).write_text(MPICH)
     error = judged(tmp_path, 2, JobExit(137)).error or ""
-    assert "Killed, perhaps for want of memory" in error
+    assert "Killed, perhaps because memory ran out" in error
 
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12481"
@@ -330,8 +332,8 @@ def test_a_launcher_that_was_killed_is_recognised(tmp_path: Path, message: str |
         (134, "terminate called after throwing an instance of 'std::bad_alloc'", "Out of memory ("),
         (134, "", "Aborted (SIGABRT)"),
         (139, "", "Crashed (SIGSEGV)"),
-        (137, "", "Killed, perhaps for want of memory"),
-        (1, "", "Killed, perhaps for want of memory, or MPI could not start"),
+        (137, "", "Killed, perhaps because memory ran out"),
+        (1, "", "Killed, perhaps because memory ran out, or MPI could not start"),
         (2, "phalanx: /a/run.json does not exist\n", "error in launcher.log: /a/run.json does not"),
     ],
 )

@@ -37,9 +37,9 @@ SIZES = ("--batch-size", "60", "--width", "16")
         ({}, None),
         ({"is_loss": False}, None),
         ({"has_new_step": False}, None),
-        ({"is_loss": False, "has_new_step": False}, "failed by itself before it made a new step"),
-        ({"has_new_step": False, "num_fruitless": 3}, "3 starts in a row made no new step"),
-        ({"times": [0.0, 1.0]}, "--restarts 2: so many were made within an hour"),
+        ({"is_loss": False, "has_new_step": False}, "the program itself failed before a new step"),
+        ({"has_new_step": False, "num_fruitless": 3}, "3 consecutive starts completed no new step"),
+        ({"times": [0.0, 1.0]}, "--restarts 2: that many were made within the last hour"),
         ({"times": [0.0, 1.0], "now": WINDOW_S + 0.5}, None),
     ],
 )
@@ -83,9 +83,9 @@ def run(
 @pytest.mark.parametrize(
     ("limit", "environment", "said"),
     [
-        ("-1", {}, "--restarts -1: restarts an hour are 0 or more"),
+        ("-1", {}, "--restarts -1: the number of restarts per hour must be 0 or more"),
         ("one", {}, "--restarts"),
-        ("2", {"PMI_RANK": "0", "PMI_SIZE": "2"}, "nothing outside of it owns the"),
+        ("2", {"PMI_RANK": "0", "PMI_SIZE": "2"}, "that nothing outlives it to restart the"),
     ],
 )
 def test_numbers_below_0_and_ranks_of_a_launcher_are_refused(
@@ -137,7 +137,7 @@ def test_a_program_is_started_again_from_its_newest_checkpoint(
         assert restart.ranks == 2
         assert 7 * number - 2 <= (restart.steps or 0) <= 7 * number  # written twice a second
         assert restart.checkpoint is not None and Path(restart.checkpoint).name.startswith("epoch-")
-        told = f"phalanx: restart {number} (at most {len(ways)} an hour): 2 ranks on this machine"
+        told = f"phalanx: restart {number} (at most {len(ways)} per hour): 2 ranks on this machine"
         assert f"{told}, from the newest complete checkpoint, up to {restart.checkpoint}\n" in (
             done.stderr
         )
@@ -182,7 +182,7 @@ def test_a_failure_of_the_program_itself_is_not_repeated(
     done = run("launch", *options, *words, phalanx=forked_phalanx())
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("phalanx: restart ") == starts - 1, done.stderr
-    assert "not started again: the program failed by itself before it made a new" in done.stderr
+    assert "not restarted: the program itself failed before a new" in done.stderr
     assert said in done.stderr + done.stdout  # which has all of rank 0
     if starts > 1:
         assert read_run(tmp_path / "logs").outcome.status == "failed"
@@ -254,7 +254,7 @@ def test_a_training_is_started_again_and_ends_with_the_bits_of_one_process(
     assert record.outcome.status == "completed"
     assert len(record.restarts) == 2
     for number, restart in enumerate(record.restarts, 1):
-        assert re.search(rf"restart {number} \(at most 2 an hour\): 2 ranks on this machine", said)
+        assert re.search(rf"restart {number} \(at most 2 per hour\): 2 ranks on this machine", said)
         assert f"resuming from {restart.checkpoint}" in said
     (measure,) = read_folder(folder).runs
     assert (measure.status, len(measure.trained)) == ("completed", 12)

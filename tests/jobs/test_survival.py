@@ -39,7 +39,11 @@ def test_flags_and_variables(hosts: str | None, preconnects: bool) -> None:
     [
         ("mpich", {}, "MPICH 1 ends all ranks when one dies; only restarts from checkpoints"),
         ("impi", {}, "Intel MPI 1 ends all ranks when one dies; only restarts"),
-        ("openmpi", UNDER_SRUN, "slurm has started the ranks, and only a requeue by Slurm goes on"),
+        (
+            "openmpi",
+            UNDER_SRUN,
+            "slurm started the ranks, and then only a requeue by Slurm resumes",
+        ),
         ("openmpi", {"OMPI_MCA_coll": "han,basic"}, "leaves han in use, which may return wrong"),
         ("openmpi", {"OMPI_MCA_coll": "^hcoll"}, "leaves han, portals4 in use"),
         ("openmpi", {"OMPI_MCA_pml": "ucx"}, "OMPI_MCA_pml=ucx does not survive the death of"),
@@ -71,11 +75,11 @@ def test_unsafe_components(choice: str, unsafe: list[str]) -> None:
     ("environ", "library", "said"),
     [
         ({}, "MPICH Version: 5.0.2", "MPICH Version: 5.0.2 ends all ranks"),
-        (UNDER_SRUN, "Open MPI v5.0.11", "or mpirun, not by slurm; only a requeue by Slurm"),
+        (UNDER_SRUN, "Open MPI v5.0.11", "or by mpirun, not by slurm; only a requeue by Slurm"),
         (
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
             "Open MPI v5.0.11",
-            "or mpirun with --with-ft ulfm; only restarts",
+            "or by mpirun with --with-ft ulfm; only restarts",
         ),
     ],
 )

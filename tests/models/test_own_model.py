@@ -52,7 +52,7 @@ def test_the_dtype_is_that_of_the_run() -> None:
         ("failing", r"RuntimeError: .*\n.*own\.py, line \d+, in failing: return nn\.Linear"),
         ("frozen", "without parameters to train"),
         ("no_module", r"returned a dict: it must return an nn\.Module"),
-        ("demanding", "needs `colour`, which is not known here.*ask for shape, inputs"),
+        ("demanding", "needs `colour`, which Phalanx does not pass.*use shape, inputs"),
         ("missing", "there is no such name; there are Perceptron, perceptron"),
     ],
 )
@@ -87,5 +87,5 @@ def test_a_module_by_its_name_and_the_label_of_a_model() -> None:
     assert model_label("some.where:make") == "some.where:make"
     assert model_label("mlp") == "mlp"
     for text in ("net.py:", ":make", "net.py:no name"):
-        with pytest.raises(UserError, match=r"name a function as file\.py:function"):
+        with pytest.raises(UserError, match=r"write file\.py:function"):
             FunctionName.parse("--model", text)

@@ -77,5 +77,5 @@ def test_more_ranks_than_slots(nodes: Nodes) -> None:
     done = nodes.run("n0", [*PHALANX, *words], timeout_s=60 * PATIENCE)
     assert done.returncode == 2
     assert done.stdout.strip() == (
-        "phalanx: --ranks 5: --hosts has 4 slots: n0:2, n1:2; name more slots or take fewer ranks"
+        "phalanx: --ranks 5: --hosts has 4 slots: n0:2, n1:2; name more slots or start fewer ranks"
     )

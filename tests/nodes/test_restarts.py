@@ -79,7 +79,7 @@ def lose(nodes: Nodes, name: str, victim: str, delay_s: float, log: Path, truth:
     assert restart["ranks"] == len(left)
     assert [host.partition(":")[0] for host in restart["hosts"]] == left
     assert restart["checkpoint"].startswith(LOCAL)
-    assert re.search(rf"restart 1 \(at most 2 an hour\): {len(left)} ranks on ", said), said
+    assert re.search(rf"restart 1 \(at most 2 per hour\): {len(left)} ranks on ", said), said
     assert certificate_in(run / restart["folder"]) == truth
     alive = [node for node in nodes.nodes if nodes.is_alive(node)]
     rest_s = (TIMEOUT_S + 15) * PATIENCE

@@ -142,7 +142,7 @@ def test_a_training_whose_records_lie_on_two_disks(
         timeout_s=100 * PATIENCE,
     )
     assert done.returncode == 0, done.stdout
-    assert "rank 0 died: rank 3, a spare, took its place: 3 ranks went on after" in done.stdout
+    assert "rank 0 died: rank 3, a spare, took its place: 3 ranks continued after" in done.stdout
     (expected,) = re.findall("SHA-256 ([0-9a-f]{64})", alone.stdout)
     assert re.findall("SHA-256 ([0-9a-f]{64})", done.stdout) == [expected]
     epochs = re.findall(r"^epoch (\d+)/", done.stdout, re.MULTILINE)

@@ -56,11 +56,11 @@ def test_a_study_over_nodes_goes_on_where_it_was_interrupted(
         log = tmp_path / "log"
         with nodes.start("n0", ["sh", "-c", script, "sh", *words], log, environment=INSTALLED) as s:
             s.wait(120 * PATIENCE)
-        assert "the same command goes on from here" in log.read_text()
+        assert "repeat the command to resume" in log.read_text()
         first = read_run(folder / ONE_NODE)
         done = nodes.run("n0", words, environment=INSTALLED, timeout_s=120 * PATIENCE)
         assert done.returncode == 0, done.stdout
-        assert "1 of 2 runs are there already" in done.stdout
+        assert "1 of 2 runs are already done" in done.stdout
         assert read_run(folder / ONE_NODE) == first
         check_page(folder)
 

@@ -37,7 +37,7 @@ def test_a_run_resumes_from_a_checkpoint_of_one_node(
     keeps = {*COMPRESSED, "local"}
     expected = {name: 5 + ranks * (name in keeps) for name in cases}
     assert {name: int(number) for name, number in lines} == expected, printed
-    assert f"on n0, a folder that n1 (rank{'s 2, 3' if ranks == 4 else ' 1'}) does not" in printed
+    assert f"on n0, which n1 (rank{'s 2, 3' if ranks == 4 else ' 1'}) does not" in printed
     left = nodes.run("n1", ["sh", "-c", f"ls -d {folder}/*/*/saved /tmp/phalanx-job-*"])
     assert left.stdout.count("No such file") == 2, left.stdout
 
@@ -66,10 +66,10 @@ def test_nodes_train_on_data_that_one_of_them_has(
     shared.mkdir()
     printed = nodes.run_ranks(programs("unshared_data.py"), folder, str(shared), local_ranks=2)
     assert "same {'pack': True, 'fashion': True}" in printed
-    lacks = f"--data {folder}/pack: n1 (ranks 2, 3) has no such folder, n0 (rank 0) has: "
+    lacks = f"--data {folder}/pack: n1 (ranks 2, 3) has no such folder, but n0 (rank 0) has: "
     for host in ("n0", "n1"):
         assert printed.count(f"refused {host}: {lacks}--stage DIR sends it to DIR on the") == 2
         assert printed.count(f"too small {host}: {lacks}a node that lacks it needs all of it") == 2
-    assert f"n1 (ranks 2, 3) had no such folder, and has got a copy in --stage {folder}" in printed
+    assert f"n1 (ranks 2, 3) had no such folder, and got a copy in --stage {folder}" in printed
     left = nodes.run("n1", ["sh", "-c", f"ls {folder}/stage; ls -d /tmp/phalanx-job-*"])
     assert left.stdout.count("phalanx-") == left.stdout.count("cannot access"), left.stdout

@@ -54,5 +54,5 @@ def test_parameters_are_those_of_one_process(
 
 
 def test_a_model_without_gradients_is_refused() -> None:
-    with pytest.raises(ValueError, match="no parameter that wants a gradient"):
+    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
         DataParallel(nn.ReLU(), None)

@@ -61,9 +61,9 @@ def test_the_last_axes_stay_on_a_node(mesh: Mesh, ranks_per_node: int) -> None:
 
 
 def test_the_notice_names_the_numbers() -> None:
-    assert placement_notice(Mesh(dp=2, tp=2), 2) == "2 ranks a node: dp between nodes"
+    assert placement_notice(Mesh(dp=2, tp=2), 2) == "2 ranks per node: dp between nodes"
     notice = placement_notice(Mesh(tp=4), 2)
-    assert "tp=4 talks" in notice and "take tp=2" in notice
+    assert "tp=4 communicates" in notice and "use tp=2" in notice
 
 
 @pytest.mark.parametrize(

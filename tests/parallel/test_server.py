@@ -28,7 +28,7 @@ def test_servers_without_workers_are_refused() -> None:
 def test_a_server_cannot_be_made_slow() -> None:
     shape = DataShape(inputs=(1, 28, 28), num_classes=10)
     config = TrainConfig.from_options(strategy="server", ranks=3, threads=1, slow_rank="2:0.1")
-    with pytest.raises(UserError, match="rank 2 is a server, which makes no steps; the workers"):
+    with pytest.raises(UserError, match="rank 2 is a server, which computes no steps; workers"):
         validate(config, shape)
     validate(replace(config, slow_rank="1:0.1"), shape)
 

@@ -18,7 +18,8 @@ def test_nodes_with_different_numbers_of_ranks_are_refused() -> None:
     group = SimpleNamespace(nodes=(0, 0, 1))
     world: Any = SimpleNamespace(rank=0, size=3, local_rank=0, library="", group=group)
     with pytest.raises(
-        UserError, match="shared needs as many ranks on every node, and these have 2 and 1: start"
+        UserError,
+        match="shared needs the same number of ranks on every node, but they have 2 and 1: start",
     ):
         Shared(world)
 

@@ -69,7 +69,7 @@ def test_a_parameter_that_two_ranks_hold_counts_once() -> None:
     strategy.prepare(model, SGD)
     model.weight.grad, model.bias.grad = torch.full((2, 3), torch.nan), torch.ones(2)
     assert not strategy.gradients_are_finite()
-    assert "first made them at bias" in strategy.describe_nonfinite(batch(), 0.5)
+    assert "first produced them at bias" in strategy.describe_nonfinite(batch(), 0.5)
     model.bias.grad = None
     model.weight.grad = torch.full((2, 3), 2.0)
     assert strategy.gradient_square() == 2 * 24

@@ -42,7 +42,7 @@ def test_pairs_stay_together() -> None:
     assert pairs_of_children(names, table) == [["0"], ["1", "2", "3"], ["4"], ["5"], ["6"], ["7"]]
     assert pairs_of_children(names, {}) == [[name] for name in names]
     check_sizes(model, table, 3)
-    with pytest.raises(UserError, match="1 has 12 outputs, which do not divide by tp=5"):
+    with pytest.raises(UserError, match="1 has 12 outputs, which is not divisible by tp=5"):
         check_sizes(model, table, 5)
 
 

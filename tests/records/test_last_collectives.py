@@ -52,23 +52,23 @@ def test_who_is_behind_is_named_with_what_it_last_finished() -> None:
         last(2, calls(20, 41, done=True)),
     )
     assert describe_stuck_ranks(everyone) == (
-        "rank 2 is 3 collectives behind: it last finished all_reduce number 41 of group world, "
-        "the others are in all_reduce number 44"
+        "rank 2 is 3 collectives behind: it last finished all_reduce number 41 of group world; the "
+        "others are in all_reduce number 44"
     )
 
 
 def test_who_is_behind_and_in_the_middle_of_one() -> None:
     everyone = by_rank(last(0, calls(1, 3, done=False)), last(1, calls(1, 2, done=False)))
     assert describe_stuck_ranks(everyone) == (
-        "rank 1 is 1 collective behind: it last finished all_reduce number 1 of group world, "
-        "the others are in all_reduce number 3 (rank 2 left no word)"
+        "rank 1 is 1 collective behind: it last finished all_reduce number 1 of group world; the "
+        "others are in all_reduce number 3 (rank 2 left no record)"
     )
 
 
 def test_who_left_no_word_is_named() -> None:
     everyone = by_rank(last(0, calls(1, 5, done=False)), last(2, calls(1, 5, done=False)))
     assert describe_stuck_ranks(everyone) == (
-        "rank 1 left no word; rank 0, 2 waited in all_reduce number 5 of group world"
+        "rank 1 left no record; rank 0, 2 waited in all_reduce number 5 of group world"
     )
 
 
@@ -80,7 +80,7 @@ def test_who_waits_counts_and_not_whose_clock_is_coarse() -> None:
     both = GroupCalls(group="world", members=[0, 1], calls=over.groups[0].calls)
     waiting.groups.append(both)
     assert describe_stuck_ranks(by_rank(waiting)) == (
-        "rank 1 left no word; rank 0 waited in fused_step number 308 of group parts"
+        "rank 1 left no record; rank 0 waited in fused_step number 308 of group parts"
     )
 
 

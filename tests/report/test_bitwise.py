@@ -45,15 +45,15 @@ def test_one_flipped_bit_is_found(
         compare(runs / "one", runs / name)
     assert ended.value.code == 1
     shown = capsys.readouterr().out
-    assert f"different bits: they part at step {step}, in 3.weight\n" in shown
-    assert "no option, version or processor that the records name differs" in shown
+    assert f"different bits: they first differ at step {step}, in 3.weight\n" in shown
+    assert "options, versions and processors in the records agree" in shown
 
 
 def test_another_cut_is_named_as_the_cause(runs: Path) -> None:
     is_same, (said, why) = judge(*map(read_bitwise_run, (runs / "one", runs / "cut otherwise")))
     assert not is_same
-    assert "they part at step 0, in 0.weight, 0.bias" in said
-    assert why == "likely why: micro batches: 8 and 4"
+    assert "they first differ at step 0, in 0.weight, 0.bias" in said
+    assert why == "likely cause: micro batches: 8 and 4"
 
 
 def test_a_shorter_run(runs: Path) -> None:
@@ -67,12 +67,12 @@ def test_a_run_that_has_not_ended(runs: Path, tmp_path: Path) -> None:
     write_record(tmp_path, read_run(runs / "one"))
     one, cut = read_bitwise_run(runs / "one"), read_bitwise_run(tmp_path)
     assert find_parting(one, cut) is None
-    with pytest.raises(UserError, match=r"the same bits up to step 3, and nothing is known"):
+    with pytest.raises(UserError, match=r"identical bits up to step 3; its end is unknown"):
         judge(one, cut)
 
 
 def test_what_cannot_be_compared(runs: Path) -> None:
-    with pytest.raises(UserError, match=r"usual has no digests .* bitwise runs alone record them"):
+    with pytest.raises(UserError, match=r"usual has no digests .* only bitwise runs record them"):
         compare(runs / "one", runs / "usual")
     one = read_bitwise_run(runs / "one")
     run = msgspec.structs.replace(one.run, run="other")

@@ -96,7 +96,7 @@ def test_a_run_without_the_records_of_other_nodes_is_drawn(tmp_path: Path) -> No
     assert (run.epoch_s, run.images_per_s) == (whole.epoch_s, whole.images_per_s)
     assert (run.communication_share, run.step_parts_s, run.processor_s) == (None, None, None)
     text = write_report(folder).read_text()
-    assert "There are no records of 1 rank (1)" in text
+    assert "Records of 1 rank (1) are missing" in text
     assert len(cells_of(tmp_path)) == 1, "among loose runs it is compared"
     rank_file(folder, 0).unlink()
     with pytest.raises(UserError, match=r"no records of ranks \[0, 1\]"):
@@ -129,7 +129,7 @@ def test_folders_without_records(tmp_path: Path) -> None:
 
 
 def test_the_newest_study_or_run(tmp_path: Path, alone: Path) -> None:
-    with pytest.raises(UserError, match="no study or run under"):
+    with pytest.raises(UserError, match="no study or run found under"):
         newest_folder(tmp_path)
     study = make_study(tmp_path / "study", [Job("mlp", "sequential")])
     run = shutil.copytree(alone, tmp_path / "train" / "run")
@@ -164,7 +164,7 @@ def cut(path: Path) -> None:
         (halve, "rank-1.jsonl ends before the run did"),
         (cut, "rank-1.jsonl ends before the run did"),
         (empty, "rank-1.jsonl is empty"),
-        (double, "rank-1.jsonl holds the end of the run 2 times"),
+        (double, "rank-1.jsonl has the end of the run 2 times"),
     ],
 )
 def test_half_the_records_of_a_completed_run_are_no_run(

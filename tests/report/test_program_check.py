@@ -75,13 +75,18 @@ def test_noise_of_a_parameter_without_a_gradient_is_no_difference() -> None:
     [
         (ranks(2.0, 1.1), ranks(2.0, 1.1), "loss over samples", "step 1: the loss is 1 and 1.1"),
         (ranks(1.9, 1.1), None, "loop", "step 0: the loss is 2 and 1.9 on 2 ranks"),
-        (ranks(2.0, 1.0, samples=32), None, "batch size", "16 samples alone and 32 on 2 ranks"),
+        (
+            ranks(2.0, 1.0, samples=32),
+            None,
+            "batch size",
+            "16 samples in one process and 32 on 2 ranks",
+        ),
         (ranks(2.0, 1.0, rates=[0.2]), None, "learning rate", "is 0.1 and 0.2 on 2 ranks"),
         (ranks(2.0, 1.0, data={0: 7}), [rank(2.0, 1.0)], "data", "micro-batch 0 of rank 0"),
         (
             ranks(2.0, 1.0, changes=[TensorState("weight", 0.1, 0.06)]),
             None,
-            *("update", "step 0: weight is updated otherwise on 2 ranks"),
+            *("update", "step 0: weight is updated differently on 2 ranks"),
         ),
         (
             ranks(2.0, changes=[TensorState("weight", 0.1, 0.06)], keeps_gradient="weight"),
@@ -91,7 +96,7 @@ def test_noise_of_a_parameter_without_a_gradient_is_no_difference() -> None:
         (
             [*ranks(2.0, 1.0)[:1], rank(2.0, 1.0, changes=[TensorState("weight", 1, 1)])],
             None,
-            *("update", "step 0: rank 1 holds another weight than rank 0"),
+            *("update", "step 0: rank 1 has a different weight from rank 0"),
         ),
     ],
 )

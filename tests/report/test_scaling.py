@@ -117,7 +117,7 @@ def test_the_wall_is_where_an_epoch_is_seen_to_get_longer() -> None:
         Wall,
     )
     assert re.fullmatch(
-        r"MPI on 4 ranks: 1\.25× slower than 2 ranks \(95 % CI 1\.2\d–1\.\d\d\), where ranks share "
+        r"MPI on 4 ranks: 1\.25× slower than 2 ranks \(95 % CI 1\.2\d–1\.\d\d\), with shared "
         r"cores",
         mpi,
     )
@@ -190,7 +190,7 @@ def test_the_page_of_a_study(full: Path, alone: Path, tmp_path: Path) -> None:
     assert [key.value for key in content.key_figures] == ["1.66×", "1.95×", "1.98×"]
     assert read(alone)[0].headline.startswith("CNN: 1.54 s per epoch")
     empty = make_study(tmp_path / "empty", [], also_planned=["mlp-mpi"])
-    assert read(empty)[0].headline == "No run of this study was completed yet"
+    assert read(empty)[0].headline == "No run of this study has completed yet"
 
 
 def test_runs_that_were_not_completed_are_counted_and_named(troubled: Path) -> None:
@@ -209,8 +209,8 @@ def test_runs_of_two_commits_on_two_hosts_are_said_to_be(tmp_path: Path) -> None
     elsewhere = msgspec.structs.replace(run.environment, commit="fedcba", hostname="other")
     write_record(folder / "mlp-mpi-r2-b128-s0", msgspec.structs.replace(run, environment=elsewhere))
     assert [text for _, text in read(folder)[0].conditions] == [
-        "Not made alike: host: example in 1 of 2 runs and other in 1 of 2 runs.",
-        "Not made alike: commit: 0123456789abcdef in 1 of 2 runs and fedcba in 1 of 2 runs.",
+        "Runs differ in host: example in 1 of 2 runs and other in 1 of 2 runs.",
+        "Runs differ in commit: 0123456789abcdef in 1 of 2 runs and fedcba in 1 of 2 runs.",
     ]
 
 
@@ -265,7 +265,7 @@ def test_where_the_network_begins_to_cost() -> None:
     view = view_of(found)
     (text,) = texts(view, MoreNodes)
     assert text.startswith("MPI on 2 ranks over 2 nodes: 2.00× slower than MPI on 2 ranks (95 % CI")
-    assert "memory takes 10 % of the training time, the network adds 30 % (" in text
+    assert "memory takes 10 % of the training time; the network adds 30 % (" in text
     assert [row["shown"] for row in view.frame("cells")] == [True, False]
     assert texts(view, Wall) == []
     table = table_of(view, "Configurations")

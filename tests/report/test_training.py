@@ -53,7 +53,7 @@ def test_failed_runs_are_in_no_cell() -> None:
 def test_a_batch_of_each_rank_is_compared_with_the_sequential_program_at_that_batch() -> None:
     per_rank = run_of(Job("mlp", "mpi", ranks=4, batch_size=512), "s")
     row = layout_columns(msgspec.structs.replace(per_rank, config={"per_rank_batch_size": 128}))
-    assert (row["batch_size"], row["batch"]) == (128, "128 a rank")
+    assert (row["batch_size"], row["batch"]) == (128, "128 per rank")
 
 
 def test_labels_say_what_differs_and_nothing_else(full: Path) -> None:

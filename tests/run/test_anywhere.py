@@ -12,8 +12,11 @@ from torch import Tensor
 from tests.conftest import Ranks, long
 from tests.run.programs.anywhere import found
 
-OF_STAGES = "cannot be cut into stages: make it an nn.Sequential, or give it `pipeline_stages`"
-TIED = "head.weight is a parameter of words, too, and sharding would make two of it: untie them"
+OF_STAGES = "cannot be split into stages: make it an nn.Sequential, or give it `pipeline_stages`"
+TIED = (
+    "head.weight is a parameter of words as well, and sharding would make two copies of it: untie "
+    "them"
+)
 REFUSED = {
     "translator/zero 2": TIED,
     "translator/zero 3": TIED,
@@ -21,11 +24,11 @@ REFUSED = {
     "translator/dp=2,pp=2": f"Translator {OF_STAGES}",
     "unet/pipeline": f"UNet {OF_STAGES}",
     "unet/dp=2,pp=2": f"UNet {OF_STAGES}",
-    "mnist/server": "Server makes the optimizer anew, on every rank its part: give SGD, Adam or",
+    "mnist/server": "Server recreates the optimizer for the shard of each rank: use SGD, Adam or",
     "mnist/tensor": "the model has no plan for tensor parallelism: give its class",
-    "gpt/zero 3": "a parameter is used without a call of its module, which gathers it",
-    "gan/zero 3": 'strategy="zero" takes one optimizer, and there are 2: take strategy="mpi"',
-    "gan/server": 'strategy="server" takes one optimizer, and there are 2: take strategy="mpi"',
+    "gpt/zero 3": "a parameter is used without a call of its module, which would gather it",
+    "gan/zero 3": 'strategy="zero" takes one optimizer, but there are 2: use strategy="mpi"',
+    "gan/server": 'strategy="server" takes one optimizer, but there are 2: use strategy="mpi"',
 }
 NEW = (
     *("translator/tensor", "translator/server", "unet/zero 2", "unet/zero 3", "unet/tensor"),

@@ -58,14 +58,14 @@ def test_no_argument_ends_in_a_traceback(
     ("options", "text"),
     [
         ({"bitwise": 1}, "bitwise=1 is neither True nor False"),
-        ({"records": 5}, "records=5 is no phalanx.Records"),
-        ({"checkpoints": "often"}, "checkpoints='often' is no phalanx.Checkpoints"),
+        ({"records": 5}, "records=5 is not a phalanx.Records"),
+        ({"checkpoints": "often"}, "checkpoints='often' is not a phalanx.Checkpoints"),
         ({"strategy_options": {"rebalance": 1}}, "rebalance=1 is neither True nor False"),
-        ({"resume": []}, r"resume=\[\] is no path"),
-        ({"checkpoint_dir": True}, "checkpoint_dir=True is no path"),
-        ({"strategy_options": 3}, "strategy_options=3 is no mapping of options"),
-        ({"alternate": 3}, "alternate=3 is no sequence of names"),
-        ({"device": np.zeros(2)}, r"device=array\(\[0., 0.\]\) is no text"),
+        ({"resume": []}, r"resume=\[\] is not a path"),
+        ({"checkpoint_dir": True}, "checkpoint_dir=True is not a path"),
+        ({"strategy_options": 3}, "strategy_options=3 is not a mapping of options"),
+        ({"alternate": 3}, "alternate=3 is not a sequence of names"),
+        ({"device": np.zeros(2)}, r"device=array\(\[0., 0.\]\) is not text"),
         ({"data": torch.zeros(())}, "data has a tensor without dimensions"),
     ],
 )
@@ -85,12 +85,15 @@ def test_every_argument_has_a_check() -> None:
     [
         (
             lambda: phalanx.Checkpoints(every_steps=0),
-            "every_steps=0.: it is no whole number from 1",
+            "every_steps=0.: it is not a whole number from 1",
         ),
-        (lambda: phalanx.Checkpoints(keep=True), "keep=True.: it is no whole number from 1"),
-        (lambda: phalanx.Checkpoints(every_seconds=0), "every_seconds=0.: it is no finite number"),
+        (lambda: phalanx.Checkpoints(keep=True), "keep=True.: it is not a whole number from 1"),
+        (
+            lambda: phalanx.Checkpoints(every_seconds=0),
+            "every_seconds=0.: it is not a finite number",
+        ),
         (lambda: phalanx.Checkpoints(in_thread=float("nan")), "in_thread=nan.: it is neither True"),  # type: ignore[arg-type]
-        (lambda: phalanx.Records(on_metrics=5), "on_metrics=5.: it is no function"),  # type: ignore[arg-type]
+        (lambda: phalanx.Records(on_metrics=5), "on_metrics=5.: it is not a function"),  # type: ignore[arg-type]
         (lambda: phalanx.Records(trace=None), "trace=None.: it is neither True nor False"),  # type: ignore[arg-type]
     ],
 )

@@ -58,10 +58,12 @@ def test_what_is_wrong_has_another_certificate_or_none(
     assert here[0]["order of ranks"] != truth()["order of ranks"], "the mutation is none"
     assert here[0]["order of ranks"] != right
     for rank in range(num_ranks):
-        assert "ended with other bits than the rest" in here[rank]["updates kept"]
+        assert "ended with bits that differ from the other ranks" in here[rank]["updates kept"]
         error = here[rank]["flipped on one rank"]
         who = "rank 1" if num_ranks > 2 else r"rank \d"
-        assert re.match(rf"bitwise: {who} ended with other bits than the rest, in 3.weight", error)
+        assert re.match(
+            rf"bitwise: {who} ended with bits that differ from the other ranks, in 3.weight", error
+        )
 
 
 def test_ranks_that_differ_from_the_most() -> None:
@@ -138,13 +140,13 @@ def refused(**options: object) -> str:
 
 
 def test_what_a_bitwise_run_refuses() -> None:
-    assert "SyncBatchNorm, whose statistics the ranks sum" in refused(
+    assert "SyncBatchNorm, which sums statistics in an order that" in refused(
         layer=nn.SyncBatchNorm(2), micro_batches=1
     )
-    assert refused(micro_batches=5).endswith("with 1 rank and batch_size=4 it is from 1 to 4")
+    assert refused(micro_batches=5).endswith("with 1 rank and batch_size=4 it must be 1 to 4")
     for name, value in (("compress", "fp16"), ("bucket_mb", 2.0)):
         told = refused(strategy_options={name: value})
-        assert told.startswith(f"{name}=") and "has an order of sums of its own" in told
+        assert told.startswith(f"{name}=") and "has a fixed order of sums" in told
     assert 'bitwise=True and strategy="local" exclude each other' in refused(strategy="local")
 
 
@@ -176,7 +178,7 @@ def test_processors_and_operations_that_differ_are_named(
     new_ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
     shown = new_ranks.mpi(2, programs("processors.py"), may_fail=True)
-    kinds = r"bitwise: rank 1 \(DEFAULT, .*\) and rank 0 \(\w+, .*\) compute on different"
+    kinds = r"bitwise: rank 1 \(DEFAULT, .*\) and rank 0 \(\w+, .*\) have different processors"
     assert re.search(kinds, shown)
     line = r"phalanx: bitwise: the results of put_ .*vary from run to run.*processors.py:\d+\)"
     assert re.search(line, shown)

@@ -113,7 +113,7 @@ def test_what_ranks_keep_for_themselves_goes_on(
             checkpoint_dir=str(tmp_path / f"{name} again"), every_steps=3
         )
     output = ranks.mpi(2, programs("checkpoints.py"), str(tmp_path), json.dumps(runs))
-    assert "is forgotten" not in output
+    assert "is dropped" not in output
     for name in strategies:
         for rank in range(2):
             files = [tmp_path / f"{name} {run}-{rank}.pt" for run in ("again", "whole")]
@@ -136,7 +136,7 @@ def test_the_loss_of_an_epoch_resumed_within_it_is_that_of_all(
     assert not capsys.readouterr().err
     assert loss_after(3, strategy=strategy, resume=tmp_path) == (whole, last)
     (line,) = capsys.readouterr().err.splitlines()
-    assert "run.reduce: the run was resumed within an epoch: of a value that is counted" in line
+    assert "run.reduce: the run was resumed within an epoch: a value that is summed" in line
 
 
 @pytest.mark.usefixtures("restored_settings")
@@ -155,15 +155,17 @@ def test_other_data_or_layers_of_the_same_shapes_are_told(
 
     data = torch.randn(8, 3)
     resume(0.1, data)
-    assert "not that of" not in resume(0.1, data.clone(), epochs=2)
+    assert "no longer matches" not in resume(0.1, data.clone(), epochs=2)
     said = resume(0.5, -data, epochs=3)
     assert "has (1): Dropout(p=0.1, inplace=False) there, (1): Dropout(p=0.5, inplace" in said
-    assert "the first or the last sample of the data is another" in said
+    assert "the first or the last sample of the data differs" in said
     exact = {"bitwise": True, "checkpoint_dir": tmp_path / "exact"}
     resume(0.1, Listed(data), **exact)
     resume(0.1, Listed(data), **exact, epochs=2)
     for rate, other in ((0.5, data), (0.1, data.flip(0))):
-        with pytest.raises(phalanx.UserError, match="a bitwise run resumes by the same model"):
+        with pytest.raises(
+            phalanx.UserError, match="a bitwise run resumes only with the same model"
+        ):
             resume(rate, Listed(other), **exact, epochs=3)
     assert not ends_of(samples_of(Drawn(), {})), "that differ when they are read again say nothing"
 
@@ -218,7 +220,7 @@ def train(run: ProgramRun, after_step: Callable[[int], None] = lambda _: None) -
     ("options", "words"),
     [
         ({"checkpoints": Checkpoints(every_steps=3)}, r"Checkpoints\(every_steps=3\) needs"),
-        ({"checkpoint_dir": "x", "seed": -1}, "seed=-1: runs with checkpoints take one from 0"),
+        ({"checkpoint_dir": "x", "seed": -1}, "seed=-1: runs with checkpoints need a seed from 0"),
         ({"checkpoints": Checkpoints(every_seconds=3)}, r"\(every_seconds=3\) needs"),
         ({"checkpoints": Checkpoints(keep=2)}, r"\(keep=2\) needs"),
         ({"checkpoints": Checkpoints(in_thread=False)}, r"\(in_thread=False\) needs"),
@@ -238,8 +240,8 @@ def test_another_program_is_told_what_differs(tmp_path: Path) -> None:
     train(start(checkpoint_dir=tmp_path))
     (saved,) = tmp_path.glob("epoch-*")
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"width": 5}, r"another model: weight is \(2, 3\) there, \(5, 3\) here; bias is"),
-        ({"batch_size": 8}, "another recipe: batch_size 4 there, 8 here"),
+        ({"width": 5}, r"different model: weight is \(2, 3\) there, \(5, 3\) here; bias is"),
+        ({"batch_size": 8}, "different recipe: batch_size 4 there, 8 here"),
         ({"seed": 3, "lr": 0.5}, r"seed 0 there, 3 here; optimizer lr 0\.1 there, 0\.5 here"),
         ({"samples": 17}, "length of data 16 there, 17 here"),
         ({"micro_batches": 2}, "micro_batches none there, 2 here"),
@@ -300,9 +302,7 @@ def test_so_many_are_kept_and_a_run_begins_where_all_are_damaged(
     assert steps == [7, 0, 1, 2, 3]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"no checkpoint in {tmp_path / 'saved'} yet: training from the start"
-    assert lines[1].startswith(
-        f"passed over: checkpoint {tmp_path / 'saved' / names[1]} is damaged"
-    )
+    assert lines[1].startswith(f"skipped: checkpoint {tmp_path / 'saved' / names[1]} is damaged")
     assert lines[2] == f"resuming from {tmp_path / 'saved' / names[0]}"
     assert len(lines) == 6 and lines[-1] == lines[0]
 
@@ -333,7 +333,7 @@ def test_a_command_may_be_repeated_until_it_is_done(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"no checkpoint in {tmp_path / 'saved'} yet: training from the start"
     assert lines[1] == f"resuming from {tmp_path / 'saved' / 'epoch-0001-samples-00000008'}"
-    assert lines[-1].endswith("has done 3 epochs, all that were asked for: nothing is left")
+    assert lines[-1].endswith("has done 3 epochs, all that were requested: nothing is left")
     saved = [
         Path(event.path).name
         for number in range(4)

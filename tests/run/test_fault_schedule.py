@@ -77,14 +77,14 @@ def test_words_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (["crash:15"], "'crash' is no fault: give KIND:SECONDS"),
+        (["crash:15"], "'crash' is not a fault: give KIND:SECONDS"),
         (["kill"], "give KIND:SECONDS"),
         (["kill:1:2:3:4"], "give KIND:SECONDS"),
         (["kill:often"], "must be a positive number, not 'often'"),
         (["kill:0"], "must be a positive number, not '0'"),
         (["kill:inf"], "must be a positive number, not 'inf'"),
-        (["kill:15:x"], "the seed 'x' is no whole number"),
-        (["kill:15:0:2"], "only a stop has a pause"),
+        (["kill:15:x"], "the seed 'x' is not a whole number"),
+        (["kill:15:0:2"], "only a stop takes a pause"),
         (["stop:15:0:-1"], "the pause of a stop must be a positive number"),
         (["kill:15", "kill:15:0"], "kill:15:0 is given twice"),
     ],
@@ -95,6 +95,6 @@ def test_what_is_no_fault_is_refused(texts: list[str], words: str) -> None:
 
 
 def test_a_single_rank_is_never_struck() -> None:
-    with pytest.raises(UserError, match="there is one rank, and the last that lives"):
+    with pytest.raises(UserError, match="there is one rank, and the last living rank"):
         parse_injections(["kill:15"], 1)
     assert list(fault_schedule([parse_injection("kill:15")], 1)) == []

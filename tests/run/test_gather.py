@@ -32,7 +32,7 @@ def one_batch(**options: Any) -> tuple[phalanx.ProgramRun, MicroBatch]:
     [
         ({"bitwise": True}, "bitwise=True and --survive compute its micro-batches one after"),
         ({"micro_batches": 2}, "micro_batches=2 are computed one after the other on 1 rank: leave"),
-        ({"strategy": "local"}, 'strategy="local" trains each rank by its own samples'),
+        ({"strategy": "local"}, 'strategy="local" trains each rank on separate samples'),
     ],
 )
 def test_a_batch_that_is_not_computed_at_once_is_refused(options: Any, text: str) -> None:
@@ -46,7 +46,7 @@ def test_a_batch_that_is_not_computed_at_once_is_refused(options: Any, text: str
 def test_rows_are_those_of_the_samples(rows: object) -> None:
     """Two views below each other would be in an order that depends on the ranks."""
     run, batch = one_batch()
-    with pytest.raises(phalanx.UserError, match="takes a row for each of the 6 samples"):
+    with pytest.raises(phalanx.UserError, match="takes one row for each of the 6 samples"):
         run.gather(rows)  # type: ignore[arg-type]
     assert run.gather(batch.data) is batch.data
 
@@ -72,5 +72,7 @@ class WithAnother(RunGroup):
 def test_rows_of_another_shape_are_named_on_every_rank() -> None:
     """Ranks whose micro-batches were padded to lengths of their own wrote over each other."""
     _, batch = one_batch()
-    with pytest.raises(phalanx.UserError, match=r"rows are float32 \(4,\), without .* on rank 1"):
+    with pytest.raises(
+        phalanx.UserError, match=r"rows are float32 \(4,\), without .* different on rank 1"
+    ):
         gather_rows(WithAnother(), batch, batch.data)

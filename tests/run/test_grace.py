@@ -47,7 +47,7 @@ def test_ranks_that_do_not_stop_in_time_are_ended_and_go_on_from_an_earlier_chec
     took_s = time.monotonic() - asked_at
     assert process.returncode == 128 + signal.SIGINT, said
     assert GRACE_S <= took_s < GRACE_S + ENDED_S * PATIENCE
-    why = "asked to stop, and not stopped within the grace period of 1 s (--grace-s)"
+    why = "asked to stop, but did not stop within the grace period of 1 s (--grace-s)"
     assert why in said
     outcome = read_run(tmp_path / "logs").outcome
     assert outcome.status == "interrupted" and why in (outcome.error or "")

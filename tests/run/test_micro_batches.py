@@ -38,9 +38,19 @@ def test_every_sample_is_in_one_micro_batch_whoever_computes_it(
 @pytest.mark.parametrize(
     ("number", "batch_size", "num_ranks", "text"),
     [
-        (3, 16, 4, "micro_batches=3 does not fit: with 4 ranks and batch_size=16 it is from 4 to"),
-        (20, 16, 4, "from 4 to 16"),
-        (None, 3, 4, "batch_size=3 is the global batch, and there are 4 ranks: give at least 4"),
+        (
+            3,
+            16,
+            4,
+            "micro_batches=3 is out of range: with 4 ranks and batch_size=16 it must be 4 to",
+        ),
+        (20, 16, 4, "must be 4 to 16"),
+        (
+            None,
+            3,
+            4,
+            "batch_size=3 is the global batch size, but there are 4 ranks: give at least 4",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -146,7 +146,7 @@ class Words(nn.Module):
     ("model", "text"),
     [
         (Words(sparse=True), r"table.weight has sparse gradients .*Embedding\(sparse=True\)"),
-        (mlp(nn.SyncBatchNorm(8)), "SyncBatchNorm, .* leave micro_batches= out, or take BatchNorm"),
+        (mlp(nn.SyncBatchNorm(8)), "SyncBatchNorm, .* leave micro_batches= out, or use BatchNorm"),
     ],
 )
 def test_models_that_are_refused(model: nn.Module, text: str) -> None:
@@ -156,7 +156,7 @@ def test_models_that_are_refused(model: nn.Module, text: str) -> None:
 
 def test_gradients_of_complex_parameters_are_not_compressed() -> None:
     model = Complex()
-    with pytest.raises(phalanx.UserError, match="for real gradients, and weight is complex"):
+    with pytest.raises(phalanx.UserError, match="for real gradients, but weight is complex"):
         phalanx.start(
             model,
             SGD(model.parameters(), lr=0.1),

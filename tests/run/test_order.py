@@ -160,7 +160,7 @@ def test_a_resumed_run_draws_the_same_again_or_is_refused() -> None:
     expected = first.of(1)
     assert drawn["epoch"] == 1
     assert torch.equal(order(3, dict(drawn)).of(1).indices, expected.indices)
-    with pytest.raises(phalanx.UserError, match="draws other samples in epoch 1 than in the run"):
+    with pytest.raises(phalanx.UserError, match="draws different samples in epoch 1 from the run"):
         order(4, dict(drawn)).of(1)
 
 
@@ -183,10 +183,10 @@ class Again(DataLoader[Any]):
 def test_samplers_that_no_run_can_follow() -> None:
     assert trained_on(DataLoader(DATA, 2, sampler=Endless()), steps=2) == [[3.0, 3.0]] * 2
     for loader, text in (
-        (DataLoader(DATA, 2, sampler=Endless()), "sampler Endless comes to no end"),
-        (DataLoader(DATA, 2, sampler=Names()), "sampler Names gives .'a', 'b'., and a run takes"),
-        (DataLoader(DATA, 2, sampler=[30]), "sampler list gives sample 30, and data has 23"),  # type: ignore[arg-type]
-        (DataLoader(DATA, 24, drop_last=True), "no samples in full batches: drop_last=True"),
+        (DataLoader(DATA, 2, sampler=Endless()), "sampler Endless does not end within an epoch"),
+        (DataLoader(DATA, 2, sampler=Names()), "sampler Names gives .'a', 'b'., but a run takes"),
+        (DataLoader(DATA, 2, sampler=[30]), "sampler list gives sample 30, but data has 23"),  # type: ignore[arg-type]
+        (DataLoader(DATA, 24, drop_last=True), "no samples in full batches, and drop_last=True"),
         (DataLoader(DATA, batch_size=None), "DataLoader with batch_size=None: give its data set"),
         (Again(DATA), "data is a Again, which changes how a DataLoader is iterated"),
     ):
@@ -213,7 +213,7 @@ def test_items_of_a_list_are_samples_where_they_are_put_together() -> None:
             run.backward(run.model(batch.inputs).mean())
         total = run.evaluate(lambda _, batch: batch[0].sum(), data, reduction="sum")
         assert total == sum(range(9))
-    with pytest.raises(phalanx.UserError, match=r"lengths: 1, 2, 3, 1, 2, …; where each"):
+    with pytest.raises(phalanx.UserError, match=r"lengths: 1, 2, 3, 1, 2, …; if each"):
         phalanx.start(model, SGD(model.parameters(), lr=0.1), rows, batch_size=4)
 
 

@@ -66,17 +66,18 @@ def takes_nothing() -> None: ...
     [
         (no_strategy, {}, "strategy=no_strategy returned a int, no phalanx.Strategy: see docs/str"),
         (takes_nothing, {}, "strategy=takes_nothing: .* it is called with the group, the step's"),
-        (no_strategy, {"bitwise": True}, "strategy=no_strategy: bitwise=True and --survive sum"),
+        (no_strategy, {"bitwise": True}, "strategy=no_strategy: bitwise=True and --survive fix"),
         (
             no_strategy,
             {"strategy_options": {"rebalance": True}, "bitwise": True},
-            "strategy=no_strategy: bitwise=True and --survive sum",
+            "strategy=no_strategy: bitwise=True and --survive fix",
         ),
-        (7, {}, "strategy=7 is none of auto, sequential"),
+        (7, {}, "strategy=7 is not one of auto, sequential"),
         (
             Replicas,
             {"strategy_options": {"summation": FixedTree(micro_batches=2)}},
-            "strategy=Replicas sums micro-batches in a fixed order, as bitwise=True does",
+            "strategy=Replicas sums micro-batches in a fixed order, for which the run needs "
+            "bitwise=True",
         ),
     ],
 )

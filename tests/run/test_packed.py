@@ -52,9 +52,7 @@ def test_programs_agree_with_one_process(
     output = ranks.mpi(
         num_ranks, programs("packed.py"), str(damaged), str(tmp_path / "other"), "damaged"
     )
-    assert re.search(
-        r"damaged/validation: 1 damaged so far, and left out: sample \d+$", output, re.M
-    )
+    assert re.search(r"damaged/validation: skipped 1 damaged so far: sample \d+$", output, re.M)
     for name in CASES:
         is_damaged = name == "damaged"
         truth = trained(damaged if is_damaged else pack, name, tmp_path)
@@ -71,7 +69,7 @@ def test_a_damaged_sample_is_left_out_and_told(
 ) -> None:
     trained(damaged, "damaged", tmp_path)
     told = capsys.readouterr().out
-    assert len(re.findall(r"damaged so far, and left out: sample \d+", told)) == 2
+    assert len(re.findall(r"skipped \d+ damaged so far: sample \d+", told)) == 2
     with pytest.raises(phalanx.UserError, match="damaged"):
         trained(damaged, "bitwise", tmp_path)
 
@@ -79,15 +77,15 @@ def test_a_damaged_sample_is_left_out_and_told(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"readers": -1}, r"readers=-1\): it is no whole number from 0"),
-        ({"prefetch": 0}, r"prefetch=0\): it is no whole number from 1"),
-        ({"reader_kind": "thread"}, "it is none of threads, processes"),
-        ({"damaged": "keep"}, "it is none of stop, skip"),
-        ({"dtype": "int8"}, "it is none of float32, float64"),
-        ({"cache_mb": -1.0}, r"cache_mb=-1.0\): it is no number from 0"),
-        ({"cache_mb": 1.0, "reader_kind": "processes"}, "keep samples of its own; take threads"),
-        ({"stage_mb": 3.0}, "is for a stage: give stage="),
-        ({"keep_staged": True}, "is for a stage: give stage="),
+        ({"readers": -1}, r"readers=-1\): it is not a whole number from 0"),
+        ({"prefetch": 0}, r"prefetch=0\): it is not a whole number from 1"),
+        ({"reader_kind": "thread"}, "it is not one of threads, processes"),
+        ({"damaged": "keep"}, "it is not one of stop, skip"),
+        ({"dtype": "int8"}, "it is not one of float32, float64"),
+        ({"cache_mb": -1.0}, r"cache_mb=-1.0\): it is not a number from 0"),
+        ({"cache_mb": 1.0, "reader_kind": "processes"}, "would have a separate cache; use threads"),
+        ({"stage_mb": 3.0}, "needs a stage: also give stage="),
+        ({"keep_staged": True}, "needs a stage: also give stage="),
     ],
 )
 def test_options_that_do_not_fit_are_told(options: dict[str, Any], text: str) -> None:
@@ -98,7 +96,7 @@ def test_options_that_do_not_fit_are_told(options: dict[str, Any], text: str) ->
 @pytest.mark.parametrize(
     ("reading", "options", "text"),
     [
-        ({"damaged": "skip"}, {"bitwise": True}, "bitwise=True trains with every sample"),
+        ({"damaged": "skip"}, {"bitwise": True}, "bitwise=True needs every sample"),
         ({}, {"sharded": True}, "sharded=True is not for phalanx.Packed"),
         ({}, {"loading": {"num_workers": 1}}, "loading=.* is not for phalanx.Packed"),
     ],

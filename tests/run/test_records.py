@@ -138,7 +138,7 @@ def test_a_trace_lies_beside_the_records(
 def test_metrics_are_numbers(tmp_path: Path) -> None:
     with (
         run_of(None) as run,
-        pytest.raises(phalanx.UserError, match=r"run.log: x='a' is no number"),
+        pytest.raises(phalanx.UserError, match=r"run.log: x='a' is not a number"),
     ):
         run.log(x="a")
 
@@ -320,7 +320,7 @@ def test_a_full_disk_ends_records_and_no_training(
         assert "rank 1 failed first (exit code 1)" in done.stderr
     outcome = read_run(run).outcome
     assert outcome.status == "completed" and outcome.error is not None
-    assert fails or f"phalanx: the run has completed; {outcome.error}" in done.stderr
+    assert fails or f"phalanx: the run completed; {outcome.error}" in done.stderr
     why = f"{run / 'rank-0.jsonl'}: No space left on device"
     assert outcome.error == f"records of 2 of 2 ranks end before it: {why}"
     for rank in ranks:

@@ -165,10 +165,10 @@ def test_packs_that_are_refused(tmp_path: Path) -> None:
     folder = make_pack(tmp_path / "p")
     with pytest.raises(UserError, match="there is no such folder; `phalanx data pack` makes one"):
         samples_of("nowhere", {})
-    with pytest.raises(UserError, match=r"is no pack: it has no index\.json"):
+    with pytest.raises(UserError, match=r"is not a pack: it has no index\.json"):
         samples_of(tmp_path, {})
     with pytest.raises(
-        UserError, match=r"loading=.'pin_memory': …}: a pack is read by num_workers"
+        UserError, match=r"loading=.'pin_memory': …}: a pack is read only by num_workers"
     ):
         samples_of(folder, {"pin_memory": True})
     alter(folder, 13)
@@ -188,7 +188,9 @@ def test_samples_that_differ_in_shape_are_collated_by_the_program(tmp_path: Path
         for number in range(6):
             places = np.full((number + 1, 3), number, np.float32)
             writer.add({"places": places, "targets": np.float32(number)[...]})
-    with pytest.raises(UserError, match="differ in the shape of places, and make no batch"):
+    with pytest.raises(
+        UserError, match="differ in the shape of places, so they cannot form a batch"
+    ):
         samples_of(tmp_path / "p", {})
     places, targets = first_batch(tmp_path / "p", collate_fn=padded)
     assert (places.shape, targets.tolist()) == ((3, 6, 3), [4, 0, 5])

@@ -90,7 +90,9 @@ def test_ranks_take_their_rows_of_generated_data(num_ranks: int) -> None:
 
 
 def test_generated_data_without_a_row_for_each_sample() -> None:
-    with pytest.raises(phalanx.UserError, match=r"to make 7 samples, and returned shape \(3,\)"):
+    with pytest.raises(
+        phalanx.UserError, match=r"should make 7 samples, but returned shape \(3,\)"
+    ):
         rows_of((torch.rand(7), torch.rand(3)), 0, 4, length=7)
 
 
@@ -123,7 +125,9 @@ def test_shards_count_by_their_length() -> None:
         (False, False), (True, False), (True, True)
     ]  # fmt: skip
     assert [batch.num_samples for batch in all_of(feed, seen=5)] == [4]
-    with pytest.raises(phalanx.UserError, match="not those of the checkpoint"):
+    with pytest.raises(
+        phalanx.UserError, match="the micro-batches differ from those of the checkpoint"
+    ):
         all_of(feed, seen=4)
 
 
@@ -136,7 +140,7 @@ def test_data_are_copied_to_a_device_whatever_holds_them() -> None:
     assert (batch.data["rest"][1], batch.num_samples) == (["name"], 3)
     if not torch.cuda.is_available():
         assert choose_device("auto", 1).type == "cpu"
-        with pytest.raises(phalanx.UserError, match="PyTorch sees no GPU here"):
+        with pytest.raises(phalanx.UserError, match="PyTorch finds no GPU here"):
             choose_device("cuda", 0)
 
 
@@ -152,8 +156,8 @@ class Again:
 @pytest.mark.parametrize(
     ("data", "options", "text"),
     [
-        (samples(), {"epochs": 2}, r"epochs=2, and data is an iterator \(generator\)"),
-        (Again(), {"loading": {"num_workers": 2}}, "is for a data set of PyTorch, and data is of"),
+        (samples(), {"epochs": 2}, r"epochs=2, but data is an iterator \(generator\)"),
+        (Again(), {"loading": {"num_workers": 2}}, "is for a data set of PyTorch, but data is of"),
         (torch.rand, {}, "data is a function, .* give steps="),
         (torch.rand, {"steps": 2, "epochs": 2}, "epochs=2 is not for data from a function"),
         (7, {"sharded": True}, "type int: with sharded=True give an iterable"),

@@ -65,8 +65,8 @@ def test_ranks_say_the_same(
     for own in said:
         for name in ("mpi", "shared"):
             assert own["skipped"][name] == (
-                f"step 0: gradients are not finite on rank {last}; the backward pass first made "
-                "them at first.weight"
+                f"step 0: gradients are not finite on rank {last}; the backward pass first "
+                "produced them at first.weight"
             )
         assert "first.weight" in own["skipped"]["zero"]
 
@@ -153,8 +153,8 @@ def test_within_an_epoch_the_samples_must_be_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"options": {"width": [9]}}, r"options=.* is no mapping of names to numbers and texts"),
-        ({"options": 3}, "is no mapping of names"),
+        ({"options": {"width": [9]}}, r"options=.* is not a mapping of names to numbers and texts"),
+        ({"options": 3}, "is not a mapping of names"),
         ({"allow_changes": 1}, "allow_changes=1.* neither True nor False"),
     ],
 )
@@ -171,6 +171,6 @@ def test_samples_without_numbers_have_no_some(tmp_path: Path) -> None:
         ((row, target) for row, target in zip(*data(), strict=True)),
         batch_size=BATCH,
     )
-    with pytest.raises(phalanx.UserError, match="read by number"):
+    with pytest.raises(phalanx.UserError, match="data with __getitem__"):
         run.some_samples(3)
     run.close()

@@ -30,7 +30,7 @@ def test_ranks_leave_their_loop_together(
         assert output.count("has left") == 2
         assert outcome.status == "completed"
     else:
-        said = "step 1: rank 1 left its loop after 1 updates, and others did not: end it on all"
+        said = "step 1: rank 1 left its loop after 1 updates, unlike other ranks: end it on all"
         assert f"phalanx: {said}" in output
         assert "Traceback" not in output
         assert outcome.status == "failed" and outcome.error.startswith(said)

@@ -74,7 +74,7 @@ def test_other_options_are_refused_and_named(
 def test_only_another_command_is_named_to_go_on_with(tmp_path: Path) -> None:
     """With defaults that had changed, the command to go on with was the one just refused."""
     opened(tmp_path, command="phalanx old")
-    with pytest.raises(UserError, match="`phalanx new`, or go on with `phalanx old`"):
+    with pytest.raises(UserError, match="`phalanx new`, or resume with `phalanx old`"):
         opened(tmp_path, lr=0.3)
     with pytest.raises(UserError, match="`phalanx old`: the same command had other defaults"):
         opened(tmp_path, command="phalanx old", lr=0.3)
@@ -101,7 +101,7 @@ def test_a_damaged_plan_is_one_line(tmp_path: Path) -> None:
 def test_what_every_run_refuses_is_refused_before_the_first(tmp_path: Path) -> None:
     """36 runs were begun, each of which failed: a batch of 32 over 4,096 ranks."""
     impossible = {"strategy": "mpi", "ranks": 100, "batch_size": 32}
-    with pytest.raises(UserError, match=r"none of the 2 runs can be made: --batch-size 32 is"):
+    with pytest.raises(UserError, match=r"none of the 2 runs can start: --batch-size 32 is"):
         opened(tmp_path, **impossible)  # type: ignore[arg-type]
     assert not (tmp_path / "study.json").exists()
 

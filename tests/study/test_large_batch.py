@@ -41,5 +41,5 @@ def test_a_full_study_has_five_seeds_and_all_batches() -> None:
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(UserError, match="8192 is more than the 4096 training samples"):
+    with pytest.raises(UserError, match="8192 exceeds the 4096 training samples"):
         plan(LargeBatchConfig(train_samples=4096), 60_000)

@@ -87,7 +87,7 @@ def test_without_a_program_the_axes_are_options_of_a_training(tmp_path: Path) ->
         ('name = "s"', "missing required field `axes`"),
         ('name = "s"\n[axes]\nlr = []', "lr needs at least one value"),
         ('name = "s"\nprogram = "p.py {width}"\n[axes]\nlr = [1]', "width"),
-        ('name = "s"\n[axes]\nlr = [1]\n[page]\nbaseline = {width = 2}', "width is no axis"),
+        ('name = "s"\n[axes]\nlr = [1]\n[page]\nbaseline = {width = 2}', "width is not an axis"),
         ('name = "s"\n[axes]\nlr = [1]\n[page]\npanels = "lr"', "unknown field `panels`"),
         (
             'name = "s"\n[axes]\nlr = [1]\n[[page.claims]]\nkind = "best"\nmeasure = "speed"',
@@ -96,7 +96,7 @@ def test_without_a_program_the_axes_are_options_of_a_training(tmp_path: Path) ->
         (
             'name = "s"\n[axes]\nlr = [1]\n[[page.charts]]\ntitle = "t"\nx = "lr"\ny = "loss"\n'
             'mark = "pie"',
-            "pie is none of lines, points, bars, curves",
+            "pie is not one of lines, points, bars, curves",
         ),
     ],
 )

@@ -79,7 +79,11 @@ def test_what_is_compared_differs_in_the_split_alone() -> None:
         ({"schemes": ("mpi", "two-servers"), "ranks": (2,)}, "mlp-two-servers-2-s0", "no worker"),
         ({"schemes": ("mpi", "1f1b"), "ranks": (4,)}, "mlp-1f1b-4-s0", "mlp has 3 layers"),
         ({"schemes": ("mpi", "tensor"), "models": ("cnn",)}, "cnn-tensor-2-s0", "tensor"),
-        ({"schemes": ("mpi", "tensor"), "ranks": (3,)}, "mlp-tensor-3-s0", "divide by tp=3"),
+        (
+            {"schemes": ("mpi", "tensor"), "ranks": (3,)},
+            "mlp-tensor-3-s0",
+            "is not divisible by tp=3",
+        ),
     ],
 )
 def test_what_cannot_be_is_left_out_and_says_why(

@@ -60,11 +60,11 @@ def test_runs_are_made_seed_after_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("study", "words", "pattern", "message"),
     [
-        (ScalingConfig(lr=0.5), "a.py", None, "--lr is of the built-in models"),
-        (ScalingConfig(device="cuda"), "a.py", None, "--device is of the built-in models"),
+        (ScalingConfig(lr=0.5), "a.py", None, "--lr is for the built-in models"),
+        (ScalingConfig(device="cuda"), "a.py", None, "--device is for the built-in models"),
         (ScalingConfig(strategies=("tensor",)), "a.py", None, "tensor needs the layers"),
-        (ScalingConfig(), " ", None, "name a program"),
-        (ScalingConfig(), "a.py", "(", r"--epoch-pattern '\(' is no regular expression"),
+        (ScalingConfig(), " ", None, "--program needs a program"),
+        (ScalingConfig(), "a.py", "(", r"--epoch-pattern '\(' is not a regular expression"),
     ],
 )
 def test_options_that_do_not_fit(
@@ -108,7 +108,7 @@ def test_lines_of_a_program_are_its_epochs(tmp_path: Path) -> None:
     [
         (None, "the program wrote no records"),
         ("nothing", "finds no line in the output of rank 0"),
-        ("epoch", "too short to be timed by the lines"),
+        ("epoch", "too short to be timed by output lines"),
     ],
 )
 def test_a_program_without_epochs_fails(pattern: str | None, message: str, tmp_path: Path) -> None:

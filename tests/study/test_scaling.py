@@ -50,7 +50,7 @@ def test_what_a_longer_run_would_add_is_said() -> None:
     text = larger_study_hint(ScalingConfig(), cores=2)
     assert "for all samples, the RNN, up to 4 ranks: `--full`" in text
     assert "`--seeds 0 1 2 3 4 5 6 7 8 9 10 11` (intervals less than half as wide)" in text
-    assert "`--seeds 0 1 2` (shows what differs" in larger_study_hint(ScalingConfig(seeds=(0,)), 2)
+    assert "`--seeds 0 1 2` (shows the variation" in larger_study_hint(ScalingConfig(seeds=(0,)), 2)
 
 
 def test_every_combination_is_planned_once() -> None:
@@ -76,7 +76,7 @@ def test_full_takes_all_samples() -> None:
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_refused_before_anything_runs() -> None:
-    with pytest.raises(UserError, match="--batch-size 2 is the global batch, and there are 4"):
+    with pytest.raises(UserError, match="--batch-size 2 is the global batch size, but there are 4"):
         plan(ScalingConfig(full=True, batch_sizes=(2,)), cores=2)
 
 
@@ -89,13 +89,13 @@ def test_ranks_are_spread_over_nodes() -> None:
         (6, "a:2,b:2,c:2"),
     ]
     assert spread((2,), (2,), granted) == [(2, "a:1,b:1")]
-    with pytest.raises(UserError, match="--nodes 4: 3 are named"):
+    with pytest.raises(UserError, match="--nodes 4: 3 are given"):
         spread(None, (1, 4), granted)
-    with pytest.raises(UserError, match="--ranks 5: no run would have it"):
+    with pytest.raises(UserError, match="--ranks 5: no run can use it"):
         spread((2, 5), (1, 2), granted)
-    with pytest.raises(UserError, match="--nodes 3: no run would have it"):
+    with pytest.raises(UserError, match="--nodes 3: no run can use it"):
         spread((2,), (1, 3), granted)
-    with pytest.raises(UserError, match=r"--nodes 2: 1 is named .this machine."):
+    with pytest.raises(UserError, match=r"--nodes 2: 1 is given .this machine."):
         spread(None, (2,), THIS_MACHINE)
 
 

@@ -80,7 +80,7 @@ def test_two_deaths_of_which_one_is_rank_0(
     deaths = [Death(1, "batch", before=9), Death(0, "optimizer", before=20)]
     check(command, tmp_path, truth, deaths, spares=2)
     said = (tmp_path / "logs" / "rank-0.log").read_text()
-    assert "rank 1 died: rank 3, a spare, took its place: 3 ranks went on after" in said
+    assert "rank 1 died: rank 3, a spare, took its place: 3 ranks continued after" in said
     assert replacements(tmp_path, 2) == [([1], [3]), ([0], [4])]
     assert replacements(tmp_path, 4) == [([0], [4])]
     events = list(read_events(rank_file(tmp_path / "logs", 4)))
@@ -171,10 +171,10 @@ def test_replacements_in_words() -> None:
         return replaced_text(event, 4)
 
     assert text([1], [4]) == (
-        "rank 1 died: rank 4, a spare, took its place: 4 ranks went on after 210 ms"
+        "rank 1 died: rank 4, a spare, took its place: 4 ranks continued after 210 ms"
     )
     assert text([0, 1], [4, 5]) == (
-        "ranks 0, 1 died: ranks 4, 5, spares, took their places: 4 ranks went on after 210 ms"
+        "ranks 0, 1 died: ranks 4, 5, spares, took their places: 4 ranks continued after 210 ms"
     )
     assert "rank 4, a spare, took 1 of their places" in text([0, 1], [4])
 
@@ -183,7 +183,7 @@ def test_replacements_in_words() -> None:
     ("spares", "ranks", "survive", "words"),
     [
         (-1, 4, True, "--spares -1 must be at least 0"),
-        (1, 4, False, "add --survive, or leave it out"),
+        (1, 4, False, "add --survive, or leave --spares out"),
         (1, 1, True, "start at least 2"),
     ],
 )
@@ -196,5 +196,5 @@ def test_spares_without_a_use_are_refused(
 
 def test_spares_are_among_the_slots_of_the_hosts() -> None:
     assert ranks_beside(2, 6) == 4
-    with pytest.raises(UserError, match="the hosts have 2 slots, which leave no rank"):
+    with pytest.raises(UserError, match="the hosts have 2 slots, which leaves no computing rank"):
         ranks_beside(2, 2)

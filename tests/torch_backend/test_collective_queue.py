@@ -72,7 +72,7 @@ def test_errors_are_raised_where_the_work_is_awaited() -> None:
 def test_a_wait_ends_after_its_timeout_and_the_call_goes_on() -> None:
     queue, gate = CollectiveQueue("test"), threading.Event()
     slow = work(lambda: gate.wait(5), queue)
-    with pytest.raises(DistBackendError, match=r"a test was not over after 0\.05 s"):
+    with pytest.raises(DistBackendError, match=r"a test was not complete after 0\.05 s"):
         slow.wait(timedelta(seconds=0.05))
     gate.set()
     assert slow.wait()

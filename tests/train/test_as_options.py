@@ -14,7 +14,7 @@ from phalanx.train.as_options import in_options
         ("checkpoint lr=0.1/epoch-0001 is", "checkpoint lr=0.1/epoch-0001 is"),
         ("checkpoint_dir=a b/my seed=1/x has", "--checkpoint-dir a b/my seed=1/x has"),
         ('strategy="zero", bitwise=True', "--strategy zero, --bitwise"),
-        ("or leave it out by bad_gradients='skip'", "or leave it out by --bad-gradients skip"),
+        ("or skip it by bad_gradients='skip'", "or skip it by --bad-gradients skip"),
         ("mend it, or raise timeout_s=", "mend it, or raise --timeout-s"),
         ("batch_size=2 is the global batch", "--batch-size 2 is the global batch"),
         ("seed of the program 0 there, 7 here", "--seed 0 there, 7 here"),

@@ -83,7 +83,7 @@ def test_schedules_checkpoints_and_messages_change_no_bit(
     ("options", "words"),
     [
         ({"backend": "gloo"}, "--backend gloo means nothing .*: it is for runs without --bitwise"),
-        ({"survive": True}, "a rank alone has its stages"),
+        ({"survive": True}, "a rank has the only copy of its stages"),
         ({"zero_stage": 1}, "--zero-stage 1 means nothing"),
         ({"overlap": "on"}, "--overlap on means nothing"),
     ],
@@ -96,10 +96,10 @@ def test_options_of_others_are_refused(options: dict[str, Any], words: str) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ranks": 2, "model": "cnn"}, "cnn cannot be cut into stages"),
+        ({"ranks": 2, "model": "cnn"}, "cnn cannot be split into stages"),
         ({"ranks": 4}, "4 stages, but mlp has 3 layers"),
         ({"ranks": 3, "micro_batches": 2}, "1f1b needs a micro-batch for each of its 3 ranks"),
-        ({"ranks": 2, "micro_batches": 9, "batch_size": 8}, "--batch-size 8 it is from 1 to 8"),
+        ({"ranks": 2, "micro_batches": 9, "batch_size": 8}, "--batch-size 8 it must be 1 to 8"),
     ],
 )
 def test_what_does_not_fit(options: dict[str, Any], words: str) -> None:
@@ -181,7 +181,7 @@ def test_layers_that_stages_cannot_have_are_refused() -> None:
         noisy.backward(0, torch.ones_like(output), is_last=True)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model.register_buffer("scale", torch.ones(()))
-    with pytest.raises(UserError, match="scale is in none of the layers"):
+    with pytest.raises(UserError, match="scale is outside the layers"):
         check_held(list(model.state_dict()), layers_of(model))
 
 

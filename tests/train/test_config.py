@@ -33,7 +33,7 @@ def of_ranks(number: int, **options: Any) -> TrainConfig:
 
 
 def test_a_batch_smaller_than_the_ranks_is_refused() -> None:
-    with pytest.raises(UserError, match="--batch-size 2 is the global batch, and there are 3"):
+    with pytest.raises(UserError, match="--batch-size 2 is the global batch size, but there are 3"):
         of_ranks(3, batch_size=2).global_batch_size()
 
 

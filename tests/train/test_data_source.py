@@ -46,7 +46,7 @@ def test_pixels_are_measured_the_same_on_every_rank(pack: Path) -> None:
 
 REFUSED = [
     ({"model": "gpt"}, "--model gpt cannot learn from images"),
-    ({"model": "rnn"}, "--model rnn reads images of one channel, row by row, not of 3 × 8 × 6"),
+    ({"model": "rnn"}, "--model rnn reads images with one channel, row by row, not 3 × 8 × 6"),
     ({"damaged": "skip", "strategy": "server", "ranks": 2}, "--damaged skip and --strategy server"),
     ({"dataset": "digits"}, "--dataset digits exclude each other"),
     ({"cache_mb": 1.0, "reader_kind": "processes"}, "--cache-mb 1 and --reader-kind processes"),

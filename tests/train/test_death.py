@@ -165,7 +165,7 @@ def test_a_full_disk_ends_records_and_no_training(
         assert (process.returncode, outcome.status) == (0, "completed"), errors
         why = "records of 2 of 2 ranks end before it: "
         assert outcome.error is not None and outcome.error.startswith(why)
-        assert f"phalanx: the run has completed; {outcome.error}" in errors
+        assert f"phalanx: the run completed; {outcome.error}" in errors
         assert find_checkpoint(tmp_path / "checkpoints").manifest.epochs_done == 60
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

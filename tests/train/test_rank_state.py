@@ -64,11 +64,13 @@ def test_what_is_kept_is_part_of_a_checkpoint(
         assert not list(whole.parent.glob(".epoch-*"))
         assert not (whole.parents[1] / "saved-1").exists()
         assert told(tmp_path / f"{name} again") == []
-    assert "what topk kept in" in told(tmp_path / "others")[0]
+    assert "the state of topk in" in told(tmp_path / "others")[0]
 
     cases = {"three": going_on(tmp_path, "int8")}
     ranks.mpi(3, programs("resuming.py"), str(tmp_path), json.dumps(cases))
-    assert told(tmp_path / "three")[0].endswith("is forgotten: it is of 2 ranks, this run has 3")
+    assert told(tmp_path / "three")[0].endswith(
+        "is dropped: it is from 2 ranks, but this run has 3"
+    )
 
     damaged = tmp_path / "damaged"
     shutil.copytree(tmp_path / "int8/saved-0/epoch-0002", damaged)

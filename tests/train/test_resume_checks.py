@@ -73,8 +73,8 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
     found = find_checkpoint(tmp_path)
     assert found.path == tmp_path / folder_name(2)
     missing, flipped = sorted(found.skipped, key=lambda line: "manifest.json" not in line)
-    assert missing == f"passed over: checkpoint {tmp_path / folder_name(4)} has no manifest.json"
-    assert "epoch-0003 is damaged: model.safetensors does not have the SHA-256" in flipped
+    assert missing == f"skipped: checkpoint {tmp_path / folder_name(4)} has no manifest.json"
+    assert "epoch-0003 is damaged: model.safetensors does not match the SHA-256" in flipped
     with pytest.raises(UserError, match=r"epoch-0003 is damaged: model\.safetensors"):
         find_checkpoint(tmp_path / folder_name(3))  # asked for by name
     shutil.rmtree(tmp_path / folder_name(2))
@@ -90,7 +90,7 @@ def test_many_that_are_passed_over_take_a_few_lines(tmp_path: Path) -> None:
     found, lines = find_newest(tmp_path)
     assert found is not None and found.path == valid
     assert len(lines) == 6 and lines == [*found.skipped]
-    assert lines[0] == "passed over: 195 more checkpoints, older than these"
+    assert lines[0] == "skipped: 195 older checkpoints"
     assert f"{folder_name(201)} has no {MANIFEST}" in lines[-1]
 
 
@@ -145,9 +145,9 @@ def test_damaged_and_unfinished_ones_are_passed_over_by_name(tmp_path: Path) -> 
     found, lines = find_newest(tmp_path)
     assert found is not None and found.path == valid
     assert sorted(lines) == [
-        f"passed over: checkpoint {tmp_path}/.epoch-0004.new was not finished",
-        f"passed over: checkpoint {tmp_path}/epoch-0002 is damaged: {MODEL_FILE} is missing",
-        f"passed over: checkpoint {tmp_path}/epoch-0003 has no {MANIFEST}",
+        f"skipped: checkpoint {tmp_path}/.epoch-0004.new was not finished",
+        f"skipped: checkpoint {tmp_path}/epoch-0002 is damaged: {MODEL_FILE} is missing",
+        f"skipped: checkpoint {tmp_path}/epoch-0003 has no {MANIFEST}",
     ]
     (valid / MODEL_FILE).write_bytes(b"")
     found, lines = find_newest(tmp_path)
@@ -272,7 +272,7 @@ def test_a_checkpoint_of_a_program_is_refused() -> None:
 @pytest.mark.parametrize("others", [{"seed": 3}, {"train_samples": 9}, {"dataset": "mnist"}])
 def test_within_an_epoch_the_samples_must_be_the_same(others: dict[str, Any]) -> None:
     message = told(found(samples=640), allow_changes=True, **others)
-    assert "a checkpoint of whole epochs: other samples would be left of this one" in message
+    assert "a checkpoint of full epochs: this one would leave other samples" in message
     assert check_resumable(found(samples=640), CONFIG)
     batch = changed(CONFIG, batch_size=32, allow_changes=True)
     assert not check_resumable(found(samples=640), batch), "another batch is fine"
@@ -292,8 +292,8 @@ def test_a_finished_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     constant = changed(CONFIG, lr_schedule="constant")
     for config, epochs in ((CONFIG, 5), (constant, 5), (constant, 9)):
         assert line(found(config, epochs=epochs), config) == (
-            f"checkpoint ck/epoch has done {epochs} epochs, all that were asked for: "
-            "nothing is left"
+            f"checkpoint ck/epoch has done {epochs} epochs, all that were requested: nothing is "
+            "left"
         )
     assert not line(found(epochs=4), CONFIG)
     assert not line(found(epochs=5), changed(CONFIG, lr=0.5)), "which is refused"
@@ -318,7 +318,7 @@ def test_a_command_that_changes_the_recipe_may_be_repeated(changes: dict[str, bo
 def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
     config = changed(CONFIG, restart_schedule=True, warmup_epochs=2.0, epochs=6)
     run = SimpleNamespace(position=(4, 0, 0), state={}, resumed=recipe_of(CONFIG))
-    told = "--warmup-epochs 2 is all of the 2 epochs that --restart-schedule leaves"
+    told = "--warmup-epochs 2 is as long as the 2 epochs that remain for --restart-schedule"
     with pytest.raises(UserError, match=told):
         _schedule_start(config, run)  # type: ignore[arg-type]
 
@@ -327,7 +327,7 @@ def test_a_schedule_that_begins_anew_has_epochs_to_do() -> None:
     """It ended at once, as a run that was completed."""
     config = changed(CONFIG, restart_schedule=True, lr=0.5, epochs=4)
     run = SimpleNamespace(position=(4, 0, 0), state={}, resumed=recipe_of(CONFIG))
-    with pytest.raises(UserError, match="--epochs 4 leaves none to do: raise --epochs"):
+    with pytest.raises(UserError, match="--epochs 4 leaves no epoch to train: raise --epochs"):
         _schedule_start(config, run)  # type: ignore[arg-type]
 
 
@@ -337,7 +337,9 @@ def test_a_bitwise_run_keeps_model_and_data_where_other_options_may_change() -> 
     checkpoint = of(found(), recipe=recipes[0])
     wanted = msgspec.structs.replace(checkpoint.manifest, recipe=recipes[1])
     for allowed in (False, ("epochs",)):
-        with pytest.raises(UserError, match="a bitwise run resumes by the same model and data"):
+        with pytest.raises(
+            UserError, match="a bitwise run resumes only with the same model and data"
+        ):
             check_program(checkpoint, wanted, {}, allow_changes=allowed)
     assert check_program(checkpoint, wanted, {}, allow_changes=True)
 
@@ -354,7 +356,7 @@ def test_other_packed_data_are_refused_whatever_their_folder(tmp_path: Path) -> 
     configs = {name: TrainConfig.from_options(data=pack, ranks=1) for name, pack in packs.items()}
     checkpoint = found(configs["first"])
     assert check_resumable(checkpoint, configs["copy"])
-    with pytest.raises(UserError, match=r"is of another recipe: --data \w+ there, \w+ here"):
+    with pytest.raises(UserError, match=r"has a different recipe: --data \w+ there, \w+ here"):
         check_resumable(checkpoint, configs["other"])
 
 
@@ -382,7 +384,7 @@ def test_a_repeated_job_begins_where_there_is_no_checkpoint_yet(tmp_path: Path) 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file is no folder that you may write to"):
+    with pytest.raises(UserError, match="file is not a writable folder"):
         check_checkpoint_dir(tmp_path / "file" / "saved", None)
 
 
@@ -390,11 +392,11 @@ def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     check_checkpoint_dir(tmp_path / "nothing", None)
     check_checkpoint_dir(tmp_path, None)
     saved = save_at(tmp_path, 5)
-    with pytest.raises(UserError, match=r"up to epoch-0005: go on from them by resume="):
+    with pytest.raises(UserError, match=r"up to epoch-0005: resume from them by resume="):
         check_checkpoint_dir(tmp_path, None)
     check_checkpoint_dir(tmp_path, find_checkpoint(saved))
     elsewhere = find_checkpoint(save_at(tmp_path / "other", 1, run="another"))
-    with pytest.raises(UserError, match=r"holds the checkpoints of another run than .*epoch-0001"):
+    with pytest.raises(UserError, match=r"has checkpoints of a different run from .*epoch-0001"):
         check_checkpoint_dir(tmp_path, elsewhere)
     (saved / MANIFEST).write_bytes(b"damaged")
     with pytest.raises(UserError, match="holds the checkpoints"):

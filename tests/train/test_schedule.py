@@ -130,10 +130,10 @@ def test_of_a_run_epochs_become_steps() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"warmup_epochs": 5.0}, "--warmup-epochs 5 is the whole run of 5 epochs"),
+        ({"warmup_epochs": 5.0}, "--warmup-epochs 5 is the full run of 5 epochs"),
         (
             {"warmup_epochs": 3.0, "lr_schedule": "step"},
-            "--warmup-epochs 3 goes on after the first of --lr-milestones, 0.5 of 5 epochs = 2.5",
+            "--warmup-epochs 3 ends after the first of --lr-milestones, 0.5 of 5 epochs = 2.5",
         ),
     ],
 )

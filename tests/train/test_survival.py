@@ -39,7 +39,7 @@ def test_every_strategy_survives_or_says_why_not(strategy: StrategyName) -> None
         assert TrainConfig.from_record(config.as_record()) == config
         return
     assert said == f"no: {NOT_SURVIVED[strategy]}"
-    with pytest.raises(UserError, match=r"take --strategy mpi, or restarts .*--restarts N") as why:
+    with pytest.raises(UserError, match=r"use --strategy mpi, or restarts .*--restarts N") as why:
         TrainConfig.from_options(strategy=strategy, survive=True, **options)
     assert NOT_SURVIVED[strategy] in str(why.value)
     assert len(str(why.value).splitlines()) <= 2
@@ -55,7 +55,7 @@ def test_programs_survive_by_the_same_strategies(
     if name in ("mpi", "sequential", "shared", "zero"):
         check_bitwise(options, is_on_gpu=False)
     else:
-        with pytest.raises(UserError, match=rf"--strategy {name} exclude each other: .*; take"):
+        with pytest.raises(UserError, match=rf"--strategy {name} exclude each other: .*; use"):
             check_bitwise(options, is_on_gpu=False)
 
 
@@ -66,12 +66,12 @@ def test_programs_survive_by_the_same_strategies(
         ({"overlap": "on"}, "--overlap on and --survive exclude each other"),
         ({"strategy": "shared", "spares": 1}, "--spares 1 and --strategy shared exclude each"),
         ({"strategy": "zero", "zero_stage": 3}, "--zero-stage 3 exclude each other"),
-        ({"threads": 2}, "computes on one thread a rank, not on 2"),
-        ({"accumulate": 2}, "give --micro-batches, not --accumulate 2"),
+        ({"threads": 2}, "uses one thread per rank, not 2"),
+        ({"accumulate": 2}, "--micro-batches: use that in place of --accumulate 2"),
         ({"per_rank_batch_size": 8}, "depend on the number of ranks"),
         ({"data": Path("pack"), "damaged": "skip"}, "leave --damaged skip out"),
-        ({"data": Path("pack"), "stage": Path("disk")}, "--survive leave it out"),
-        ({"ranks": 9}, "--micro-batches 8 does not fit: with 9 ranks"),
+        ({"data": Path("pack"), "stage": Path("disk")}, "--survive exclude each other"),
+        ({"ranks": 9}, "--micro-batches 8 is out of range: with 9 ranks"),
     ],
 )
 def test_what_bitwise_runs_lack_is_refused(options: dict[str, Any], words: str) -> None:
@@ -84,8 +84,8 @@ def test_what_bitwise_runs_lack_is_refused(options: dict[str, Any], words: str) 
     ("launcher", "environ", "words"),
     [
         ("hydra", {}, "MPICH or Intel MPI ends all ranks when one dies; only restarts from"),
-        ("slurm", {}, "must be started by phalanx with --survive, or mpirun"),
-        ("openmpi", {}, "must be started by phalanx with --survive, or mpirun.*--restarts N"),
+        ("slurm", {}, "start the ranks by phalanx with --survive, or by mpirun"),
+        ("openmpi", {}, "start the ranks by phalanx with --survive, or by mpirun.*--restarts N"),
         ("openmpi", {FAULT_TOLERANCE: "1", COLLECTIVES: "^hcoll"}, "leaves han, portals4 in use"),
     ],
 )

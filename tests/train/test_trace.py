@@ -87,8 +87,8 @@ def test_a_run_that_fails_is_traced_and_tells_who_was_where(
     parts = next(group for group in last.groups if group.group == "parts")
     assert parts.calls[-1].name == "fused_step"
     assert "what ranks did last: " in errors
-    assert "rank 1 left no word" in error, errors
-    assert "rank 1 is not in the trace: it left no spans: killed, perhaps" in output
+    assert "rank 1 left no record" in error, errors
+    assert "rank 1 is not in the trace: it left no spans; it may have been killed" in output
     events, about = events_of(folder)
     assert "rank 1" in about["missing ranks"]
     assert {e["pid"] for e in events} == {0}

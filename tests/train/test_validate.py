@@ -25,15 +25,15 @@ def told(shape: DataShape, **options: object) -> str:
             {"mesh": "dp=2,pp=2,tp=3", "ranks": 8},
             "pp(2) × dp(2) × shard(1) × tp(3) = 12, but there are 8 ranks",
         ),
-        ({"strategy": "tensor", "ranks": 3}, "--width 256 does not divide by tp=3"),
+        ({"strategy": "tensor", "ranks": 3}, "--width 256 is not divisible by tp=3"),
         ({"strategy": "tensor", "ranks": 2, "model": "cnn"}, "cannot be split by tensor"),
-        ({"strategy": "pipeline", "ranks": 5}, "5 stages, but mlp has 3 layers to cut between"),
-        ({"strategy": "pipeline", "ranks": 2, "model": "cnn"}, "cannot be cut into stages"),
+        ({"strategy": "pipeline", "ranks": 5}, "5 stages, but mlp has 3 layers to split between"),
+        ({"strategy": "pipeline", "ranks": 2, "model": "cnn"}, "cannot be split into stages"),
         (
             {"mesh": "dp=4,pp=2", "ranks": 8, "micro_batches": 4, "batch_size": 15},
             "a global batch of 15 is less than 4 data ranks × 4 micro-batches = 16",
         ),
-        ({"mesh": "shard=2", "ranks": 2, "zero_stage": 1}, "shard=2 cuts them"),
+        ({"mesh": "shard=2", "ranks": 2, "zero_stage": 1}, "but shard=2 does"),
         (
             {"mesh": "dp=3", "ranks": 3, "batch_size": 2},
             "there are 3 ranks: give at least 3",
@@ -42,17 +42,17 @@ def told(shape: DataShape, **options: object) -> str:
         ({"strategy": "pipeline", "ranks": 2, "accumulate": 2}, "--accumulate 2 and a pipeline"),
         (
             {"strategy": "shared", "ranks": 2, "optimizer": "lamb"},
-            "--optimizer lamb needs norms of whole layers, and --strategy shared updates slices",
+            "--optimizer lamb needs norms of full layers, but --strategy shared updates slices",
         ),
         (
             {"strategy": "server", "ranks": 2, "clip_norm": 1.0},
-            "--clip-norm 1 needs the norm of all gradients, and --strategy server updates slices",
+            "--clip-norm 1 needs the norm of all gradients, but --strategy server updates slices",
         ),
         ({"ranks": 1, "momentum": 0.5}, "--momentum 0.5 means nothing"),
         ({"ranks": 1, "trust_coefficient": 0.1}, "--trust-coefficient 0.1 means nothing"),
         ({"ranks": 1, "warmup": "cosine"}, "--warmup cosine means nothing"),
         ({"ranks": 1, "lr_power": 1.0}, "--lr-power 1.0 means nothing"),
-        ({"ranks": 1, "warmup_epochs": 9.0}, "--warmup-epochs 9 is the whole run of 5 epochs"),
+        ({"ranks": 1, "warmup_epochs": 9.0}, "--warmup-epochs 9 is the full run of 5 epochs"),
         (
             {"strategy": "pipeline", "ranks": 2, "pipeline_schedule": "1f1b", "micro_batches": 1},
             "1",
@@ -66,10 +66,10 @@ def test_images(options: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"strategy": "tensor", "ranks": 3}, "--heads 4 does not divide by tp=3"),
+        ({"strategy": "tensor", "ranks": 3}, "--heads 4 is not divisible by tp=3"),
         (
             {"strategy": "tensor", "ranks": 4, "sequence_parallel": True},
-            "a text of 66 tokens does not divide by tp=4",
+            "a text of 66 tokens is not divisible by tp=4",
         ),
         ({"strategy": "pipeline", "ranks": 8}, "8 stages, but gpt has 7 layers"),
         ({"strategy": "mpi", "ranks": 2, "width": 130}, "--width 130 does not divide by --heads 4"),

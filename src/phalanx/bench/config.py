@@ -54,18 +54,18 @@ class CollectivesConfig(RecordedOptions):
     buffers), world (phalanx.World.all_reduce of a tensor), torch (torch.distributed on backend
     mpi), mpi (the MPI library itself), deepspeed (its all-reduce in shared memory), oneccl, gloo,
     nccl, and naive, direct, ring, tree, halving (Phalanx on messages; all-reduce only). Default:
-    all but the last five; those that are not installed are left out."""
+    all but the last five; paths that are not installed are left out."""
 
     device: str = "cpu"
     """Device of the tensors of path torch: cpu, auto, or an accelerator by PyTorch's name, such as
-    cuda. Its label says whether MPI gets them as they are (direct) or by pinned host memory."""
+    cuda. Its label says whether MPI gets them directly (direct) or through pinned host memory."""
 
     repeats: int | None = None
-    """Calls of each path at each size. Default: as many as --seconds allows, 10 to 400."""
+    """Calls of each path at each size. Default: 10 to 400, as --seconds allows."""
 
     loop: int | None = None
-    """Calls timed together, without a barrier between them. Default: 1, or 10 where ranks share
-    cores: there ranks leave a barrier one after the other, which would add to a single call."""
+    """Calls timed together, without a barrier between them. Default: 1, or 10 if ranks share cores,
+    since they then leave a barrier one after the other, which would add to a single call."""
 
     seconds: float = 60.0
     """Time budget for all calls; the minimum number of calls may take longer."""
@@ -87,7 +87,7 @@ class CollectivesConfig(RecordedOptions):
         check_positive(self, "seconds", "timeout_s")
         _ = self.chosen_collectives, self.chosen_paths, self.sizes_bytes
         if self.device != "cpu" and "torch" not in self.chosen_paths:
-            raise UserError(f"--device {self.device} is that of path torch: add it to --paths")
+            raise UserError(f"--device {self.device} is for path torch: add torch to --paths")
         try:
             check_operation(DTYPES[self.dtype], self.reduce_op)
         except TypeError as error:
@@ -131,6 +131,6 @@ def _names(option: str, words: tuple[str, ...], known: tuple[str, ...]) -> list[
     names = [name for word in words for name in word.split(",") if name]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        what = f"{unknown[0]} is none of" if unknown else "needs at least one of"
+        what = f"{unknown[0]} is not one of" if unknown else "needs at least one of"
         raise UserError(f"--{option} {what} {', '.join(known)}")
     return names

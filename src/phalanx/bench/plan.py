@@ -11,7 +11,7 @@ from phalanx.records.collectives import Collective
 Item = TypeVar("Item")
 
 ROUNDS = 8
-MOST_CALLS = 400  # per path and size: enough for a 99th percentile
+MOST_CALLS = 400  # enough for a 99th percentile per path and size
 FEWEST_CALLS = 10
 
 # Split into one chunk per rank, so their buffers hold a multiple of the world size.

@@ -98,7 +98,7 @@ class CollectiveBenchmark:
             gc.disable()  # a collection during a call would add to its time
             self._announce(0, total, "memory and flags of this machine")
             self._measure_machine(largest_bytes)
-            # From rank 0, since nodes may differ in cores.
+            # Rank 0 decides, since nodes may differ in cores.
             calls_a_time = world.share(config.calls_a_time(world.local_size, world.settings.cores))
             for number, case in enumerate(planned, 1):
                 self._announce(number, total, f"{case.collective} {case.num_bytes}")

@@ -260,9 +260,9 @@ class Notes:
                 named = ", ".join(map(str, sorted(missing)[:_MAX_NAMED]))
                 more = f" and {len(missing) - _MAX_NAMED} more" * (len(missing) > _MAX_NAMED)
                 raise UserError(
-                    f"checkpoint {new} was not finished: rank{'s' * (len(missing) > 1)} {named}"
-                    f"{more} wrote nothing for {PATIENCE_S:g} s: look at the file system of its "
-                    "folder, then resume"
+                    f"checkpoint {new} was not finished: rank{'s' * (len(missing) > 1)} "
+                    f"{named}{more} wrote nothing for {PATIENCE_S:g} s: check the file system of "
+                    "its folder, then resume"
                 )
             if missing:
                 time.sleep(_POLL_S)
@@ -296,7 +296,7 @@ def named_checkpoint(target: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"checkpoint {target} could not be written: {error.strerror or error}; earlier "
-            "checkpoints are as they were: mend that (a full disk: free some space), then resume"
+            "checkpoints are intact: fix that (a full disk: free some space), then resume"
         ) from error
 
 
@@ -349,9 +349,8 @@ def _other_checkpoints(checkpoint: Path | None, seen_by: list[str]) -> str:
         return ""
     others = "; ".join(f"{by_host(those)}: {seen}" for seen, those in ranks.items())
     return (
-        "resume: ranks see different checkpoints "
-        f"(rank 0: {checkpoint or 'none'}; {others}): "
-        "name a folder that all nodes share, or copy the newest checkpoint to all of them"
+        f"resume: ranks see different checkpoints (rank 0: {checkpoint or 'none'}; {others}): use "
+        "a folder that all nodes share, or copy the newest checkpoint to all nodes"
     )
 
 
@@ -396,14 +395,14 @@ def check_written_folder(folder: Path, group: RunGroup) -> tuple[str, bool]:
             f"checkpoints in {folder}: rank {rank} ({hosts[rank]}) sees "
             f"{folder_name(*positions[rank])}, and rank 0 ({hosts[0]}) "
             f"{folder_name(*positions[0]) if any(positions[0]) else 'none'}: start the run with "
-            f"{hosts[rank]} as its first node, or copy them to {hosts[0]}, or name another folder"
+            f"{hosts[rank]} as its first node, copy them to {hosts[0]}, or use another folder"
         )
     others = ranks_without(group, folder)
     if not others:
         return "", True
     line = (
-        f"checkpoints: rank 0 writes all of each into {folder} on {hosts[0]}, a folder that "
-        f"{by_host(others)} does not share"
+        f"checkpoints: rank 0 writes them into {folder} on {hosts[0]}, which {by_host(others)} "
+        "does not share"
     )
     return line, False
 

@@ -77,7 +77,7 @@ def find_newest(folder: Path) -> tuple[FoundCheckpoint | None, list[str]]:
 def find_to_resume(
     folder: Path | None, place: Path | None, *, may_begin: bool
 ) -> tuple[FoundCheckpoint | None, list[str]]:
-    """Return the checkpoint that a run resumes from, None where it begins anew, and lines for the
+    """Return the checkpoint that a run resumes from, None if it starts anew, and lines for the
     user. Cost: as of `find_newest`.
 
     folder: of the run's checkpoints. place: a checkpoint, or a folder of them, to resume from.
@@ -99,8 +99,8 @@ def find_to_resume(
 
 
 def nothing_left(checkpoint: Path, done: str) -> str:
-    """Return the line for the user on a run that has come to its end. done: epochs or steps."""
-    return f"checkpoint {checkpoint} has done {done}, all that were asked for: nothing is left"
+    """Return the line for the user on a completed run. done: epochs or steps."""
+    return f"checkpoint {checkpoint} has done {done}, all that were requested: nothing is left"
 
 
 def _search(folder: Path) -> tuple[FoundCheckpoint | None, dict[Path, str]]:
@@ -121,10 +121,10 @@ def _search(folder: Path) -> tuple[FoundCheckpoint | None, dict[Path, str]]:
 def _passed_over(problems: Mapping[Path, str]) -> list[str]:
     """Return a line for each of the newest of these, and one that counts the others."""
     newest = sorted(problems, key=lambda path: position_of(path.name))[-MAX_PASSED_OVER:]
-    lines = [f"passed over: {problems[path].split('; ')[0]}" for path in newest]
+    lines = [f"skipped: {problems[path].split('; ')[0]}" for path in newest]
     more = len(problems) - len(lines)
     return [
-        *([f"passed over: {more:,} more checkpoints, older than these"] if more else []),
+        *([f"skipped: {more:,} older checkpoints"] if more else []),
         *lines,
     ]
 
@@ -182,7 +182,7 @@ def check_checkpoint_dir(
     where = f"checkpoint_dir={folder}"
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"{where}: {existing} is no folder that you may write to")
+        raise UserError(f"{where}: {existing} is not a writable folder")
     manifests, problems = _read_manifests(folder)
     if not manifests and not problems:
         return
@@ -191,12 +191,12 @@ def check_checkpoint_dir(
         if may_begin:
             return
         raise UserError(
-            f"{where} holds the checkpoints of a run, up to {newest.name}: "
-            f"go on from them by resume={folder}, or name another folder"
+            f"{where} holds the checkpoints of a run, up to {newest.name}: resume from them by "
+            f"resume={folder}, or use another folder"
         )
     if manifests and all(m.run != resumed.manifest.run for m in manifests.values()):
         raise UserError(
-            f"{where} holds the checkpoints of another run than {resumed.path}: name another folder"
+            f"{where} has checkpoints of a different run from {resumed.path}: use another folder"
         )
 
 
@@ -216,7 +216,8 @@ class Retention:
         """Verified in this process, or written by it."""
 
     def remove_older(self, newest: Path) -> None:
-        """Remove what is no longer kept. Cost: the files of each one that stays are read once.
+        """Remove checkpoints that are no longer needed. Cost: the files of each one that stays are
+        read once.
 
         newest: just written, so that it is valid; it stays, whatever a clock that was set back
             says. One that a run has resumed from therefore goes only when a newer one is whole.

@@ -181,7 +181,7 @@ def _check_array_task(folder: Path) -> None:
     if task and len(found) == 2 and found[0] == task[0] and found != task:
         raise UserError(
             f"checkpoint_dir={folder} has the checkpoints of task {found[1]} of job array "
-            f"{task[0]}, and this is task {task[1]}: give each task a folder of its own, such as "
+            f"{task[0]}, but this is task {task[1]}: give each task a separate folder, such as "
             f"{folder}-{task[1]}"
         )
 
@@ -209,8 +209,8 @@ def _another_run(folder: Path) -> UserError:
     owner = _owner(folder)
     who = "" if owner is None else f" (process {owner.process_id} on {owner.hostname})"
     return UserError(
-        f"checkpoint_dir={folder}: another run is writing its checkpoints there{who}: "
-        "wait for it, end it by run.close(), or name another folder"
+        f"checkpoint_dir={folder}: another run is writing its checkpoints there{who}: wait for it, "
+        "end it by run.close(), or use another folder"
     )
 
 

@@ -177,7 +177,7 @@ def _incomplete(name: str, spec: Spec, ranks: Sequence[int], counts: Sequence[in
     sent = [f"{n} of rank {rank}" for rank, n in zip(ranks, counts, strict=True)]
     more = [f"{len(sent) - _MAX_NAMED} more"] if len(sent) > _MAX_NAMED else []
     listed = ", ".join([*sent[:_MAX_NAMED], *more]) or "none"
-    return f"the elements of {name} that ranks hold ({listed}) do not make up {list(spec.shape)}"
+    return f"the elements of {name} on the ranks ({listed}) do not add up to {list(spec.shape)}"
 
 
 def assemble(

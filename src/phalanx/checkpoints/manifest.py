@@ -151,12 +151,12 @@ def read_manifest(checkpoint: Path) -> Manifest:
         raise UserError(f"checkpoint {checkpoint}: {MANIFEST} is damaged: {error}") from error
     if manifest.sha256 != _digest(manifest):
         raise UserError(
-            f"checkpoint {checkpoint}: {MANIFEST} is damaged or was altered: "
-            "it does not have its own SHA-256"
+            f"checkpoint {checkpoint}: {MANIFEST} is damaged or was altered: its SHA-256 does not "
+            "match"
         )
     for name in (MODEL_FILE, OPTIMIZER_FILE):
         if name not in manifest.files and not _has_all(manifest, name):
-            raise UserError(f"checkpoint {checkpoint}: {MANIFEST} does not name {name}")
+            raise UserError(f"checkpoint {checkpoint}: {MANIFEST} does not list {name}")
     return manifest
 
 
@@ -199,7 +199,7 @@ def _other_schema(checkpoint: Path, schema: int) -> str:
         return f"checkpoint {checkpoint} was written by a newer Phalanx: update Phalanx"
     return (
         f"checkpoint {checkpoint} was written by an older Phalanx (manifest schema {schema}, this "
-        f"one reads {MANIFEST_SCHEMA}): finish that run with the version that began it"
+        f"one reads {MANIFEST_SCHEMA}): finish that run with the version that started it"
     )
 
 
@@ -220,7 +220,7 @@ def _problem(path: Path, stored: StoredFile) -> str | None:
         if num_bytes != stored.bytes:
             return f"has {num_bytes} bytes instead of {stored.bytes}"
         if file_sha256(path) != stored.sha256:
-            return "does not have the SHA-256 of the manifest"
+            return "does not match the SHA-256 in the manifest"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return None

@@ -83,8 +83,8 @@ class MemoryCopies(StateWriter):
             return None
         if isinstance(strategy, Local):
             raise UserError(
-                f'{OPTION} and strategy="local" exclude each other: the ranks average what they '
-                "have learned before each copy, and would do so when a clock says; leave it out"
+                f'{OPTION} and strategy="local" exclude each other: ranks average their updates '
+                "before each copy, so copies by a clock would change the results; leave it out"
             )
         return cls(
             folder=folder_for(plan, checkpoint_dir),
@@ -113,11 +113,11 @@ class MemoryCopies(StateWriter):
         with self.strategy.group.uncounted():
             files, _ = gather_files(self.strategy, self.shapes, also, is_writer=is_writer)
             if not is_writer:
-                write_files(files, self.folder)  # which are parts of those of rank 0
+                write_files(files, self.folder)  # slices of the files of rank 0
                 return
             self._take()
             self._num_bytes = sum(map(_bytes_of, files))
-            files = self._memory.copy(files)  # which takes what other ranks send, too
+            files = self._memory.copy(files)  # also receives what other ranks send
         if not self._has_room() or not self._take_folder():
             return
         self._writing = self._thread.submit(self._write, files, position, saved_at)
@@ -159,8 +159,8 @@ class MemoryCopies(StateWriter):
             return True
         size, left = self._num_bytes / 1e6, free / 1e6
         self._tell(
-            f"it needs {size:,.1f} MB, and {self.folder.parent.parent} has {left:,.1f} MB free, "
-            "of which it takes half at most"
+            f"it needs {size:,.1f} MB, and {self.folder.parent.parent} has {left:,.1f} MB free, of "
+            "which a copy may take at most half"
         )
         return False
 
@@ -192,7 +192,7 @@ def _make(folder: Path) -> None:
     with suppress(FileExistsError):
         folder.parent.mkdir(mode=0o700)
     if not is_private(folder.parent):
-        raise OSError("it belongs to another user, or others may read it")
+        raise OSError("it belongs to another user, or other users may read it")
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -288,7 +288,7 @@ def _bring(path: Path, group: RunGroup, source: int, host: str) -> str:
                 raise UserError(problem)
             send_files(_FromRank(group, source), files, into)
     except UserError as error:
-        return f"passed over: the copy {path.name} in the memory of {host}: {error}"
+        return f"skipped: the copy {path.name} in the memory of {host}: {error}"
     return ""
 
 

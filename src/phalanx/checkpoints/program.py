@@ -142,8 +142,8 @@ class ProgramState:
                 values[f"{stored_name(name)}:{quantity}"] = value
             else:
                 raise UserError(
-                    f"{where} is of type {type(value).__name__}, and a checkpoint holds tensors "
-                    "and numbers of an optimizer alone: leave out checkpoint_dir, or take another"
+                    f"{where} is of type {type(value).__name__}, but a checkpoint can only hold "
+                    "tensors and numbers of an optimizer: leave out checkpoint_dir, or use another"
                 )
         return values
 
@@ -155,7 +155,7 @@ class ProgramState:
         for parameter, state in self.strategy.optimizer.state.items():
             if parameter not in names:
                 raise UserError(
-                    f"the optimizer keeps state for {parameter!r:.40}, which is no parameter of "
+                    f"the optimizer keeps state for {parameter!r:.40}, which is not a parameter of "
                     "the model: a checkpoint cannot hold it"
                 )
             for quantity, value in state.items():
@@ -230,8 +230,8 @@ class ProgramState:
                 or before != replace(after, learning_rate=before.learning_rate)
             ):
                 raise UserError(
-                    f"checkpoint {checkpoint}: options of the optimizer were changed in that run, "
-                    f"and {type(self.strategy).__name__} follows its learning rate alone: take "
+                    f"checkpoint {checkpoint}: options of the optimizer changed in that run, but "
+                    f"{type(self.strategy).__name__} follows only the learning rate: use "
                     'strategy="mpi"'
                 )
 
@@ -259,7 +259,7 @@ class ProgramState:
         for name in {**here, **there}:
             if there.get(name) != here.get(name):
                 raise UserError(
-                    f"checkpoint {checkpoint} is of another {name}: {there.get(name) or 'none'} "
+                    f"checkpoint {checkpoint} has a different {name}: {there.get(name) or 'none'} "
                     f"there, {here.get(name) or 'none'} here"
                 )
 

@@ -37,7 +37,7 @@ WITHIN_EPOCH = {
 WITHIN_EPOCH |= {
     name + OF_THE_PROGRAM
     for name in ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
-}  # by the names of `phalanx train`
+}  # keys: names of `phalanx train`
 LAYERS, ENDS = "text of the model", "digest of the first and last samples"
 """Entries of a recipe that may differ where a run is not bitwise."""
 MAX_NAMED = 3
@@ -100,8 +100,8 @@ def check_program(
     if manifest.program.get(TRAINER) != wanted.program.get(TRAINER):
         trainer = manifest.program.get(TRAINER) or "a program"
         raise UserError(
-            f"checkpoint {path} was written by {trainer}, for its model {manifest.model}: "
-            "a program resumes from checkpoints of its own"
+            f"checkpoint {path} was written by {trainer}, for its model {manifest.model}: a "
+            "program can resume only from checkpoints of phalanx.start"
         )
     check_model(path, manifest.model, wanted.model, tensors)
     allowed = () if isinstance(allow_changes, bool) else allow_changes
@@ -114,21 +114,19 @@ def check_program(
     if differing:
         mend = "allow it by checkpoints=Checkpoints(allow_changes=True)"
         if differing.keys() & within:
-            mend = (
-                "resume from a checkpoint of whole epochs: other samples would be left of this one"
-            )
+            mend = "resume from a checkpoint of full epochs: this one would leave other samples"
         raise OtherRecipeError(
-            f"checkpoint {path} is of another recipe: {'; '.join(differing.values())}\n"
-            f"give what it had, or {mend}",
+            f"checkpoint {path} has a different recipe: {'; '.join(differing.values())}\nuse the "
+            f"values of the checkpoint, or {mend}",
             differing,
         )
     changed = _differing_contents(manifest.recipe, wanted.recipe)
     if changed and wanted.recipe.get("bitwise") and allow_changes is not True:
         raise UserError(
-            f"checkpoint {path}: {'; '.join(changed)}: a bitwise run resumes by the same model and "
-            "data: give these, or begin anew in another checkpoint_dir"
+            f"checkpoint {path}: {'; '.join(changed)}: a bitwise run resumes only with the same "
+            "model and data: use these, or start anew in another checkpoint_dir"
         )
-    return [f"the run is not that of checkpoint {path} any more: {line}" for line in changed]
+    return [f"the run no longer matches checkpoint {path}: {line}" for line in changed]
 
 
 def is_same_recipe(one: Manifest, other: Manifest) -> bool:
@@ -148,7 +146,7 @@ def _differing_contents(there: Mapping[str, Value], here: Mapping[str, Value]) -
         lines.append(f"the model has {before} there, {after} here")
     ends = [recipe.get(ENDS) for recipe in (there, here)]
     if all(ends) and ends[0] != ends[1]:
-        lines.append("the first or the last sample of the data is another")
+        lines.append("the first or the last sample of the data differs")
     return lines
 
 
@@ -183,7 +181,7 @@ def check_model(checkpoint: Path, there: str, here: str, tensors: Mapping[str, T
     specs = {name: Spec.of(tensor) for name, tensor in tensors.items()}
     if differing := differing_tensors(read_specs(*stored_files(checkpoint, MODEL_FILE)), specs):
         classes = f" ({there} there, {here} here)" if there != here else ""
-        raise UserError(f"checkpoint {checkpoint} is of another model{classes}: {differing}")
+        raise UserError(f"checkpoint {checkpoint} has a different model{classes}: {differing}")
 
 
 def _values_of(manifest: Manifest) -> dict[str, Value]:

@@ -72,14 +72,13 @@ def load_rank_state(checkpoint: Path, manifest: Manifest, strategy: Strategy) ->
     if not num_ranks:
         return ""
     name = _metadata(checkpoint / rank_state_file(0))["words"]
-    subject = f"what {name} kept in checkpoint {checkpoint}"
+    subject = f"the state of {name} in checkpoint {checkpoint}"
     if num_ranks != strategy.size:
-        return f"{subject} is forgotten: it is of {num_ranks} ranks, this run has {strategy.size}"
-    if not strategy.load_rank_local_state(_read(checkpoint / rank_state_file(strategy.rank))):
         return (
-            f"{subject} is forgotten: this run has another --strategy or --compress, or other "
-            "buckets"
+            f"{subject} is dropped: it is from {num_ranks} ranks, but this run has {strategy.size}"
         )
+    if not strategy.load_rank_local_state(_read(checkpoint / rank_state_file(strategy.rank))):
+        return f"{subject} is dropped: --strategy, --compress or buckets differ"
     return ""
 
 

@@ -152,8 +152,8 @@ def _check_shapes(plan: GatherPlan, shapes: Shapes) -> None:
     wrong = [n for n in {**found, **shapes} if found.get(n) != shapes.get(n)]
     if wrong:
         raise RuntimeError(
-            f"the ranks' parts are not the model: {wrong[0]} is {found.get(wrong[0], 'missing')}, "
-            f"not {shapes.get(wrong[0], 'part of it')}"
+            f"the shards of the ranks do not add up to the model: {wrong[0]} is "
+            f"{found.get(wrong[0], 'missing')}, not {shapes.get(wrong[0], 'part of it')}"
         )
 
 
@@ -185,11 +185,11 @@ def _empty_state(specs: Mapping[str, Spec], strategy: Strategy) -> dict[str, Ten
         name, quantity = key.rsplit(":", 1)
         if name not in states:
             continue  # another rank's
-        device = parameters[name].device  # where fused optimizers, which these are, count steps
+        device = parameters[name].device  # fused optimizers, as here, count steps on it
         value = torch.zeros(spec.shape, dtype=spec.dtype, device=device)
         if spec.shape and isinstance(parameters[name], DTensor):
             value = torch.zeros_like(local_shard(parameters[name]))
-        elif spec.shape == tuple(parameters[name].shape):  # in its order in memory
+        elif spec.shape == tuple(parameters[name].shape):  # already in its memory order
             value = torch.zeros_like(parameters[name].detach(), dtype=spec.dtype)
         states[name][quantity] = value
         wanted[key] = place_like(value, parameters[name])

@@ -1,4 +1,5 @@
-"""Writing of a run's checkpoints, by a thread while training goes on, and removal of older ones."""
+"""Writing of a run's checkpoints, by a thread while training continues, and removal of older
+ones."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ class StateWriter:
             self.manifest, epochs_done=epochs_done, samples_seen=seen, saved_at=saved_at
         )
         path = write_checkpoint(self.folder, manifest, files, others)
-        with named_checkpoint(path):  # which may be gone again
+        with named_checkpoint(path):  # may have been removed meanwhile
             num_bytes = sum(file.stat().st_size for file in path.iterdir())
         event = SavedEvent(
             at_s=began - self.began_at,
@@ -164,8 +165,8 @@ class CheckpointWriter(StateWriter):
 
     With `in_background` ranks that write copy what they write, or gather it, while training is
     held, and a thread writes the copy. The next checkpoint waits until the last one is written.
-    Where ranks may be lost there is no thread: its copy would be lost with rank 0, after the others
-    have gone on.
+    Where ranks may be lost there is no thread: its copy would be lost with rank 0, after the other
+    ranks have continued.
     """
 
     also: Callable[[], Sequence[CheckpointFile]] | None = None
@@ -208,8 +209,8 @@ class CheckpointWriter(StateWriter):
         return True
 
     def save(self, position: tuple[int, int]) -> None:
-        """Write a checkpoint, or have it written. Ranks that write none of it wait for it, so
-        that the wait is no part of a step, and nobody goes on without it should rank 0 be lost.
+        """Write a checkpoint, or have it written. Ranks that write none of it wait for it, so that
+        the wait is no part of a step, and no rank continues without it should rank 0 be lost.
 
         position: epochs done, and samples seen of the next, by all ranks together.
         """
@@ -236,7 +237,7 @@ class CheckpointWriter(StateWriter):
         files, writers = gather_files(
             strategy, self.shapes, self.also, is_writer=is_first, is_shared=self._is_shared
         )
-        if is_first and self._lock is None and group.lost:  # that of another rank 0
+        if is_first and self._lock is None and group.lost:  # the lock belongs to a former rank 0
             self._lock = lock(self.folder)
         others: WrittenByOthers | None = None
         if writers != {0}:
@@ -246,7 +247,7 @@ class CheckpointWriter(StateWriter):
             group.barrier()  # the folder is there
             others = Notes(writers) if self.in_background else Gathered(group.checkpoint_group())
         elif not is_first:
-            write_files(files, target)  # which are parts of those of rank 0
+            write_files(files, target)  # slices of the files of rank 0
             return None
         work: Callable[[Sequence[CheckpointFile]], SavedEvent | None] = partial(
             self._write, position=position, saved_at=time.time(), others=others

@@ -36,8 +36,8 @@ def collectives(
 ) -> None:
     """Compare the speed of collectives in Phalanx, the MPI library, Gloo and NCCL.
 
-    All paths are measured in one job of ranks, in turn, with every result checked; and beside them
-    what this machine's memory and flags allow. Ends with a table, findings and a page.
+    Measures all paths in one job, in turn, checks every result, and compares them with the limits
+    of this machine's memory and flags. Ends with a table, findings and a page.
 
     For example:
 
@@ -50,16 +50,16 @@ def collectives(
     launched = detect(os.environ)
     if launched:
         raise UserError(
-            f"{launched.launcher} has started this process, and phalanx bench starts its ranks "
-            f"itself: phalanx bench collectives --ranks {launched.world_size}"
+            f"{launched.launcher} started this process, but phalanx bench starts its ranks itself: "
+            f"phalanx bench collectives --ranks {launched.world_size}"
         )
     console = new_console(json_)
     take_hosts(hosts, hostfile, console, config.ranks)
     folder = config.output or new_folder(config)
     if preflight:
         preflight_nodes(config.ranks, console, folders=[folder])
-    with interruption_noted(console, f"records kept in {folder}"):
+    with interruption_noted(console, f"records in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)
     print_measurement(folder, console, json_)
     if wrong := sum(row["wrong"] for row in read_collectives(folder).rows):
-        raise RunFailedError(f"{wrong:,} elements of results were wrong; the table says whose")
+        raise RunFailedError(f"{wrong:,} elements of results were wrong; the table shows whose")

@@ -28,11 +28,11 @@ def io(
     preflight: Preflight = True,
     print_profile: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Measure whether the storage keeps an accelerator busy, and in which format.
+    """Measure whether storage can keep an accelerator busy, and in which format.
 
-    Writes data of a training's shape, loads it ahead of an emulated accelerator, and measures
-    samples/s, waits and utilisation, side by side with a plain read and PyTorch's DataLoader. Ends
-    with a table, findings and a page; the data is removed.
+    Writes data shaped like that of a real training, loads it ahead of an emulated accelerator, and
+    measures samples/s, waits and utilisation, compared with a plain read and PyTorch's DataLoader.
+    Ends with a table, findings and a page, and removes the data.
 
     For example:
 
@@ -52,13 +52,13 @@ def io(
         return
     console = new_console(json_)
     if max(config.ranks) == 1 and (hosts is not None or hostfile is not None):
-        raise UserError("the nodes that are named are for several ranks: add --ranks 1 2 4")
+        raise UserError("nodes are named, but there is only one rank: add --ranks 1 2 4")
     if max(config.ranks) > 1:
         take_hosts(hosts, hostfile, console, max(config.ranks))
     folder = config.output or new_folder(config)
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
     if preflight and max(config.ranks) > 1:
         preflight_nodes(max(config.ranks), console, folders=[folder, config.data_dir])
-    with interruption_noted(console, f"records kept in {folder}"):
+    with interruption_noted(console, f"records in {folder}"):
         run_io(config, folder, command=this_command(), console=console)
     print_measurement(folder, console, json_)

@@ -26,12 +26,12 @@ def check(
     steps: int = 5,
     json_: Json = False,
 ) -> None:
-    """Say whether a program that trains by phalanx.start means the same on several ranks.
+    """Check that a program of phalanx.start computes the same on several ranks as on one.
 
-    Makes some steps of it alone, twice, and on the ranks, in float64 where it can, compares data,
-    losses, parameters and what is logged, and names the first difference and its likely cause.
-    Checkpoints and records go to a folder that is thrown away, and the program ends with these
-    steps. Ends with exit code 0 where all are the same, 1 where they differ.
+    Runs some steps twice in one process and once on the ranks, in float64 where it can, compares
+    data, losses, parameters and what is logged, and names the first difference and its likely
+    cause. Checkpoints and records go to a temporary folder, and the program ends after these steps.
+    Exit code: 0 if everything agrees, 1 if something differs.
 
     For example:
 
@@ -42,19 +42,18 @@ def check(
     Parameters
     ----------
     words
-        Program and its arguments: `program.py …` or `-m module …`. Options of check stand before
-        it.
+        Program and its arguments: `program.py …` or `-m module …`. Put options of check first.
     ranks
-        How many; 3 show more than 2, since batches are then cut unevenly.
+        Number of ranks; 3 show more than 2, since they split a batch unevenly.
     steps
-        How many updates, within the first epoch.
+        Number of updates, within the first epoch.
     """
     refuse_launcher("check", os.environ)
     for name, number, least in (("--ranks", ranks, 2), ("--steps", steps, 1)):
         if number < least:
             raise UserError(f"{name} {number}: phalanx check takes at least {least}")
     if words and words[0] != "-m" and not words[0].endswith(".py"):
-        raise UserError(f"phalanx check takes program.py or -m module, and not {words[0]}")
+        raise UserError(f"phalanx check takes program.py or -m module, not {words[0]}")
     check_ranks(ranks, os.environ)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with job_folder() as folder:

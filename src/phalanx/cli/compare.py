@@ -11,10 +11,9 @@ EXIT_DIFFERENT = 1
 
 
 def compare(one: Path, other: Path, /) -> None:
-    """Say whether two bitwise runs are the same bits; if not, the first step and parameter where
-    they part.
+    """Compare two bitwise runs bit by bit, and name the first step and parameter that differ.
 
-    Ends with exit code 0 where they are the same, 1 where they differ, 2 where that cannot be told.
+    Exit code: 0 if the runs are identical, 1 if they differ, 2 if their records do not suffice.
 
     For example:
 
@@ -27,7 +26,7 @@ def compare(one: Path, other: Path, /) -> None:
     one
         Folder of the records of a run.
     other
-        Folder of another one's.
+        Folder of the records of the other run.
     """
     runs = [read_bitwise_run(folder) for folder in (one, other)]
     is_same, sentences = judge(*runs)

@@ -26,16 +26,16 @@ def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollecti
 
 def _add(path: Path, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     if path.suffix.lower() not in _KINDS:
-        raise UserError(f"--config {path}: name a file that ends in {', '.join(_KINDS)}")
+        raise UserError(f"--config {path}: use a file that ends in {', '.join(_KINDS)}")
     if not path.is_file():
         raise UserError(f"--config {path}: there is no such file")
     if path.stat().st_size > LARGEST_BYTES:
-        raise UserError(f"--config {path} cannot be read: it has more than {LARGEST_BYTES:,} bytes")
+        raise UserError(f"--config {path} cannot be read: it exceeds {LARGEST_BYTES:,} bytes")
     source = _KINDS[path.suffix.lower()](path, must_exist=True, use_commands_as_keys=False)
     try:
         options = source.config
     except (OSError, ValueError, CycloptsError) as error:
         raise UserError(f"--config {path} cannot be read: {str(error).strip()}") from error
     if not isinstance(options, dict):
-        raise UserError(f'--config {path} holds no options: write one per line, as model = "cnn"')
+        raise UserError(f'--config {path} has no options: write one per line, e.g. model = "cnn"')
     source(app, commands, arguments)

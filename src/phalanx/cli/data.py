@@ -28,7 +28,7 @@ def fetch(
     mirror: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     timeout_s: float = TIMEOUT_S,
 ) -> None:
-    """Download a data set, verify it, and keep it; goes on where an earlier call stopped.
+    """Download a data set and verify it; an interrupted download resumes.
 
     For example:
 
@@ -55,7 +55,7 @@ def fetch(
 
 @app.command(name="list")
 def list_holdings(*, data_root: Path | None = None) -> None:
-    """Show every data set: how many samples, whether its files are as published, and where.
+    """Show every data set: number of samples, whether its files are as published, and their folder.
 
     For example:
 

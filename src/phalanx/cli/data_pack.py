@@ -42,7 +42,7 @@ def pack_data(
     reading: Annotated[OriginOptions, READING] = OriginOptions(),  # noqa: B008  # frozen
     max_megapixels: float | None = None,
 ) -> None:
-    """Pack a data set into shards that can be read at random and checked; goes on where it stopped.
+    """Pack a data set into shards for random access, with checksums; resumes if interrupted.
 
     For example:
 
@@ -58,13 +58,12 @@ def pack_data(
     ----------
     source
         A folder with a folder of images for each class, or of IDX files; CSV, JSON lines, Parquet,
-        Arrow, HDF5, npz, TFRecord, LMDB or tar, of most of them also a folder of files;
+        Arrow, HDF5, npz, TFRecord, LMDB or tar, most of them also as a folder of files;
         FILE.py:NAME, a function that yields samples; or digits, mnist, fashion, cifar10, text.
     folder
-        What is made: a folder with a folder for each split.
+        Pack to write: a folder with a folder for each split.
     max_megapixels
-        The largest image that is read. Default: 178, above which a file may be made to fill the
-        memory.
+        Refuse larger images. Default: 178; a larger image may be a file made to exhaust the memory.
     """
     warnings.filterwarnings("ignore", module=r"PIL\b")  # faults of files are reported here
     if max_megapixels is not None:
@@ -76,7 +75,7 @@ def pack_data(
         with closing(origin), ProgressBars(counted, _Speed(), TimeRemainingColumn()) as bars:
             indices = pack(origin, folder, packing, bars.progress)
     except KeyboardInterrupt:
-        print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
+        print(f"\nstopped: run the same command to resume {folder}", file=sys.stderr)
         raise
     _show(indices, origin)
     if hint := _next_step(indices, folder):
@@ -97,7 +96,7 @@ def _next_step(indices: Mapping[str, PackIndex], folder: Path) -> str:
 
 
 def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
-    """Read every byte of a pack and compare it with the checksums; exit code 1 for any damage.
+    """Read every byte of a pack and compare the checksums; exit code 1 if anything is damaged.
 
     For example:
 
@@ -127,12 +126,12 @@ def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
         num_files += len(states)
         num_bytes += size_bytes(index)
     if found.faults:
-        raise RunFailedError(f"{folder} is not whole: {found.faults[0]}")
+        raise RunFailedError(f"{folder} is incomplete: {found.faults[0]}")
     if damaged:
         raise RunFailedError(f"{len(damaged)} of {num_files} files of {folder} are damaged")
     listed = ", ".join(f"{s.name} {i.num_samples:,}" for s, i in found.indices.items())
     print(f"samples: {listed}")
-    print(f"{folder}: {num_files} files, {num_bytes / 1e6:,.1f} MB, all as they were written")
+    print(f"{folder}: {num_files} files, {num_bytes / 1e6:,.1f} MB, all intact")
 
 
 def _verified(folder: Path, index: PackIndex, num_threads: int) -> list[FileState]:

@@ -32,11 +32,11 @@ def doctor(
     hostfile: HostFile = None,
     json_: Json = False,
 ) -> None:
-    """Examine this machine: what is installed, whether ranks find each other, what mends it.
+    """Examine this machine: what is installed, whether ranks find each other, how to fix it.
 
-    With --hosts, or in an allocation, also the nodes: reached, alike, how fast between them. Under
-    mpirun or srun it is one doctor of all ranks, which prints on rank 0. Ends with exit code 1
-    when there is a problem; warnings are none.
+    With --hosts, or in an allocation, examines the nodes as well: whether they can be reached,
+    whether they are alike, how fast their network is. Under mpirun or srun all ranks are examined
+    together, and rank 0 prints. Exit code: 1 if there is a problem, 0 if there are only warnings.
 
     For example:
 
@@ -64,7 +64,7 @@ def doctor(
         refuse_hosts(hosts, hostfile, launched)
         if ranks is not None:
             raise UserError(
-                f"--ranks: {launched.launcher} has started {launched.world_size}: leave it out"
+                f"--ranks: {launched.launcher} started {launched.world_size}: leave it out"
             )
         show_together(launched, data_root, json_=json_)
         return

@@ -20,8 +20,8 @@ Hosts = Annotated[
     str | None,
     Parameter(
         name="--hosts",
-        help="Nodes to start ranks on, with how many each: `n0:4,n1:4`; reached by ssh. Default: "
-        "$PHALANX_HOSTS, the allocation of Slurm, PBS or LSF, MPI's hostfile, this machine.",
+        help="Nodes and ranks on each: `n0:4,n1:4`; reached by ssh. Default: $PHALANX_HOSTS, the "
+        "allocation of Slurm, PBS or LSF, MPI's hostfile, this machine.",
         group=NODES,
     ),
 ]
@@ -40,8 +40,8 @@ def refuse_one_process(config: TrainConfig, hosts: str | None, hostfile: Path | 
     if config.strategy == "sequential" and (hosts is not None or hostfile is not None):
         option = "--hostfile" if hosts is None else "--hosts"
         raise UserError(
-            f"{option} is for several ranks, and --strategy sequential is one process: "
-            "add --strategy mpi"
+            f"{option} is for several ranks, but --strategy sequential is one process: add "
+            "--strategy mpi"
         )
 
 

@@ -60,20 +60,19 @@ class LaunchOptions:
     `phalanx.start`; default: runs/launch/TIME-PROGRAM."""
 
     survive: Annotated[bool, Parameter(negative="")] = False
-    """Let the others go on when a rank dies, in a program that can (docs/survival.md); Open MPI."""
+    """Continue without ranks that die, if the program can (docs/survival.md); Open MPI."""
 
     spares: Annotated[int, Parameter(group=LOSSES)] = 0
-    """--survive: ranks that are started beside the others, and wait, asleep, to take the places of
-    those that die (docs/survival.md)."""
+    """--survive: spare ranks, which sleep until they replace a rank that died
+    (docs/survival.md)."""
 
     patience: Annotated[float | None, Parameter(group=LOSSES)] = None
-    """--survive: seconds for which a rank may keep the others waiting; one that is stopped or stuck
-    for longer is killed, and the others go on. Default: the timeout of the run ends the wait, and
-    the run."""
+    """--survive: seconds that ranks wait for a stopped or stuck rank before it is killed and the
+    run continues without it. Default: the timeout of the run ends the wait and the run."""
 
     rebalance: Annotated[bool, Parameter(negative="", group=LOSSES)] = False
-    """Give ranks that are slow for long fewer micro-batches, in a bitwise run; the results stay the
-    same (docs/survival.md)."""
+    """Give fewer micro-batches to ranks that stay slow, in a bitwise run; results do not change
+    (docs/survival.md)."""
 
     restarts: Restarts = 0
 
@@ -82,8 +81,8 @@ class LaunchOptions:
     inject: Inject = ()
 
     grace_s: float = DEFAULT_STOP_S
-    """Time after SIGTERM for a program of `phalanx.start` with checkpoints to save one and stop;
-    then the ranks are ended."""
+    """Seconds after SIGTERM in which a program of `phalanx.start` may save a checkpoint and stop;
+    then the ranks are killed."""
 
 
 Options = Annotated[LaunchOptions, Parameter(name="*")]
@@ -98,11 +97,11 @@ def launch(
     preflight: Preflight = True,
     batch: Submit = LOCALLY,
 ) -> None:
-    """Run a program of yours on ranks of this machine, of --hosts or of the allocation, by the MPI
-    at hand.
+    """Run your program on ranks of this machine, of --hosts or of the allocation, with the MPI that
+    is installed.
 
-    Ranks share the cores: none is bound, and PyTorch computes in each by cores ÷ ranks threads. The
-    output of rank 0 is shown, that of each rank kept in a file, and the first failure is named.
+    Ranks share the cores: none is bound to a core, and PyTorch uses cores ÷ ranks threads in each.
+    Shows the output of rank 0, writes that of each rank to a file, and names the first failure.
 
     For example:
 
@@ -119,8 +118,8 @@ def launch(
     Parameters
     ----------
     words
-        Program and its arguments: `program.py …`, `-m module …`, or a command. Options of launch
-        stand before it.
+        Program and its arguments: `program.py …`, `-m module …`, or a command. Put options of
+        launch first.
     """
     check_patience(options.patience, survive=options.survive)
     check_spares(options.spares, options.ranks, survive=options.survive)
@@ -243,7 +242,7 @@ def _check_for_job(**given: object) -> None:
     for name, value in given.items():
         if value is not None:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option}: a job file leaves that to the job; leave it out")
+            raise UserError(f"{option} is not for job files: leave it out")
 
 
 def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None:
@@ -253,7 +252,7 @@ def _tell_end(folder: Path, lost: Sequence[int], options: LaunchOptions) -> None
     if record_file(folder, Run).exists():
         print_note(f"records of the run: phalanx report {folder}")
         return
-    why = "the program does not train by phalanx.start"
+    why = "the program does not call phalanx.start"
     if options.inject:
         print_note(f"--inject: no fault was injected: {why}")
     if options.memory_checkpoint_seconds is not None:

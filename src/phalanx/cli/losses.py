@@ -16,8 +16,8 @@ Restarts = Annotated[
     int,
     Parameter(
         name="--restarts",
-        help="Start the ranks again when some of them, their launcher or nodes are lost, on the "
-        "hosts that answer and from the newest complete checkpoint, at most so often an hour "
+        help="Restart when ranks, their launcher or nodes are lost, on the hosts that answer and "
+        "from the newest complete checkpoint, at most this many times per hour "
         "(docs/survival.md).",
         group=LOSSES,
     ),
@@ -27,9 +27,9 @@ MemoryCheckpointSeconds = Annotated[
     float | None,
     Parameter(
         name="--memory-checkpoint-seconds",
-        help="--restarts: also copy the state into the memory of the nodes, whenever so much time "
-        "has passed. A restart begins from such a copy where it is newer than the checkpoints on "
-        "the disk (docs/survival.md).",
+        help="--restarts: copy the state into the memory of the nodes, too, every this many "
+        "seconds. A restart begins from such a copy if it is newer than the checkpoints on the "
+        "disk (docs/survival.md).",
         group=LOSSES,
     ),
 ]
@@ -39,10 +39,10 @@ Inject = Annotated[
     tuple[str, ...],
     Parameter(
         name="--inject",
-        help="Inject faults, to see what they cost: `kill:15` sends SIGKILL every 15 s on average "
-        "to a random rank of those that live, never the last; `stop:15` SIGSTOP, for 5 s; "
-        "`terminate:15` SIGTERM. A seed behind a second colon draws others: `kill:15:7`; a third "
-        "one has the pause of a stop: `stop:15:7:2`, or `never`. May be given several times.",
+        help="Inject faults, to see what they cost: `kill:15` sends SIGKILL to a random rank every "
+        "15 s on average, never to the last; `stop:15` SIGSTOP, for 5 s; `terminate:15` SIGTERM. A "
+        "second colon sets the seed: `kill:15:7`; a third one the pause of a stop: `stop:15:7:2`, "
+        "or `never`. Repeatable.",
         negative="",
         group=FAULTS,
     ),

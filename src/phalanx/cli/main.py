@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> None:
         words = separate_program(sys.argv[1:] if words is None else words)
         app(words, exit_on_error=False, print_error=False)
         sys.stdout.flush()
-    except SystemExit:  # with its exit code, also for Ctrl-C within a command
+    except SystemExit:  # carries the exit code, also for Ctrl-C within a command
         _silence_streams()
         raise
     except BaseException as raised:

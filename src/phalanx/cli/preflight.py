@@ -24,8 +24,8 @@ Preflight = Annotated[
     Parameter(
         name="--preflight",
         negative="--no-preflight",
-        help="Before ranks are started on other nodes, find out in some seconds whether all can "
-        "be reached, have the same software, and see which folders.",
+        help="Before starting ranks on other nodes, check within seconds that all nodes can be "
+        "reached and have the same software and folders.",
         group=NODES,
     ),
 ]

@@ -28,7 +28,7 @@ class ProgressBars:
         known = {task.description: task.id for task in self._progress.tasks}
         if name in known:
             self._progress.update(known[name], completed=done, total=total)
-        else:  # what was there before counts for no speed
+        else:  # exclude samples that existed before from the speed
             self._progress.add_task(name, completed=done, total=total)
 
     def note(self, line: str) -> None:

@@ -27,9 +27,9 @@ def report(
     output: Path | None = None,
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
 ) -> None:
-    """Draw a study, or a single run, as one HTML page that needs no network.
+    """Draw a study or a single run as one HTML page that needs no network.
 
-    Of a program's run with trace=True it also makes the trace of all ranks.
+    If the program ran with trace=True, also writes the trace of all ranks.
 
     For example:
 
@@ -42,13 +42,13 @@ def report(
     folder
         Folder of a study or of a run. Default: the newest under ./runs.
     output
-        Where the page is written. Default: report.html in the folder.
+        File to write the page to. Default: report.html in the folder.
     open_
         Open the page in the browser.
     """
     chosen = folder or newest_folder(RUNS)
     if is_traced(chosen) and not (chosen / TRACE_NAME).exists():
-        show_trace(chosen, new_console(json_=True))  # on standard error: the page is the result
+        show_trace(chosen, new_console(json_=True))  # standard error, since the page is the result
     content = content_of(chosen)
     page = write_page(content, chosen, output)
     for row in content.data.runs:

@@ -51,7 +51,7 @@ from phalanx.train.options import DatasetName
 def run_study(
     study: PreparedStudy, console: Console, *, preflight: bool = True, json_: bool = False
 ) -> None:
-    """Open a study or go on with it, make its runs, print its summary and draw its page.
+    """Open or resume a study, execute its runs, print its summary and draw its page.
 
     preflight: examine the nodes first, once.
     Raises: UserError as `open_study`; RunFailedError when any run failed.
@@ -65,7 +65,7 @@ def run_study(
     left_out = (f"left out: {name}: {why}" for name, why in study.left_out.items())
     for line in (*study.reasons, *left_out, f"{len(runs)} runs in {folder}{study.where}"):
         console.print(line, markup=False)
-    with interruption_noted(console, "the same command goes on from here"):
+    with interruption_noted(console, "repeat the command to resume"):
         failed = (study.make_runs or execute)(folder, runs, console)
     content = content_of(folder)
     content.print_summary(console)
@@ -75,7 +75,7 @@ def run_study(
     console.print(f"report: {report}", markup=False)
     print_study(folder, report, json_)
     if failed:
-        raise RunFailedError(f"{failed} of {len(runs)} runs failed; the report says why")
+        raise RunFailedError(f"{failed} of {len(runs)} runs failed; the report gives the reasons")
 
 
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
@@ -112,7 +112,7 @@ def study_command(prepare: Prepare) -> Prepare:
 
 
 def on_data_set(kind: str, config: Any, runs: Sequence[PlannedRun], **more: Any) -> PreparedStudy:
-    """Return a study of one data set, which is told and is in the name of its folder."""
+    """Return a study of one data set, which the folder's name and a printed line name."""
     choice = resolve(config.dataset, config.data_root)
     return PreparedStudy(
         kind=kind,
@@ -135,7 +135,7 @@ def own(
     hosts: Hosts = None,
     hostfile: HostFile = None,
 ) -> None:
-    """Make the study that a file describes: which axes, which program, which page.
+    """Run the study that a file describes: its axes, program and page.
 
     Parameters
     ----------
@@ -159,10 +159,10 @@ def own(
 
 @study_command
 def scaling(config: ScalingConfig) -> PreparedStudy:
-    """Is it worth spreading the training over ranks, with what, how far, at what accuracy?
+    """Measure whether training on more ranks pays: over which library, how far, at what accuracy.
 
-    Trains every model alone, over MPI and over Gloo, each run its own job. With --program it does
-    so with a program of yours. The same command given again goes on where it stopped.
+    Trains every model in one process, over MPI and over Gloo, each run in a separate job. With
+    --program it trains your program. Repeat the command to resume an interrupted study.
 
     For example:
 
@@ -193,9 +193,9 @@ def scaling(config: ScalingConfig) -> PreparedStudy:
 def compression(config: CompressionConfig) -> PreparedStudy:
     """Compare gradient compressors: below which bandwidth each pays, and at what accuracy.
 
-    Trains one wide network with each: whole trainings over several seeds in this node's memory,
-    and some steps on emulated links. Bytes are counted. The same command given again goes on where
-    it stopped.
+    Trains one wide network with each compressor: full trainings with several seeds in this node's
+    memory, and some steps on emulated links. Bytes are counted. Repeat the command to resume an
+    interrupted study.
 
     For example:
 
@@ -210,11 +210,11 @@ def compression(config: CompressionConfig) -> PreparedStudy:
 
 @study_command
 def large_batch(config: LargeBatchConfig) -> PreparedStudy:
-    """Find how large a batch may be, its cost in accuracy, and the remedies that help.
+    """Measure the cost of large batches in accuracy, and which remedies help.
 
-    Trains with ever larger batches: the recipe of the smallest as it is, with its learning rate
-    scaled, with a warm-up, with LARS and with LAMB; several seeds tell what is chance. The same
-    command given again goes on where it stopped.
+    Trains with increasing batch sizes: the recipe of the smallest batch unchanged, with a scaled
+    learning rate, with a warm-up, with LARS and with LAMB, each with several seeds. Repeat the
+    command to resume an interrupted study.
 
     For example:
 
@@ -234,10 +234,10 @@ def large_batch(config: LargeBatchConfig) -> PreparedStudy:
 def parallelism(config: ParallelismConfig) -> PreparedStudy:
     """Compare strategies of parallel training: speed, cost, and agreement with theory.
 
-    Trains the same model on the same data in every way: summed gradients, parameter servers, local
-    SGD, sharded state, split layers, pipelines, and grids of these. Time, bytes sent, memory and
-    loss are measured and set beside the formulas. Then examples/scratch on up to 128 workers,
-    and the algorithms of all-reduce by size. The same command given again goes on where it stopped.
+    Trains the same model on the same data with every strategy: summed gradients, parameter servers,
+    local SGD, sharded state, split layers, pipelines, and grids of these. Compares measured time,
+    bytes, memory and loss with the formulas. Then runs examples/scratch on up to 128 workers, and
+    all-reduce algorithms by size. Repeat the command to resume an interrupted study.
 
     For example:
 
@@ -275,12 +275,11 @@ def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:
 
 @study_command
 def survival(config: SurvivalConfig) -> PreparedStudy:
-    """Measure what faults cost: the same training undisturbed, and with ranks that die.
+    """Measure the cost of faults: the same training without faults, and with ranks that die.
 
     Faults are injected at times drawn from a seed. The page shows the loss against wall-clock time
-    with every fault marked, the share of the time that went into steps that count, how long a fault
-    goes unnoticed, and whether the bits are the same. The same command given again goes on where it
-    stopped.
+    with every fault marked, the share of the time spent on useful steps, the time to detect a
+    fault, and whether the bits are identical. Repeat the command to resume an interrupted study.
 
     For example:
 

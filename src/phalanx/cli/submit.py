@@ -45,25 +45,25 @@ class SubmitOptions:
     """Path of the job file; default: PROGRAM.sbatch, .pbs or .yaml here."""
 
     nodes: int = 1
-    """Nodes of the job, over which its ranks are spread evenly."""
+    """Number of nodes, over which the ranks are spread evenly."""
 
     time: str = "1:00:00"
     """Time limit: minutes, H:MM:SS or D-HH:MM:SS."""
 
     notice: int = DEFAULT_NOTICE_S
-    """Seconds before that limit at which ranks save a checkpoint and stop, to be queued again."""
+    """Seconds before the limit at which ranks save a checkpoint and stop, to be queued again."""
 
     directive: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """One more line for Slurm or PBS, without its prefix: `--directive=--partition=long`."""
+    """Further line for Slurm or PBS, without its prefix: `--directive=--partition=long`."""
 
     image: str | None = None
-    """Image of the containers, for Kubernetes."""
+    """Container image, for Kubernetes."""
 
     runtime: str = BatchJob.runtime
-    """ClusterTrainingRuntime of a TrainJob, one with an MPI policy."""
+    """ClusterTrainingRuntime of a TrainJob; it must have an MPI policy."""
 
     workdir: Path | None = None
-    """Folder in which the program runs; default: this one; in Kubernetes that of the image."""
+    """Working folder. Default: the current folder; in Kubernetes that of the image."""
 
 
 Submit = Annotated[SubmitOptions, Parameter(name="*", group=BATCH)]
@@ -112,17 +112,17 @@ def write_job(
         runtime=options.runtime,
     )
     if cloud and options.directive:
-        raise UserError("--directive is for Slurm and PBS: edit the YAML that is written")
+        raise UserError("--directive is for Slurm and PBS: for Kubernetes edit the YAML file")
     if options.image is not None and not cloud:
         raise UserError(f"--image is for Kubernetes: leave it out for --submit {system}")
     submission = [*SUBMIT[system], str(path)]
     if options.go and shutil.which(submission[0]) is None:
-        raise UserError(f"--go: there is no {submission[0]} here: submit from where there is one")
+        raise UserError(f"--go: {submission[0]} is not installed here: submit where it is")
     text = job_file(system, job)
     try:
         create_file(path, os.fsencode(text))
     except FileExistsError:
-        raise UserError(f"{path} exists: name another file by --job-file, or remove it") from None
+        raise UserError(f"{path} exists: use another --job-file, or remove it") from None
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
     said = f"{path}: {_count(ranks, 'rank')} on {_count(job.nodes, 'node')}"
@@ -150,6 +150,6 @@ def _command(
     wide = [] if threads is None else ["--threads", str(threads)]
     if Path(words[0]).name == "phalanx":  # it starts its ranks itself
         if flags:
-            raise UserError(f"{flags[0]}: give it to the command of phalanx that is launched")
+            raise UserError(f"{flags[0]} is for the phalanx command that is launched")
         return [*phalanx, *words[1:], "--ranks", str(ranks), *wide]
     return [*phalanx, "launch", "-n", str(ranks), *wide, *flags, *words]

@@ -20,10 +20,10 @@ def trace(
     hostfile: HostFile = None,
     preflight: Preflight = True,
 ) -> None:
-    """Make a few steps of a training run and show what every rank does when.
+    """Run a few steps of training and show what every rank does when.
 
-    Prints where each rank's steps go and whom it waits for, and writes one trace of all ranks for
-    Perfetto or chrome://tracing. `phalanx train --trace` does the same within a whole run.
+    Prints where the time of each rank goes and which ranks it waits for, and writes one trace of
+    all ranks for Perfetto or chrome://tracing. `phalanx train --trace` does so during a full run.
 
     For example:
 
@@ -34,6 +34,6 @@ def trace(
     Parameters
     ----------
     steps
-        Steps to make, the first ones included, which take longer.
+        Number of steps, including the first ones, which take longer.
     """
     train(options=options, hosts=hosts, hostfile=hostfile, preflight=preflight, steps=steps)

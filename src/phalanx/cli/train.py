@@ -43,12 +43,12 @@ def train(
     inject: Inject = (),
     json_: Json = False,
     config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
-    steps: Annotated[int | None, Parameter(parse=False)] = None,  # of `phalanx trace`
+    steps: Annotated[int | None, Parameter(parse=False)] = None,  # only for `phalanx trace`
 ) -> None:
-    """Train a model: alone, over MPI or over Gloo.
+    """Train a model in one process, over MPI or over Gloo.
 
-    Phalanx starts the ranks itself; under mpirun, srun or torchrun it joins the ranks that these
-    have started. `--strategy server --help` shows the options of that strategy alone.
+    Phalanx starts the ranks; under mpirun, srun or torchrun it joins the ranks that these started.
+    `--strategy server --help` shows the options of that strategy alone.
 
     For example:
 
@@ -100,7 +100,7 @@ def train(
         files=_own_files(config),
         data=[config.data, choice.folder if isinstance(choice, DatasetChoice) else None],
     ) as check:
-        kept, copy_every_s = f"records kept in {folder}", memory_checkpoint_seconds
+        kept, copy_every_s = f"records in {folder}", memory_checkpoint_seconds
         try:
             with (
                 interruption_noted(console, kept),
@@ -126,15 +126,15 @@ def _join(config: TrainConfig, launched: Launched, *, json_: bool) -> None:
     """
     if config.patience is not None:
         raise UserError(
-            f"--patience {config.patience:g}: the command that starts the ranks kills them, "
-            f"and {launched.launcher} has started these: leave that launcher out, or --patience"
+            f"--patience {config.patience:g} needs ranks that phalanx started, since it kills "
+            f"them, but {launched.launcher} started these: leave out that launcher or --patience"
         )
     if json_:
-        raise UserError("--json: give it where phalanx starts the ranks, without a launcher")
+        raise UserError("--json needs ranks that phalanx started: leave the launcher out")
     if config.grace_s != DEFAULTS["grace_s"]:
         raise UserError(
-            f"--grace-s {config.grace_s:g}: {launched.launcher} has started the ranks, and how "
-            "long it waits is its own: leave it out"
+            f"--grace-s {config.grace_s:g}: {launched.launcher} started the ranks and decides how "
+            "long it waits: leave --grace-s out"
         )
     from phalanx.run.failure import ending_program  # these import torch
     from phalanx.train.session import train as train_rank

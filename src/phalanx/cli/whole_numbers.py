@@ -19,5 +19,5 @@ def whole_number(text: str) -> int:
     """Return the number. Raises: ValueError where it is no whole one."""
     number: int = _rounded(text)
     if "." in text and float(text) != number:
-        raise ValueError(f"{text} is no whole number")
+        raise ValueError(f"{text} is not a whole number")
     return number

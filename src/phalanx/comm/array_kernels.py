@@ -16,7 +16,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DType, ReduceOp, check_operation
 from phalanx.comm.layout import chunks
 
-CHUNK_BYTES = 128 * 1024  # of the running result; with one term beside it, half of a small L2
+CHUNK_BYTES = 128 * 1024  # size of the running result; with one term, half of a small L2
 
 Array = NDArray[Any]
 

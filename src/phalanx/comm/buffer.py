@@ -54,7 +54,7 @@ class Buffer:
         address, count = tensor.data_ptr(), tensor.numel()
         if not address and count:
             kind = type(tensor).__name__
-            raise TypeError(f"a {kind} has no memory of its own; pass a plain tensor")
+            raise TypeError(f"a {kind} has no memory; pass a plain tensor")
         return cls(address, count, dtype_of(tensor.dtype), tensor)
 
     @property

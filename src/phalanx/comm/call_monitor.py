@@ -146,7 +146,7 @@ class CallMonitor:
         self._peers.detector.activity = f"{call.name} number {number}"
 
     def _compare(self, call: Call, timeout_s: float | None) -> None:
-        """Tell the others what this rank calls, and hear what they call. Collective."""
+        """Exchange with all ranks what each calls. Collective."""
         set_up = self._peers.set_up
         set_up.timeout_s = timeout_s
         try:

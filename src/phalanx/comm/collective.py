@@ -137,13 +137,13 @@ def check_gathered(buffers: Sequence[Buffer], own: Buffer, rank: int, size: int)
     for peer, buffer in enumerate(buffers):
         if buffer.dtype != own.dtype:
             raise ValueError(
-                f"the buffer for rank {peer} is of {buffer.dtype.name}, the own one of "
+                f"the buffer for rank {peer} has dtype {buffer.dtype.name}, but the local one has "
                 f"{own.dtype.name}"
             )
     if buffers[rank].count != own.count:
         raise ValueError(
-            f"the buffer for rank {rank}, which is this one, has {buffers[rank].count} elements, "
-            f"and its other end {own.count}"
+            f"the buffer for this rank, {rank}, has {buffers[rank].count} elements, but its "
+            f"counterpart has {own.count}"
         )
     return counts_of(buffers)
 
@@ -163,7 +163,7 @@ def check_rank(rank: int, size: int, name: str) -> None:
 def check_tag(tag: int, max_tag: int) -> None:
     """Raises: ValueError when no message can have this tag."""
     if not 0 <= tag <= max_tag:
-        raise ValueError(f"tag {tag} is not among the tags of messages, 0 to {max_tag}")
+        raise ValueError(f"tag {tag} is out of range: message tags are 0 to {max_tag}")
 
 
 def check_members(members: Sequence[int], rank: int, size: int) -> None:
@@ -171,15 +171,15 @@ def check_members(members: Sequence[int], rank: int, size: int) -> None:
     for member in members:
         check_rank(member, size, "a member")
     if len(set(members)) != len(members):
-        raise ValueError(f"a member comes twice: {list(members)}")
+        raise ValueError(f"a member is listed twice: {list(members)}")
     if rank not in members:
-        raise ValueError(f"rank {rank} makes a subgroup of ranks {list(members)}: it is no member")
+        raise ValueError(f"rank {rank} makes a subgroup {list(members)}: it is not a member")
 
 
 def given(buffers: Sequence[Buffer], name: str) -> Sequence[Buffer]:
     """Raises: ValueError when the root has not got what it must have."""
     if not buffers:
-        raise ValueError(f"the root needs {name}: one buffer a rank")
+        raise ValueError(f"the root needs {name}: one buffer per rank")
     return buffers
 
 

@@ -36,8 +36,8 @@ def import_extension(name: str) -> ModuleType | None:
     if not (file.parent / "csrc").is_dir():  # no checkout
         how = "pip uninstall -y phalanx && pip install phalanx"
     raise UserError(
-        f"{file} was built from another version of Phalanx than its Python files; build it again: "
-        f"{how}"
+        f"{file} was built from a different version of Phalanx from that of its Python files; "
+        f"rebuild it: {how}"
     )
 
 

@@ -114,8 +114,8 @@ class Connections:
         everyone = self.set_up.allgather(joined is not None or len(local) == 1)
         if joined is None or not all(everyone):
             return None
-        # Of a collective by lanes a rank waits in memory for one that waits for a message, which
-        # may be one that this rank has yet to send.
+        # A rank in a collective by lanes waits in shared memory for a rank that waits for a
+        # message, perhaps one that this rank has yet to send.
         joined.keep_messages_moving()
         call_in_waits(self.detector.answer_in_memory)
         return joined
@@ -158,7 +158,7 @@ class Connections:
 
     @property
     def timeout_s(self) -> float:
-        """Timeout of every wait that is given none of its own."""
+        """Timeout of waits without an explicit one."""
         return self.detector.timeout_s
 
     @timeout_s.setter
@@ -185,18 +185,18 @@ class Connections:
         self.detector.read_notices()
 
     def report_failure(self, reason: str) -> None:
-        """Report to all members that this rank has failed, which ends its own waits as well."""
+        """Report to all members that this rank has failed, which also ends its waits."""
         self.detector.failed[self.members[self.rank]] = reason
         self.fail_shm(reason)
         self.detector.report_failure(reason)
 
     def fail_shm(self, reason: str) -> None:
-        """Report a failure of this rank to those that wait in shared memory."""
+        """Report a failure of this rank to ranks that wait in shared memory."""
         if self._local is not None:
             self._local.fail(reason)
 
     def leave_shm(self, reason: str) -> None:
-        """Report a failure, and wake those that sleep until they are rung, too."""
+        """Report a failure, and wake ranks that sleep on a doorbell."""
         if self._local is not None:
             self._local.fail(reason)
             for rank in range(self._local.size):
@@ -208,7 +208,7 @@ class Connections:
         call_no_more(self.detector.answer_in_memory)
         self.detector.close()
         self.transport.in_flight.close(
-            PeerFailedError(f"group {self.name} was closed before the message had come")
+            PeerFailedError(f"group {self.name} was closed before the message arrived")
         )
         if not is_broken:
             if self.link_emulator is not None:

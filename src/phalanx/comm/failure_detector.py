@@ -25,15 +25,15 @@ from phalanx.jobs.open_files import shortage
 
 POLL_INTERVAL_S, LIVENESS_INTERVAL_S = 1e-3, 20e-3
 NOTICE_TAG = 0
-GRACE_S = 2.0  # for the answers of the peers
-MOST_NAMED = 16  # of the missing ranks
+GRACE_S = 2.0  # wait for the answers of the peers
+MOST_NAMED = 16  # most missing ranks that an error names
 
 Poll = Callable[[], bool]
 
-# What a notice begins with; what follows is text.
+# First byte of a notice; text follows.
 _ASKS, _FAILED = b"?", b"f"
 
-_num_waits: dict[int, int] = {}  # by thread, so far
+_num_waits: dict[int, int] = {}  # counts so far, by thread
 _waiting_threads: set[int] = set()
 
 
@@ -150,7 +150,7 @@ class FailureDetector:
 
     def close(self) -> None:
         """End the waits of other threads, and stop polling. Notices in flight are dropped; MPI
-        completes the sends by itself."""
+        completes the sends."""
         bell, self._is_open, self.bell = self.bell, False, None
         until_s = time.monotonic() + GRACE_S
         while self._others_are_waiting() and time.monotonic() < until_s:
@@ -175,7 +175,7 @@ class FailureDetector:
 
         def poll() -> bool:
             nonlocal count
-            count = bell.num_rings()  # before polling: a later ring ends the nap
+            count = bell.num_rings()  # read before polling: a later ring ends the nap
             return ready() or self._poll(ready, peers)
 
         return poll, lambda nap_s: bell.sleep(count, nap_s)
@@ -239,7 +239,7 @@ class FailureDetector:
             raise PeerFailedError(f"rank {self.labels.of_world_rank(rank)} failed: {reason}")
 
     def answer(self, activity: str | None = None) -> None:
-        """Read the notices that have arrived, and answer those who ask.
+        """Read the notices that have arrived, and answer questions.
 
         activity: what this rank waits in; None: the last one of this group.
         """

@@ -61,7 +61,7 @@ def checked_for_deaths(communicator: Any) -> Iterator[None]:
         yield
     except mpi().Exception:
         raise
-    except Exception as error:  # of values that cannot be read
+    except Exception as error:  # values may be unreadable
         _raise_if_dead(communicator, error)
         raise
     _raise_if_dead(communicator)

@@ -107,7 +107,7 @@ def _lack_of_room(ranks: TalkingRanks, folder: Path, num_bytes: int) -> list[str
         return []
     return [
         f"rank {ranks.rank} ({socket.gethostname()}): {folder} has room for {free / 1e6:,.1f} MB, "
-        f"and the copies need {num_bytes / 1e6:,.1f} MB: free some space, or name another folder "
+        f"but the copies need {num_bytes / 1e6:,.1f} MB: free some space, or use another folder "
         "(--stage for packs, else $TMPDIR)"
     ]
 

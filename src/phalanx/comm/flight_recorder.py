@@ -56,7 +56,7 @@ class RecordedGroup(Protocol):
         """The last collectives of this rank."""
 
     def call_state(self) -> tuple[int, bool]:
-        """As `Group.call_state`."""
+        """Return the state of calls, as `Group.call_state`."""
 
 
 class FlightRecorder:
@@ -71,7 +71,7 @@ class FlightRecorder:
         self._groups: list[weakref.ref[Any]] = []
 
     def register(self, group: RecordedGroup) -> None:
-        """From now on until nobody else holds it."""
+        """Record the calls of `group` until nothing else refers to it."""
         self._groups = [known for known in self._groups if known() is not None]
         self._groups.append(weakref.ref(group))
         if self.spans is not None:

@@ -21,7 +21,7 @@ def is_gpu_aware(environ: Mapping[str, str], library: str, reported: bool | None
     """
     asked = environ.get(VARIABLE) or None
     if asked not in (None, "0", "1"):
-        raise ValueError(f"{VARIABLE} is {asked!r}; it can be 0 or 1")
+        raise ValueError(f"{VARIABLE} is {asked!r}; it must be 0 or 1")
     if asked is not None and not is_stand_in():
         return asked == "1"
     if "CRAY MPICH" in library.upper():

@@ -139,7 +139,7 @@ class Group:
 
     @property
     def timeout_s(self) -> float:
-        """Timeout of every wait that is given none of its own."""
+        """Timeout of waits without an explicit one."""
         return self._peers.timeout_s
 
     @timeout_s.setter
@@ -189,7 +189,7 @@ class Group:
                 self._fast.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
             except TypeError:
                 self.sequence -= 1  # not begun
-                check_operation(buffer.dtype, op)  # for its error text
+                check_operation(buffer.dtype, op)  # raises with its error text
                 raise
             except BaseException as error:
                 call = Call("all_reduce", buffer.dtype)
@@ -509,4 +509,4 @@ class Group:
         if self._closed:
             raise RuntimeError(f"group {self.name} is closed")
         if self.broken is not None:
-            raise PeerFailedError(f"group {self.name} cannot be used any more: {self.broken}")
+            raise PeerFailedError(f"group {self.name} can no longer be used: {self.broken}")

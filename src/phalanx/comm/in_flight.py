@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-CANCEL_S = 0.5  # in which MPI says whether a receive was cancelled or has completed
+CANCEL_S = 0.5  # time for MPI to report whether a receive was cancelled or has completed
 
 
 class PendingOperation(ABC):
@@ -55,8 +55,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self._live: weakref.WeakSet[OpenMessage] = weakref.WeakSet()
-        self._abandoned: deque[PendingOperation] = deque()  # by any thread, also within `sweep`
-        self._kept: list[PendingOperation] = []  # of the thread that has `_settling`
+        self._abandoned: deque[PendingOperation] = deque()  # filled by any thread, in `sweep` too
+        self._kept: list[PendingOperation] = []  # only the thread that holds `_settling` uses it
         self._settling = threading.Lock()
         self._process = os.getpid()
 

@@ -64,7 +64,7 @@ def join_communicator(communicator: Any, *, timeout_s: float) -> World:
         )
     if communicator == library.COMM_NULL:
         raise UserError(
-            "comm is MPI.COMM_NULL: this rank is not a member: call phalanx.start on members only"
+            "comm is MPI.COMM_NULL: this rank is not a member; call phalanx.start on members only"
         )
     check_thread_level(library)
     return World(communicator, timeout_s=timeout_s)
@@ -105,9 +105,9 @@ def _not_loaded(error: Exception) -> str:
 
 def _not_joined(error: Exception) -> str:
     return (
-        f"MPI does not connect the rank on {socket.gethostname()} with the others "
-        f"({_first_line(error)}): on one node `phalanx doctor` tells why; on several, "
-        "OMPI_MCA_btl, OMPI_MCA_pml and I_MPI_FABRICS must leave MPI a network"
+        f"MPI does not connect the rank on {socket.gethostname()} with other ranks "
+        f"({_first_line(error)}): on one node `phalanx doctor` shows the cause; on several, "
+        "OMPI_MCA_btl, OMPI_MCA_pml and I_MPI_FABRICS must allow MPI a network"
     )
 
 

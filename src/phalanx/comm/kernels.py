@@ -36,7 +36,7 @@ def obstacle_to_sharing(usable: Sequence[bool]) -> str | None:
         missing = "the C kernels were not built, see phalanx doctor"
         return missing if len(usable) > 1 and _are_wanted() else None
     most = module.MAX_RANKS
-    return f"{len(usable)} ranks are more than {most}" if len(usable) > most else None
+    return f"{len(usable)} ranks exceed the limit of {most}" if len(usable) > most else None
 
 
 def reduce_terms(

@@ -40,12 +40,12 @@ class Link:
                 latencies.append(value * _TIMES[unit])
             else:
                 raise UserError(
-                    f"{given_by} {text}: {word!r} is neither a bandwidth nor a latency: "
-                    "give it as 1Gbit/s,1ms"
+                    f"{given_by} {text}: {word!r} is neither a bandwidth nor a latency: use the "
+                    "form 1Gbit/s,1ms"
                 )
         if len(bandwidths) > 1 or len(latencies) > 1:
             raise UserError(
-                f"{given_by} {text}: give one bandwidth and one latency, as 1Gbit/s,1ms"
+                f"{given_by} {text}: give one bandwidth and one latency, such as 1Gbit/s,1ms"
             )
         return cls(
             bandwidth_bytes_per_s=bandwidths[0] if bandwidths else None,

@@ -34,7 +34,7 @@ class LinkEmulator:
         self._thread: threading.Thread | None = None
 
     def send(self, communicator: Any, memory: Any, num_bytes: int, dest: int, tag: int) -> Any:
-        """As `communicator.Isend(memory, dest, tag)`, whose request this stands for.
+        """Send like `communicator.Isend(memory, dest, tag)`, whose request this stands for.
 
         The memory must not change until the request is done, which is not before the message has
         arrived.

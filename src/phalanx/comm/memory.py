@@ -85,7 +85,7 @@ class SharedMemory:
 
     @property
     def handle(self) -> SegmentHandle:
-        """Where others find it, while its descriptor is open."""
+        """Handle by which other ranks find it while its descriptor is open."""
         assert self.descriptor is not None, "the descriptor is closed"
         status = os.fstat(self.descriptor)
         word = os.pread(self.descriptor, _WORD_BYTES, self.num_bytes)
@@ -122,7 +122,7 @@ def allocate_shared(node: Any, num_bytes: int) -> SharedMemory | None:
             memory = SharedMemory.create(num_bytes)
             handle = memory.handle
     except (OSError, AttributeError) as error:
-        obstacle = f"rank 0 of the node cannot make it ({error})"
+        obstacle = f"rank 0 of the node cannot create it ({error})"
     handle = node.bcast(handle)
     try:
         if memory is None and handle is not None:
@@ -142,8 +142,8 @@ def allocate_shared(node: Any, num_bytes: int) -> SharedMemory | None:
 def warn_no_shared_memory(reason: str) -> None:
     """Say that ranks of one node go by messages. By one rank of the node."""
     warnings.warn(
-        f"the ranks on {socket.gethostname()} share no memory: {reason}. They exchange messages "
-        "instead, which is several times slower",
+        f"the ranks on {socket.gethostname()} cannot share memory: {reason}. They exchange "
+        "messages instead, which is several times slower",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -158,8 +158,8 @@ def _check_same(status: os.stat_result, handle: SegmentHandle) -> None:
 def _stale(handle: SegmentHandle) -> OSError:
     return OSError(
         errno.ESTALE,
-        f"process {handle.process} is another one here: the ranks have PID namespaces of their "
-        "own, as containers do unless they are started with that of the host",
+        f"process {handle.process} is a different process here: the ranks are in separate PID "
+        "namespaces, as in containers started without the PID namespace of the host",
     )
 
 
@@ -174,7 +174,7 @@ _C.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _map(descriptor: int, num_bytes: int) -> int:
-    """Where the file is mapped. Python's own `mmap` would keep another descriptor of it."""
+    """Map the file and return its address. Python's `mmap` would keep another descriptor of it."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     address = _C.mmap(None, num_bytes, protection, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == ctypes.c_void_p(-1).value:

@@ -43,7 +43,7 @@ class MessageRequest:
         self._activity, self._whom = "", ""
         self._is_over = False
         self._error: Exception | None = None
-        self._guard = threading.Lock()  # of what MPI is asked about this message
+        self._guard = threading.Lock()  # serialises calls of MPI about this message
         self.source: int | None = None
         self._in_flight.add(self)
 

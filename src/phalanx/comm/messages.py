@@ -21,12 +21,12 @@ from phalanx.comm.transport import Messages, ScratchArena, Transport
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
-# Between nodes. Longer messages wait until the receiver has answered, and the answer waits behind
-# what that one sends: a link then carries one direction at a time. See `world.MPI_VARIABLES`.
+# Limit between nodes. Longer messages wait for the receiver's answer, which queues behind its
+# sends: a link then carries one direction at a time. See `world.MPI_VARIABLES`.
 MAX_NETWORK_BYTES = 256 * 1024
 # Up to here who sends need not wait for who receives, in all MPIs; longer ones may need an answer.
 EAGER_BYTES = 2048
-HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
+HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says which"
 
 
 class MessageTransport(Transport):
@@ -224,7 +224,7 @@ class PendingMessages(PendingOperation):
         return not left
 
     def _is_over(self, test: Callable[[], bool]) -> bool:
-        """Return whether MPI has completed a request that nobody waits for."""
+        """Return whether MPI has completed a request that no call waits for."""
         try:
             return test()
         except mpi().Exception:
@@ -232,7 +232,7 @@ class PendingMessages(PendingOperation):
             return True
 
     def _length_of(self, request: Any) -> int | None:
-        """Bytes of a message that has come, None while it has not."""
+        """Bytes of an arrived message; None before."""
         library = mpi()
         try:
             return int(self._status.Get_count()) if request.Test(self._status) else None
@@ -243,7 +243,7 @@ class PendingMessages(PendingOperation):
 
 
 def ring_for(detector: FailureDetector, messages: Messages, at_least: int = 0) -> None:
-    """Wake those whom these messages go to, or come from, when they are long enough."""
+    """Wake the peers of these messages when the messages are long enough."""
     bell = detector.bell
     if bell is not None:
         for buffer, rank in messages:
@@ -278,5 +278,5 @@ def remote_ranks(nodes: Sequence[int], rank: int, size: int) -> list[bool]:
 
 
 def memory_of(buffer: Buffer) -> Any:
-    """For mpi4py: so many bytes."""
+    """Return the memory of the buffer for mpi4py."""
     return mpi().buffer.fromaddress(buffer.address, buffer.num_bytes)

@@ -1,4 +1,4 @@
-"""Where ranks get MPI from: mpi4py, or what stands in for it where no MPI launcher started them."""
+"""Source of MPI for the ranks: mpi4py, or its stand-in if no MPI launcher started them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ BUDGET_S = 1.0
 """Seconds for all rounds; rounds that would begin later are left out."""
 SLOW_SHARE = 1 / 3
 """Share of the median bandwidth; a pair below it is measured again, by itself."""
-_PAIR_S = 0.05  # for large messages of a pair beyond the first
+_PAIR_S = 0.05  # time for large messages of a pair beyond the first
 _MAX_AGAIN = 4
 _NUM_SMALL = 10
 _MAX_LARGE = 4

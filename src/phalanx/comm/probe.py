@@ -23,7 +23,7 @@ def describe(mpi: Any) -> dict[str, object]:
     return {
         "world_size": mpi.COMM_WORLD.Get_size(),
         "library": " ".join(mpi.Get_library_version().splitlines()[0].split(",")[0].split()),
-        "abi": getattr(mpi, "Get_abi_version", lambda: (-1, -1))(),  # from mpi4py 4.1 on
+        "abi": getattr(mpi, "Get_abi_version", lambda: (-1, -1))(),  # exists since mpi4py 4.1
         "thread_level": _thread_level(mpi),
         "gpu_aware": is_gpu_aware(os.environ, mpi.Get_library_version(), query_gpu_support(mpi)),
         **_engine(mpi),

@@ -1,10 +1,10 @@
-"""Recovery of a world in which ranks have died: the survivors go on in a new one.
+"""Recovery of a world in which ranks have died: the survivors continue in a new one.
 
-Survivors notice a death at different moments and places, or not at all, as they wait for one who
-has left already. So the first thing is to free the others: a revoked communicator ends MPI's calls
-on every rank, and waits in shared memory poll for it (`faults.py`). Then all survivors meet, the
-communicator shrinks to them, and they make a new world on it. Who dies meanwhile makes that fail
-somewhere: they agree on it, and begin again.
+Survivors notice a death at different moments and places, or not at all, as they wait for a rank
+that has already left. So the first step is to free the others: a revoked communicator ends MPI's
+calls on every rank, and waits in shared memory poll for it (`faults.py`). Then all survivors meet,
+the communicator shrinks to them, and they make a new world on it. A death meanwhile makes that fail
+on some rank: the survivors agree on that, and start again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Recovery:
     lost: tuple[int, ...]
     """Original ranks of those that died."""
     progress: tuple[int, ...]
-    """Progress that each rank of the new world gave as its own."""
+    """Progress that each rank of the new world reported."""
     attempts: int
     """Begun; more than 1 when ranks died meanwhile."""
     seconds: float
@@ -54,15 +54,15 @@ class Recovery:
 
 def is_recoverable(error: BaseException) -> bool:
     """Return whether an error of a collective may be due to the death of a rank, after which
-    `recover` goes on."""
+    `recover` continues."""
     if not is_fault_tolerant() or isinstance(error, PeerDepartedError):
         return False
     return isinstance(error, PeerFailedError) or fault_in(error) is not None
 
 
 def finish(world: World) -> bool:
-    """Close `world` when all survivors have come to their end; else return False, on all who have:
-    somebody calls `recover`, and so must they.
+    """Close `world` when all survivors have completed; else return False on all that have: a rank
+    calls `recover`, and so must they.
 
     Without it a rank may end while another, for whom the last collective has failed, waits for it
     in `recover` for ever. Collective; with `World.close` where MPI ends all ranks when one dies.
@@ -72,7 +72,7 @@ def finish(world: World) -> bool:
         world.close()
         return True
     detector = _survivors(world, None, "the end")
-    unwatch(world.communicator)  # who recovers revokes it, and says so in the agreement
+    unwatch(world.communicator)  # the recovering rank revokes it, and reports that in the agreement
     world.is_met = not _agree(world.communicator, True, detector)
     detector.close()
     if not world.is_met:
@@ -83,14 +83,14 @@ def finish(world: World) -> bool:
 def recover(world: World, *, progress: int = 0, timeout_s: float | None = None) -> Recovery:
     """Return a world of the ranks that are left; `world` and its groups cannot be used any more.
 
-    Called by every survivor, after an error for which `is_recoverable` holds; those who still wait
+    Called by every survivor, after an error for which `is_recoverable` holds; ranks that still wait
     in any group of `world` get such an error. What the interrupted collective had written is
     undefined, and some ranks may have completed it.
 
-    progress: of this rank, such as the steps it has finished. timeout_s: for survivors to come;
+    progress: of this rank, such as the steps it has finished. timeout_s: for survivors to arrive;
     None: the world's.
-    Raises: UserError where MPI ends all ranks when one dies; WaitTimeoutError naming the survivors
-            that did not come.
+    Raises: UserError if MPI ends all ranks when one dies; WaitTimeoutError naming the survivors
+        that did not arrive.
     """
     if world.rendezvous is None:
         raise UserError(f"ranks have died: {why_not_survived(os.environ, world.library)}")

@@ -31,8 +31,8 @@ FEW_RANKS = 16
 # Up to so many nodes a rank sends to all of its lane at once; more halve short vectors.
 FEW_NODES = 8
 
-# From so many ranks up, p-1 messages at the same time of each rank cost more than the rounds of
-# halving. Not measured: a guess from the cost formulas, with 0.5 µs to post a message.
+# Number of ranks above which p-1 concurrent messages per rank cost more than the rounds of halving.
+# Not measured: a guess from the cost formulas, with 0.5 µs to post a message.
 MANY_RANKS = 64
 
 
@@ -81,7 +81,7 @@ def requested_algorithm(environ: Mapping[str, str]) -> AlgorithmOption:
     for requested in get_args(AlgorithmOption):
         if word == requested:
             return requested  # type: ignore[no-any-return]
-    raise ValueError(f"{VARIABLE} is {word!r}; it can be {', '.join(get_args(AlgorithmOption))}")
+    raise ValueError(f"{VARIABLE} is {word!r}; use one of {', '.join(get_args(AlgorithmOption))}")
 
 
 def choose_route(topology: Topology, collective: Collective, *, is_native: bool = False) -> Route:
@@ -105,8 +105,8 @@ def choose_route(topology: Topology, collective: Collective, *, is_native: bool 
         ).algorithm
     if topology.shares_memory:
         return "shared"
-    # By `direct` each local rank would send the same bytes to every rank of another node, or the
-    # parts of the sums of a node.
+    # Rejects `direct`, with which each local rank would send the same bytes to every rank of
+    # another node, or the parts of the sums of a node.
     is_cut = collective.kind in ("reduce_scatter", "all_gather") and topology.has_lanes
     if is_cut and topology.num_nodes <= FEW_NODES:
         return "lanes"
@@ -151,18 +151,18 @@ def choose_all_reduce(
         return AlgorithmChoice(requested, f"{VARIABLE} asks for it")
     if topology.shares_memory:
         return AlgorithmChoice(
-            "shared", "the ranks share memory: each reduces its share, in place where all can see"
+            "shared", "the ranks share memory: each reduces its share in place, in shared memory"
         )
     if num_bytes * topology.size <= SHORT_BYTES:
         few = f"no more than {SHORT_BYTES} bytes of all ranks"
         if topology.size <= FEW_RANKS:
             return AlgorithmChoice("short", f"{few}: one round")
         num_rounds = (topology.size - 1).bit_length()
-        return AlgorithmChoice("bruck", f"{few}: {num_rounds} rounds, a message each")
+        return AlgorithmChoice("bruck", f"{few}: {num_rounds} rounds, one message per round")
     if topology.num_nodes > 1 and topology.smallest_node > 1:
-        return AlgorithmChoice("lanes", "every rank of a node carries a slice to the other nodes")
+        return AlgorithmChoice("lanes", "every rank of a node sends a slice to the other nodes")
     if topology.size >= MANY_RANKS:
-        return AlgorithmChoice("halving", f"{topology.size} ranks: few messages a rank")
+        return AlgorithmChoice("halving", f"{topology.size} ranks: few messages per rank")
     is_a_pair = topology.size == topology.num_nodes == 2
     rounds = "one round" if is_a_pair else "two rounds"
     return AlgorithmChoice("direct", f"{rounds}, in the order of the ranks")

@@ -119,7 +119,7 @@ def exchange(own: RankSettings, gather: Callable[[str], Sequence[str]]) -> list[
         )
         raise UserError(
             f"the ranks have C kernels of different builds of Phalanx (protocol: {described}): "
-            "install the same one for all"
+            "install the same build on all nodes"
         )
     for text in texts:
         text["quota"] = CpuQuota(**text["quota"]) if text["quota"] else None
@@ -163,8 +163,8 @@ def _check_same(name: str, values: Sequence[str | None], name_of: Callable[[int]
         shown = ["not set" if value is None else repr(value) for value in values]
         described = _who_has(shown, name_of)
         raise UserError(
-            f"{name} differs among the ranks: {described}; set it for all ranks alike "
-            "(Open MPI passes variables on with -x, MPICH and Intel MPI with -genvlist)"
+            f"{name} differs among the ranks: {described}; set the same value on all ranks (Open "
+            "MPI exports variables with -x, MPICH and Intel MPI with -genvlist)"
         )
 
 

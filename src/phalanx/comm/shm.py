@@ -293,7 +293,7 @@ class ShmGroup:
 
     def depart(self, reason: str) -> None:
         """Report to the peers that this rank makes no more calls in this group: a wait for one ends
-        with a PeerDepartedError, all others go on. Not collective."""
+        with a PeerDepartedError, all others continue. Not collective."""
         self._module.fail(self._handle, reason, True)
 
     def _error(self, status: int) -> Exception:
@@ -339,7 +339,7 @@ class ShmGroup:
                 text = f"{text} as number {peer.number} in shared memory"
             callers.setdefault(text, []).append(rank)
         if len(callers) == 1:
-            return f"ranks send and expect parts of different sizes in {next(iter(callers))}"
+            return f"ranks send and expect different sizes in {next(iter(callers))}"
         return ", ".join(
             f"{self._rank_labels(ranks)} called {call}" for call, ranks in callers.items()
         )

@@ -86,13 +86,13 @@ def await_word(world: World, source: int, has_asked: Callable[[], bool] = lambda
     communicator, status, bell = world.communicator, mpi().Status(), world.group.shm
     is_sent = False
     while True:
-        rings = 0 if bell is None else bell.num_rings()  # before polling: a later one ends the nap
+        rings = 0 if bell is None else bell.num_rings()  # a later ring ends the nap
         message = communicator.Improbe(source, WORD_TAG, status)
         if message is not None:
             word = bytearray(status.Get_count())
             message.Recv(word)
             return bytes(word)
-        raise_if_left()  # after MPI has read what has come
+        raise_if_left()  # checked once MPI has read arrived messages
         if not is_sent and has_asked():
             send_word(world, b"", source)
             is_sent = True

@@ -16,7 +16,7 @@ from phalanx.comm.layout import CACHE_LINE_BYTES
 Messages = Sequence[tuple[Buffer, int]]
 """Buffers, each with the rank that it goes to or comes from."""
 
-MAX_ARENA_BYTES = 256 * 2**20  # of memory for collectives, from one to the next
+MAX_ARENA_BYTES = 256 * 2**20  # memory reused by collectives
 
 
 class PendingExchange(Protocol):

@@ -20,13 +20,13 @@ YIELDS = 200  # divided by the square of the ranks per core: each has all others
 # The messages of other nodes come through the system: beside a rank that spins on its core its work
 # waits for the end of a slice, 4 ms. A poll of MPI takes some 2 µs, a yield to nobody less.
 SPINS_BETWEEN_NODES = 20
-NAP_S_PER_RANK = 25e-6  # with this many ranks per core, polls of some 5 µs take a fifth of it
+NAP_S_PER_RANK = 25e-6  # polls of some 5 µs take a fifth of a nap of this length per rank
 NAP_SHARE = 1 / 100  # a nap, of the wait so far
-# Over a network short waits are many, a compressor's above all; long ones overlap compute.
+# Short waits dominate over a network, above all with a compressor; long ones overlap compute.
 NETWORK_NAP_S, NETWORK_NAP_SHARE = 20e-6, 1 / 20
-# Beside compute that has the only core, each poll makes a step longer, and a late one is hidden.
+# Each poll delays compute that shares its only core, and a late poll is hidden.
 BESIDE_NAP_S, BESIDE_NAP_SHARE = 300e-6, 1 / 5
-LONGEST_NAP_S = 2e-3  # where ranks do not share cores by the dozen
+LONGEST_NAP_S = 2e-3  # limit unless dozens of ranks share a core
 # A yield that takes this long has given the core to a process that computes; twice in a short time
 # is contention. A sleeper then gets the core when it wakes, a yielder waits for all others each
 # time. So sleep, and yield again after many times what that has cost. The same as in shm_wait.c.

@@ -36,7 +36,7 @@ def refuse_worker() -> None:
     """
     if _is_worker(os.environ.get(RANK_PROCESS, "")):
         raise UserError(
-            "this process is a worker that a rank has started, and runs the program's file again: "
-            'put what trains under `if __name__ == "__main__":`'
+            "this process is a worker that a rank started, and it runs the program's file again: "
+            'put the training code under `if __name__ == "__main__":`'
         )
     os.environ[RANK_PROCESS] = str(os.getpid())

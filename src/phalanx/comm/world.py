@@ -51,7 +51,7 @@ Object = TypeVar("Object")
 # shared window, and is not used for it. It sends up to 64 KB by TCP without an answer of the
 # receiver; here as much as any of our messages between nodes has. They are set before MPI is
 # initialised; the user's own setting wins.
-_EAGER_BYTES = str(MAX_NETWORK_BYTES + 4096)  # with its header
+_EAGER_BYTES = str(MAX_NETWORK_BYTES + 4096)  # includes the header
 MPI_VARIABLES = {
     "OMPI_MCA_osc": "^ucx",
     "OMPI_MCA_btl_tcp_eager_limit": _EAGER_BYTES,
@@ -122,7 +122,7 @@ class World:
         try:
             ranks = self._exchange_settings(link, check, set_up)
             settings = agree(ranks)
-        except UserError:  # on every rank
+        except UserError:  # raised on every rank
             detector.close()
             self._comm.Free()
             raise
@@ -159,7 +159,7 @@ class World:
         """Communicator on which survivors find each other: never revoked; None where MPI ends all
         ranks when one dies."""
         self.is_met = False
-        """All survivors have met in `finish`, and found that one of them recovers."""
+        """True if survivors met in `finish` and found that one of them recovers."""
         if is_fault_tolerant():
             if not self.on_one_node:
                 check_components({COLLECTIVES: "^", **os.environ})
@@ -209,15 +209,15 @@ class World:
             os.environ.setdefault(name, value)
         library = mpi()
         if library.Is_finalized():
-            raise RuntimeError("MPI has been finalised in this process; it cannot begin again")
+            raise RuntimeError("MPI has been finalised in this process; it cannot start again")
         if not library.Is_initialized():
-            library.Init_thread()  # by mpi4py.rc.initialize = False of the program
+            library.Init_thread()  # the program set mpi4py.rc.initialize = False
             atexit.register(finalize, library)
         if not is_stand_in():
             check_thread_level(library)
             _check_launched(library)
             _check_files(library)
-            atexit.register(abort_after_failure, library)  # before MPI's end
+            atexit.register(abort_after_failure, library)  # runs before MPI's end
         communicator = communicator or library.COMM_WORLD
         return cls(communicator, timeout_s=timeout_s, link=link, check=check)
 
@@ -321,7 +321,7 @@ class World:
 
     @property
     def communicator(self) -> Any:
-        """mpi4py communicator of all ranks, for Phalanx's own messages."""
+        """mpi4py communicator of all ranks, for the messages of Phalanx."""
         return self._comm
 
     def exchange(self, value: int) -> list[int]:
@@ -348,8 +348,8 @@ class World:
         heir._end = self._end
 
     def abandon(self) -> None:
-        """Free all who wait for this rank in any group of this world, which nobody can use any
-        more. Not collective; only where MPI is fault tolerant (`recover`)."""
+        """Free all ranks that wait for this one in any group of this world, which can no longer be
+        used. Not collective; only where MPI is fault tolerant (`recover`)."""
         unwatch(self._comm)
         self._still_open.revoke()
         for made in self.dependents:
@@ -385,12 +385,12 @@ class World:
             self._end()
 
     def _duplicate(self, communicator: Any) -> Any:
-        """The first time that all ranks meet: who never comes is named."""
+        """Meet all ranks for the first time; the error names missing ranks."""
         with closing(self._make_detector(communicator, tag=tag_limit())) as detector:
             return duplicate(communicator, detector)
 
     def _make_detector(self, communicator: Any, tag: int = NOTICE_TAG) -> FailureDetector:
-        """For the time before there is a group."""
+        """Return a detector for the time before there is a group."""
         return FailureDetector(
             communicator,
             group="world",
@@ -453,8 +453,8 @@ def check_thread_level(mpi: Any) -> None:
     if level < mpi.THREAD_MULTIPLE:
         names = {mpi.THREAD_SINGLE: "single", mpi.THREAD_FUNNELED: "funneled"}
         raise UserError(
-            f"MPI was initialised with thread level {names.get(level, 'serialized')}, and Phalanx "
-            "needs multiple: leave mpi4py.rc.thread_level as it is, or call "
+            f"MPI was initialised with thread level {names.get(level, 'serialized')}, but Phalanx "
+            "needs multiple: do not change mpi4py.rc.thread_level, or call "
             "MPI.Init_thread(MPI.THREAD_MULTIPLE)"
         )
 

@@ -130,7 +130,7 @@ def check_rounded(
 def rounded_note(name: str, value: int, became: float, dtype: np.dtype[Any]) -> str:
     """Return the sentence about whole numbers that became others."""
     return (
-        f"{name} holds whole numbers that {dtype} rounds, such as {value}, which is packed as "
+        f"{name} has whole numbers that {dtype} rounds, such as {value}, which is packed as "
         f"{became:.0f}"
     )
 
@@ -186,7 +186,7 @@ def _values(array: Any, dtype: np.dtype[Any], title: str) -> NDArray[Any]:
     import pyarrow as pa
 
     if pa.types.is_decimal(array.type):
-        try:  # as text, which is read to the nearest float; Arrow's own cast may miss it by a bit
+        try:  # parse as text to the nearest float; Arrow's cast may miss it by a bit
             whole = dtype.kind == "i"
             array = array.cast(pa.int64()) if whole else array.cast(pa.string()).cast(pa.float64())
         except pa.ArrowInvalid as error:

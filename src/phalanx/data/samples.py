@@ -90,8 +90,8 @@ def _differing(lengths: Sequence[int], names: Sequence[str] | None) -> str:
         return f"data: the parts have different lengths: {listed or 'there are none'}"
     shown = [*map(str, lengths[:5]), *["…"] * (len(lengths) > 5)]
     return (
-        f"data: the tensors have different lengths: {', '.join(shown)}; where each is a sample, "
-        'give a list of them and loading={"collate_fn": …}, or a DataLoader'
+        f"data: the tensors have different lengths: {', '.join(shown)}; if each is a sample, give "
+        'a list of them and loading={"collate_fn": …}, or a DataLoader'
     )
 
 
@@ -107,7 +107,7 @@ class ReadSamples(ABC):
         messages."""
         if unknown := [name for name in loading if name not in LOADING]:
             raise UserError(
-                f"loading={{{unknown[0]!r}: …}}: {what} is read by {', '.join(LOADING)} alone"
+                f"loading={{{unknown[0]!r}: …}}: {what} is read only by {', '.join(LOADING)}"
             )
         self._collate = loading.get("collate_fn")
         self._num_workers = loading.get("num_workers") or 0
@@ -137,9 +137,9 @@ class PackSamples(ReadSamples):
         for field in self._pack.index.fields:
             if field.shape is None and self._collate is None:
                 raise UserError(
-                    f"{pack.folder}: the samples differ in the shape of {field.name}, and make no "
-                    'batch: pack images with --size, or give loading={"collate_fn": …}, a '
-                    "function of a list of samples"
+                    f"{pack.folder}: the samples differ in the shape of {field.name}, so they "
+                    'cannot form a batch: pack images with --size, or give loading={"collate_fn": '
+                    "…}, a function of a list of samples"
                 )
 
     def __len__(self) -> int:
@@ -197,8 +197,8 @@ class DatasetColumns(ReadSamples):
 
 
 _OWN_WAY = (
-    'or give the data set a format or transform of its own, or loading={"collate_fn": …}, a '
-    "function of a list of rows"
+    'or give the data set a format or transform, or loading={"collate_fn": …}, a function of a '
+    "list of rows"
 )
 
 

@@ -33,7 +33,7 @@ def check_unpacked(num_bytes: int, packed_bytes: int, what: str) -> None:
     if num_bytes > unpacked_limit(packed_bytes):
         raise UserError(
             f"{what} unpacks from {packed_bytes / 1e6:,.1f} MB to {num_bytes / 1e6:,.0f} MB or "
-            f"more: refused\nwrite it again in smaller chunks, if that is meant"
+            "more: refused\nif that is intended, write it again in smaller chunks"
         )
     if num_bytes > TEXT_BYTES:  # asking for the limit of memory costs as much as a small value
         check_fits(2 * num_bytes, what)

@@ -23,5 +23,5 @@ def judge_abi(library: str, version: Sequence[int], launcher: str) -> Finding:
     elif any(name in library for name in OF_MPICH):
         abi = "of MPICH; Cray MPICH, Intel MPI or MVAPICH may stand in"
     else:
-        return ok("MPI ABI", f"of the library alone, by the mpiexec of {launcher}")
-    return ok("MPI ABI", f"{abi}, with a launcher of its own; here mpiexec of {launcher}")
+        return ok("MPI ABI", f"only that of the library, with the mpiexec of {launcher}")
+    return ok("MPI ABI", f"{abi}, with its own launcher; here mpiexec of {launcher}")

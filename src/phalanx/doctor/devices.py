@@ -42,11 +42,11 @@ def judge_gpu(names: list[str], cuda: str | None, *, has_driver: bool) -> Findin
     if names:
         return ok("GPU", ", ".join(names))
     if has_driver and cuda is None:
-        detail = "there is an NVIDIA driver, but PyTorch is a CPU build"
+        detail = "an NVIDIA driver is installed, but PyTorch is a CPU build"
         return warning("GPU", detail, "see pytorch.org/get-started for a CUDA build")
     if has_driver:
-        detail = f"there is an NVIDIA driver, but PyTorch (CUDA {cuda}) finds no device"
-        return warning("GPU", detail, "nvidia-smi, then compare its CUDA version")
+        detail = f"an NVIDIA driver is installed, but PyTorch (CUDA {cuda}) finds no device"
+        return warning("GPU", detail, "run nvidia-smi and compare its CUDA version")
     return ok("GPU", "none; ranks compute on the CPU")
 
 
@@ -72,20 +72,20 @@ def judge_path(
     """
     answers = parse_answers(taken[1])
     if not answers:
-        return [problem("GPU path", f"{RANKS} ranks cannot be tried: {reason(taken[1])}")]
+        return [problem("GPU path", f"{RANKS} ranks cannot be tested: {reason(taken[1])}")]
     device, path = answers[0]["device"], answers[0]["path"]
     what = describe_trial(tried)
     name = "MPI on the GPU"
     if path == "direct" and what is not None:
-        mend = f"{VARIABLE}=0, with which tensors go through host memory"
-        return [problem(name, f"it counts as GPU-aware, and {what} {device}", mend)]
+        mend = f"{VARIABLE}=0, so tensors go through host memory"
+        return [problem(name, f"it is marked GPU-aware, but {what} {device}", mend)]
     if path == "direct":
-        aware = ok(name, f"tried: it takes addresses of {device}, as it says")
+        aware = ok(name, f"tested: it accepts addresses of {device}, as it reports")
     elif what is None:
-        text = f"tried: it takes addresses of {device}, and does not say so; {VARIABLE}=1 uses that"
+        text = f"tested: it accepts addresses of {device}, unreported; set {VARIABLE}=1 to use that"
         aware = ok(name, text)
     else:
-        aware = ok(name, f"tried: it {what} {device}")
+        aware = ok(name, f"tested: it {what} {device}")
     if "wrong" not in answers[-1] or answers[-1]["wrong"]:
         why = "sums are wrong" if "wrong" in answers[-1] else reason(taken[1])
         return [aware, problem("GPU path", f"through host memory: {why}")]
@@ -97,7 +97,7 @@ def describe_trial(tried: tuple[int | None, str]) -> str | None:
     code, output = tried
     last: Sequence[dict[str, Any]] = parse_answers(output)[-1:]
     if last and "wrong" in last[0]:
-        return "makes wrong sums of addresses of" if last[0]["wrong"] else None
+        return "computes wrong sums at addresses of" if last[0]["wrong"] else None
     if code is None:
         return f"does not return within {PROBE_TIMEOUT_S:g} s from an address of"
     crash = _CRASH.search(output)
@@ -107,9 +107,9 @@ def describe_trial(tried: tuple[int | None, str]) -> str | None:
 
 def describe_path(answer: dict[str, Any], num_devices: int) -> str:
     """Return the path of a collective of GPU tensors, and its rate."""
-    to_mpi = {"direct": "given to MPI as they are", "host": "through pinned host memory"}
+    to_mpi = {"direct": "passed to MPI directly", "host": "through pinned host memory"}
     path, rate = to_mpi[answer["path"]], answer["sum_bytes_per_s"] / 1e9
     if answer["nccl"] and num_devices >= RANKS:
-        path = f"phalanx.start: NCCL, a GPU a rank; backend mpi: {path}"
+        path = f"phalanx.start: NCCL, one GPU per rank; backend mpi: {path}"
     copy = answer["copy_bytes_per_s"] / 1e9
-    return f"{path}: {rate:.2f} GB/s in a sum of {RANKS} ranks; a copy to the host {copy:.2f} GB/s"
+    return f"{path}: {rate:.2f} GB/s in a sum over {RANKS} ranks; copy to the host {copy:.2f} GB/s"

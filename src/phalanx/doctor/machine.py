@@ -36,7 +36,7 @@ def judge_cores(ranks: int, usable: int, affinity: int, present: int) -> Finding
     detail = f"{usable} usable for {_count(ranks, 'rank')}"
     detail += f" ({', '.join(limits)})" if limits else ""
     if ranks > usable:
-        mend = f"--ranks {usable}, or accept that ranks wait for each other's core"
+        mend = f"--ranks {usable}, or accept that ranks share cores"
         return warning("cores", detail, mend)
     return ok("cores", f"{detail}, {_count(usable // ranks, 'thread')} each")
 
@@ -53,11 +53,11 @@ def judge_shared_memory(ranks: int, total_bytes: int, free_bytes: int) -> Findin
     detail = f"{_size(free_bytes)} of {_size(total_bytes)} free in {SHARED_MEMORY}"
     if free_bytes >= needed:
         return ok("shared memory", detail)
-    detail += f", {_count(ranks, 'rank')} may want {_size(needed)}"
+    detail += f", {_count(ranks, 'rank')} may need {_size(needed)}"
     if total_bytes < needed:
         mend = f"mount -o remount,size=1g {SHARED_MEMORY}, or docker run --shm-size=1g"
     else:
-        mend = f"remove what fills it: ls -l {SHARED_MEMORY}"
+        mend = f"remove files that fill it: ls -l {SHARED_MEMORY}"
     judge = problem if free_bytes < ranks * _SEGMENT_BYTES else warning
     return judge("shared memory", detail, mend)
 
@@ -71,11 +71,11 @@ def check_files(ranks: int) -> list[Finding]:
 def judge_files(ranks: int, soft: int, hard: int) -> Finding:
     """Judge the open files of a rank, which raises its limit from `soft` to `hard`."""
     detail = f"{hard} may be open" + (f" ({soft} until a rank starts)" if soft < hard else "")
-    # Those of a rank before it connects to any, with PyTorch and MPI: some 50.
+    # A rank opens some 50 files before it connects to any peer, with PyTorch and MPI.
     few, all_peers = SPARE_FILES + files_needed(ranks, ranks), 2 * SPARE_FILES + ranks
     if hard >= all_peers:
-        return ok("open files", f"{detail}, {all_peers} are enough for {_count(ranks, 'rank')}")
-    detail += f", {_count(ranks, 'rank')} on nodes of their own need up to {all_peers}"
+        return ok("open files", f"{detail}, {all_peers} suffice for {_count(ranks, 'rank')}")
+    detail += f", {_count(ranks, 'rank')} on separate nodes need up to {all_peers}"
     judge = problem if hard < few else warning
     return judge("open files", detail, f"ulimit -n {all_peers}, as root or in limits.conf")
 
@@ -91,9 +91,9 @@ def check_reads() -> list[Finding]:
 
 def judge_reads(ptrace_scope: int) -> Finding:
     if ptrace_scope == 0:
-        return ok("memory of peers", "ranks may read each other's")
+        return ok("memory of peers", "ranks may read each other's memory")
     detail = f"{YAMA} is {ptrace_scope}: ranks may not read each other's; sums of 1 MB and more "
-    detail += "take up to four times as long where their cores share no cache"
+    detail += "take up to four times as long if their cores share no cache"
     return warning("memory of peers", detail, "sysctl kernel.yama.ptrace_scope=0, as root")
 
 
@@ -121,8 +121,8 @@ def check_disk(folder: Path) -> list[Finding]:
     """Check the disk. folder: for the runs; it need not exist yet."""
     there = next(path for path in [folder.resolve(), *folder.resolve().parents] if path.is_dir())
     if not os.access(there, os.W_OK):
-        mend = "change to a folder of your own, or use --run-dir"
-        return [problem("disk", f"{there} cannot be written to", mend)]
+        mend = "change to a writable folder, or use --run-dir"
+        return [problem("disk", f"{there} is not writable", mend)]
     return [judge_disk(folder, shutil.disk_usage(there).free)]
 
 
@@ -131,7 +131,7 @@ def judge_disk(folder: Path, free_bytes: int) -> Finding:
     if free_bytes >= _LOW_DISK_BYTES:
         return ok("disk", detail)
     judge = problem if free_bytes < _FULL_DISK_BYTES else warning
-    return judge("disk", detail, "make room, or write elsewhere with --run-dir")
+    return judge("disk", detail, "free some space, or write elsewhere with --run-dir")
 
 
 def _count(number: int, noun: str) -> str:

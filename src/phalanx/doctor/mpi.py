@@ -75,14 +75,14 @@ def judge_ranks(
     """Judge launcher, library, threads and kernels by the probe's output."""
     answers = parse_answers(output)
     if code is None:
-        detail = f"{ranks} ranks did not find each other within {PROBE_TIMEOUT_S:g} s"
+        detail = f"{ranks} ranks did not connect within {PROBE_TIMEOUT_S:g} s"
         return [problem("ranks", f"{detail}: {reason(output)}", _ANOTHER_MPI)]
     if not answers:
         return [problem("ranks", f"cannot start: {reason(output)}", _ANOTHER_MPI)]
     answer = answers[0]
     if answer["world_size"] != ranks:
         detail = (
-            f"each of {ranks} ranks believes to be alone (0 of {answer['world_size']}): "
+            f"each of {ranks} ranks started separately (as rank 0 of {answer['world_size']}): "
             f"mpiexec is of {installation}, mpi4py loads {answer['library']}"
         )
         return [problem("ranks", detail, _ANOTHER_MPI)]
@@ -107,9 +107,9 @@ def _judge_threads(level: str) -> Finding:
 
 def _judge_gpu_awareness(aware: object) -> Finding:
     says = {
-        True: "it is given GPU memory as it is",
+        True: "it gets GPU memory directly",
         False: "no: GPU memory is staged",
-        None: "the library does not tell: GPU memory is staged",
+        None: "the library does not report it: GPU memory is staged",
     }
     return ok("GPU-aware MPI", next(text for key, text in says.items() if key is aware))
 
@@ -119,7 +119,7 @@ def _judge_kernels(compiled: object) -> Finding:
         return ok("kernels", "compiled; ranks of a node sum in shared memory")
     return warning(
         "kernels",
-        "not compiled: array operations and messages serve instead, and are slower",
+        "not compiled: array operations and messages are used instead, which is slower",
         f"install a C compiler, unset {_ARRAYS}, and "
         "pip install --force-reinstall --no-deps --no-cache-dir phalanx",
     )

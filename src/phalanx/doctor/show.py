@@ -37,10 +37,10 @@ def show_table(findings: Sequence[Finding], console: Console) -> None:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return `2 problems, 1 warning`, or `all is well`."""
+    """Return `2 problems, 1 warning`, or `no problems found`."""
     counts = {word: sum(f.status == word for f in findings) for word in ("problem", "warning")}
     said = [f"{n} {word}{'s' if n > 1 else ''}" for word, n in counts.items() if n]
-    return ", ".join(said) or "all is well"
+    return ", ".join(said) or "no problems found"
 
 
 def as_json(findings: Sequence[Finding]) -> str:

@@ -20,7 +20,7 @@ def check_python() -> list[Finding]:
     detail = f"{platform.python_version()}, {sys.executable}"
     if sys.version_info < OLDEST_PYTHON:
         needed = ".".join(map(str, OLDEST_PYTHON))
-        mend = f"make an environment with Python {needed} or newer and install Phalanx there"
+        mend = f"create an environment with Python {needed} or newer and install Phalanx in it"
         return [problem("Python", detail, mend)]
     return [ok("Python", detail)]
 
@@ -62,7 +62,7 @@ def check_report() -> list[Finding]:
         except ImportError:
             broken.append(name)
     if absent:
-        detail = f"not drawn, nor studies made, without {', '.join(absent)}"
+        detail = f"neither reports nor studies without {', '.join(absent)}"
         return [warning("report", detail, "pip install 'phalanx[study]'")]
     if broken:
         mend = f"pip install --force-reinstall {' '.join(broken)}"

@@ -374,5 +374,5 @@ def node_detector(world: World, group: str) -> FailureDetector:
 
 
 def stride_bytes(num_elements: int, dtype: np.dtype[Any]) -> int:
-    """From one vector of `num_elements` to the next: whole cache lines."""
+    """Return the distance between vectors of `num_elements`: full cache lines."""
     return -(-num_elements * dtype.itemsize // CACHE_LINE_BYTES) * CACHE_LINE_BYTES

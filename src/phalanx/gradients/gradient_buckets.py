@@ -14,8 +14,8 @@ from phalanx.errors import UserError
 from phalanx.gradients.reducer import give_views, layouts_of
 
 GROWN = (
-    "a gradient has grown after it was summed over the ranks, as by checkpointing with "
-    "use_reentrant=True: take use_reentrant=False, or do not overlap sums with the backward pass"
+    "a gradient changed after it was summed over the ranks, for example by checkpointing with "
+    "use_reentrant=True: use use_reentrant=False, or do not overlap sums with the backward pass"
 )
 
 
@@ -121,8 +121,8 @@ def visible_memory(group: Group) -> Callable[[int], Tensor]:
                 return torch.from_numpy(group.shm.allocate(num_bytes, "uint8"))
             except OSError as error:
                 warnings.warn(
-                    f"no shared memory for a bucket of gradients ({error}): it is copied instead, "
-                    "which is slower",
+                    f"no shared memory for a bucket of gradients ({error}): the bucket is copied "
+                    "instead, which is slower",
                     stacklevel=2,
                 )
         return torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")

@@ -87,7 +87,7 @@ def _make_flat(world: World, parameters: Sequence[Tensor], method: Method) -> Gr
         if reducer is not None:
             return reducer
         if method == "shared":
-            raise _cannot_share("the kernels are not compiled, or there is no memory to share")
+            raise _cannot_share("the kernels are not compiled, or shared memory is missing")
     count, dtype = sum(p.numel() for p in parameters), dtype_of(parameters[0].dtype)
     algorithm = choose_algorithm(world, count, dtype, method)
     return MessageGradReducer(parameters, world, algorithm, None if method == "auto" else method)

@@ -13,9 +13,7 @@ from torch import Tensor
 from phalanx.comm.dtypes import dtype_of
 from phalanx.records.divergence import NOT_FINITE
 
-REMEDIES = (
-    "lower the learning rate, give clip_norm=, or leave such steps out by bad_gradients='skip'"
-)
+REMEDIES = "lower the learning rate, give clip_norm=, or skip such steps by bad_gradients='skip'"
 CHECKED_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Types that the C kernel checks."""
 
@@ -101,7 +99,7 @@ class NonFiniteGradients(NamedTuple):
     number: int
     """Number of parameters with non-finite gradients."""
     loss: float
-    """Loss of the rank's own samples."""
+    """Loss of the rank's samples."""
 
 
 def find_nonfinite(gradients: Sequence[Tensor | None], loss: float) -> NonFiniteGradients:
@@ -131,10 +129,10 @@ def describe_nonfinite(
     bad = [rank for rank, found in enumerate(ranks) if found.number]
     start = f"step {step}: {NOT_FINITE}"
     if not bad and not summed.number:
-        return f"{start}, but were when they were made again: a fault of memory or of a message?"
+        return f"{start}, but were finite when they were computed again: a memory or message fault?"
     if not bad:
         return (
-            f"{start}: those of every rank are, and their sum over the ranks is not: "
+            f"{start}: they are finite on every rank, but not their sum over the ranks: "
             f"{names[summed.parameter]}{_others(summed)}"
         )
     return start + _cause(bad, ranks[bad[0]], names)
@@ -143,8 +141,8 @@ def describe_nonfinite(
 def describe_nonfinite_sums(
     step: int, losses: Sequence[float], summed: NonFiniteGradients, names: Sequence[str]
 ) -> str:
-    """Describe sums over the ranks that are not finite, where a rank's own gradients are not known
-    any more. losses: of the ranks, in their order."""
+    """Describe sums over the ranks that are not finite, if the gradients of the ranks are no longer
+    known. losses: of the ranks, in their order."""
     bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
     start = f"step {step}: {NOT_FINITE}"
     who = f": the loss of {_named(bad)} is {losses[bad[0]]}" if bad else ""
@@ -154,7 +152,7 @@ def describe_nonfinite_sums(
 def describe_rank_nonfinite(
     step: int, rank: int, found: NonFiniteGradients, names: Sequence[str]
 ) -> str:
-    """Describe non-finite gradients of a rank that trains by itself."""
+    """Describe non-finite gradients of a rank that trains alone."""
     return f"step {step}: {NOT_FINITE}{_cause([rank], found, names)}"
 
 
@@ -170,7 +168,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _origin(found: NonFiniteGradients, names: Sequence[str]) -> str:
-    return f"the backward pass first made them at {names[found.parameter]}{_others(found)}"
+    return f"the backward pass first produced them at {names[found.parameter]}{_others(found)}"
 
 
 def _others(found: NonFiniteGradients) -> str:

@@ -139,7 +139,7 @@ class GradReducer:
 
     @property
     def is_divided(self) -> bool:
-        """Return whether this rank has the sums alone that it owns; others are zeros without
+        """Return whether this rank has only the sums that it owns; others are zeros without
         memory."""
         return False
 
@@ -181,7 +181,7 @@ def layouts_of(likes: Sequence[Tensor]) -> list[GradLayout]:
 def give_views(
     parameters: Sequence[Tensor], total: Tensor, layouts: Sequence[GradLayout]
 ) -> list[Tensor]:
-    """Make every `grad` a view of a vector that nobody else sees; return the views."""
+    """Make every `grad` a view of a private vector; return the views."""
     views = [total.as_strided(*layout) for layout in layouts]
     for parameter, view in zip(parameters, views, strict=True):
         parameter.grad = view

@@ -88,7 +88,7 @@ class TreeReducer(GradReducer):
         self._world = world if world is not None and world.size > 1 else None
         self._rank = 0 if world is None else world.rank
         self._original_rank = 0 if world is None else world.original_rank
-        # Of other ranks: their memory lives as long as the last sums.
+        # Keeps the memory of other ranks alive as long as the last sums.
         self._vectors: Sequence[SharedTreeVector | MessageTreeVector] = ()
         self._num_windows = 0
 
@@ -181,7 +181,7 @@ class TreeReducer(GradReducer):
         except IncompleteError:
             return
         self._clear()
-        self.missing = ()  # as of a rank that was given the sums
+        self.missing = ()  # ends as if this rank had received the sums
         self._division.is_in_step, self.summed = False, SummedLoss(*losses.tolist())
         stop_filling_memory()
         number = len(self._parameters)
@@ -213,7 +213,7 @@ class TreeReducer(GradReducer):
             owners = None if own is None else [None, *own, *others]
             self._vectors = make_tree_vectors(self._world, self._likes, self._num_windows, owners)
         terms = [self._sums[node] for node in exchange.nodes[self._world.rank]]
-        if len(self._vectors) == 1:  # of all places, in their order
+        if len(self._vectors) == 1:  # one vector holds all places, in order
             return self._vectors[0].reduce(terms, exchange)
         found: dict[int, Tensor] = {}
         for vector in self._vectors:
@@ -286,7 +286,7 @@ class OverlappedTreeReducer(TreeReducer):
         division: Division,
         world: World,
     ) -> None:
-        """As of `TreeReducer`. Collective."""
+        """Make a reducer as `TreeReducer` does. Collective."""
         super().__init__(parameters, buffers, division, world)
         policy = WaitPolicy.for_network()
         self._group = world.group.subgroup(range(world.size), name="gradients", policy=policy)
@@ -400,8 +400,8 @@ def check_batch_norm(model: nn.Module) -> None:
     """Raise UserError for statistics of batch norm that depend on the ranks."""
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         raise UserError(
-            "the model has SyncBatchNorm, whose statistics the ranks sum in their own order: "
-            "bitwise runs take BatchNorm, of each micro-batch by itself"
+            "the model has SyncBatchNorm, which sums statistics in an order that depends on the "
+            "ranks: use BatchNorm in bitwise runs, with the statistics of each micro-batch"
         )
 
 

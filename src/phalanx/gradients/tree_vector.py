@@ -111,7 +111,7 @@ class MessageTreeVector:
         self.places, self.is_divided = places, bool(owners)
         """Places of the tensors in the lists; True if other ranks' sums are empty tensors."""
         self._likes, self._group, self._owners = likes, group, owners
-        alignment = CACHE_LINE_BYTES // likes[0].itemsize  # as of tensors by themselves
+        alignment = CACHE_LINE_BYTES // likes[0].itemsize  # same alignment as separate tensors
         sizes = [like.numel() for like in likes]
         if owners:
             self._starts, self._slices = by_owner(sizes, owners, group.size, alignment)

@@ -93,7 +93,7 @@ def poll(handle: Handle[Any]) -> bool:
 def choose_op(op: Any, average: bool | None) -> Any:
     """Return the operation that `op`, or the older `average`, asks for: Average by default."""
     if op is not None and average is not None:
-        raise UserError("hvd: op= takes the place of average=; give one of them")
+        raise UserError("hvd: op= replaces average=; give one of them")
     if average is not None:
         warnings.warn("hvd: average= is Horovod's old name; give op=", FutureWarning, stacklevel=3)
         return Average if average else Sum
@@ -104,7 +104,7 @@ def refuse_process_set(process_set: object) -> None:
     """Raise UserError for any set but all ranks."""
     if process_set is not None:
         raise UserError(
-            "hvd: process_set= is not there: leave it out for all ranks, or use groups of "
+            "hvd: process_set= is not supported: leave it out for all ranks, or use groups of "
             "torch.distributed on backend mpi (new_group)"
         )
 

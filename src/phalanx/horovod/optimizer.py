@@ -125,7 +125,7 @@ class _Distributed(Optimizer):
         if self._synchronizes:
             if self._is_synchronized:
                 warnings.warn(
-                    "step() after synchronize() reduces the gradients a second time: make it "
+                    "step() after synchronize() reduces the gradients a second time: call it "
                     "inside optimizer.skip_synchronize()",
                     stacklevel=2,
                 )
@@ -196,15 +196,15 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     refuse_process_set(process_set)
     if groups is not None or num_groups:
         raise UserError(
-            "hvd.DistributedOptimizer: groups= is not there, since gradients are summed in buckets "
-            "that follow the backward pass: leave it out"
+            "hvd.DistributedOptimizer: groups= is not supported, since gradients are summed in "
+            "buckets in the order of the backward pass: leave it out"
         )
     if op not in (Average, Sum):
-        raise UserError("hvd.DistributedOptimizer: op= is hvd.Average or hvd.Sum")
+        raise UserError("hvd.DistributedOptimizer: op= must be hvd.Average or hvd.Sum")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise UserError("hvd.DistributedOptimizer: gradient_predivide_factor= is for hvd.Average")
     if compression not in (Compression.none, Compression.fp16):
-        raise UserError("hvd.DistributedOptimizer: compression= is Compression.none or .fp16")
+        raise UserError("hvd.DistributedOptimizer: compression= must be Compression.none or .fp16")
     if isinstance(optimizer, LBFGS):
         raise UserError("hvd.DistributedOptimizer: LBFGS computes gradients within its step()")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -244,17 +244,17 @@ def _check_names(named: list[tuple[str, Tensor]], parameters: list[Tensor]) -> N
     if unnamed := sum(id(parameter) not in known for parameter in parameters):
         raise UserError(
             f"named_parameters leaves out {unnamed} of the optimizer's {len(parameters)} "
-            "parameters: give those of all its models, or leave it out"
+            "parameters: give the parameters of all its models, or leave named_parameters out"
         )
 
 
 def _check_trained(trained: list[Tensor], *, compresses: bool) -> None:
     if not trained:
-        raise UserError("hvd.DistributedOptimizer: no parameter of the optimizer wants a gradient")
+        raise UserError("hvd.DistributedOptimizer: none of its parameters requires a gradient")
     for parameter in trained:
         if parameter.device.type != "cpu":
             raise UserError(
-                f"hvd.DistributedOptimizer: a parameter is on {parameter.device}, and gradients "
+                f"hvd.DistributedOptimizer: a parameter is on {parameter.device}, but gradients "
                 'are summed in CPU memory: use DistributedDataParallel on backend "mpi" for it'
             )
         if compresses and parameter.dtype not in (torch.float32, torch.float64):

@@ -50,8 +50,8 @@ def init(comm: Any = None, process_sets: object = None) -> None:
         return
     if process_sets is not None or isinstance(comm, (list, tuple)):
         raise UserError(
-            "hvd.init: process sets and lists of ranks are not there; give comm= an mpi4py "
-            "communicator: MPI.COMM_WORLD.Split(color, rank)"
+            "hvd.init: process sets and lists of ranks are not supported; pass an mpi4py "
+            "communicator as comm=: MPI.COMM_WORLD.Split(color, rank)"
         )
     session = open_session(timedelta(seconds=TIMEOUT_S), _meet() if comm is None else None, comm)
     world = session.world

@@ -19,7 +19,7 @@ HOSTS = "PHALANX_HOSTS"
 NAMED_BY = "PHALANX_HOSTS_NAMED_BY"
 """The option that has set `HOSTS`; without it the user has."""
 HOST_FILE = "PRTE_MCA_prte_default_hostfile"
-FORMER_HOST_FILE = "OMPI_MCA_orte_default_hostfile"  # of Open MPI 4, and of Kubernetes
+FORMER_HOST_FILE = "OMPI_MCA_orte_default_hostfile"  # variable of Open MPI 4 and of Kubernetes
 _HOST_FILES = (HOST_FILE, FORMER_HOST_FILE, "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
 
 
@@ -153,7 +153,7 @@ def is_this_machine(name: str) -> bool:
     return True
 
 
-_USER_MEND = "a user's name belongs into ~/.ssh/config (Host n0, and below it User bob)"
+_USER_MEND = "put the user's name into ~/.ssh/config (Host n0, and below it User bob)"
 
 
 def parse_hosts(text: str, source: str = "--hosts") -> tuple[Node, ...]:
@@ -167,7 +167,9 @@ def parse_hosts(text: str, source: str = "--hosts") -> tuple[Node, ...]:
     for word in filter(None, re.split(r"[,\s]+", text)):
         found = re.fullmatch(r"([\w.\-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?", word)
         if found is None or found[2] == "0":
-            raise UserError(f"{source}: {word!r} is no host; {_USER_MEND if '@' in word else mend}")
+            raise UserError(
+                f"{source}: {word!r} is not a host; {_USER_MEND if '@' in word else mend}"
+            )
         slots[found[1]] += int(found[2] or 1)
     if not slots:
         raise UserError(f"{source} names no host; {mend}")
@@ -204,7 +206,7 @@ def describe_unread_host_file(
     return (
         f"{FORMER_HOST_FILE} names {len(named.nodes)} hosts, but the {ranks} ranks are on "
         f"{num_nodes}: {library} does not read it; set {HOST_FILE} to the same file and "
-        "PRTE_MCA_plm_ssh_agent to what OMPI_MCA_plm_rsh_agent says, or unset it"
+        "PRTE_MCA_plm_ssh_agent to the value of OMPI_MCA_plm_rsh_agent, or unset it"
     )
 
 
@@ -218,9 +220,9 @@ def describe_unused_nodes(num_nodes: int, ranks: int, environ: Mapping[str, str]
     wanted = len(nodes.used(ranks))
     if num_nodes > 1 or wanted < 2 or not nodes.needs_flags:
         return None
-    text = f"{nodes.source} names {wanted} nodes for {ranks} ranks, but all are on one: the "
+    text = f"{nodes.source} names {wanted} nodes for {ranks} ranks, but all ranks are on one: the "
     if nodes.is_named:
-        return text + f"launcher was told otherwise; name them to it, or unset {HOSTS}"
+        return text + f"launcher uses other nodes; name these to it, or unset {HOSTS}"
     variable = "PBS_NODEFILE" if environ.get("PBS_NODEFILE") else "LSB_MCPU_HOSTS"
     hosts = ",".join(f"{node.name}:{node.slots}" for node in nodes.nodes[:8])
     return text + (
@@ -316,7 +318,7 @@ def read_host_file(path: Path) -> tuple[Node, ...]:
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():  # it may have no end
-            raise UserError(f"--hostfile {path} is no regular file: write the hosts into one")
+            raise UserError(f"--hostfile {path} is not a regular file: write the hosts into one")
         lines = path.read_text().splitlines()
     except OSError as error:
         raise UserError(f"--hostfile {path}: {error.strerror}") from None
@@ -328,7 +330,7 @@ def read_host_file(path: Path) -> tuple[Node, ...]:
         found = _HOST_LINE.fullmatch(text)
         if found is None:
             raise UserError(
-                f"--hostfile {path}, line {number}: {text!r} is no host: write `n0 slots=4` or "
+                f"--hostfile {path}, line {number}: {text!r} is not a host: write `n0 slots=4` or "
                 f"`n0:4`{'; ' + _USER_MEND if '@' in text else ''}"
             )
         said = re.search(r"\b(?:slots|cpu|count)\s*=\s*(\S+)", found["words"])
@@ -337,7 +339,7 @@ def read_host_file(path: Path) -> tuple[Node, ...]:
             raise UserError(f"--hostfile {path}, line {number}: {text!r}: slots are 1 or more")
         slots[found["name"]] += int(count)
     if not slots:
-        raise UserError(f"--hostfile {path} names no host: one a line, `n0 slots=4` or `n0:4`")
+        raise UserError(f"--hostfile {path} names no host: one per line, `n0 slots=4` or `n0:4`")
     return _counted(slots)
 
 
@@ -358,13 +360,13 @@ def check_ranks(ranks: int, environ: Mapping[str, str]) -> None:
     if nodes.is_named and ranks > slots:
         raise UserError(
             f"--ranks {ranks}: {nodes.source} has {slots} slot{'s' * (slots != 1)}: "
-            f"{nodes.hosts().replace(',', ', ')}; name more slots or take fewer ranks"
+            f"{nodes.hosts().replace(',', ', ')}; name more slots or start fewer ranks"
         )
     cpus = sum(per_node(environ.get("SLURM_JOB_CPUS_PER_NODE", "")))  # 0 without Slurm
     if cpus and not nodes.is_named and not nodes.is_one_machine and ranks > max(slots, cpus):
         raise UserError(
             f"--ranks {ranks}: {nodes.source} has {slots} task{'s' * (slots != 1)} and {cpus} CPUs "
-            f"on {len(nodes.nodes)} nodes: take fewer ranks, or ask for more: salloc "
+            f"on {len(nodes.nodes)} nodes: start fewer ranks, or request more: salloc "
             f"--nodes={len(nodes.nodes)} --ntasks-per-node={math.ceil(ranks / len(nodes.nodes))}"
         )
     if nodes.max_local_ranks(ranks) > MAX_LOCAL_RANKS:

@@ -77,7 +77,7 @@ class BatchJob:
         if self.ranks % self.nodes:
             raise UserError(
                 f"--ranks {self.ranks} on --nodes {self.nodes}: batch systems grant each node the "
-                "same number of ranks; take a multiple"
+                f"same number of ranks; use a multiple of {self.nodes}"
             )
         if not 0 <= self.notice_s < self.time_s:
             raise UserError(
@@ -86,7 +86,7 @@ class BatchJob:
         for directive in self.directives:
             if not directive.isprintable():
                 raise UserError(
-                    f"--directive {directive!r} is one line: give the option once per line"
+                    f"--directive {directive!r} is not one line: give the option once per line"
                 )
 
     @property
@@ -111,7 +111,7 @@ def parse_time(text: str) -> int:
     else:
         seconds = 86_400 * days + 3600 * first + 60 * second + third
     if seconds == 0:
-        raise UserError(f"--time {text} leaves the job no time")
+        raise UserError(f"--time {text} leaves no time for the job")
     return seconds
 
 
@@ -210,7 +210,7 @@ def _clock(seconds: int) -> str:
 def _image(job: BatchJob) -> str:
     if not job.image:
         raise UserError(
-            "--submit for Kubernetes needs --image: one with this program, Phalanx, Open MPI, "
+            "--submit for Kubernetes needs --image: an image with this program, Phalanx, Open MPI, "
             "ssh and sshd"
         )
     return job.image

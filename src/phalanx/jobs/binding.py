@@ -20,7 +20,7 @@ CROWDED = 2
 OPEN_MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 INTEL_MPI_YIELDS = {"I_MPI_THREAD_YIELD": "2"}
 """Variables for more ranks than cores: they count the machine's cores, not those of a container."""
-_FLAGS = {  # by the library's name
+_FLAGS = {  # keys: names of libraries
     "Open MPI": "mpiexec --bind-to none",
     "MPICH": "mpiexec -bind-to none",
     "Intel": "I_MPI_PIN=0",
@@ -107,8 +107,8 @@ def describe_places(ranks: int, nodes: Allocation) -> list[str]:
     if not nodes.has_others and ranks > CROWDED * cores:
         count = f"{cores} core{'s' * (cores != 1)}"
         lines.append(
-            f"{ranks} ranks take turns on {count} of this machine: with --ranks {cores} each has "
-            "one"
+            f"{ranks} ranks share {count} of this machine; with --ranks {cores} each rank has a "
+            "core"
         )
     return lines
 
@@ -126,8 +126,8 @@ def describe_binding(
     most = max(len(cores) for cores in ranks)
     each = "each rank is" if len(ranks) > 1 else "the rank is"
     return (
-        f"{each} bound to {most} of the {offered} cores of its node, of which {offered - used} "
-        f"stay idle; to let ranks use all: {_flag(library, environ)}"
+        f"{each} bound to {most} of the {offered} cores of its node; {offered - used} cores stay "
+        f"idle. To use all: {_flag(library, environ)}"
     )
 
 

@@ -25,8 +25,8 @@ DRAIN_TIMEOUT_S = 5.0
 """Time for what the launcher has written, once it has ended."""
 SATURATED_S = 10.0
 SATURATED = (
-    "the ranks write records faster than they come home through the launcher: they arrive "
-    "late, and none is lost; a folder that all nodes share spares them the way (--run-dir)"
+    "ranks write records faster than the launcher forwards them: they arrive late, but none is "
+    "lost; a folder that all nodes share avoids this (--run-dir)"
 )
 _READ_BYTES = 1 << 20
 _MAX_WAITING_BYTES = 16 << 20
@@ -40,7 +40,7 @@ class Files:
         """are_packed: chunks are of a `Packer`."""
         self._folder, self._are_packed = folder, are_packed
         self._versions: dict[tuple[int, str], int] = {}
-        self._contents: dict[tuple[int, str], bytearray] = {}  # of files that are written whole
+        self._contents: dict[tuple[int, str], bytearray] = {}  # files that are written whole
         self._sizes: dict[tuple[int, str], int] = {}
         self._unpackers: dict[tuple[int, str], zlib._Decompress] = {}
         self._waiting: dict[str, tuple[str, bytearray]] = {}
@@ -70,7 +70,7 @@ class Files:
             return
         self._contents[file] += data
         if frame.is_last:
-            self.flush()  # what came before is there before
+            self.flush()  # earlier frames must be written first
             path = self._folder / frame.name
             write_atomically(path, bytes(self._contents[file]), synced=False)
 

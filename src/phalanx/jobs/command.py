@@ -48,7 +48,7 @@ def mpi_job(
     """Return the command that runs `program` on `ranks` ranks, on this machine or on the nodes that
     the user or a batch system names.
 
-    survive: the others go on when a rank dies. Raises: UserError where they cannot.
+    survive: the other ranks continue when a rank dies. Raises: UserError where they cannot.
     """
     if survive:
         check_survival(installation, environ)
@@ -99,7 +99,7 @@ def _words(
     if nodes.needs_flags and (nodes.is_named or not nodes.is_one_machine):
         used = nodes.used(ranks)
         placed = [here for _, here in used]
-        # By -ppn every node but the last has the same number of ranks, and that one no more.
+        # Option -ppn gives every node but the last the same number of ranks, and the last no more.
         if vendor == "impi" and (set(placed[:-1]) - {placed[0]} or placed[-1] > placed[0]):
             return [str(installation.mpiexec), *flags, *_one_by_one(used, program)]
         flags += _host_flags(vendor, used, is_here=not nodes.has_others)
@@ -119,7 +119,7 @@ def _host_flags(vendor: Vendor, used: Sequence[tuple[str, int]], *, is_here: boo
 
 
 def _one_by_one(used: Sequence[tuple[str, int]], program: Sequence[str]) -> list[str]:
-    """Return the arguments of Hydra that start `program` on each node by itself, as one job."""
+    """Return the arguments of Hydra that start `program` on each node separately, as one job."""
     words: list[str] = []
     for name, here in used:
         words += [*([":"] if words else []), "-host", name, "-n", str(here), *program]
@@ -171,7 +171,7 @@ def mpi_environment(
         if vendor == "openmpi" and len(nodes.nodes) > _PRTE_RADIX:
             wanted["PRTE_MCA_rml_base_radix"] = str(len(nodes.nodes))
     if vendor == "impi" and nodes.has_others:
-        # Without it `mpiexec` looks up its own name, which may lead nowhere among addresses.
+        # Name an interface: else `mpiexec` looks up its host name, which addresses may not resolve.
         interface = interface_for(node.name for node in nodes.nodes)
         wanted |= {} if interface is None else {"I_MPI_HYDRA_IFACE": interface}
     if nodes.is_named:
@@ -217,8 +217,8 @@ _SSH = "-o ConnectTimeout=10 -o ServerAliveInterval=3 -o ServerAliveCountMax=3"
 """A lost node or link is noticed within 9 to 12 seconds. Not sooner: what TCP sent while a link was
 away for 5 seconds it may send again only 6.2 seconds later, as it doubles its intervals of 0.2."""
 _PRTE_RADIX = 64
-"""Nodes that Open MPI's launcher reaches itself. The others its daemons start, to which it passes
-options of ssh in pieces, so that they fail: with such options it has to reach all."""
+"""Nodes that Open MPI's launcher reaches directly. Its daemons start the others, and get options of
+ssh split into words, so that they fail: with such options it must reach all."""
 _DAEMON = "PRTE_MCA_prte_launch_agent"
 _AGENTS = ("PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
 
@@ -280,7 +280,7 @@ _LAUNCHERS: dict[Vendor, _Launcher] = {
         by_ssh={"HYDRA_LAUNCHER_EXTRA_ARGS": _SSH},
         past_batch_system={"HYDRA_LAUNCHER": "ssh", "HYDRA_RMK": "user"},
     ),
-    # With pinning, two jobs on one node share its first cores, one per rank.
+    # Pinning would make two jobs on one node share its first cores, one per rank.
     "impi": _Launcher(
         death_signal=signal.SIGKILL,
         always={"I_MPI_PIN": "0"},

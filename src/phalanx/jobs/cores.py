@@ -39,7 +39,7 @@ def check_fits(num_bytes: int, what: str) -> None:
     total = usable_memory_bytes()
     if num_bytes > total:
         raise UserError(
-            f"{what}: {num_bytes / 1e9:,.1f} GB of memory would be needed, this "
+            f"{what}: {num_bytes / 1e9:,.1f} GB of memory needed, but this "
             f"{'machine' if total == _installed_bytes() else 'container'} has {total / 1e9:,.1f}"
         )
 

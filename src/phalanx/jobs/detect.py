@@ -33,8 +33,8 @@ class Launched:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise UserError(
-                f"{self.launcher} says that this is rank {self.rank} of {self.world_size}; "
-                "unset the variables of an older launcher, or start again in a new shell"
+                f"{self.launcher} says that this is rank {self.rank} of {self.world_size}; unset "
+                "the variables of an older launcher, or start in a new shell"
             )
 
     @property
@@ -69,8 +69,8 @@ def refuse_launcher(command: str, environ: Mapping[str, str]) -> None:
     launched = detect(environ)
     if launched is not None:
         raise UserError(
-            f"phalanx {command} starts its ranks itself, and {launched.launcher} has started "
-            f"{launched.world_size}: leave the launcher out, and say --ranks {launched.world_size}"
+            f"phalanx {command} starts its ranks, but {launched.launcher} already started "
+            f"{launched.world_size}: leave the launcher out, and use --ranks {launched.world_size}"
         )
 
 
@@ -80,7 +80,7 @@ def refuse_hosts(hosts: str | None, hostfile: object | None, launched: Launched)
         option = "--hosts" if hosts is not None else "--hostfile"
         raise UserError(
             f"{option}: {launched.launcher} has started {launched.world_size} ranks already: leave "
-            "the launcher out, or name the nodes to it"
+            "the launcher out, or pass the nodes to it"
         )
 
 
@@ -103,12 +103,12 @@ def how_to_start(launched: Launched | None, library: str) -> str:
     """Return advice if `library` does not recognise the ranks of `launched` as one job."""
     if launched is not None and launched.launcher == "slurm":
         kind = "pmix" if "Open MPI" in library else "pmi2"
-        return f"srun offers its tasks nothing that this library knows: srun --mpi={kind}"
+        return f"srun offers its tasks no interface of this library: use srun --mpi={kind}"
     if launched is not None and launched.launcher == "torchrun":
         return (
             'call torch.distributed.init_process_group("mpi") first, which connects the ranks of '
-            "torchrun, or start with mpiexec; where torchrun did not start this, unset RANK and "
-            "WORLD_SIZE"
+            "torchrun, or start with mpiexec; if torchrun did not start this process, unset RANK "
+            "and WORLD_SIZE"
         )
     return (
         "launcher and library are of different MPIs (`phalanx doctor` shows both): start with the "
@@ -193,5 +193,5 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.isdecimal():
-        raise UserError(f"{name}={text!r} is no number; unset it, or start again in a new shell")
+        raise UserError(f"{name}={text!r} is not a number; unset it, or start in a new shell")
     return int(text)

@@ -15,7 +15,7 @@ from phalanx.records.rank_texts import LOSS_LINE
 
 
 class Output(Protocol):
-    """Where the output of ranks goes, such as `sys.stdout.buffer`."""
+    """Stream for the output of ranks, such as `sys.stdout.buffer`."""
 
     def write(self, data: bytes, /) -> object: ...
 

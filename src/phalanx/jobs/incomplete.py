@@ -44,4 +44,4 @@ def _events(path: Path) -> list[NoticeEvent]:
 def report_incomplete(outcome: Outcome) -> None:
     """Print where records end before their run, which has come to its end."""
     if outcome.status == "completed" and outcome.error:
-        print_note(f"the run has completed; {outcome.error}")
+        print_note(f"the run completed; {outcome.error}")

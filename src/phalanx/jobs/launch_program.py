@@ -62,7 +62,7 @@ def program_words(words: Sequence[str]) -> list[str]:
     Raises: UserError for a program that does not exist.
     """
     if not words or tuple(words) == ("-m",):
-        raise UserError("phalanx launch: name a program: phalanx launch -n 2 program.py")
+        raise UserError("phalanx launch needs a program: phalanx launch -n 2 program.py")
     first = words[0]
     if first.endswith(".py") and not Path(first).is_file():
         raise UserError(f"phalanx launch: there is no file {first}")
@@ -75,7 +75,7 @@ def program_words(words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A program on ranks of its own, and what is done about those that fail, die or are late."""
+    """A program on its ranks, and the handling of ranks that fail, die or are late."""
 
     words: Sequence[str]
     ranks: RankRequest
@@ -87,7 +87,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the ranks, added to ours."""
     patience_s: float | None = None
-    """Seconds for which a rank may keep the others waiting before it is killed."""
+    """Seconds that ranks wait for a rank before it is killed."""
     silent_s: float = math.inf
     """Timeout without anything new of rank 0, once it has begun."""
     check: Callable[[], None] = lambda: None
@@ -153,8 +153,8 @@ class Launch:
             if is_second or not has_not_started(folder, ending.exit_code):
                 break
             print_note(
-                "Open MPI's launcher failed before any rank began, and is started once more; its "
-                f"words: {folder / LAUNCHER_LOG}"
+                "Open MPI's launcher failed before any rank started, and is started once more; its "
+                f"output: {folder / LAUNCHER_LOG}"
             )
         remove_reports(folder)
         return ending, job
@@ -265,7 +265,7 @@ def _frozen_text(launchers: Sequence[int]) -> str:
     pids = ", ".join(map(str, launchers))
     return (
         f"the launcher (process {pids} on {socket.gethostname()}) was stopped for {FROZEN_S:g} s "
-        "(SIGSTOP), and was ended with its ranks"
+        "(SIGSTOP), and was killed with its ranks"
     )
 
 
@@ -284,8 +284,8 @@ class SlowStart:
             return
         hosts = ",".join(node.name for node in self._nodes.nodes)
         print_note(
-            f"no rank has begun for {SLOW_START_S:g} s: waiting for nodes, whose logins may be "
-            "slow or whose ports a firewall may close; it is examined by phalanx doctor --hosts "
+            f"no rank has started after {SLOW_START_S:g} s: waiting for nodes, whose logins may be "
+            "slow or whose ports a firewall may block; to examine them: phalanx doctor --hosts "
             f"{hosts}"
         )
 

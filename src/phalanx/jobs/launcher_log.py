@@ -62,13 +62,13 @@ _BLOCK = re.compile(r"^-{60,}\n(.+?)^-{60,}$", re.MULTILINE | re.DOTALL)
 _FIXES = (
     (
         r"not enough space for /dev/shm",
-        "Open MPI needs 16 MB of /dev/shm per rank: free some (phalanx doctor names what is "
-        "left over) or enlarge it (mount -o remount,size=1G /dev/shm, docker run --shm-size=1g)",
+        "Open MPI needs 16 MB of /dev/shm per rank: free some (phalanx doctor lists leftover "
+        "files) or enlarge it (mount -o remount,size=1G /dev/shm, docker run --shm-size=1g)",
     ),
     (
         r"PMIX_ERR_FILE_WRITE_FAILURE|call to mkdir was unable|No space left on device",
-        "the temporary folder of that node is full or cannot be written to: free some of it, or "
-        "name another by TMPDIR",
+        "the temporary folder of that node is full or not writable: free space in it, or choose "
+        "another with TMPDIR",
     ),
 )
 
@@ -145,7 +145,7 @@ _LOST_DAEMON = re.compile(
     re.MULTILINE,
 )
 _NAMED_RANK = re.compile(
-    r"\bprocess rank (\d+) with PID \d+ on node \S+ (?!calling\s)"  # that one noticed something
+    r"\bprocess rank (\d+) with PID \d+ on node \S+ (?!calling\s)"  # "calling": a survivor
 )
 _OUT_OF_MEMORY = ("std::bad_alloc", "Cannot allocate memory", "out of memory")
 _KILLED, _ABORTED, _CRASHED = (
@@ -175,11 +175,11 @@ def explain_silence(folder: Path, exit_code: int | None, log: Path | None = None
     elif exit_code in _CRASHED:
         sentence = "crashed (SIGSEGV)"
     elif exit_code in _KILLED:
-        sentence = "killed, perhaps for want of memory"
+        sentence = "killed, perhaps because memory ran out"
     elif is_of_rank:
         return ""
     elif launcher is not None:
-        sentence = f"the launcher's first words: {launcher}"
+        sentence = f"the launcher's first output: {launcher}"
     else:
-        sentence = "killed, perhaps for want of memory, or MPI could not start"
+        sentence = "killed, perhaps because memory ran out, or MPI could not start"
     return sentence if is_of_rank else sentence[0].upper() + sentence[1:]

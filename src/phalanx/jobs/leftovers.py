@@ -119,7 +119,7 @@ def _is_tracker(pid: int) -> bool:
 
 def _environment_of(pid: int) -> bytes:
     """Return the initial environment; empty for other users' processes, zombies and ended ones."""
-    try:  # by pathlib a scan of all processes takes twice as long
+    try:  # pathlib would take twice as long to scan all processes
         with open(f"{_PROCESSES}/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123
             return file.readall()
     except OSError:

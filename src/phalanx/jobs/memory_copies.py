@@ -34,15 +34,15 @@ READ_S = 60.0
 HERE = "this machine"
 
 NOT_COPIED = {
-    "server": "workers are not in step, and no moment is the same on all ranks",
-    "local": "the ranks average what they have learned before each copy, and would do so when a "
-    "clock says",
+    "server": "workers run out of step, so there is no common moment for a copy",
+    "local": "ranks average their updates before each copy, so copies by a clock would change the "
+    "results",
 }
 """Strategies that keep no copies in memory, and why."""
 
 
 class CopyPlan(NamedTuple):
-    """Where the ranks keep copies, and how often they make them."""
+    """Place and interval of the copies of the ranks."""
 
     folder: Path
     every_s: float
@@ -88,7 +88,7 @@ def check_copied(every_s: float | None, strategy: str, checkpoint_dir: Path | No
     if strategy in NOT_COPIED:
         raise UserError(
             f"{OPTION} and --strategy {strategy} exclude each other: {NOT_COPIED[strategy]}; "
-            "restarts read the checkpoints on the disk: leave it out"
+            f"restarts read the checkpoints on the disk: leave {OPTION} out"
         )
     if checkpoint_dir is None:
         raise UserError(
@@ -182,7 +182,7 @@ def newest_copy(
         newest = max(of_run, key=lambda copy: copy.position)
     least = (-1, 0) if newest is None else newest.position
     lines = [
-        f"passed over: the copy {Path(row['place']).name} in the memory of {host} {row['problem']}"
+        f"skipped: the copy {Path(row['place']).name} in the memory of {host} {row['problem']}"
         for host, row in rows
         if row["problem"] and position_of(Path(row["place"]).name) > least
     ]

@@ -72,7 +72,7 @@ def variables_for(
     if wheel.vendor == "mpich":
         if is_task and "PMIX_NAMESPACE" in environ:
             raise UserError(
-                f"srun offers its tasks PMIx, which {wheel} does not know: srun --mpi=pmi2"
+                f"srun offers its tasks PMIx, which {wheel} does not support: use srun --mpi=pmi2"
             )
         if launched.local_world_size != launched.world_size:
             wanted = {MPICH_TRANSPORT: "ofi"}

@@ -33,7 +33,7 @@ def network_variables(
     if any(name in environ for name in _CHOICES) or not networks:
         return {}
     if vendor == "openmpi":
-        first = next(iter(networks))  # with two daemons do not start
+        first = next(iter(networks))  # daemons do not start with two
         return {_MESSAGES: ",".join(networks), _DAEMONS: first}
     name = next(filter(None, networks.values()), None)
     return {} if name is None else dict.fromkeys(_BY_NAME.get(vendor, ()), name)

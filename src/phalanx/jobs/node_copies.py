@@ -74,7 +74,7 @@ def _examine(path: Path, folder: Path) -> dict[str, Any]:
         found |= {name: manifest[name] for name in (*names, "saved_at")}
         for name, stored in manifest["files"].items():
             if Path(name).name != name:
-                return found | {"problem": f"is damaged: {name!r} is no name of a file"}
+                return found | {"problem": f"is damaged: {name!r} is not a file name"}
             with _opened(path / name) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if digest != stored["sha256"]:
@@ -94,7 +94,7 @@ def owned_folder(token: str) -> Iterator[Path | None]:
     """Make the folder of a run that this process owns, and remove it at the end of the block. None
     where this machine has no shared memory to write to."""
     folder = folder_of(token)
-    hidden = folder.with_name(f".{folder.name}")  # until it is locked
+    hidden = folder.with_name(f".{folder.name}")  # hidden until it is locked
     try:
         hidden.mkdir(mode=0o700)
         lock = (hidden / OWNED).open("w")

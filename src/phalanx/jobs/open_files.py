@@ -41,7 +41,7 @@ def files_needed(num_ranks: int, num_remote: int) -> int:
     """Return the descriptors that a rank needs for connections in collectives of few bytes, and in
     those that sum gradients. num_remote: ranks on other nodes, each a connection if it is a peer.
     """
-    few_peers = 4 * (num_ranks - 1).bit_length()  # of trees over ranks, and over nodes
+    few_peers = 4 * (num_ranks - 1).bit_length()  # trees over ranks and over nodes
     return SPARE_FILES + min(num_remote, few_peers + LANE_PEERS)
 
 
@@ -51,8 +51,8 @@ def check_file_limit(num_ranks: int, num_remote: int) -> None:
     needed = used + files_needed(num_ranks, num_remote)
     if num_remote and limit < needed:
         raise UserError(
-            f"this rank, of {num_ranks}, may have {limit} open files, and needs {needed} for its "
-            f"connections: ulimit -n {needed}, on every node before the launcher starts"
+            f"this rank, of {num_ranks}, may have {limit} open files, but needs {needed} for its "
+            f"connections: run ulimit -n {needed} on every node before the launcher starts"
         )
 
 
@@ -62,6 +62,6 @@ def shortage() -> str:
     if used < limit - 1:
         return ""
     return (
-        f"; this rank has all of its {limit} files open, and can connect to nobody else: "
-        "ulimit -n gives more"
+        f"; this rank has all of its {limit} files open, and cannot connect to another rank: raise "
+        "the limit with ulimit -n"
     )

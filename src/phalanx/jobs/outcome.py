@@ -1,8 +1,8 @@
-"""Judgement of an ended job by how its ranks ended, what they wrote down and its launcher's words.
+"""Judgement of an ended job by the ends of its ranks, their records and its launcher's output.
 
-Launchers have been seen to report success after losing ranks, and a rank that is left alone reports
-the death of another in words of its own: so the ranks decide, and one that died comes before one
-that noticed.
+Launchers have been seen to report success after losing ranks, and a surviving rank reports the
+death of another in varying words: so the ranks decide, and a rank that died comes before one that
+noticed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PEER_DISCONNECTED = 14
 """Exit code with which Open MPI ends a rank when the process of another is gone."""
 LOSSES = (-signal.SIGKILL, -signal.SIGHUP, -signal.SIGPIPE, *ASKED_TO_END, PEER_DISCONNECTED)
 """Exit codes of ranks that ended by no failure of their program."""
-STOPPED = "stopped as asked: the same command goes on from its checkpoint"
+STOPPED = "stopped as asked: the same command resumes from its checkpoint"
 STOPPED_EARLY = "stopped as asked, before the first step"
 SHOWN_LINES = 20
 """Lines shown of the log of the rank that failed first."""
@@ -91,8 +91,8 @@ class Verdict(NamedTuple):
 
     outcome: Outcome
     error: UserError | RunFailedError | RunStoppedError | None = None
-    """None of a job that has completed: UserError for what the user can mend, RunFailedError for a
-    failure, JobLostError for a loss."""
+    """None for a completed job: UserError for what the user can fix, RunFailedError for a failure,
+    JobLostError for a loss."""
     is_known: bool = False
     """It comes before what a rank has reported, which may be what it saw of it."""
 
@@ -100,7 +100,7 @@ class Verdict(NamedTuple):
 def judge(folder: Path, ranks: int, ending: JobExit, *, survive: bool = False) -> Verdict:
     """Judge a job: it is complete when the process of every rank has ended well.
 
-    folder: of its logs and records. survive: the others go on when a rank dies.
+    folder: of its logs and records. survive: the other ranks continue when a rank dies.
     """
     return _Judge(folder, ranks, ending, survive=survive).verdict()
 
@@ -133,8 +133,7 @@ _STATE_IS_LOST = re.compile(
 
 
 def lost_ranks(ranks: int, ends: Mapping[int, int], *, end: int = 0) -> list[int] | None:
-    """Return the ranks that died, where all others ended with the code `end`; None where they did
-    not.
+    """Return the ranks that died, if all others ended with the code `end`; None if they did not.
 
     ends: exit codes by rank, negative for a signal; none of a rank whose node is gone.
     """
@@ -155,7 +154,7 @@ class _Cause(NamedTuple):
 
 
 class _Judge:
-    """An ended job, and all that tells of its end."""
+    """An ended job, and all evidence of its end."""
 
     def __init__(self, folder: Path, ranks: int, ending: JobExit, *, survive: bool) -> None:
         self.folder, self.ranks, self.ending, self.survive = folder, ranks, ending, survive
@@ -195,12 +194,12 @@ class _Judge:
 
     @cached_property
     def records(self) -> list[_RankRecords]:
-        """End of each rank as its records tell it; empty in programs without any."""
+        """End of each rank by its records; empty in programs without any."""
         return [_read_records(rank_file(self.folder, rank)) for rank in range(self.ranks)]
 
     @cached_property
     def survived(self) -> set[int]:
-        """Ranks without which others went on."""
+        """Ranks without which the others continued."""
         return set[int]().union(*(each.lost for each in self.records))
 
     def log(self, rank: int) -> Path:
@@ -208,8 +207,8 @@ class _Judge:
 
     @cached_property
     def failures(self) -> list[RankEnd]:
-        """Failures of ranks, the first first; that of one that has noticed something after the
-        others, and deaths that the others have survived last."""
+        """Failures of ranks in order; those of ranks that noticed another failure come later, and
+        survived deaths last."""
         witness = self.told.rank if self.told is not None and self.misses_peer else None
         peer = _missed_peer(self.told.message) if self.told is not None else None
         noted = read_failures(self.folder, deaths_first=self.survive or self.misses_peer)
@@ -229,7 +228,7 @@ class _Judge:
         return raised is not None and is_about_peer(raised)
 
     def _cause(self) -> _Cause:
-        """Return why the job has not completed, by what tells most of it."""
+        """Return why the job has not completed, by the strongest evidence."""
         ending, named = self.ending, self.nodes.list
         if ending.reason:
             return _Cause(ending.reason, is_known=True)
@@ -275,7 +274,7 @@ class _Judge:
         if self.records[0].has_begun:  # rank 0's records show the progress
             return f"no progress for {seconds:g} s; unfinished: {self.nodes.list(self.unfinished)}"
         waiting = [rank for rank in self.unfinished if not self.records[rank].has_begun]
-        return f"not begun after {seconds:g} s: {self.nodes.list(waiting)}"
+        return f"not started after {seconds:g} s: {self.nodes.list(waiting)}"
 
     def _lost_daemon(self, silent: Sequence[int]) -> _Cause | None:
         """The launcher lost a daemon, and the ranks of its node with it, on a node that answers."""
@@ -405,7 +404,7 @@ class _Judge:
 
 
 class _RankRecords(NamedTuple):
-    """End of a rank as its records tell it."""
+    """End of a rank by its records."""
 
     has_begun: bool = False
     role: str = "worker"

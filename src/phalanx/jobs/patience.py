@@ -1,7 +1,7 @@
-"""An end to waiting for a rank that is stopped or stuck: it is killed, and the others go on.
+"""Limit of waits for a stopped or stuck rank: it is killed, and the other ranks continue.
 
-Ranks report while they wait (`records/wait_reports.py`). Where one has waited for too long, those
-of its run that do not wait keep it waiting. A rank in a collective is therefore never killed.
+Ranks report while they wait (`records/wait_reports.py`). If one has waited for too long, the ranks
+of its run that do not wait are its cause. A rank in a collective is therefore never killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phalanx.jobs.leftovers import kill_process
 from phalanx.records.wait_reports import WaitReport, read_reports
 
 MARGIN_S = 1.0
-"""Seconds for reports to arrive: a rank that came at the last moment has said so by then."""
+"""Seconds for reports to arrive: a rank that arrived at the last moment has reported by then."""
 FRESH_S = 2.0
 """Age of a report beyond which its rank may be stopped, too."""
 _LOOK_EVERY_S = 0.25
@@ -28,7 +28,7 @@ _MAX_GAP_S = 1.0
 
 
 class RankWait(NamedTuple):
-    """State of a rank as its reports tell it, by one clock."""
+    """State of a rank by its reports, on one clock."""
 
     report: WaitReport
     reported_at_s: float
@@ -37,7 +37,7 @@ class RankWait(NamedTuple):
 
 
 def late_ranks(waits: Mapping[int, RankWait], now_s: float, patience_s: float) -> list[int]:
-    """Return the ranks that have kept another one waiting for more than `patience_s`. Pure."""
+    """Return the ranks for which another has waited longer than `patience_s`. Pure."""
     limit_s = patience_s + MARGIN_S
     kept_waiting = {
         wait.report.group
@@ -61,8 +61,8 @@ def check_patience(patience_s: float | None, *, survive: bool) -> None:
         raise UserError(f"--patience {patience_s:g} must be above 0: seconds")
     if not survive:
         raise UserError(
-            f"--patience {patience_s:g} kills a rank that keeps the others waiting, and without "
-            "--survive its death ends them all: add --survive, or leave it out"
+            f"--patience {patience_s:g} kills a rank that its peers wait for, and without "
+            "--survive that ends all ranks: add --survive, or leave --patience out"
         )
 
 
@@ -77,10 +77,10 @@ class Patience:
         self._given_up: set[int] = set()
         self._looked_at_s = time.monotonic()
         self._now_s = 0.0
-        """Time of a clock that stands still while nobody looks."""
+        """Time of a clock that stands still between polls."""
 
     def check(self) -> None:
-        """Kill the ranks that have kept others waiting for too long, and say so. Called often."""
+        """Kill ranks for which others have waited too long, and report it. Called often."""
         gap_s = time.monotonic() - self._looked_at_s
         if gap_s < _LOOK_EVERY_S:
             return
@@ -92,8 +92,8 @@ class Patience:
             if rank not in self._given_up and self._kill(report):
                 where = f" ({report.hostname})" if self._nodes.has_others else ""
                 print_note(
-                    f"rank {rank}{where} has kept the others waiting for {self._patience_s:g} s "
-                    "(--patience), and was killed"
+                    f"rank {rank}{where} was killed after its peers had waited "
+                    f"{self._patience_s:g} s for it (--patience)"
                 )
             self._given_up.add(rank)
 

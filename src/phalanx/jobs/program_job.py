@@ -51,11 +51,11 @@ class ProgramJob:
         if newest is not None:
             text = f"from the newest complete checkpoint, up to {newest}"
         elif (lost := newest_saved(former.folder)) is not None:
-            text = f"from what is left: {lost} is on a host that does not answer"
+            text = f"from the files that remain: {lost} is on a host that does not answer"
         elif record_file(former.folder, Run).exists():
-            text = "from the beginning, as its records name no checkpoint"
+            text = "from the beginning, since its records name no checkpoint"
         else:
-            text = "from the beginning, but for what the program keeps itself"
+            text = "from the beginning, except for what the program itself saved"
         changed = "" if attempt.ranks == former.ranks else _changed(former, attempt.ranks)
         checkpoint = None if newest is None else str(newest)
         return Resumption(checkpoint, text, changed)
@@ -70,10 +70,10 @@ def _changed(former: Attempt, ranks: int) -> str:
     if options.get("bitwise"):
         return f"{before}, to the same bits"
     if options.get("micro_batches"):
-        return f"{before}: sums are made in another order, and differ by rounding"
+        return f"{before}: the order of sums changes, so they differ by rounding"
     return (
-        f"{before}: global batches stay, and are cut into as many micro-batches: sums differ by "
-        "rounding, and dropout draws other numbers"
+        f"{before}: global batches stay the same, but are split into as many micro-batches: sums "
+        "differ by rounding, and dropout draws differ"
     )
 
 
@@ -81,6 +81,6 @@ def _check_completed(folder: Path) -> None:
     """Raises: JobLostError where ranks that the launcher calls successful have begun a run, and
     have not written down its end."""
     if record_file(folder, Run).exists() and read_run(folder).outcome.status == "running":
-        error = "the launcher reported success, and the run has not written down its end"
+        error = "the launcher reported success, but the run did not record its end"
         close_running(folder, Run, Outcome(status="failed", error=error))
         raise JobLostError(f"{error}\n  output of the ranks: {folder / 'rank-*.log'}")

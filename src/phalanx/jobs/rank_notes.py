@@ -1,5 +1,5 @@
-"""Notes on a rank, written by itself or by who watches it, for the processes that started it: that
-it has met the others, that it listens for a request to stop, how it has ended.
+"""Notes on a rank, written by the rank or its watcher, for the processes that started it: that it
+is connected, that it listens for stop requests, how it ended.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from phalanx.jobs.detect import detect
 from phalanx.jobs.state_clock import StateClock
 
 NOTES = "PHALANX_FAILURE_NOTES"
-"""Folder in which a rank writes down its failure before it ends the others: MPICH's launcher kills
-whoever watches it at once."""
+"""Folder in which a rank records its failure before it ends the others: MPICH's launcher kills the
+watcher at once."""
 ASKED_TO_END = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of ranks that a launcher has ended, because another one has failed."""
 JOIN_S = 2.0
-"""Time for ranks that have met to write it down, after a death."""
+"""Time for connected ranks to record that, after a death."""
 _END_BYTES = 256
 """Room that holds a `RankEnd`."""
 
@@ -38,7 +38,7 @@ class RankEnd(NamedTuple):
 
     @property
     def is_failure(self) -> bool:
-        """Return whether it has neither come to its end nor stopped as it was asked to."""
+        """Return whether it neither completed nor stopped as asked."""
         return self.exit_code not in (0, EXIT_STOPPED)
 
 
@@ -80,10 +80,10 @@ def read_ends(folder: Path) -> dict[int, int]:
 
 
 def read_failures(folder: Path, *, deaths_first: bool = False) -> list[RankEnd]:
-    """Return the failures of the ranks, the first first.
+    """Return the failures of the ranks in order.
 
-    deaths_first: of a job whose launcher kills nobody: those who saw a death come after it.
-    A rank that a launcher ended because another had failed comes after that one.
+    deaths_first: for a job whose launcher kills no rank: ranks that saw a death come after it. A
+    rank that a launcher ended because another had failed comes after that one.
     """
 
     def order(end: RankEnd) -> tuple[bool, bool, float]:
@@ -99,7 +99,7 @@ def _read(file: Path) -> RankEnd:
 
 
 def note_joined(num_ranks: int) -> None:
-    """Write down that this rank has met others, where anybody reads it. Never raises.
+    """Record that this rank is connected, if that is read. Never raises.
 
     num_ranks: that have met with it.
     """
@@ -110,8 +110,8 @@ def note_joined(num_ranks: int) -> None:
 
 
 class EarlyDeath:
-    """Poll for a death that nobody can survive: of a rank before all have met. Until then Open MPI
-    has those that are left wait for the dead, without end."""
+    """Poll for a death that no rank survives: of a rank before all are connected. Until then Open
+    MPI makes the other ranks wait for the dead one forever."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         """folder: of the logs of the ranks."""
@@ -119,9 +119,10 @@ class EarlyDeath:
         self._clock, self._have_met = StateClock(), False
 
     def why(self, *, is_over: bool = False) -> str:
-        """Return which rank has died before all had met; empty where none has.
+        """Return the rank that died before all were connected; empty if none did.
 
-        is_over: the job has ended with an error, and nobody writes any more that all had met.
+        is_over: the job has ended with an error, so that no rank can still record that all were
+        connected.
         """
         if self._have_met:
             return ""
@@ -135,8 +136,8 @@ class EarlyDeath:
         if self._have_met or (waited_s < JOIN_S and not is_over):
             return ""
         return (
-            f"rank {died.rank} died ({signal.Signals(-died.exit_code).name}) before all ranks had "
-            "met, which the others cannot survive: --restarts N starts all again"
+            f"rank {died.rank} died ({signal.Signals(-died.exit_code).name}) before all ranks were "
+            "connected, which no rank survives: --restarts N restarts all of them"
         )
 
 

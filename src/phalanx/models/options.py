@@ -127,27 +127,27 @@ def check_data(name: str, shape: DataShape) -> None:
         inputs = " × ".join(map(str, shape.inputs))
         learned = "classes" if shape.targets is None else "quantities"
         raise UserError(
-            f"--model {name} learns classes of images and texts, and this data has inputs of "
-            f"{inputs} and {learned}: give a model of your own, --model file.py:function"
+            f"--model {name} learns classes of images and texts, but this data has inputs of "
+            f"{inputs} and {learned}: use your model by --model file.py:function"
             + ("" if shape.targets is None else ", and its loss, --loss file.py:function")
         )
     if (name == "gpt") != shape.is_text:
         fitting = [n for n in get_args(ModelName) if (n == "gpt") == shape.is_text]
         kind = "text" if shape.is_text else "images"
         raise UserError(
-            f"--model {name} cannot learn from {kind}: take --model {' or '.join(fitting)}, "
+            f"--model {name} cannot learn from {kind}: use --model {' or '.join(fitting)}, "
             + ("or --dataset digits" if shape.is_text else "or --dataset text")
         )
     sizes = " × ".join(map(str, shape.inputs))
     if name == "rnn" and shape.inputs[0] != 1:
         raise UserError(
-            f"--model rnn reads images of one channel, row by row, not of {sizes}: "
-            "take --model resnet, cnn or mlp"
+            f"--model rnn reads images with one channel, row by row, not {sizes}: use --model "
+            "resnet, cnn or mlp"
         )
     if name == "cnn" and min(shape.inputs[1:]) < 4:
         raise UserError(
-            f"--model cnn halves an image twice and needs at least 4 × 4 pixels, not {sizes}: "
-            "take --model mlp"
+            f"--model cnn halves an image twice, so it needs at least 4 × 4 pixels, not {sizes}: "
+            "use --model mlp"
         )
 
 

@@ -74,8 +74,8 @@ def _arguments(
     missing = [p.name for p in plain if p.default is p.empty and p.name not in given]
     if missing:
         raise UserError(
-            f"{name} needs `{missing[0]}`, which is not known here: give it a default, or ask for "
-            f"{', '.join(known)}, or for width, layers or heads and give that option"
+            f"{name} needs `{missing[0]}`, which Phalanx does not pass: give it a default, or use "
+            f"{', '.join(known)}, or width, layers or heads together with that option"
         )
     return given
 

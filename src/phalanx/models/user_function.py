@@ -30,9 +30,7 @@ class FunctionName:
         """Raises: UserError when `text` is not `place:function`."""
         place, _, function = text.rpartition(":")
         if not place or not function.isidentifier():
-            raise UserError(
-                f"{option} {text}: name a function as file.py:function or package.module:function"
-            )
+            raise UserError(f"{option} {text}: write file.py:function or package.module:function")
         return cls(option, place, function)
 
     @property

@@ -77,7 +77,7 @@ class DataParallel(nn.Module):
         self._group = world.group
         self._broadcasts, self._is_synchronised = broadcast_buffers, True
         broadcast_tensors(self._group, [*module.parameters(), *module.buffers()])
-        # Before the reducer's own hooks: the first gradient begins a reduction.
+        # Registered before the reducer's hooks: the first gradient begins a reduction.
         self._hooks = [p.register_post_accumulate_grad_hook(self._begin) for p in trained]
         size = self._group.size
         self._reducer = BucketedGradReducer(
@@ -128,7 +128,7 @@ class DataParallel(nn.Module):
 
 def _check(parameters: Sequence[nn.Parameter]) -> None:
     if not parameters:
-        raise ValueError("the module has no parameter that wants a gradient: nothing to reduce")
+        raise ValueError("the module has no parameter that requires a gradient: nothing to reduce")
     for parameter in parameters:
         if parameter.device.type != "cpu":
             raise ValueError(

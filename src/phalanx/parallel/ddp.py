@@ -40,7 +40,7 @@ class TorchReplicas(Strategy):
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)
-        for parameter in self._parameters:  # before DDP's own hooks
+        for parameter in self._parameters:  # registered before DDP's hooks
             parameter.register_post_accumulate_grad_hook(self._mark_ready)
         self.module = self._ddp = DistributedDataParallel(model)
         self._ddp.register_forward_pre_hook(self._note_call)
@@ -62,8 +62,8 @@ class TorchReplicas(Strategy):
         """
         if not self._is_called:
             raise UserError(
-                "the loss was not computed by run.model, whose calls have PyTorch's DDP sum the "
-                'gradients: call it in place of the model, or take strategy="mpi"'
+                "the loss was not computed by run.model, through which PyTorch's DDP sums "
+                'gradients: call it in place of the model, or use strategy="mpi"'
             )
         self._is_called = False
         self._ready.clear()
@@ -75,8 +75,8 @@ class TorchReplicas(Strategy):
             )
             missing = [name for name, parameter in named if id(parameter) not in ready]
             raise UserError(
-                f"the loss does not reach {missing[0]}, and PyTorch's DDP sums all gradients or "
-                'none: freeze it by requires_grad_(False), or take strategy="mpi"'
+                f"the loss does not reach {missing[0]}, but PyTorch's DDP needs all gradients: "
+                'freeze it by requires_grad_(False), or use strategy="mpi"'
             )
         return ReduceTimes(time.perf_counter() - self._computed_at)
 

@@ -65,9 +65,9 @@ class JobRanks:
     launched: Launched | None
     timeout_s: float
     communicator: Any = None
-    """Communicator of mpi4py, the program's own; None: all ranks that the launcher started."""
+    """mpi4py communicator of the program; None: all ranks that the launcher started."""
     device: torch.device = CPU
-    """This rank's; others may have other ones."""
+    """Device of this rank; other ranks may have other devices."""
 
     @property
     def size(self) -> int:
@@ -135,7 +135,7 @@ class JobRanks:
         )
 
     def before_run(self, *, is_gloo: bool) -> RunGroup:
-        """Return all ranks as a group of their own, for what they agree on first. Collective.
+        """Return a separate group of all ranks, for what they agree on first. Collective.
 
         is_gloo: MPI is not needed.
         """
@@ -157,7 +157,7 @@ class StrategySetting:
     layout: PipelineLayout | None
     """Layout of a pipeline; None: the ranks have no stages."""
     tensor_plan: object
-    """Plan in place of the model's own."""
+    """Plan in place of the model's."""
     stages: Sequence[str] | None
     """Layers, as of `layers_of`."""
     seed_micro_batch: Seeding
@@ -185,8 +185,8 @@ def make_sequential(setting: StrategySetting) -> Replicas:
 
 
 def make_mpi(setting: StrategySetting) -> Replicas | TorchReplicas:
-    """Return replicas whose gradients are summed by our own reducers, or by PyTorch's DDP where any
-    rank has an accelerator."""
+    """Return replicas whose gradients are summed by our reducers, or by PyTorch's DDP if any rank
+    has an accelerator."""
     options = setting.options
     world = setting.ranks.join(options.link)
     devices = setting.ranks.compare_devices(world)
@@ -216,13 +216,13 @@ def _check_on_devices(options: StrategyOptions) -> None:
     usual = StrategyOptions(strategy="mpi")
     if given := [name for name, value in vars(options).items() if value != vars(usual)[name]]:
         raise UserError(
-            f"{given[0]}= is for gradients on the CPU, and other ranks have accelerators: leave it "
+            f"{given[0]}= is for gradients on the CPU, but other ranks have accelerators: leave it "
             "out"
         )
     if dist.is_initialized():
         raise UserError(
-            "on several ranks accelerators make the default group of torch.distributed, and the "
-            "program, or a run that an error has ended, has made one: call "
+            "several ranks with accelerators need the default group of torch.distributed, but the "
+            "program, or a run that failed, has already made one: call "
             "torch.distributed.destroy_process_group() first"
         )
 
@@ -230,8 +230,8 @@ def _check_on_devices(options: StrategyOptions) -> None:
 def make_on_devices(
     world: World, devices: Sequence[RankDevice], *, step: StepOptions
 ) -> TorchReplicas:
-    """Return replicas whose gradients NCCL sums where each rank has a GPU of its own, else backend
-    mpi, which takes tensors of several kinds of devices. devices: of the ranks."""
+    """Return replicas whose gradients NCCL sums if each rank has a separate GPU, else backend mpi,
+    which takes tensors of several kinds of devices. devices: of the ranks."""
     has_nccl = all(each.kind == "cuda" and each.has_nccl for each in devices)
     are_exclusive = len({each.place for each in devices}) == world.size
     backend: Backend = "nccl" if has_nccl and are_exclusive else "mpi"

@@ -25,7 +25,7 @@ class Mesh:
     """Stages of the pipeline (of ranks; a rank may hold several stages)."""
 
     dp: int = 1
-    """Replicas, each of which sees its own part of the global batch."""
+    """Replicas, each of which sees its part of the global batch."""
 
     shard: int = 1
     """The same, but parameters, gradients and optimizer state are cut among these ranks."""
@@ -90,11 +90,11 @@ def placement_notice(mesh: Mesh, ranks_per_node: int) -> str:
     if not crossing:
         return ""
     ranks = "1 rank" if ranks_per_node == 1 else f"{ranks_per_node} ranks"
-    notice = f"{ranks} a node: {', '.join(crossing)} between nodes"
+    notice = f"{ranks} per node: {', '.join(crossing)} between nodes"
     if "tp" in crossing:
         notice += (
-            f"; tp={mesh.tp} talks within every layer and is faster on one node: "
-            f"take tp={math.gcd(mesh.tp, ranks_per_node)}"
+            f"; tp={mesh.tp} communicates within every layer, which is faster on one node: use "
+            f"tp={math.gcd(mesh.tp, ranks_per_node)}"
         )
     return notice
 
@@ -110,8 +110,8 @@ def parse_mesh(text: str) -> Mesh:
         axis, _, number = word.strip().partition("=")
         if axis not in names or not number.isdecimal() or int(number) < 1:
             raise UserError(
-                f"--mesh {text}: {word.strip()!r} is not an axis and its number of ranks; "
-                f"write it like dp=2,tp=2; the axes are {', '.join(names)}"
+                f"--mesh {text}: {word.strip()!r} is not an axis with a number of ranks: write "
+                f"dp=2,tp=2, for example; the axes are {', '.join(names)}"
             )
         if axis in sizes:
             raise UserError(f"--mesh {text} names {axis} twice")

@@ -315,6 +315,6 @@ def _check_ties(before: Sequence[str], after: Sequence[str]) -> None:
     if untied := [name for name in after if name not in before]:
         raise UserError(
             f"{untied[0]} is a parameter of two modules, which a plan for tensor parallelism or "
-            "sharding divides each by itself: give them parameters of their own, or take another "
+            "sharding divides separately: give each module a separate parameter, or use another "
             "strategy"
         )

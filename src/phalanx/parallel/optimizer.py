@@ -118,15 +118,15 @@ def optimizer_of_parts(
         held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if len(optimizer.param_groups) > 1 or list(map(id, held)) != list(map(id, trained)):
             raise UserError(
-                f"{type(optimizer).__name__} of parameters that ranks divide takes one group, in "
-                'the order of model.parameters(); or take strategy="mpi"'
+                f"{type(optimizer).__name__} with sharded parameters needs one group, in the order "
+                'of model.parameters(): pass that, or use strategy="mpi"'
             )
         optimizer.squares = squares
     elif type(optimizer) not in ELEMENTWISE:
         names = ", ".join(kind.__name__ for kind in ELEMENTWISE)
         raise UserError(
-            f"{type(optimizer).__name__} may look at whole parameters, of which each rank has a "
-            f'part: give one of {names}, LARS or LAMB, or take strategy="mpi"'
+            f"{type(optimizer).__name__} may need full parameters, but each rank has a shard: use "
+            f'one of {names}, LARS or LAMB, or use strategy="mpi"'
         )
     return optimizer
 

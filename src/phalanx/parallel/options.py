@@ -41,30 +41,30 @@ class MpiOptions:
     """Options of `mpi`."""
 
     all_reduce: AllReduceMethod = ruled("auto", UNCOMPRESSED)
-    """Method by which `mpi` sums gradients: `shared` memory of the node, the MPI `library`, an
-    algorithm on messages, or `auto`."""
+    """Method of summing gradients: `shared` memory of the node, the MPI `library`, an algorithm
+    over messages, or `auto`."""
 
     compress: Compression = "none"
-    """`mpi`: what is sent in place of float32 gradients: half types, `int8` or the largest `topk`
-    with error feedback, or a low rank (`powersgd`)."""
+    """`mpi`: compression of gradients: half precision, `int8` or the `topk` largest values with
+    error feedback, or a low-rank approximation (`powersgd`)."""
 
     powersgd_rank: int = ruled(4, AT_LEAST_ONE, POWERSGD)
-    """`powersgd`: columns of the factors."""
+    """`powersgd`: rank of the approximation."""
 
     topk_fraction: float = ruled(0.01, FRACTION, TOPK)
-    """`topk`: part of each bucket's values that is sent."""
+    """`topk`: fraction of each bucket's values to send."""
 
     overlap: Overlap = "auto"
-    """`mpi`: sum gradients while the backward pass still makes others. `auto`: where a network is
-    slower than the processor, not where ranks share memory or cores."""
+    """`mpi`: sum gradients while the backward pass computes others. `auto`: on if the network is
+    slower than the processor, off if ranks share memory or cores."""
 
     bucket_mb: float | None = ruled(None, POSITIVE, BUCKETED)
-    """`mpi`: megabytes of gradients that are summed at a time when they overlap or are compressed.
-    Default: as cache and network allow."""
+    """`mpi`: size of a gradient bucket in megabytes, with overlap or compression. Default: chosen
+    by cache and network."""
 
     link: str | None = None
-    """Slow the ranks' messages down to such a link, as 1Gbit/s,1ms (bandwidth, latency): every
-    rank then counts as a node of its own."""
+    """Emulate a link of this bandwidth and latency, such as 1Gbit/s,1ms; every rank then counts as
+    a separate node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +72,16 @@ class LocalOptions:
     """Options of `local`."""
 
     local_steps: int = ruled(16, AT_LEAST_ONE)
-    """`local`: steps of each rank by itself between two averages."""
+    """`local`: steps of each rank between two averages."""
 
     outer_optimizer: OuterOptimizer = "average"
-    """`local`: what is done with the average: taken (local SGD), or as a Nesterov step (DiLoCo)."""
+    """`local`: adopt the average (local SGD), or make a Nesterov step towards it (DiLoCo)."""
 
     outer_lr: float = ruled(0.7, POSITIVE)
-    """`local` with --outer-optimizer nesterov: its learning rate."""
+    """`local` with --outer-optimizer nesterov: learning rate of the outer step."""
 
     outer_momentum: float = ruled(0.9, BELOW_ONE)
-    """`local` with --outer-optimizer nesterov: its momentum."""
+    """`local` with --outer-optimizer nesterov: momentum of the outer step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class ServerOptions:
     """`server`: ranks that each hold a shard of the parameters; the others are workers."""
 
     server_mode: ServerMode = "synchronous"
-    """`server`: all workers in step, each at its own pace, or no one further ahead than
+    """`server`: workers in lockstep, each at its own pace, or none further ahead than
     --staleness."""
 
     staleness: int = ruled(4, NOT_NEGATIVE)
@@ -119,7 +119,8 @@ class BackendOptions:
     """Options of every strategy on a mesh."""
 
     mesh: str | None = None
-    """Ranks along each axis, as dp=2,tp=2: pp pipeline stages, dp replicas, shard (ZeRO), tp."""
+    """Ranks along each axis, such as dp=2,tp=2: pp (pipeline), dp (replicas), shard (ZeRO), tp
+    (tensor)."""
 
     backend: Backend = "mpi"
     """Backend of torch.distributed that carries the messages of `zero`, `tensor`, `pipeline` and
@@ -131,7 +132,7 @@ class ShardOptions:
     """Options of `zero` and the axis `shard`."""
 
     zero_stage: Literal[1, 2, 3] = 3
-    """ZeRO stage, also of the mesh's axis `shard`: 1 shards optimizer state, 2 also gradients, 3
+    """ZeRO stage, also for the mesh axis `shard`: 1 shards optimizer state, 2 also gradients, 3
     also parameters."""
 
 
@@ -140,15 +141,15 @@ class PipelineOptions:
     """Options of `pipeline` and the axis `pp`."""
 
     pipeline_schedule: PipelineSchedule = "1f1b"
-    """The order of a pipeline's work. With --bitwise zero-bubble computes the gradients of weights
-    with those of inputs: apart they could have other bits."""
+    """Schedule of the pipeline. With --bitwise, zero-bubble computes gradients of weights together
+    with those of inputs, since separately they could differ in bits."""
 
     micro_batches: int | None = ruled(None, AT_LEAST_ONE)
-    """Micro-batches of a batch: in a pipeline, by default 4 for each rank of it; with --bitwise, in
-    a pipeline too, by default 8."""
+    """Micro-batches per batch. Default: 4 per rank of a pipeline; 8 with --bitwise, also in a
+    pipeline."""
 
     stages_per_rank: int | None = ruled(None, AT_LEAST_ONE)
-    """Stages that each rank of an interleaved or zero-bubble pipeline holds. Default: 2."""
+    """Stages per rank of an interleaved or zero-bubble pipeline. Default: 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +158,10 @@ class TensorOptions:
 
     tensor_plan: str | None = None
     """`tensor` and the axis `tp`: file.py:plan, a mapping from names of your model's layers to
-    column or row. Default: the model's own `parallelize_plan`."""
+    column or row. Default: the model's `parallelize_plan`."""
 
     sequence_parallel: bool = False
-    """Tensor parallelism splits also what lies between the layers, along the sequence."""
+    """Tensor parallelism also splits activations between the layers, along the sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +187,8 @@ class MeshOptions(TensorOptions, PipelineOptions, ShardOptions, BackendOptions):
         if mesh.shard > 1 and layout.schedule == "zero-bubble":
             raise UserError(
                 f"shard={mesh.shard} and --pipeline-schedule zero-bubble exclude each other: "
-                "PyTorch's sharding misses gradients of weights that are computed by themselves; "
-                "use interleaved or 1f1b"
+                "PyTorch's sharding misses gradients of weights that are computed separately; use "
+                "interleaved or 1f1b"
             )
         return layout
 

@@ -87,8 +87,8 @@ class NodeMemory(ParameterMemory):
         world.all_reduce(without)
         if memory is None or any(without):
             raise UserError(
-                "--strategy shared needs shared memory, and these ranks have none: use "
-                "--strategy mpi (`phalanx doctor` says more)"
+                "--strategy shared needs shared memory, which these ranks lack: use --strategy mpi "
+                "(`phalanx doctor` shows the cause)"
             )
         return torch.from_numpy(memory.array())
 
@@ -116,8 +116,8 @@ class OneCopy:
         ):
             if parameter._version != known:
                 raise UserError(
-                    f"{name} was changed in place between two steps, and the ranks of a node have "
-                    'one copy of it under strategy="shared": each of them changed that; take '
+                    f'{name} was changed in place between two steps, but under strategy="shared" '
+                    "the ranks of a node have one copy, so the change was made once per rank: use "
                     'strategy="mpi"'
                 )
 

@@ -1,4 +1,5 @@
-"""Places of a run that some die in and spares take: who has one, and which are vacant. Pure."""
+"""Places of a run in which ranks die and which spares take: their ranks, and which are vacant.
+Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Loss(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """Spares that have come to those that compute, by the numbers that they started with."""
+    """Spares that joined the computing ranks, by original number."""
 
     members: Sequence[int]
     """All that compute from now on."""
@@ -52,11 +53,11 @@ class Places:
 
     @property
     def seconds(self) -> float:
-        """Since the first of the deaths that have left places vacant was noticed."""
+        """Seconds since the first death that left a place vacant was noticed."""
         return time.monotonic() - self._vacated_at
 
     def note_vacant(self, calls: int, num_computing: int, num_living: int) -> None:
-        """Note how many places spares can take after so many calls."""
+        """Note how many places spares can take after `calls` calls."""
         vacant = max(0, min(self.num_places, num_living) - num_computing)
         insort(self._vacancies, (calls, vacant), key=itemgetter(0))
 

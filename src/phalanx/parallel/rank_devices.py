@@ -83,8 +83,8 @@ def describe_sharing(devices: Sequence[RankDevice]) -> str:
     some, ranks = next(iter(shared.items()))
     num_used, num_seen = sum(host == some[0] for host, _ in ranks_of), devices[ranks[0]].num_seen
     mend = (
-        f"; {num_seen} devices are seen there, {num_used} used: spread the ranks by an index, such "
-        f'as device="{devices[ranks[0]].kind}:{num_seen - 1}"'
+        f"; {num_seen} devices are visible there, {num_used} used: distribute the ranks by an "
+        f'index, such as device="{devices[ranks[0]].kind}:{num_seen - 1}"'
         if num_used < num_seen
         else ""
     )

@@ -137,7 +137,7 @@ class Replicas(Strategy):
         if self.group.world is None:
             return super().expected(global_batch_size)
         if not isinstance(self._summation, AllReduce):
-            moved = 0 if self.size == 1 else None  # by who has computed which micro-batch
+            moved = 0 if self.size == 1 else None  # depends on which rank computed what
             return data_parallel_costs(self._trained, moved, moved)
         itemsize = self._parameters[0].element_size()
         formula = all_reduce_formula(str(self.collective), self.rank, self.size, itemsize)
@@ -171,7 +171,7 @@ class Replicas(Strategy):
         self._enter(world)
 
     def _go_on(self, recovery: Recovery) -> None:
-        """Divide the micro-batches of the lost ranks among those that are left, who keep theirs."""
+        """Divide the micro-batches of lost ranks among the survivors, which keep theirs."""
         if not self.group.is_waiting:
             assert self.division is not None, "of micro-batches"
             self.division.pass_on(recovery.world.original_ranks)

@@ -1,4 +1,4 @@
-"""The ranks of a run outside of the mathematics: what they tell each other, count and record."""
+"""The ranks of a run outside of the mathematics: their messages, counts and records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class RunGroup:
-    """All ranks of a run, as one of them sees them; here one process, which waits for nobody.
+    """All ranks of a run, as one of them sees them; here one process, which waits for no rank.
 
     Methods are collective unless they say otherwise: all ranks call the same ones in the same
     order.
@@ -40,7 +40,7 @@ class RunGroup:
     recovery_s: float = 0.0
     """Seconds of all recoveries together."""
     num_spares: int = 0
-    """Number of ranks that, at the start, wait to take the places of those that die."""
+    """Number of spare ranks at the start."""
     is_waiting: bool = False
     """True if this rank is a spare that waits."""
     spans: SpanRecorder | None = None
@@ -56,19 +56,19 @@ class RunGroup:
         return self.size
 
     def follow(self, on_loss: Callable[[Recovery], None]) -> None:
-        """Have `on_loss` called when ranks are lost and this one goes on. Not collective."""
+        """Have `on_loss` called when ranks are lost and this one continues. Not collective."""
 
     def together(self, compute: Callable[[], T]) -> T:
-        """Return what `compute` returns on every rank, the same on each. Collective; made again by
-        those who are left where the group survives the loss of ranks."""
+        """Return what `compute` returns on every rank, the same on each. Collective; survivors
+        repeat it if the group survives the loss of ranks."""
         return compute()
 
     def report_waits(self) -> None:
         """Report from now on how long this rank waits for others. Not collective."""
 
     def has_stop_request(self) -> bool:
-        """Return whether a spare has told this rank that it was asked to stop. Not collective;
-        within `together`."""
+        """Return whether a spare has reported to this rank that it was asked to stop. Not
+        collective; within `together`."""
         return False
 
     def barrier(self) -> None:
@@ -123,8 +123,8 @@ class RunGroup:
         """Leave the group."""
 
     def depart(self, reason: str) -> None:
-        """Report that this rank makes no more steps: a peer that waits for it in one is told, where
-        ranks share memory. Everything else goes on. Not collective."""
+        """Report that this rank makes no more steps, to peers that wait for it in one, if ranks
+        share memory. Everything else continues. Not collective."""
 
     def clock(self) -> ClockReading:
         """Return the offset of this rank's clock from rank 0's."""

@@ -137,9 +137,9 @@ class Clocks:
         After its last step everybody waits for everybody, so that all have the same weights.
         """
         self.staleness: Counter[int] = Counter()
-        """Updates by how many of others came between reading and writing."""
+        """Updates by the number of other updates between reading and writing."""
         self.leads: Counter[int] = Counter()
-        """Steps that were begun, by the lead at which the worker was let go on."""
+        """Steps started, by the lead at which the worker was allowed to continue."""
         self._num_steps, self._max_lead = num_steps, max_lead
         self._done = [0] * workers
         self._waiting: set[int] = set()
@@ -156,8 +156,8 @@ class Clocks:
         ]
 
     def push(self, worker: int, *, writes: bool = True) -> list[int]:
-        """Record that `worker` has made a step and waits; return the workers that may continue, who
-        read now.
+        """Record that `worker` has made a step and waits; return the workers that may continue,
+        which read now.
 
         writes: whether the step has an update; one without samples has none.
         """

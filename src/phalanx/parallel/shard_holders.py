@@ -40,8 +40,8 @@ class ShardHolders:
                 return rank
         lost = ", ".join(map(str, sorted(self._holders[shard])))
         raise RunFailedError(
-            f"part of the optimizer's state is lost: ranks {lost}, which alone held it, have died "
-            "within a step; --restarts N goes on from a checkpoint"
+            f"part of the optimizer's state is lost: ranks {lost}, the only holders, died within a "
+            "step; --restarts N resumes from a checkpoint"
         )
 
     def owners(self, living: Collection[int]) -> list[int]:

@@ -227,7 +227,7 @@ class ShardedState(Replicas):
             self._restore(world.original_ranks)
             world.barrier("the restoring of parameters")
             self._restored_in = world
-        for number, copy in self._copies.items():  # before an owner can have these sums, and update
+        for number, copy in self._copies.items():  # no owner has these sums yet
             copy.copy_(self._views[number])
         return compute()
 
@@ -292,8 +292,8 @@ def check_survivable(strategy: str, *, num_nodes: int) -> None:
     """Raises: UserError for what cannot go on when ranks die."""
     if strategy == "shared" and num_nodes > 1:
         raise UserError(
-            f'the strategy "shared" has the parameters once on each of {num_nodes} nodes, and goes '
-            'on without ranks that die on a single node only: take "zero" or "mpi"'
+            'the strategy "shared" survives the death of ranks on a single node only, but there '
+            f'are {num_nodes} nodes: use "zero" or "mpi"'
         )
 
 
@@ -306,8 +306,8 @@ def check_by_parameter(source: OptimizerSource, strategy: str) -> None:
     if isinstance(source, LBFGS) or not own:
         raise UserError(
             f'strategy="{strategy}" divides the parameters among the ranks, and '
-            f"{type(source).__name__} may update them jointly: give an optimizer of torch.optim, "
-            'or take strategy="mpi"'
+            f"{type(source).__name__} may update them jointly: use an optimizer of torch.optim, or "
+            'use strategy="mpi"'
         )
 
 

@@ -54,7 +54,7 @@ def explain_parts(model: nn.Module) -> None:
             own = [each for each in frames if "/torch/" not in each.filename]
             raise UserError(
                 f"{own[-1].filename}:{own[-1].lineno}: a parameter is used without a call of its "
-                "module, which gathers it from the ranks: call the module, or take another strategy"
+                "module, which would gather it from the ranks: call it, or use another strategy"
             ) from error
 
     model.forward = explained

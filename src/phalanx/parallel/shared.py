@@ -49,8 +49,8 @@ class Shared(Strategy):
         """Raise UserError when nodes have different numbers of ranks."""
         if (counts := uneven_nodes(world)) is not None:
             raise UserError(
-                f"--strategy shared needs as many ranks on every node, and these have {counts}: "
-                "start as many on each, or use --strategy mpi"
+                "--strategy shared needs the same number of ranks on every node, but they have "
+                f"{counts}: start as many on each, or use --strategy mpi"
             )
         super().__init__(WorldGroup(world), step_options)
         self._world, self._noted = world, (0.0, 0.0)
@@ -66,8 +66,8 @@ class Shared(Strategy):
         step = kind.join(self._world, self._rule, sizes, dtype)
         if step is None:
             raise UserError(
-                "--strategy shared needs the compiled kernels and shared memory, and these ranks "
-                "lack one: use --strategy mpi (`phalanx doctor` says more)"
+                "--strategy shared needs the compiled kernels and shared memory, but these ranks "
+                "lack one: use --strategy mpi (`phalanx doctor` shows which)"
             )
         self._step = step
         self.collective = step.name

@@ -46,7 +46,8 @@ from phalanx.records.events import ActionEvent, ExpectedCosts
 
 
 class Strategy:
-    """One rank's side of a way to divide training over the ranks; base of a program's own.
+    """One rank's side of a way to divide training over the ranks; base class for strategies of
+    programs.
 
     All methods are collective: all ranks call the same ones in the same order. Attributes are not.
 
@@ -90,7 +91,7 @@ class Strategy:
     device_kinds: str = ""
     """Kinds of the ranks' devices, where these were compared."""
     is_in_lockstep: bool = True
-    """True if all ranks make the same steps, none before the others."""
+    """True if all ranks make the same steps in lockstep."""
     sums_gradients: bool = True
     """True if gradients are summed over the ranks; else they are those of this rank's samples."""
     makes_optimizer: bool = False
@@ -104,7 +105,7 @@ class Strategy:
     """This rank's parts of the trained parameters, in their order, where it does not hold these as
     the program made them; after `prepare`."""
     recomputes: bool = False
-    """True if this rank can make its own gradients of a step again, without the others."""
+    """True if this rank can recompute its gradients of a step without its peers."""
     find_own_nonfinite: Callable[[], NonFiniteGradients] | None = None
     """Makes them again, and returns those that are not finite; None: the step cannot be made
     again."""
@@ -132,7 +133,7 @@ class Strategy:
     """Names of the full model's tensors in its order, where ranks hold different ones; known after
     `prepare`. None: each holds all."""
     is_sharded: bool = False
-    """True if a checkpoint needs every rank: no rank holds the whole model and state."""
+    """True if a checkpoint needs every rank: no rank holds the full model and state."""
     model: nn.Module
     """Set by `prepare`: the model as this rank holds it."""
     module: nn.Module
@@ -193,9 +194,9 @@ class Strategy:
         """Rule of the optimizer. Raises: UserError where it is a program's own, of none."""
         if self._known_rule is None:
             raise UserError(
-                f"{type(self).__name__} makes the optimizer anew, on every rank its part: give "
+                f"{type(self).__name__} recreates the optimizer for the shard of each rank: use "
                 "SGD, Adam or AdamW, with one group of parameters and without dampening, nesterov, "
-                'amsgrad or maximize, or take strategy="mpi"'
+                'amsgrad or maximize, or use strategy="mpi"'
             )
         return self._known_rule
 
@@ -246,7 +247,7 @@ class Strategy:
         Args:
             batch: This rank's shard of the global batch.
         """
-        raise NotImplementedError(f"{type(self).__name__} makes no steps of its own")
+        raise NotImplementedError(f"{type(self).__name__} makes no steps")
 
     def clear_gradients(self) -> None:
         """Clear the gradients of the step before."""
@@ -451,8 +452,8 @@ class Strategy:
         return {name: self.optimizer.state[p] for name, p in trained_parameters(self.model).items()}
 
     def whole_state(self) -> dict[str, Any]:
-        """Return the model's `state_dict`, of whole tensors on every rank. Cost: the memory of the
-        whole model, where it is divided."""
+        """Return the model's `state_dict` with full tensors on every rank. Cost: the memory of the
+        full model, if it is divided."""
         state: dict[str, Any] = self.model.state_dict()
         if not self.is_sharded:
             return state

@@ -66,12 +66,12 @@ class Summons(NamedTuple):
 
 
 class SurvivingGroup(WorldGroup):
-    """Group that goes on without the ranks that die.
+    """Group that continues without ranks that die.
 
     All ranks make the same calls of `together` in the same order, each of which has the same result
-    on every rank. When one fails because a rank has died, those who are left meet; a rank may have
-    completed the call that others did not, and gives them its result, or else it is made again.
-    So no rank is ever ahead of another by more than one call, and none undoes anything.
+    on every rank. When one fails because a rank died, the survivors meet; a rank that completed the
+    call gives the others its result, or else the call is repeated. So no rank is ever ahead of
+    another by more than one call, and none undoes anything.
     """
 
     def __init__(self, world: World, num_spares: int = 0) -> None:
@@ -108,8 +108,8 @@ class SurvivingGroup(WorldGroup):
         self._followers.append(on_loss)
 
     def report_waits(self) -> None:
-        """Report from now on how long this rank waits for others, where it is asked for: one of
-        them that is stopped or stuck is killed then. Not collective."""
+        """Report from now on how long this rank waits for others, if that is requested: a stopped
+        or stuck rank is then killed. Not collective."""
         if self._reporter is None:
             thread = threading.get_ident()
             self._reporter = WaitReporter(self.world, lambda: self._current_wait(thread))
@@ -140,11 +140,11 @@ class SurvivingGroup(WorldGroup):
             return result
 
     def checkpoint_group(self) -> Group | None:
-        """Return the world's own: Open MPI may hang in making one of which a rank dies."""
+        """Return the group of the world: Open MPI may hang in creating one of which a rank dies."""
         return self.world.group if self.size > 1 else None
 
     def close(self) -> None:
-        """End when all who are left have come here; who recovers needs what this rank knows."""
+        """End when all survivors are here: a rank that recovers needs what this rank knows."""
         while True:
             try:
                 self._settle(lambda: None)
@@ -161,8 +161,8 @@ class SurvivingGroup(WorldGroup):
     # -- spares --------------------------------------------------------------------------------
 
     def divide(self) -> Sequence[int]:
-        """Have the spares wait from now on, and return the original ranks of those that compute.
-        Collective; `is_waiting` tells whether this one is not among them."""
+        """Make the spares wait from now on, and return the original ranks of those that compute.
+        Collective; `is_waiting` is True on spares."""
         members = self.together(self._divide)
         self.is_waiting = self.original_rank >= self._places.num_places
         self._is_divided = True
@@ -171,9 +171,9 @@ class SurvivingGroup(WorldGroup):
         return members
 
     def admit(self, state: RunState, *, all_spares: bool) -> Admission:
-        """Have spares take the places of lost ranks, or all of them come in; return the original
-        ranks that compute from now on, and those that have come. Collective over those that
-        compute, between two steps."""
+        """Let spares replace lost ranks, or admit all spares; return the original ranks that
+        compute from now on, and those that joined. Collective over computing ranks, between two
+        steps."""
         calls = self._num_calls
         members = self.together(lambda: self._admit(state, calls, all_spares=all_spares))
         return self._note_admission(calls, members, all_spares=all_spares)
@@ -185,9 +185,9 @@ class SurvivingGroup(WorldGroup):
 
     def take_place(self, state: RunState, is_asked: Callable[[], bool]) -> Admission:
         """Wait, as a spare, until this rank is needed, and return as `admit`. is_asked: returns
-        whether this rank was asked to stop: the first of those that compute is told.
+        whether this rank was asked to stop, which it reports to the first computing rank.
 
-        Raises: RunFailedError when nobody is left who has the state.
+        Raises: RunFailedError when no survivor has the state.
         """
         while True:
             try:
@@ -213,8 +213,8 @@ class SurvivingGroup(WorldGroup):
         return [originals[rank] for rank in members]
 
     def _admit(self, state: RunState, calls: int, *, all_spares: bool) -> list[int]:
-        """Have as many spares come in as places are vacant, or all; return the original ranks of
-        those that compute then. calls: made before this one."""
+        """Admit as many spares as places are vacant, or all; return the original ranks of those
+        that compute then. calls: made before this one."""
         everyone, own = self._everyone, set(self.world.original_ranks)
         originals = everyone.original_ranks
         waiting = [rank for rank, number in enumerate(originals) if number not in own]
@@ -239,7 +239,7 @@ class SurvivingGroup(WorldGroup):
         return [originals[rank] for rank in members]
 
     def _await_summons(self, state: RunState, is_asked: Callable[[], bool]) -> Summons:
-        """Wait, as a spare, until this rank is needed, and has got the state."""
+        """Wait, as a spare, until this rank is needed and has the state."""
         word = await_word(self._everyone, self._first, is_asked)
         summons = Summons(*json.loads(word))
         world = self._world_of(summons.members)
@@ -249,7 +249,7 @@ class SurvivingGroup(WorldGroup):
         return summons
 
     def _arrive(self, state: RunState, summons: Summons) -> list[int]:
-        """Come to those that compute, which are in `admit`, and return as they do."""
+        """Join the computing ranks, which are in `admit`, and return as they do."""
         world, self._arriving = self._arriving, None
         if world is None:  # a rank was lost meanwhile
             return self._admit(state, summons.calls, all_spares=summons.all_spares)
@@ -258,7 +258,7 @@ class SurvivingGroup(WorldGroup):
         return list(world.original_ranks)
 
     def _enter_admitted(self) -> None:
-        """Use the world that was made in the last call, if one was and no recovery came since."""
+        """Use the world that the last call made, if any, and if no recovery happened since."""
         world, self._admitted = self._admitted, None
         if world is None:
             return
@@ -329,7 +329,7 @@ class SurvivingGroup(WorldGroup):
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:
-        """Count the block as a wait of this rank for the others."""
+        """Count the block as a wait of this rank for its peers."""
         self._num_meetings, self._is_meeting = self._num_meetings + 1, True
         try:
             yield
@@ -357,7 +357,7 @@ class SurvivingGroup(WorldGroup):
     def _meet(self) -> Recovery:
         """Meet all that are left, and return a world of those of them that compute.
 
-        Raises: RunFailedError when nobody is left who has the state.
+        Raises: RunFailedError when no survivor has the state.
         """
         self._admitted = None
         lost: list[int] = []
@@ -371,7 +371,7 @@ class SurvivingGroup(WorldGroup):
             has_place = [number < self._places.num_places for number in everyone.original_ranks]
             members = computing(found.progress, has_place)
             if not members:
-                raise RunFailedError("the run is lost: all ranks that had its state have died")
+                raise RunFailedError("the run is lost: all ranks with its state have died")
             self._first, world = members[0], everyone
             self.is_waiting = everyone.rank not in members
             progress = tuple(found.progress[rank] % DIVIDED for rank in members)

@@ -98,8 +98,8 @@ def _call(plan: Callable[..., object], sequence_parallel: bool) -> object:
 
 def _no_sequences() -> UserError:
     return UserError(
-        "--sequence-parallel: the plan for tensor parallelism does not split sequences: make it a "
-        "function that takes `sequence_parallel`, or leave the option out"
+        "--sequence-parallel: the plan for tensor parallelism does not split sequences: make the "
+        "plan a function that takes `sequence_parallel`, or leave the option out"
     )
 
 
@@ -118,7 +118,7 @@ def _style(name: str, module: nn.Module, style: Any) -> ParallelStyle:
     if style != "sequence" and not isinstance(module, nn.Linear | nn.Embedding):
         raise UserError(
             f"the plan for tensor parallelism splits {name} by {style}s, which is a "
-            f"{type(module).__name__}: that is for nn.Linear and nn.Embedding"
+            f"{type(module).__name__}: only nn.Linear and nn.Embedding can be split"
         )
     return STYLES[style]()
 
@@ -138,8 +138,8 @@ def check_sizes(model: nn.Module, table: Table, ranks: int) -> None:
         )
         if number % ranks:
             raise UserError(
-                f"{name} has {number} {what}, which do not divide by tp={ranks}: every rank needs "
-                "the same part"
+                f"{name} has {number} {what}, which is not divisible by tp={ranks}: every rank "
+                "needs an equal share"
             )
 
 
@@ -164,10 +164,10 @@ def check_same_outputs(before: object, after: object) -> None:
         farthest = _distance(full, parts)
         if not farthest <= TOLERANCE * max(1.0, float(full.abs().max())):
             raise UserError(
-                "the model gives other outputs when it is split by its plan for tensor parallelism "
+                "the model's outputs change when it is split by its plan for tensor parallelism "
                 f"(by {farthest:.2g}): a layer split by columns must be followed by one split by "
-                "rows, and what lies between them must treat each feature, or head, by itself, "
-                "and draw no random numbers, as dropout does"
+                "rows, and operations between them must treat each feature, or head, separately, "
+                "and draw no random numbers (no dropout)"
             )
 
 
@@ -195,8 +195,8 @@ class FirstOutputs:
         """Raises: UserError where the model was not called yet."""
         if self._whole is not None:
             raise UserError(
-                "the plan for tensor parallelism is checked by the first call of run.model, and "
-                "the loop has called parts of it alone: call run.model itself"
+                "the first call of run.model checks the plan for tensor parallelism, but the loop "
+                "has only called parts of it: call run.model itself"
             )
 
     def _begin(self, *_: object) -> None:

@@ -52,7 +52,7 @@ def check_values(options: object, *names: str) -> None:
         if not values:
             raise UserError(f"{_option(name)} needs at least one value")
         if len(set(values)) != len(values):
-            raise UserError(f"{_option(name)} names a value twice: {' '.join(map(str, values))}")
+            raise UserError(f"{_option(name)} has a value twice: {' '.join(map(str, values))}")
 
 
 def check_counts(options: object, least: int, *names: str) -> None:

@@ -44,7 +44,7 @@ class StartedEvent(Event, frozen=True, kw_only=True, tag="started"):
     collective: str | None = None  # all-reduce algorithm of the gradients
     role: str = "worker"  # or "server"
     coordinates: dict[str, int] = {}  # position per axis of the mesh
-    device: str = "cpu"  # with its index, such as cuda:1
+    device: str = "cpu"  # includes its index, such as cuda:1
     expected: ExpectedCosts | None = None  # costs of this rank by theory
     time_s: float | None = None  # Unix time of this event; None in records of an older Phalanx
 

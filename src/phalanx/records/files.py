@@ -341,7 +341,7 @@ def why_full(path: Path, error: OSError) -> str:
 
 def report_end(why: str) -> None:
     """Print that records end. why: file and reason."""
-    print_note(f"records end here, and the run goes on: {why}")
+    print_note(f"records end here, but the run continues: {why}")
 
 
 def _made(noted: Noted) -> Event:

@@ -133,9 +133,9 @@ def _behind(members: Sequence[int], of_ranks: Mapping[int, GroupCalls]) -> str |
         return None
     silent = [rank for rank in members if rank not in of_ranks]
     text = (
-        f"{' and '.join(parts)} of group {first.group}, the others are in {first.named(furthest)}"
+        f"{' and '.join(parts)} of group {first.group}; the others are in {first.named(furthest)}"
     )
-    return text + (f" (rank {_listed(silent)} left no word)" if silent else "")
+    return text + (f" (rank {_listed(silent)} left no record)" if silent else "")
 
 
 def _common_collective(
@@ -153,8 +153,8 @@ def _common_collective(
     waiting = _waiting(of_ranks)
     group = of_ranks[waiting[0]]
     return (
-        f"rank {_listed(silent)} left no word; rank {_listed(waiting)} "
-        f"waited in {group.named(group.begun)} of group {group.group}"
+        f"rank {_listed(silent)} left no record; rank {_listed(waiting)} waited in "
+        f"{group.named(group.begun)} of group {group.group}"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from phalanx.records.events import RebalancedEvent, RecoveredEvent, ReplacedEvent, SlowRankEvent
 
-LOSS_LINE = re.compile(rb"^ranks? [\d, ]+(?:a spare, |spares, )?died: .*\bwent on after ", re.M)
+LOSS_LINE = re.compile(rb"^ranks? [\d, ]+(?:a spare, |spares, )?died: .*\bcontinued after ", re.M)
 """Line of `recovered_text` or `replaced_text`, in what a rank prints."""
 
 
@@ -32,7 +32,7 @@ def replaced_text(event: ReplacedEvent, left: int) -> str:
 
 def lost_text(lost: Sequence[int]) -> str:
     """Say which ranks died in a run that has come to its end."""
-    return f"{_ranks(lost)} died, and the others went on to the end"
+    return f"{_ranks(lost)} died; the other ranks continued to the end"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -44,7 +44,7 @@ def _spares(ranks: Sequence[int]) -> str:
 
 
 def _went_on(left: int, seconds: float) -> str:
-    return f"{left} rank{'s' * (left > 1)} went on after {seconds * 1e3:.0f} ms"
+    return f"{left} rank{'s' * (left > 1)} continued after {seconds * 1e3:.0f} ms"
 
 
 def slow_rank_text(event: SlowRankEvent) -> str:

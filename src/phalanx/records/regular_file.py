@@ -38,8 +38,8 @@ def component(name: str) -> str:
     """
     if not is_component(name):
         raise UserError(
-            f"{name[:200]!r} is refused as the name of a file: letters, digits, _, . and - are "
-            "allowed, the first one a letter, a digit or _"
+            f"{name[:200]!r} is refused as a file name: use letters, digits, _, . and -, starting "
+            "with a letter, a digit or _"
         )
     return name
 

@@ -54,7 +54,7 @@ class BitwiseRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Parting:
-    """Where two runs differ first."""
+    """First difference between two runs."""
 
     step: int | None
     """Step after which they differ; None: before the first."""
@@ -89,8 +89,8 @@ def read_bitwise_run(folder: Path) -> BitwiseRun:
                 certificate = certificate or event.certificate
     if first is None:
         raise UserError(
-            f"{folder} has no digests of its parameters: bitwise runs alone record them, of "
-            "phalanx train --bitwise or phalanx.start(bitwise=True)"
+            f"{folder} has no digests of its parameters: only bitwise runs record them (phalanx "
+            "train --bitwise or phalanx.start(bitwise=True))"
         )
     return BitwiseRun(
         folder=folder,
@@ -164,27 +164,27 @@ def judge(one: BitwiseRun, other: BitwiseRun) -> tuple[bool, list[str]]:
             if run.certificate is None:
                 last = max(one.steps.keys() & other.steps.keys())
                 raise UserError(
-                    f"{run.folder} has no certificate, it is {run.run.outcome.status}: the same "
-                    f"bits up to step {last}, and nothing is known of its end"
+                    f"{run.folder} has no certificate, since it is {run.run.outcome.status}: "
+                    f"identical bits up to step {last}; its end is unknown"
                 )
         assert one.certificate is not None and other.certificate is not None, "checked"
         if one.certificate.sha256 == other.certificate.sha256:
             return True, ["the same bits"]
     causes = differing_conditions(one, other)
     if parting is not None:
-        said = f"different bits: they part {parting.where}"
+        said = f"different bits: they first differ {parting.where}"
     elif _steps(one) != _steps(other):
         said = f"different bits: the same for {min(_steps(one), _steps(other))} steps, but one made"
         said += f" {max(_steps(one), _steps(other))}"
     else:
-        said = "different bits: those of the parameters are the same after every step, and the "
+        said = "different bits: the parameters are identical after every step, but the "
         said += "optimizer's state differs at the end"
     likely = (
-        f"likely why: {'; '.join(causes)}"
+        f"likely cause: {'; '.join(causes)}"
         if causes
         else (
-            "no option, version or processor that the records name differs: a program or data that "
-            "changed, or a fault of memory"
+            "options, versions and processors in the records agree: perhaps the program or the "
+            "data changed, or memory failed"
         )
     )
     return False, [said, likely]

@@ -67,8 +67,8 @@ def conditions(data: StudyRows) -> list[Condition]:
 
 
 def core_share(run: RunMeasure) -> float | None:
-    """Return the part of the cores that was free before or after a run, whichever is less; None
-    where nobody looked."""
+    """Return the part of the cores that was free before or after a run, whichever is less; None if
+    not measured."""
     probes = run.run.probes if run.run else []
     return min((probe.core_share for probe in probes), default=None)
 
@@ -81,7 +81,7 @@ def disturbance(runs: Sequence[RunMeasure]) -> str:
         return ""
     return (
         f"Other processes used {percent(1 - fmean(found), 0)} of the CPU during {len(found)} of "
-        f"{len(known)} runs: these are not the times of a quiet machine."
+        f"{len(known)} runs: the machine was not quiet."
     )
 
 
@@ -105,14 +105,14 @@ def not_alike(data: StudyRows) -> Iterator[Condition]:
         counts = {value: values.count(value) for value in dict.fromkeys(values)}
         if len(counts) > 1 and name not in NOT_COMPARED:
             parts = [f"{value} in {count} of {len(values)} runs" for value, count in counts.items()]
-            yield "", f"Not made alike: {name}: {joined(parts)}."
+            yield "", f"Runs differ in {name}: {joined(parts)}."
     if any((environment.commit or "").endswith(CHANGED) for environment in known):
-        yield "", "Made by a source tree that was changed since its commit."
+        yield "", "The source tree had changes since its commit."
 
 
 LEFT_OUT = (
-    "Times, losses and accuracies are those that rank 0 summed up; what needs the records of all "
-    "ranks is left out."
+    "Times, losses and accuracies are the sums of rank 0; results that need the records of all "
+    "ranks are left out."
 )
 
 
@@ -120,10 +120,10 @@ def unseen(data: StudyRows) -> Iterator[Condition]:
     """Yield the runs of which some ranks left their records elsewhere, or died."""
     for run in data.measures:
         if run.unseen:
-            of = f"There are no records of {_ranks(run.unseen)}: on several nodes that share no"
-            yield run.name, f"{of} folder each node keeps its own. {LEFT_OUT}"
+            of = f"Records of {_ranks(run.unseen)} are missing: without a shared"
+            yield run.name, f"{of} folder, each node keeps its records locally. {LEFT_OUT}"
         if run.run is not None and (lost := run.run.outcome.lost):
-            yield run.name, f"{_ranks(lost, ' died')}, and the others went on. {LEFT_OUT}"
+            yield run.name, f"{_ranks(lost, ' died')}; the other ranks continued. {LEFT_OUT}"
 
 
 def _ranks(ranks: Sequence[int], did: str = "") -> str:
@@ -133,7 +133,7 @@ def _ranks(ranks: Sequence[int], did: str = "") -> str:
 def traced(data: StudyRows) -> Iterator[Condition]:
     """Point to the traces of what every rank did when."""
     if names := [run.name for run in data.measures if run.is_traced]:
-        of = f"What every rank did when is in {TRACE_NAME} of {joined(names)}"
+        of = f"A trace of all ranks is in {TRACE_NAME} of {joined(names)}"
         yield "", f"{of}: open it in https://ui.perfetto.dev or chrome://tracing."
 
 

@@ -126,7 +126,7 @@ class CellClaim:
                 yield replace(told, label=panel.label)
 
     def of(self, panel: CellPanel) -> Iterable[Told]:
-        """Return what is told of one panel."""
+        """Return the findings on one panel."""
         raise NotImplementedError
 
     def name(self, cell: Cell) -> str:
@@ -206,7 +206,7 @@ class AgainstBaseline(CellClaim):
             yield from self._told(panel, cell, count)
 
     def told(self, panel: CellPanel, cell: Cell) -> list[Told]:
-        """Return what is told of one cell, among all of its panel."""
+        """Return the findings on one cell, among all of its panel."""
         return list(self._told(panel, cell, len(panel.cells) - 1))
 
     def _told(self, panel: CellPanel, cell: Cell, comparisons: int) -> Iterator[Told]:
@@ -277,7 +277,7 @@ def largest_gain(claim: AgainstBaseline, nothing: str) -> Callable[[View], str]:
     return headline
 
 
-NOTHING_COMPLETED = "No run of this study was completed yet"
+NOTHING_COMPLETED = "No run of this study has completed yet"
 
 
 def key_figures(claim: CellClaim) -> Callable[[View], list[KeyFigure]]:

@@ -132,7 +132,7 @@ def read_collectives(folder: Path) -> StudyRows:
 
     runs = [read_measurement(path, Bench, files, MeasuredEvent) for path in _bench_folders(folder)]
     if not runs:
-        raise UserError(f"{folder} holds no bench.json, nor folders with one")
+        raise UserError(f"{folder} holds no bench.json and no folder with one")
     if len(runs) == 1 and runs[0].bench is None:
         raise UserError(runs[0].error)
     return _rows_of(runs, folder)
@@ -344,7 +344,7 @@ def _flags(runs: Sequence[Row]) -> Iterator[tuple[str, str]]:
     for run in runs:
         if (trip_s := run["_machine"].round_trip_s) is not None:
             how = f" ({run['flags_by']})" if run["flags_by"] else ""
-            yield run["mpi"], f"This machine: flag there and back {duration(trip_s)}{how}."
+            yield run["mpi"], f"This machine: round trip of a flag {duration(trip_s)}{how}."
 
 
 def _obstacles(run: Run) -> list[PathStateEvent]:
@@ -380,6 +380,6 @@ def _disturbed(runs: Sequence[Run]) -> Iterator[str]:
         )
         if lost > QUIET_PER_S and not is_crowded:
             yield (
-                f"Ranks lost their core {lost:,.0f} times per second ({_mpi(run)}): these are "
-                "not the numbers of a quiet machine."
+                f"Ranks lost their core {lost:,.0f} times per second ({_mpi(run)}): the machine "
+                "was not quiet."
             )

@@ -174,7 +174,7 @@ def environments(known: Sequence[Environment]) -> Table:
         if value not in facts.setdefault(what, []):
             facts[what].append(value)
     differ = [what for what, values in facts.items() if len(values) > 1]
-    note = f"Not the same for all runs: {joined(differ)}." if differ else ""
+    note = f"Differs between runs: {joined(differ)}." if differ else ""
     rows = [(what, "; ".join(values)) for what, values in facts.items()]
     loads = [e.load_average for e in known if e.load_average is not None]
     if loads:

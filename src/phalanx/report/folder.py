@@ -27,7 +27,7 @@ from phalanx.report.measures import RunMeasure, measure_run
 from phalanx.report.rank_measures import RankMeasure, damage_of, measure_rank
 from phalanx.report.trace.read import is_traced
 
-DIED = "its process is gone: it ended without a word"
+DIED = "its process is gone and left no error"
 D = TypeVar("D", Bench, IoBench)
 E = TypeVar("E", CallsEvent, IoEpochEvent)
 K = TypeVar("K", bound=Hashable)
@@ -107,7 +107,7 @@ def read_folder(folder: Path) -> StudyMeasures:
     run) cannot be read.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; give the folder of a study or of a run")
+        raise UserError(f"{folder} is not a folder; pass the folder of a study or of a run")
     study = study_of(folder)
     if study is not None:
         runs = tuple(_run_of_study(folder / name) for name in study.runs)
@@ -122,8 +122,8 @@ def read_folder(folder: Path) -> StudyMeasures:
         runs = tuple(_run_of_study(path.parent, is_alone=True) for path in paths)
         if not runs:
             raise UserError(
-                f"{folder} holds neither study.json nor run.json, nor folders of runs: "
-                "give the folder of a study or of a run"
+                f"{folder} holds neither study.json nor run.json, nor folders of runs: pass the "
+                "folder of a study or of a run"
             )
         study = _study_around(runs, study=folder.name, kind="runs", command="")
     return StudyMeasures(folder=folder, study=study, runs=runs)
@@ -151,8 +151,8 @@ def newest_folder(root: Path) -> Path:
     documents += together
     if not documents:
         raise UserError(
-            f"there is no study or run under {root}: give its folder, or make one with "
-            "`phalanx study scaling`"
+            f"no study or run found under {root}: pass its folder, or make one with `phalanx study "
+            "scaling`"
         )
     newest = max(documents, key=lambda path: path.stat().st_mtime)
     return newest.parents[1] if newest in together else newest.parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what measures formats its sizes here, and needs no interval
+if TYPE_CHECKING:  # benchmarks format sizes here and need no interval
     from phalanx.report.statistics import Interval
 
 MINUS = "\N{MINUS SIGN}"

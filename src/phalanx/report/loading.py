@@ -24,7 +24,7 @@ from phalanx.report.statistics import Interval, not_told_apart
 from phalanx.report.values import StudyRows, Told, View
 
 MEGABYTE = 1e6
-DEFAULT_FLOOR = 0.9  # where a profile names none
+DEFAULT_FLOOR = 0.9  # used if a profile names none
 COLD_BELOW = 0.01  # share of the files' pages in memory
 PHRASES = {
     "files": "many small files",
@@ -188,9 +188,9 @@ def conditions(runs: Sequence[Loading], rows: Sequence[Row]) -> Iterator[tuple[s
     if kinds:
         yield (
             "",
-            f"Measured on {joined(kinds)}; neither another file system, such as one over a "
-            "network, nor the way from memory to a GPU was measured. An accelerator is "
-            "emulated: this process sleeps while one would compute.",
+            f"Measured on {joined(kinds)}; other file systems (such as network ones) and copies "
+            "from memory to a GPU were not measured. The accelerator is emulated: the process "
+            "sleeps while it would compute.",
         )
 
 
@@ -203,7 +203,7 @@ def _conditions_of(run: Loading, rows: Sequence[Row]) -> Iterator[str]:
         for name, why in bench.left_out.items():
             yield f"Not measured: {PHRASES.get(name, name)}; {why}."
     if wrong := sum(sum(row["wrong"]) for row in rows):
-        yield f"{wrong:,} samples were not those asked for: no rate here counts."
+        yield f"{wrong:,} samples were not the requested ones: no rate here is valid."
 
 
 def cold_cache(bench: IoBench, cold: Sequence[Row]) -> str | None:
@@ -212,17 +212,17 @@ def cold_cache(bench: IoBench, cold: Sequence[Row]) -> str | None:
         return None
     known = [(max(row["resident"]), row["format"]) for row in cold if row["resident"]]
     if not known:
-        return "Whether the files were out of memory could not be verified here."
+        return "Whether the page cache was empty could not be verified here."
     share, worst = max(known, key=itemgetter(0))
     if share <= COLD_BELOW and len(known) == len(cold):
         names = "were forgotten, too" if bench.setting.drops_names else "may have been"
         return (
-            "Before each cold epoch no page of the files was in memory (mincore); their names and "
+            "Before each cold epoch no page of the files was cached (mincore); their names and "
             f"inodes {names}."
         )
     return (
-        f"Cold is not cold here: up to {percent(share, 0)} of the pages of {worst} stayed "
-        "in memory."
+        f"The cache was not cold: up to {percent(share, 0)} of the pages of {worst} stayed in "
+        "memory."
     )
 
 
@@ -419,7 +419,7 @@ def choice(ways: Ways) -> str | None:
     if busy(chosen) >= chosen["floor"]:
         text = f"at {step} per step {name} with {how(chosen)} suffice: busy {reached}"
         return f"{text}, floor {floor}"
-    text = f"at {step} per step nothing reaches {floor}; the most is {reached}, with {name}"
+    text = f"at {step} per step no format reaches {floor}; the best is {reached}, with {name}"
     return f"{text}, {how(chosen)}"
 
 
@@ -461,7 +461,7 @@ def headline(view: View) -> str:
     for each in view.by_panel.values():
         if best := fastest(best_of_each_format(each)):
             return sentence(f"{best['format']}: {three_digits(rate(best))} samples/s").rstrip(".")
-    return "No way of loading was measured to its end yet"
+    return "No configuration was measured completely yet"
 
 
 def study_headline(view: View) -> str:
@@ -500,7 +500,7 @@ def balances(view: View) -> list[KeyFigure]:
                 KeyFigure(
                     label,
                     duration(balance_s(best)),
-                    "per step: below it the storage holds the accelerator up",
+                    "per step; below it the accelerator waits for storage",
                     f"{best['format']}, {how(best)}; the profile computes {profile_s}",
                 )
             )
@@ -513,7 +513,7 @@ def facts(view: View) -> list[str]:
         setting = bench.setting
         return [
             f"{setting.profile.name}{' (scaled)' if setting.scaled else ''}",
-            f"{setting.num_samples:,} samples of {amount(setting.sample_bytes)} a rank",
+            f"{setting.num_samples:,} samples of {amount(setting.sample_bytes)} per rank",
             f"batches of {setting.batch_size}",
             f"{duration(setting.compute_s)} of compute per step on an emulated "
             f"{setting.accelerator.upper()}",

@@ -94,7 +94,9 @@ def read_page(folder: Path) -> Page:
     axes = [axis for axis in document.get("axes", {}) if axis != "seed"]
     unknown = [name for name in (page.panel, *page.baseline) if name and name not in axes]
     if unknown:
-        raise UserError(f"{NAME}: page: {unknown[0]} is no axis of the study: {', '.join(axes)}")
+        raise UserError(
+            f"{NAME}: page: {unknown[0]} is not an axis of the study: {', '.join(axes)}"
+        )
     return make_page(page, axes)
 
 
@@ -185,12 +187,12 @@ def plot_of(chart: PlotOfFile, page: PageOfFile) -> Plot:
         "curves": Lines(x=x, y=y, series=series, detail="curve", tooltip=("curve", series)),
     }  # fmt: skip
     if chart.mark not in known:
-        raise UserError(f"{NAME}: charts: {chart.mark} is none of {', '.join(known)}")
+        raise UserError(f"{NAME}: charts: {chart.mark} is not one of {', '.join(known)}")
     return Plot(
         name=name,
         title=chart.title,
-        caption="Means over the seeds, of times medians over epochs and seeds; a bar runs from the "
-        "lowest to the highest."
+        caption="Means over seeds; for times, medians over epochs and seeds. Bars show minimum and "
+        "maximum."
         if chart.mark != "curves"
         else "A mark an epoch.",
         source="epoch, evaluation and metrics events of all ranks",
@@ -255,5 +257,5 @@ def _table(page: PageOfFile, axes: Sequence[str]) -> TableSpec:
         value = with_ends(name, ".2%" if form == "percent" else form)
         columns.append(Column(_title(name), value, short=name))
     columns.append(Column("seeds", "seeds", short="seeds"))
-    note = "Values with the lowest and the highest of the runs; a time is the median of its epochs."
+    note = "Values with the minimum and maximum over the runs; times are medians over epochs."
     return TableSpec(title="Configurations", note=note, columns=columns, on_terminal=True)

@@ -233,7 +233,7 @@ def of_run(run: RunMeasure) -> Mapping[str, Any]:
     return {
         "is_scratch": run.setting.model == SCRATCH_MODEL,
         "hidden": str(run.setting.options.get("hidden", "")),
-        # Without the first epoch's share of warm-up.
+        # Exclude warm-up: the share of the first epoch.
         "step_ms": 1e3 * median(times_s[len(times_s) // 3 :]) if times_s else None,
         "num_workers": len(roles(run).get("worker", ())) or run.setting.ranks,
     }
@@ -413,7 +413,10 @@ def least_memory(view: View) -> Iterator[Told]:
         if len(kept) < 2:
             continue
         cell = min(kept, key=lambda row: float(row["state_mb"]))
-        text = f"{cell['phrase']} keeps the least, {amount(cell['state_mb'] * MEBIBYTE)} a rank"
+        text = (
+            f"{cell['phrase']} needs the least memory, {amount(cell['state_mb'] * MEBIBYTE)} per "
+            "rank"
+        )
         alone = [r["state_mb"] for r in rows if r["strategy"] == "sequential" and r["state_mb"]]
         if alone:
             share = percent(cell["state_mb"] / alone[0], 0)
@@ -440,11 +443,11 @@ def formulas_hold(view: View) -> Iterator[Told]:
         if sent:
             wrong = [name for name, own in sent.items() if not all(c.is_equal for c in own)]
             marks = [f"{name} {deviation_mark(sent[name])}" for name in wrong]
-            holds = "send the bytes of their formula on every rank"
+            holds = "send as many bytes as their formula on every rank"
             yield _agreement(holds, list(sent), marks, label)
         if off:
             far = [f"{n} ({signed_percent(o)})" for n, o in off.items() if abs(o) > NEAR_FORMULA]
-            yield _agreement("keep the memory of their formula", list(off), far, label)
+            yield _agreement("need as much memory as their formula", list(off), far, label)
 
 
 def _alone(panel: CellPanel) -> Cell | None:
@@ -463,7 +466,7 @@ def losses_agree(view: View) -> Iterator[Told]:
         }
         if alone and offs:
             loss = fmean(alone.by_seed("loss").values())
-            holds = "that make the sequential update end with its validation loss, "
+            holds = "with the sequential update end with its validation loss, "
             holds += f"{loss:.4f}, to {percent(SAME_LOSS, 1)} with every seed"
             far = [f"{n} ({off * 100:.2g} %)" for n, off in offs.items() if off > SAME_LOSS]
             yield _agreement(holds, list(offs), far, panel.label)

@@ -79,7 +79,7 @@ def first_difference(
     first, second = one[0].start.parameters, other[0].start.parameters
     if not _are_alike(first, second, first, tolerance):
         name = _largest(first, second)
-        return Difference("first parameters", 0, f"the model begins with another {name}")
+        return Difference("first parameters", 0, f"the model starts with a different {name}")
     begin_loss = abs(loss_of(one, 0)) if one[0].steps else 0.0
     for number, (left, right) in enumerate(zip_longest(one[0].steps, other[0].steps)):
         if left is None or right is None:
@@ -96,7 +96,7 @@ def first_difference(
             return Difference("learning rate", number, text)
         if not _are_alike(left.changes, right.changes, first, tolerance):
             name = _largest(left.changes, right.changes)
-            return Difference("parameters", number, f"step {number}: {name} is updated otherwise")
+            return Difference("parameters", number, f"step {number}: {name} is updated differently")
     return None
 
 
@@ -153,7 +153,7 @@ def judge_repetition(
     found = first_difference(one, other, tolerance)
     if found is None:
         return None
-    what = f"the same command twice, alone: {found.text}"
+    what = f"the same command twice in one process: {found.text}"
 
     def is_like_one(run: Sequence[WatchedRank] | None) -> bool:
         return run is not None and first_difference(one, run, tolerance) is None
@@ -162,9 +162,9 @@ def judge_repetition(
         why = "random numbers of NumPy or Python are not seeded: np.random.seed(0), random.seed(0)"
         return ProbableCause(cause="generator", text=f"{what}: {why}", step=found.step)
     if is_like_one(once_more):
-        why = "the order of a set or hash() differs from run to run: take sorted(…)"
+        why = "the order of a set or hash() differs from run to run: use sorted(…)"
         return ProbableCause(cause="hash order", text=f"{what}: {why}", step=found.step)
-    why = "a time, a file that changes, or random numbers of the system are read"
+    why = "perhaps the program reads the time, a file that changes, or random numbers of the system"
     return ProbableCause(cause="time or file", text=f"{what}: {why}", step=found.step)
 
 
@@ -182,8 +182,8 @@ def judge_ranks(
     sizes = _global_samples(alone), _global_samples(ranks)
     if sizes[0] != sizes[1]:
         text = (
-            f"a global batch has {sizes[0]} samples alone and {sizes[1]} {on}: batch_size= is "
-            "that of all ranks together, leave their number out of it"
+            f"a global batch has {sizes[0]} samples in one process and {sizes[1]} {on}: "
+            "batch_size= is summed over all ranks: do not divide or multiply it by their number"
         )
         return ProbableCause(cause="batch size", text=text, step=0)
     apart = _first_apart(ranks, tolerance)
@@ -191,10 +191,13 @@ def judge_ranks(
     if found is None and apart is None:
         return None
     if found is not None and found.place == "learning rate":
-        text = f"{found.text} {on}: it depends on the number of ranks, or on who steps a scheduler"
+        text = (
+            f"{found.text} {on}: it depends on the number of ranks, or on the rank that steps a "
+            "scheduler"
+        )
         return ProbableCause(cause="learning rate", text=text, step=found.step)
     if found is not None and found.place == "first parameters":
-        text = f"{found.text} {on}: the model that rank 0 makes depends on the number of ranks"
+        text = f"{found.text} {on}: the model of rank 0 depends on the number of ranks"
         return ProbableCause(cause="first parameters", text=text)
     of_cut = None if cut is None else first_difference(cut, ranks, tolerance)
     if cut is not None and of_cut is None and found is not None and found.place == "data":
@@ -210,10 +213,10 @@ def judge_ranks(
     if found.place == "data":
         return _of_data(found, cut, ranks)
     if found.place == "parameters":
-        return _of_update(ranks, found, f"{found.text} {on}, by the same data and loss")
+        return _of_update(ranks, found, f"{found.text} {on}, with the same data and loss")
     text = (
-        f"{found.text} {on}, by the same data: what the loop computes depends on the rank, or on "
-        "what the rank has computed before"
+        f"{found.text} {on}, with the same data: the loop's result depends on the rank, or on "
+        "earlier results of the rank"
     )
     return ProbableCause(cause="loop", text=text, step=found.step)
 
@@ -223,17 +226,17 @@ def _of_cut(
 ) -> ProbableCause | None:
     """Return why micro-batches differ from their global batch; None: by random numbers."""
     layers = alone[0].start.batch_norm
-    fixed = f"micro_batches={num_ranks} cuts the batch alike on any number of ranks"
+    fixed = f"micro_batches={num_ranks} splits the batch equally on any number of ranks"
     what = f"{found.text} on {num_ranks} ranks, by the same data: "
     if layers:
-        text = f"{what}batch norm ({layers[0]}) normalises each micro-batch by itself: {fixed}"
+        text = f"{what}batch norm ({layers[0]}) normalises each micro-batch separately: {fixed}"
         text += ", or take SyncBatchNorm"
         return ProbableCause(cause="batch norm", text=text, step=found.step)
     if draws(alone):
         return None
     text = (
-        f"{what}the loss, or a norm, looks at several samples at once, and each rank has seen its "
-        f"own: gather them by run.gather; or {fixed}"
+        f"{what}the loss, or a norm, combines several samples, but each rank sees only part of "
+        f"them: gather them by run.gather; or {fixed}"
     )
     return ProbableCause(cause="loss over samples", text=text, step=found.step)
 
@@ -251,12 +254,12 @@ def _of_data(
             if truth.get(part) != value
         ]
         whose = f", first micro-batch {wrong[0][1]} of rank {wrong[0][0]}" if wrong else ""
-    text = f"step {number}: data on {len(ranks)} ranks are not those of one process{whose}: "
+    text = f"step {number}: data on {len(ranks)} ranks differ from those of one process{whose}: "
     text += (
-        "they depend on the rank, or are drawn at random, such as augmentation in __getitem__, "
-        "which bitwise=True seeds by sample"
+        "they depend on the rank, or are random, such as augmentation in __getitem__, which "
+        "bitwise=True seeds by sample"
         if number == 0
-        else "they depend on the model or on what a rank has computed, or on a generator"
+        else "they depend on the model, on results of a rank, or on a generator"
     )
     return ProbableCause(cause="data", text=text, step=number)
 
@@ -265,11 +268,11 @@ def _of_update(ranks: Sequence[WatchedRank], found: Difference, what: str) -> Pr
     kept = ranks[0].steps[0].keeps_gradient
     if kept:
         text = (
-            f"{what}: the optimizer keeps the gradient of {kept} without a copy, and it changes "
-            "with the next step: keep p.grad.clone()"
+            f"{what}: the optimizer keeps the gradient of {kept} without a copy, so it changes "
+            "with the next step: store p.grad.clone()"
         )
         return ProbableCause(cause="kept gradient", text=text, step=found.step)
-    text = f"{what}: the program changes gradients or parameters on some ranks alone"
+    text = f"{what}: the program changes gradients or parameters on some ranks only"
     return ProbableCause(cause="update", text=text, step=found.step)
 
 
@@ -281,7 +284,7 @@ def _first_apart(ranks: Sequence[WatchedRank], tolerance: Tolerance) -> Differen
             changes = other.steps[number].changes if number < len(other.steps) else []
             if not _are_alike(step.changes, changes, weights, tolerance):
                 name = _largest(step.changes, changes)
-                text = f"step {number}: rank {rank} holds another {name} than rank 0"
+                text = f"step {number}: rank {rank} has a different {name} from rank 0"
                 return Difference("parameters", number, text)
     return None
 
@@ -313,8 +316,8 @@ def judge_logs(
         if not tolerance.holds(value, other):
             text = (
                 f"step {step}: run.log({name}=…) is {value:.6g} alone and {other:.6g} on "
-                f"{len(ranks)} ranks, though training is the same: it is rank 0's own; "
-                "run.reduce(value, mean=True) or run.evaluate gives one for all"
+                f"{len(ranks)} ranks, though training is the same: it is the value of rank 0; "
+                "run.reduce(value, mean=True) or run.evaluate combines all ranks"
             )
             findings[name] = ProbableCause(cause="log", text=text, step=step)
     return list(findings.values()), sorted(unsteady)

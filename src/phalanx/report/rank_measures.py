@@ -202,7 +202,7 @@ class RankMeasure:
 
     @property
     def coordinates(self) -> Mapping[str, int]:
-        """Along the axes of the mesh."""
+        """Coordinates along the axes of the mesh."""
         return self.started.coordinates if self.started else {}
 
     @property
@@ -223,7 +223,7 @@ class RankMeasure:
 
     @property
     def sent_bytes(self) -> int | None:
-        """Over all epochs; None where one of them did not count."""
+        """Bytes sent in all epochs; None if one of them did not count."""
         return _total([epoch.event.sent_bytes for epoch in self.epochs.values()])
 
     @property
@@ -275,7 +275,7 @@ def damage_of(events: Sequence[Event], last: type[Event]) -> str | None:
     if not isinstance(events[-1], last):
         return "ends before the run did"
     count = sum(isinstance(event, last) for event in events)
-    return f"holds the end of the run {count} times" if count > 1 else None
+    return f"has the end of the run {count} times" if count > 1 else None
 
 
 def loss_of(

@@ -85,7 +85,7 @@ class Timeline:
 
     @property
     def wall_s(self) -> float:
-        """From the begin of the first step to the end of the last."""
+        """Time from the start of the first step to the end of the last."""
         return self.steps[-1].ended_s if self.steps else 0.0
 
     @property
@@ -99,7 +99,7 @@ class Timeline:
 
 def make_timeline(starts: Sequence[RankEvents]) -> Timeline:
     """starts: of the run, in their order."""
-    ends: dict[int, tuple[float, float]] = {}  # by step: Unix time, seconds of its parts
+    ends: dict[int, tuple[float, float]] = {}  # step to (Unix time, seconds of its parts)
     losses: dict[int, float] = {}
     again, reached = 0, 0
     faults: list[Fault] = []

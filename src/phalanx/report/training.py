@@ -151,14 +151,14 @@ def layout_columns(run: Run) -> dict[str, Any]:
         "width": f"{ranks}" if threads == 1 else f"{ranks}{TIMES_SIGN}{threads}",
         "nodes": setting.nodes,
         "batch_size": batch,
-        "batch": f"{batch} a rank" if own else f"{batch}",
+        "batch": f"{batch} per rank" if own else f"{batch}",
         "span": span,
         "configuration": f"sequential, {with_threads}" if alone else f"{strategy}, {span}",
         "phrase": f"sequential with {with_threads}"
         if alone
         else f"{scheme_phrase(strategy)} on {span}",
         # Lines join what differs in the number of workers only.
-        "line": strategy if alone else f"{strategy}, {threads} a rank",
+        "line": strategy if alone else f"{strategy}, {threads} per rank",
         "cores": run.environment.cores,
         "optimizer": setting.optimizer,
         "learning_rate": setting.learning_rate,
@@ -176,7 +176,7 @@ def workload_of(run: Run) -> dict[str, Any]:
         "dataset": setting.dataset,
         "epochs": setting.epochs,
         "optimizer": setting.optimizer,
-        # Before the learning-rate rule.
+        # Value before the learning-rate rule.
         "learning_rate": float(given) if isinstance(given, int | float) else setting.learning_rate,
         "dtype": setting.dtype,
         "others": workload_options(run),

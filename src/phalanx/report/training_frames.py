@@ -256,16 +256,16 @@ PROCESSOR: tuple[RowColumn, ...] = (
 
 BASELINES = TableSpec(
     title="Sequential baselines",
-    note="One process, no communication. One thread is the T(1) of every speed-up.",
+    note="One process, no communication. One thread is T(1) of every speed-up.",
     columns=(MODEL, BATCH, THREADS, EPOCH, RATE, SPEED_UP, EFFICIENCY, ACCURACY),
     where=lambda row: row["strategy"] == "sequential",
     order=lambda row: row["batch_size"],
 )
 CONFIGURATIONS = TableSpec(
     title="Configurations",
-    note="Completed runs that differ only in their seed, together. Times are medians over epochs "
-    "and seeds, with the fastest and the slowest epoch; a speed-up has its interval of 95 %; "
-    "accuracy is the mean over seeds, with the worst and the best.",
+    note="Completed runs, grouped over seeds. Times are medians over epochs and seeds, with the "
+    "fastest and the slowest epoch; speed-ups have 95 % intervals; accuracy is the mean over "
+    "seeds, with the worst and the best.",
     columns=(
         *(MODEL, *SPLIT, NODES, EPOCH, Column("range (s)", _range), *PROCESSOR, RATE, SPEED_UP),
         *(EFFICIENCY, Column("comm.", "communication", one_decimal), ACCURACY),
@@ -281,9 +281,9 @@ def _status(row: Row) -> str:
 
 RUNS = TableSpec(
     title="Runs",
-    note="Epoch times in the order they were run; the first is warm-up where there are three. User "
-    "and system: processor time of all ranks and threads in such an epoch, which is more than "
-    "the wall-clock time where several cores work, and counts waiting as far as it spins.",
+    note="Epoch times in order; the first is warm-up if there are at least three. User and system: "
+    "processor time of all ranks and threads per epoch, which exceeds the wall-clock time if "
+    "several cores work, and includes spinning waits.",
     frame="runs",
     columns=(
         words("run", "run"),
@@ -342,10 +342,10 @@ def _bytes_words(row: Row) -> str | None:
 
 LINK_TABLE = TableSpec(
     title="Links",
-    note="Of a mean step: exchange in the memory of a node and between nodes, as the rank that "
-    "came last to it has measured them, and what the other ranks waited for it, mean over "
-    "ranks, with intervals of 95 % over runs. What is hidden behind the backward pass does "
-    "not count. Bytes: what a node sends to the others in a step.",
+    note="Mean step: exchange in the memory of a node and between nodes, as measured on the last "
+    "rank to arrive, and the waits of the other ranks for it, mean over ranks, with 95 % intervals "
+    "over runs. Communication hidden behind the backward pass is excluded. Bytes: sent by a node "
+    "to other nodes per step.",
     frame="linked",
     columns=(
         *(

@@ -88,15 +88,15 @@ FASTEST = Fastest(
     noun="configurations",
     facts=lambda cell: [f"{epoch_time(cell)} per epoch", *rate(cell)],
     where=main,
-    note="Fastest: the shortest median epoch, where the interval of its ratio to every other says "
-    "so; the first epoch is left out as warm-up where there are three. Intervals are of 95 %, by "
-    "the bootstrap over runs, corrected for the comparisons of a claim.",
+    note="Fastest: the shortest median epoch, if the intervals of its ratios to all others exclude "
+    "1; the first epoch is left out as warm-up if there are at least three. Intervals are 95 % "
+    "bootstrap intervals over runs, corrected for the number of comparisons of a claim.",
 )
 FARTHEST_ACCURACY = FarthestAccuracy(
     measure=ACCURACY,
     where=main,
-    note="Accuracy: on the validation data after the last epoch, against the sequential program "
-    "with the same seed, of the configuration that is farthest from it.",
+    note="Accuracy: on validation data after the last epoch, of the configuration farthest from "
+    "the sequential program, paired by seed.",
 )
 
 
@@ -137,8 +137,7 @@ _by_workers = partial(
 SPEED_UP_PLOT = Plot(
     name="speed-up",
     title="Speed-up",
-    caption="How many times as fast as the sequential program with one thread; "
-    "the dashed line is the ideal.",
+    caption="Speed-up over the sequential program with one thread; the dashed line is the ideal.",
     source=EPOCH_SOURCE,
     where=shown,
     known="speed_up",
@@ -161,7 +160,7 @@ EFFICIENCY_PLOT = Plot(
 EPOCH_PLOT = Plot(
     name="epoch-time",
     title="Epoch time",
-    caption="Median over epochs and seeds; the bar runs from the fastest epoch to the slowest.",
+    caption="Median over epochs and seeds; bars run from the fastest epoch to the slowest.",
     source=EPOCH_SOURCE,
     where=shown,
     least=2,
@@ -172,7 +171,7 @@ EPOCH_PLOT = Plot(
 COMMUNICATION_PLOT = Plot(
     name="communication",
     title="Share of communication",
-    caption="Part of the training time that ranks waited for gradients, mean over ranks.",
+    caption="Share of the training time that ranks waited for gradients, mean over ranks.",
     source="step events: communication_s; epoch events: train_s",
     where=lambda row: row["shown"] and row["strategy"] != "sequential",
     known="communication",
@@ -186,8 +185,8 @@ COMMUNICATION_PLOT = Plot(
 PARTS_PLOT = Plot(
     name="step",
     title="Where a step\N{RIGHT SINGLE QUOTATION MARK}s time goes",
-    caption="A mean step, over ranks and steps: data, forward, backward, communication that "
-    "was waited for, optimizer.",
+    caption="Mean step, over ranks and steps: data, forward, backward, exposed communication, "
+    "optimizer.",
     source="step events: data_s, forward_s, backward_s, communication_s, optimizer_s",
     frame="parts",
     where=shown,
@@ -205,9 +204,9 @@ PARTS_PLOT = Plot(
 OVERLAP_PLOT = Plot(
     name="overlap",
     title="Hidden and exposed communication",
-    caption="Of a mean step, over ranks: what went on while backward was computed, and what "
-    "was waited for. The stroke: how much could be hidden at most, which the last bucket and "
-    "the length of the backward pass limit.",
+    caption="Mean step, over ranks: communication hidden behind the backward pass, and exposed "
+    "communication. The stroke: the most that could be hidden, as limited by the last bucket and "
+    "the length of the backward pass.",
     source="step events: hidden_s, communication_s, last_bucket_s, backward_s",
     frame="overlap",
     mark=Spans(
@@ -228,9 +227,9 @@ OVERLAP_PLOT = Plot(
 LINKS_PLOT = Plot(
     name="links",
     title="Share of a step by link",
-    caption="Of a mean step: exchange of gradients in the memory of a node and between nodes, as "
-    "the rank that came last to it has measured them, and what the other ranks waited for it, "
-    "mean over ranks. Lines: intervals of 95 % over runs.",
+    caption="Mean step: exchange of gradients in the memory of a node and between nodes, as "
+    "measured on the last rank to arrive, and the waits of the other ranks for it, mean over "
+    "ranks. Lines: 95 % intervals over runs.",
     source="step events: communication_s, node_s, network_s of all ranks",
     frame="links",
     mark=Bars(
@@ -269,7 +268,7 @@ def curve(name: str, title: str, y: Axis, **more: Any) -> Plot:
 METRICS_PLOT = Plot(
     name="metrics",
     title="Metrics of the program",
-    caption="Values of run.log over the updates, a line a run. Choose a metric below the chart.",
+    caption="Values of run.log over updates, one line per run. Choose a metric below the chart.",
     source="metrics events of rank 0",
     frame="metrics",
     mark=Lines(
@@ -302,7 +301,7 @@ ACCURACY_PLOT = curve(
 TIME_AND_ACCURACY_PLOT = Plot(
     name="time-accuracy",
     title="Epoch time against accuracy",
-    caption="Up and to the left is better; the bar runs from the worst seed to the best.",
+    caption="Up and to the left is better; bars run from the worst seed to the best.",
     source=EVALUATIONS,
     where=shown,
     known="accuracy",
@@ -325,7 +324,7 @@ _over_batches = partial(
 BATCH_TIME_PLOT = Plot(
     name="batch-time",
     title="Batch size and epoch time",
-    caption="Median epoch at each global batch size, for configurations tried at several.",
+    caption="Median epoch at each global batch size, for configurations with several.",
     source=EPOCH_SOURCE,
     frame="batches",
     mark=_over_batches(y=Axis("epoch_s", "time of an epoch (s)", zero=True)),
@@ -345,7 +344,7 @@ def _by_rank(name: str, title: str, field: str, form: str) -> Plot:
     return Plot(
         name=name,
         title=f"{title[0].upper()}{title[1:]}, rank by rank",
-        caption="Each rank over its own part of the training data. Choose a run below the chart.",
+        caption="Each rank on its shard of the training data. Choose a run below the chart.",
         source="epoch events of each rank: loss_sum, correct, samples",
         frame="ranks",
         known=field,

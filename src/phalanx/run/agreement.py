@@ -47,8 +47,8 @@ def check_same_pack(group: RunGroup, fingerprint: str) -> None:
     others = [RankOnHost(rank, hosts[rank]) for rank, pack in enumerate(packs) if pack != packs[0]]
     if others:
         raise UserError(
-            f"data: {by_host(others)} has another pack at the same path than rank 0 ({hosts[0]}): "
-            "copy one of them to all nodes, or name a folder that they share"
+            f"data: {by_host(others)} has a different pack at that path from rank 0 ({hosts[0]}): "
+            "copy one pack to all nodes, or use a shared folder"
         )
 
 
@@ -61,9 +61,8 @@ def check_together(group: RunGroup, flag: bool, words: str) -> None:
     flags[group.rank] = float(flag)
     flags = group.sum(flags)
     if any(flags) and not all(flags):
-        some = [str(rank) for rank, value in enumerate(flags) if value]
-        who = f"rank {some[0]} alone" if len(some) == 1 else f"ranks {', '.join(some)} alone"
-        raise UserError(f"{who} {words}: all ranks do, or none")
+        some = ", ".join(str(rank) for rank, value in enumerate(flags) if value)
+        raise UserError(f"only some ranks ({some}) {words}: either all ranks must, or none")
 
 
 def _difference(rank: int, own: Sequence[str], first: Sequence[str]) -> str:
@@ -74,7 +73,7 @@ def _difference(rank: int, own: Sequence[str], first: Sequence[str]) -> str:
         if here is not None and "\t" in here:
             (name, value), known = here.split("\t"), str(there).partition("\t")[2]
             return (
-                f"rank {rank} was started with {name}={value}, and rank 0 with {known}: give every "
+                f"rank {rank} was started with {name}={value}, but rank 0 with {known}: give every "
                 "rank the same arguments"
             )
         if there is None:

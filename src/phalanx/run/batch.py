@@ -126,7 +126,7 @@ class Epoch:
 
 
 class Position(NamedTuple):
-    """Where a run stands between two steps, whatever its number of ranks."""
+    """Position of a run between two steps, for any number of ranks."""
 
     epoch: int = 0
     """Number of the epoch, from 0."""

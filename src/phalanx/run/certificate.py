@@ -117,8 +117,8 @@ def _check_alike(strategy: Strategy, sha256: str) -> None:
     where = f"in {differing[0]} first" if differing else "in the optimizer's state"
     ranks = f"rank{'s' * (len(odd) > 1)} {', '.join(map(str, odd))}"
     raise UserError(
-        f"bitwise: {ranks} ended with other bits than the rest, {where}: a fault of memory, or "
-        "something that the program has done on some ranks alone; the run has no certificate"
+        f"bitwise: {ranks} ended with bits that differ from the other ranks, {where}: a memory "
+        "fault, or an action of the program on some ranks only; the run gets no certificate"
     )
 
 
@@ -141,9 +141,9 @@ def probe_processors(strategy: Strategy) -> str:
     (first, bits), (other, other_bits) = found[0], found[different]
     probed = "differ" if other_bits != bits else "were the same"
     return (
-        f"bitwise: rank {different} ({other}) and rank 0 ({first}) compute on different "
-        f"processors, whose bits {probed} in a probe: the result may depend on which rank computes "
-        "what; take processors of one kind, or set ATEN_CPU_CAPABILITY to what all have"
+        f"bitwise: rank {different} ({other}) and rank 0 ({first}) have different processors, "
+        f"whose bits {probed} in a probe: the result may depend on which rank computes what; use "
+        "processors of one kind, or set ATEN_CPU_CAPABILITY to what all support"
     )
 
 

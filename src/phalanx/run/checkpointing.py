@@ -69,7 +69,7 @@ class ProgramCheckpoints:
         self.is_used = folder is not None or place is not None
         """True if the run has anything to do with checkpoints."""
         if self.is_used and not 0 <= seed < 2**63:
-            raise UserError(f"seed={seed}: runs with checkpoints take one from 0 to 2⁶³ - 1")
+            raise UserError(f"seed={seed}: runs with checkpoints need a seed from 0 to 2⁶³ - 1")
         self._writer: CheckpointWriter | None = None
         self.copies: MemoryCopies | None = None
         """Copies in memory, beside those that are written."""
@@ -111,7 +111,7 @@ class ProgramCheckpoints:
             )
             self._notice = writer.begin()
         try:
-            strategy.group.barrier()  # from here on the folder is as every rank finds it
+            strategy.group.barrier()  # every rank sees the same folder from here on
             position, run = self._resume(state, manifest, epochs=epochs, steps=steps)
             if writer is not None:
                 writer.manifest = msgspec.structs.replace(manifest, run=run)
@@ -149,7 +149,7 @@ class ProgramCheckpoints:
         if problem := group.share(problem):
             raise UserError(problem)
         if is_restart() and self._place is None:
-            lines = ["started again, without checkpoints: training from the start"]
+            lines = ["restarted without checkpoints: training from the start"]
         if group.rank > 0 and self._place is not None and has_checkpoints(self._place):
             if self._may_begin:
                 found, _ = find_newest(self._place)
@@ -191,7 +191,7 @@ class ProgramCheckpoints:
                 done = f"{position.epoch} epochs" if is_done else f"{position.step} steps"
                 lines.append(nothing_left(path, done))
         if self._folder is None and copy_plan(os.environ) is not None:
-            lines.append(f"{OPTION}: no copies are made: the program gave no checkpoint_dir=")
+            lines.append(f"{OPTION}: no copies are made, since the program sets no checkpoint_dir=")
         lines += filter(None, [self._notice])
         if strategy.rank == 0 and lines:
             print("\n".join(lines), flush=True)

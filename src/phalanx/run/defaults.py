@@ -36,9 +36,9 @@ def rebalances(given: object, *, bitwise: bool) -> bool:
     is_asked = os.environ.get(REBALANCE, "0") not in ("", "0") if given is None else given
     if is_asked and not bitwise:
         raise UserError(
-            'strategy_options={"rebalance": True}, or --rebalance, has other ranks compute some '
-            "micro-batches, and sums "
-            "would be made in another order: give bitwise=True, too, or launch with --survive"
+            'strategy_options={"rebalance": True}, or --rebalance, moves micro-batches between '
+            "ranks, which would change the order of sums: also give bitwise=True, or launch with "
+            "--survive"
         )
     return is_asked
 
@@ -54,4 +54,4 @@ def seed_of(given: int | None) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise UserError(f"{SEED}={text!r} is no whole number") from error
+        raise UserError(f"{SEED}={text!r} is not a whole number") from error

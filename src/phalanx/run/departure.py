@@ -17,7 +17,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.failure import end_program
 
-MEND = "end it on all ranks after the same one, by a number that run.reduce gives all, or by steps="
+MEND = "end it on all ranks after the same update, by a result of run.reduce or by steps="
 
 
 class Departure:

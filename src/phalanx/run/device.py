@@ -29,9 +29,9 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     try:
         asked = accelerator if name == "auto" else torch.device(name)
     except RuntimeError:
-        why = "is none of cpu, cuda, auto and other accelerators that PyTorch knows"
+        why = "is not one of cpu, cuda, auto and other accelerators that PyTorch knows"
         raise UserError(f"device={name!r} {why}") from None
-    assert asked is not None, "cpu, where there is none"
+    assert asked is not None, "cpu, if there is none"
     if asked.type == "cpu":
         return CPU
     number = 0 if accelerator is None else torch.accelerator.device_count()
@@ -39,7 +39,7 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     if not is_kind or (asked.index or 0) >= number:
         seen = f"{number} of {accelerator}" if accelerator is not None else "no GPU"
         raise UserError(
-            f'device="{name}", and PyTorch sees {seen} here: take device="auto", or install a '
+            f'device="{name}", but PyTorch finds {seen} here: use device="auto", or install a '
             "build of PyTorch for it"
         )
     index = local_rank % number if asked.index is None else asked.index
@@ -49,12 +49,12 @@ def choose_device(name: str, local_rank: int) -> torch.device:
         torch.empty(1, device=place)
     except RuntimeError as error:
         why = next(iter(str(error).splitlines()), "")
-        mend = "one that is exclusive takes one rank, so start as many as there are devices"
+        mend = "in exclusive mode a device takes one rank, so start as many ranks as devices"
         if isinstance(error, torch.OutOfMemoryError):
-            mend = "free some of its memory, start fewer ranks on it"
+            mend = "free some of its memory, or start fewer ranks on it"
         raise UserError(
-            f"device {place} lets this process do nothing ({why}): {mend}, or give some "
-            'device="cpu"'
+            f'device {place} refuses this process ({why}): {mend}, or use device="cpu" on some '
+            "ranks"
         ) from error
     return place
 
@@ -64,16 +64,16 @@ def check_on_cpu(model: nn.Module) -> None:
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if tensor.device.type != "cpu":
             raise UserError(
-                f"the model's {name} is on {tensor.device}, and gradients are summed in the memory "
-                'of the CPU: give device="cuda", which moves model and data, or leave the model '
-                "on the CPU"
+                f"the model's {name} is on {tensor.device}, but gradients are summed in CPU "
+                'memory: give device="cuda", which moves model and data, or leave the model on the '
+                "CPU"
             )
 
 
 def move_model(model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device) -> None:
     """Move parameters, which stay those that the optimizers hold, buffers, and the state that the
     optimizers have."""
-    # Where PyTorch would make new parameters, as for devices that it knows by a plug-in alone.
+    # True if PyTorch would make new parameters, as for devices known only by a plug-in.
     swaps = not torch._has_compatible_shallow_copy_type(
         torch.empty(0, device=CPU), torch.empty(0, device=device)
     )

@@ -52,7 +52,7 @@ def evaluate(
     if reduction not in get_args(Reduction):
         raise UserError(f"run.evaluate: reduction={reduction!r} is neither mean nor sum")
     if type(batch_size) is not int or batch_size < 1:
-        raise UserError(f"run.evaluate: batch_size={batch_size!r} is no whole number from 1")
+        raise UserError(f"run.evaluate: batch_size={batch_size!r} is not a whole number from 1")
     if not len(samples):
         raise UserError("run.evaluate: data has no samples")
     indices = _indices_of(strategy, len(samples), batch_size)
@@ -177,7 +177,7 @@ class EvaluatedData:
 
     def __init__(self, plan: RunPlan, strategy: Strategy) -> None:
         self._plan, self._source, self._group = plan, plan.batches.source, strategy.group
-        self._seeds_samples = strategy.num_blocks is not None  # of (seed, sample)
+        self._seeds_samples = strategy.num_blocks is not None  # seeds depend on (seed, sample)
         self._packs: dict[Packed, PackedSamples] = {}
 
     def of(self, data: object) -> Samples:
@@ -206,7 +206,7 @@ class EvaluatedData:
         Raises: UserError for data that are not read by number.
         """
         if not isinstance(self._source, Samples):
-            raise UserError("run.some_samples is for data that are read by number")
+            raise UserError("run.some_samples is for data with __getitem__")
         return ChosenSamples(self._source, epoch_order(len(self._source), 0, 0)[:number])
 
     def _pack(self, data: Packed) -> PackedSamples:

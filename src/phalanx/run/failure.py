@@ -34,7 +34,7 @@ from phalanx.run.records import ProgramRecords
 from phalanx.torch_backend.threads import refused_operation
 
 ECHO_DELAY_S = 2.0
-"""Time that rank 0 has to end the others, before they say the same."""
+"""Time that rank 0 has to end the other ranks before they report the same."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 _OPEN: weakref.WeakSet[ProgramRecords] = weakref.WeakSet()
@@ -44,8 +44,8 @@ _process_id = 0
 
 
 def report_failures() -> None:
-    """From now on an uncaught exception ends all ranks; a `UserError` is a line without a
-    traceback, and exit code 2. An interactive session is left as it is."""
+    """Make an uncaught exception end all ranks; a `UserError` is a line without a traceback, and
+    exit code 2. An interactive session is left as it is."""
     if hasattr(sys, "ps1"):
         return
     _install()
@@ -135,8 +135,8 @@ def end_program(
 
 
 def _is_noted(error: BaseException) -> bool:
-    """Return whether the command that has started the ranks prints what the user can mend: it is
-    written down where that looks for it."""
+    """Return whether the command that started the ranks prints errors that the user can fix: they
+    are recorded where it looks for them."""
     launched, folder = detect(os.environ), os.environ.get(NOTES)
     if folder is None or not isinstance(error, UserError):
         return False
@@ -152,8 +152,8 @@ def refused_by_shards(error: BaseException) -> str | None:
     if not isinstance(error, RuntimeError) or "for storage of size 0" not in str(error):
         return None
     return (
-        "a loss that differentiates twice (create_graph=True) needs whole parameters, and with "
-        "zero_stage=2 and 3 they are gone after the call of their module: take zero_stage=1, or "
+        "a loss that differentiates twice (create_graph=True) needs full parameters, which "
+        "zero_stage=2 and 3 release after the call of their module: use zero_stage=1, or "
         'strategy="mpi"'
     )
 

@@ -45,7 +45,7 @@ class FaultInjector:
         self._ranks, self._writer = ranks, writer
         self._rank, self._began_at, self._num_steps = ranks.rank, began_at, num_steps
         self._is_cancelled = threading.Event()
-        self._lock = threading.Lock()  # of the decision between a fault and the end
+        self._lock = threading.Lock()  # guards the decision between a fault and the end
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
         self._first_step_at = 0.0
 
@@ -112,7 +112,7 @@ def _tell(fault: ScheduledFault) -> None:
     if fault.kind == "stop":
         pause_s = fault.pause_s
         what += ", for good" if pause_s is None else f", for {pause_s:g} s"
-    line = f"phalanx: injected fault: rank {fault.rank}: {what}, {fault.at_s:.1f} s after its begin"
+    line = f"phalanx: injected fault: rank {fault.rank}: {what}, {fault.at_s:.1f} s after its start"
     print(line, file=sys.stderr, flush=True)
 
 

@@ -64,7 +64,7 @@ def parse_injection(text: str) -> FaultInjection:
     kind, *others = text.split(":")
     found = next((known for known in KINDS if known == kind), None)
     if found is None:
-        raise UserError(f"--inject {text}: {kind!r} is no fault: give {_FORM} of {_list(KINDS)}")
+        raise UserError(f"--inject {text}: {kind!r} is not a fault: give {_FORM} of {_list(KINDS)}")
     if not 1 <= len(others) <= 3:
         raise UserError(f"--inject {text}: give {_FORM}")
     mean_s = _seconds(text, others[0], "the seconds between two faults")
@@ -73,10 +73,12 @@ def parse_injection(text: str) -> FaultInjection:
         try:
             seed = int(others[1])
         except ValueError:
-            raise UserError(f"--inject {text}: the seed {others[1]!r} is no whole number") from None
+            raise UserError(
+                f"--inject {text}: the seed {others[1]!r} is not a whole number"
+            ) from None
     if len(others) > 2:
         if found != "stop":
-            raise UserError(f"--inject {text}: only a stop has a pause: leave {others[2]!r} out")
+            raise UserError(f"--inject {text}: only a stop takes a pause: leave {others[2]!r} out")
         pause_s = None if others[2] == NEVER else _seconds(text, others[2], "the pause of a stop")
     return FaultInjection(kind=found, mean_s=mean_s, seed=seed, pause_s=pause_s)
 
@@ -89,11 +91,11 @@ def parse_injections(texts: Sequence[str], num_ranks: int | None = None) -> list
     found = [parse_injection(text) for text in texts]
     for number, injection in enumerate(found):
         if injection in found[:number]:
-            raise UserError(f"--inject {texts[number]} is given twice: give one another seed")
+            raise UserError(f"--inject {texts[number]} is given twice: change the seed of one")
     if found and num_ranks == 1:
         raise UserError(
-            f"--inject {texts[0]}: there is one rank, and the last that lives is never struck: "
-            "start at least 2"
+            f"--inject {texts[0]}: there is one rank, and the last living rank is never hit: start "
+            "at least 2"
         )
     return found
 

@@ -23,17 +23,16 @@ def check_gather(strategy: Strategy, micro_batches: int) -> None:
     if strategy.num_blocks is not None:
         raise UserError(
             f"{ALL_AT_ONCE}bitwise=True and --survive compute its micro-batches one after the "
-            "other: leave them out; every number of ranks then makes the same updates up to "
-            "rounding"
+            "other: leave them out; updates are then the same on any number of ranks up to rounding"
         )
     if not strategy.is_in_lockstep:
         raise UserError(
-            'run.gather: the workers of strategy="server" are not in step: take strategy="mpi"'
+            'run.gather: the workers of strategy="server" run out of step: use strategy="mpi"'
         )
     if strategy.data_size != strategy.size:
         raise UserError(
-            f"{ALL_AT_ONCE}here {strategy.size} ranks see {strategy.data_size} parts of it, as "
-            'some divide the layers of a model: take strategy="mpi"'
+            f"{ALL_AT_ONCE}here {strategy.size} ranks see {strategy.data_size} parts of it, since "
+            'some ranks divide the layers of the model: use strategy="mpi"'
         )
     if micro_batches != strategy.size:
         ranks = f"{strategy.size} rank{'s' * (strategy.size > 1)}"
@@ -43,7 +42,7 @@ def check_gather(strategy: Strategy, micro_batches: int) -> None:
         )
     if not strategy.sums_gradients:
         raise UserError(
-            'run.gather: strategy="local" trains each rank by its own samples: take strategy="mpi"'
+            'run.gather: strategy="local" trains each rank on separate samples: use strategy="mpi"'
         )
 
 
@@ -53,12 +52,12 @@ def gather_rows(group: RunGroup, batch: MicroBatch, tensor: object) -> Tensor:
     tensor: one row for each sample of `batch`, of which those of padding are left out.
     Raises: UserError for a tensor that has other rows, on every rank where one has another shape.
     """
-    num_rows = batch.num_samples or 1  # of padding
+    num_rows = batch.num_samples or 1  # 1 for padding
     if not isinstance(tensor, Tensor) or not tensor.dim() or len(tensor) != num_rows:
         found = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)
         raise UserError(
-            f"run.gather takes a row for each of the {num_rows} samples of the micro-batch, and "
-            f"this is {found}: gather each output of the model by itself"
+            f"run.gather takes one row for each of the {num_rows} samples of the micro-batch, but "
+            f"this is {found}: gather each output of the model separately"
         )
     if group.size == 1:
         return tensor
@@ -80,8 +79,8 @@ def _agree(group: RunGroup, rows: Tensor) -> list[int]:
     others = [group.name(rank) for rank in range(group.size) if kinds[rank] != kinds[group.rank]]
     if others:
         raise UserError(
-            f"run.gather: rows are {kind} on {group.name(group.rank)}, and others on {others[0]}: "
-            "give rows of the same shape and type on every rank, such as padded ones"
+            f"run.gather: rows are {kind} on {group.name(group.rank)}, but different on "
+            f"{others[0]}: give rows of the same shape and type on every rank, e.g. by padding"
         )
     return list(map(int, values[::2]))
 

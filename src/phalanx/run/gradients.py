@@ -179,11 +179,11 @@ class StepGradients:
                 raise
             except WaitTimeoutError as error:
                 raise WaitTimeoutError(
-                    f"step {batch.step}: {error}: has it left its loop, does it call run.evaluate "
-                    "or the like alone, or is it slower than timeout_s= allows?"
+                    f"step {batch.step}: {error}: has that rank left its loop, does it alone call "
+                    "run.evaluate or the like, or is it slower than timeout_s= allows?"
                 ) from error
             exposed_s, hidden_s, last_bucket_s = times
-            self._accumulated = None  # where ranks were lost, the step goes on without them
+            self._accumulated = None  # the step continues without lost ranks
         else:
             backward(loss, factor, inputs, keeps_graph=bool(self._missing))
             if not self._missing:
@@ -217,8 +217,8 @@ class StepGradients:
         if not all(isinstance(part, Tensor) for part in parts):
             kinds = " and ".join(type(part).__name__ for part in parts)
             raise UserError(
-                f"run.step: a pipeline takes one tensor of inputs and one of targets, and these "
-                f"are {kinds}: give such data, or take another strategy"
+                "run.step: a pipeline takes one tensor of inputs and one of targets, but these are "
+                f"{kinds}: give such data, or use another strategy"
             )
         if weight is not None and self._strategy.num_blocks is not None:
             raise UserError("run.step: a bitwise pipeline takes no weight=: leave bitwise out")
@@ -286,7 +286,7 @@ class StepGradients:
             )
         except NonFiniteGradientsError as error:
             if sample := self._first_bad_sample():
-                mend = "mend it, or leave such steps out by bad_gradients='skip'"
+                mend = "fix the cause, or skip such steps by bad_gradients='skip'"
                 raise UserError(f"{error.why}; {sample}: {mend}") from None
             raise
         self._is_applying = False
@@ -311,7 +311,7 @@ class StepGradients:
         if self._accumulated is not None and self._accumulated.grad is None:
             raise UserError(
                 "the gradients of the step's first micro-batches were cleared: leave zero_grad() "
-                "out of the loop, the run clears them after each step"
+                "out of the loop, since the run clears gradients after each step"
             )
 
     def _check_step(self, *_: object) -> None:
@@ -319,7 +319,7 @@ class StepGradients:
         if not self._is_applying:
             raise UserError(
                 "optimizer.step() was called in the loop of a run, which would update twice: leave "
-                "it out, run.backward steps when the global batch is full"
+                "it out, since run.backward steps after each global batch"
             )
 
     def step_schedulers(self) -> None:
@@ -335,23 +335,23 @@ class StepGradients:
         given = ", ".join(map(repr, self._parameters))
         if optimizer is not None and optimizer not in self._parameters:
             raise UserError(
-                f"run.backward: optimizer={optimizer!r} is none of those of phalanx.start: {given}"
+                f"run.backward: optimizer={optimizer!r} is unknown to phalanx.start: {given}"
                 if "" not in self._parameters
-                else f"run.backward: optimizer={optimizer!r}, and phalanx.start was given one "
-                "optimizer without a name: leave it out, or give a mapping of names to optimizers"
+                else f"run.backward: optimizer={optimizer!r}, but the optimizer of phalanx.start "
+                "has no name: leave it out, or give that a mapping of names to optimizers"
             )
         names = self._due if optimizer is None else frozenset({optimizer})
         if not names <= self._due:
             raise UserError(
-                f"run.backward: optimizer={optimizer!r}, and step {batch.step} trains "
-                f"{batch.optimizer!r}: give each step the loss of batch.optimizer"
+                f"run.backward: optimizer={optimizer!r}, but step {batch.step} trains "
+                f"{batch.optimizer!r}: pass the loss of batch.optimizer in each step"
             )
         if not names <= self._missing:
             raise UserError(
                 "run.backward is called once for each micro-batch of the run's loop"
                 if "" in self._parameters
                 else "run.backward is called once for each micro-batch and optimizer: without "
-                f"optimizer= it is for all of them ({given})"
+                f"optimizer= it serves all of them ({given})"
             )
         return names
 
@@ -365,11 +365,11 @@ class StepGradients:
         if not is_first and weight != self._batch_weight:
             raise UserError(
                 f"run.backward: weight={weight} after weight={self._batch_weight} for the same "
-                "micro-batch: its losses count alike for all optimizers"
+                "micro-batch: all its losses need the same weight"
             )
         if weight is not None and not self._strategy.scales_gradients:
             raise UserError(
-                'strategy="shared" and "server" take no weight= of micro-batches: take '
+                'strategy="shared" and "server" take no weight= of micro-batches: use '
                 'strategy="mpi"'
             )
         self._has_own_weights = weight is not None

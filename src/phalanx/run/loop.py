@@ -45,7 +45,7 @@ class TrainingLoop:
         self._feed, self._gradients, self.options = feed, gradients, options
         self._num_ended = 0  # epochs
         self._is_extended = False
-        """True if the step goes on after its last micro-batch, because ranks were lost."""
+        """True if the step continues after its last micro-batch, because ranks were lost."""
         self.position = options.start
         """Position after the last step."""
         self.current: MicroBatch | None = None
@@ -56,7 +56,7 @@ class TrainingLoop:
         self.places: SparePlaces | None = None
         """Places of a run with spares."""
         self.is_dismissed = False
-        """A spare for which nothing is left: the others have left the loop."""
+        """True for a spare with nothing left to do: the other ranks have left the loop."""
         self._epoch = Epoch(options.start.epoch, iter(()))
         self.stop: StopRequest | None = None
         if checkpoints.are_saved:
@@ -85,7 +85,7 @@ class TrainingLoop:
                 return
             if self._num_ended == ended:
                 raise UserError(
-                    f"epoch {epoch} was left before its end; every rank iterates each of "
+                    f"epoch {epoch} was left early, but every rank must iterate each of "
                     "run.epochs() to its end: give steps= for a shorter run"
                 )
             if self._checkpoints.are_saved:
@@ -174,7 +174,7 @@ class TrainingLoop:
             yield batch
             gradients.check(batch)
             is_in_step, asked_at = not batch.ends_step, clock()
-            if is_in_step or batch.agree_on_end():  # which may read ahead
+            if is_in_step or batch.agree_on_end():  # agreeing may read ahead
                 continue
             if self.stop is not None or self.places is not None:
                 read_at = clock()
@@ -200,8 +200,8 @@ class TrainingLoop:
         return step + (self._checkpoints.options.every_steps or 0) if step == due else due
 
     def _fed(self) -> Iterator[MicroBatch]:
-        """Yield what the feed has for this rank. It changes when others are lost: this rank gets
-        those of their micro-batches that the step still needs, and more of each later step."""
+        """Yield what the feed has for this rank. It changes when ranks are lost: this rank gets
+        micro-batches of theirs that the step still needs, and more of each later step."""
         strategy = self.strategy
         first: Sequence[int] | None = None
         while True:
@@ -218,7 +218,7 @@ class TrainingLoop:
             self._is_extended = False
 
     def extend_step(self) -> None:
-        """Let the step go on, whose last micro-batch was computed: others of it were lost."""
+        """Continue the step after its last micro-batch, since others of it were lost."""
         batch = self.current
         assert batch is not None, "within a step"
         self._is_extended = True

@@ -29,9 +29,9 @@ def check_sync_batch_norm(model: nn.Module, micro_batches: int, num_ranks: int) 
     """Raise UserError where a global batch is not computed at once by all ranks."""
     if micro_batches != num_ranks and has_sync_batch_norm(model):
         raise UserError(
-            f"the model has SyncBatchNorm, whose statistics are of the global batch, and "
+            "the model has SyncBatchNorm, which needs the statistics of the global batch, but "
             f"micro_batches={micro_batches} are computed one after the other on {num_ranks} "
-            f"rank{'s' * (num_ranks > 1)}: leave micro_batches= out, or take BatchNorm"
+            f"rank{'s' * (num_ranks > 1)}: leave micro_batches= out, or use BatchNorm"
         )
 
 

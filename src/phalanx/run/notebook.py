@@ -84,7 +84,7 @@ def notebook(
             _show(folder)
         if exit_code:
             error = UserError if exit_code == 2 else RunFailedError
-            raise error(f"phalanx.notebook: the ranks have failed, as said above: {folder}")
+            raise error(f"phalanx.notebook: the ranks failed, see above: {folder}")
         results = sorted(Path(place).glob("result-*"), key=lambda path: int(path.name[7:]))
         return [pickle.loads(path.read_bytes()) for path in results]
 
@@ -94,8 +94,7 @@ def _write(path: Path, function: Callable[[], object]) -> None:
         import cloudpickle
     except ImportError:
         raise UserError(
-            "phalanx.notebook sends functions by cloudpickle, which is not installed: "
-            "pip install cloudpickle"
+            "phalanx.notebook needs cloudpickle to send functions: pip install cloudpickle"
         ) from None
     try:
         # Modules beside the notebook are found as there.
@@ -103,14 +102,14 @@ def _write(path: Path, function: Callable[[], object]) -> None:
         path.write_bytes(pickle.dumps((paths, cloudpickle.dumps(function))))
     except (TypeError, pickle.PicklingError) as error:
         raise UserError(
-            f"phalanx.notebook: the function uses what cannot be sent to other processes ({error}):"
-            " make that within the function"
+            "phalanx.notebook: the function uses an object that cannot be sent to other processes "
+            f"({error}): create it within the function"
         ) from error
 
 
 def _phalanx(words: Sequence[str]) -> int:
     """Run a command, its output in the cell; return its exit code."""
-    # In a session of its own: a kernel's interrupt would reach every rank at once.
+    # Start a new session, since a kernel's interrupt would reach every rank at once.
     guard = [sys.executable, "-IS", orphan.__file__, str(int(signal.SIGTERM)), str(os.getpid())]
     # Not from the folder at hand: a user's json.py there would be imported.
     with subprocess.Popen(

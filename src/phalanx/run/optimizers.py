@@ -34,13 +34,13 @@ def check_optimizers(model: nn.Module, optimizers: Mapping[str, Optimizer]) -> N
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if foreign := len(own - names.keys()):
             raise UserError(
-                f"the optimizer holds {foreign} tensors that are no parameters of the model: make "
-                "it of model.parameters(), after the model was moved or replaced"
+                f"the optimizer holds {foreign} tensors that are not parameters of the model: "
+                "create it from model.parameters() after moving or replacing the model"
             )
         if twice := [number for number in names if number in own and number in held]:
             raise UserError(
-                f"the optimizers {held[twice[0]]!r} and {name!r} both hold {names[twice[0]]}: give "
-                "each parameter to one"
+                f"the optimizers {held[twice[0]]!r} and {name!r} both hold {names[twice[0]]}: each "
+                "parameter belongs to one optimizer"
             )
         held |= dict.fromkeys(own, name)
     trained = {name: id(p) for name, p in model.named_parameters() if p.requires_grad}
@@ -48,8 +48,8 @@ def check_optimizers(model: nn.Module, optimizers: Mapping[str, Optimizer]) -> N
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(
-            f"the optimizer does not hold {missing[0]}{more}: give it all "
-            "parameters that require a gradient, or freeze the others by requires_grad_(False)"
+            f"the optimizer does not hold {missing[0]}{more}: pass it all parameters that require "
+            "a gradient, or freeze the others by requires_grad_(False)"
         )
 
 
@@ -65,8 +65,8 @@ def check_step_hooks(optimizers: Iterable[Optimizer], known: Callable[..., None]
                     name = getattr(hook, "__qualname__", type(hook).__name__)
                     raise UserError(
                         f'the optimizer has a step hook ({name}), and strategy="shared" and "zero" '
-                        "divide the update among the ranks: none could call it with all gradients; "
-                        'take strategy="mpi"'
+                        "divide the update among the ranks, so no rank could call the hook with "
+                        'all gradients: use strategy="mpi"'
                     )
 
 
@@ -82,11 +82,11 @@ def check_alternate(
         return ()
     given = ", ".join(map(repr, optimizers))
     if unknown := [name for name in alternate if name not in optimizers]:
-        raise UserError(f"alternate: {unknown[0]!r} is none of the optimizers {given}")
+        raise UserError(f"alternate: {unknown[0]!r} is not one of the optimizers {given}")
     if never := [name for name in optimizers if name not in alternate]:
         raise UserError(f"alternate={tuple(alternate)!r} never trains {never[0]!r}: name each")
     if compress != "none":
-        raise UserError(f'alternate= and compress="{compress}" do not go together: leave one out')
+        raise UserError(f'alternate= and compress="{compress}" exclude each other: leave one out')
     return tuple(alternate)
 
 
@@ -99,13 +99,13 @@ def _check_kind(name: str, optimizer: object) -> None:
         )
     if isinstance(optimizer, LBFGS):
         raise UserError(
-            f"{which} is LBFGS, which computes the loss several times a step by a closure, and a "
-            "run computes it once: train by DistributedDataParallel on backend mpi, with a closure "
-            "that returns the mean of the ranks' losses, or take another optimizer"
+            f"{which} is LBFGS, which computes the loss several times per step by a closure, but a "
+            "run computes it once: use DistributedDataParallel on backend mpi, with a closure that "
+            "returns the mean of the ranks' losses, or use another optimizer"
         )
     if isinstance(optimizer, SparseAdam):
         raise UserError(
-            f"{which} is SparseAdam, for sparse gradients, and sums over ranks are dense: take Adam"
+            f"{which} is SparseAdam, for sparse gradients, but sums over ranks are dense: use Adam"
         )
 
 
@@ -117,7 +117,7 @@ def check_model(model: object) -> None:
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
             raise UserError(
                 f"{name}.weight has sparse gradients (nn.{type(module).__name__}(sparse=True)), "
-                "and sums over ranks are dense: leave sparse=True out"
+                "but sums over ranks are dense: leave sparse=True out"
             )
 
 
@@ -141,8 +141,8 @@ def schedulers_of(scheduler: object, optimizers: Mapping[str, Optimizer]) -> lis
             )
         if all(each.optimizer is not own for own in optimizers.values()):
             raise UserError(
-                f"scheduler {kind} is of another optimizer than phalanx.start was given: make it "
-                "of this one"
+                f"scheduler {kind} belongs to a different optimizer from that of phalanx.start: "
+                "create it for that one"
             )
     return given
 
@@ -162,8 +162,8 @@ class FollowedRate:
         rate, rule = given.param_groups[0]["lr"], rule_of(given)
         if self._rule is None or rule != replace(self._rule, learning_rate=float(rate)):
             raise UserError(
-                f"{type(self._strategy).__name__} follows the learning rate of the optimizer "
-                'alone, and its other options have changed: take strategy="mpi"'
+                f"{type(self._strategy).__name__} follows only the learning rate of the optimizer, "
+                'but other options changed: use strategy="mpi"'
             )
         own.param_groups[0]["lr"] = rate
         given._opt_called = True  # type: ignore[attr-defined]  # else schedulers warn: too late
@@ -183,14 +183,14 @@ class Untrained:
         """Raises: UserError where one of them is trained now, on any number of ranks."""
         if self._count() != self._num_held:
             raise UserError(
-                "an optimizer was given parameters after phalanx.start, and the ranks sum the "
-                "gradients of those that it held then: start another run for them"
+                "an optimizer got parameters after phalanx.start, but ranks only sum gradients of "
+                "those that it had before: start another run for the new ones"
             )
         for name, parameter in self._frozen:
             if parameter.grad is not None and parameter.requires_grad:
                 raise UserError(
-                    f"{name} is trained now, and was frozen when phalanx.start was called: the "
-                    "ranks do not sum its gradient; start another run after the change"
+                    f"{name} was frozen when phalanx.start was called, so the ranks do not sum its "
+                    "gradient: start another run after unfreezing it"
                 )
 
     def _count(self) -> int:
@@ -226,7 +226,7 @@ def check_dense(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and parameter.grad.is_sparse:
             raise UserError(
-                f"{name} has a sparse gradient, and sums over ranks are dense: leave sparse=True "
+                f"{name} has a sparse gradient, but sums over ranks are dense: leave sparse=True "
                 "out"
             )
 

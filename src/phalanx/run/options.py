@@ -19,17 +19,17 @@ from phalanx.run.memory import resident_bytes
 
 WORDS: dict[Any, str] = {
     bool: "is neither True nor False",
-    int: "is no whole number",
-    float: "is no number",
-    str: "is no text",
-    Path: "is no path",
-    dict: "is no dictionary of arguments of DataLoader",
-    collections.abc.Mapping: "is no mapping of options to values",
-    collections.abc.Sequence: "is no sequence of names of optimizers",
-    collections.abc.Callable: "is no function",
+    int: "is not a whole number",
+    float: "is not a number",
+    str: "is not text",
+    Path: "is not a path",
+    dict: "is not a dictionary of arguments of DataLoader",
+    collections.abc.Mapping: "is not a mapping of options to values",
+    collections.abc.Sequence: "is not a sequence of names of optimizers",
+    collections.abc.Callable: "is not a function",
 }
 """Words for a value that is none of a type."""
-POSITIVE: dict[Any, str] = {int: f"{WORDS[int]} from 1", float: "is no finite number above 0"}
+POSITIVE: dict[Any, str] = {int: f"{WORDS[int]} from 1", float: "is not a finite number above 0"}
 
 
 def check_arguments(
@@ -73,12 +73,12 @@ def misfit(value: object, hint: Any, *, is_positive: bool = False) -> str:
         choices = [*["None"] * (NoneType in kinds), *get_args(kind)]
         if len(choices) == 2:
             return f"is neither {choices[0]} nor {choices[1]}"
-        return f"is none of {', '.join(map(str, choices))}"
+        return f"is not one of {', '.join(map(str, choices))}"
     if get_args(kind)[1:] not in ((), (Any,)) and get_origin(kind) is collections.abc.Mapping:
-        return "is no mapping of names to numbers and texts"
+        return "is not a mapping of names to numbers and texts"
     kind = get_origin(kind) or kind
     words = POSITIVE.get(kind) if is_positive else None
-    return words or WORDS.get(kind) or f"is no phalanx.{kind.__name__}"
+    return words or WORDS.get(kind) or f"is not a phalanx.{kind.__name__}"
 
 
 def _fits(value: object, kind: Any, *, is_positive: bool) -> bool:
@@ -141,11 +141,11 @@ class Checkpoints:
     keep: int | None = None
     """Number of valid ones that stay, the newest; None: those of epochs, and two within them."""
     in_thread: bool = True
-    """A thread writes a copy of the state while training goes on; False: training waits, and needs
-    no memory for a copy."""
+    """A thread writes a copy of the state while training continues; False: training waits, and
+    needs no memory for a copy."""
     options: Mapping[str, Value] = field(default_factory=dict)
-    """The program's own options that decide its numbers, by its names for them: a checkpoint of
-    others is refused."""
+    """Options of the program that decide its numbers, by name: a checkpoint with others is
+    refused."""
     allow_changes: bool | Sequence[str] = False
     """True if a run resumes although these options, the optimizer's or others differ; those of now
     hold. Or the names of those of the program's own options that may."""

@@ -1,4 +1,4 @@
-"""Order of an epoch's samples, cut into global batches: the run's own, or that of a sampler. A
+"""Order of an epoch's samples, split into global batches: the run's order, or that of a sampler. A
 program's `DataLoader` is data: its data set, global batches and reading."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.run.randomness import generators_kept, seed_generators
 
 OF_ORDER = 0x6F726472
-"""Makes random numbers of samplers others than those of the computation."""
+"""Separates the random numbers of samplers from those of the computation."""
 MOST_PASSES = 1000
 """Most passes over the data in one epoch of a sampler that has an end."""
 
@@ -49,7 +49,7 @@ class ShuffledOrder:
     def __init__(
         self, num_data: int, batch_size: int, seed: int, *, drops_last: bool = False
     ) -> None:
-        """drops_last: leaves out those that fill no batch."""
+        """drops_last: leaves out samples that fill no batch."""
         self.num_samples = num_data - (num_data % batch_size if drops_last else 0)
         self._num_data, self._batch_size, self._seed = num_data, batch_size, seed
 
@@ -66,8 +66,8 @@ class DrawnOrder:
     """Indices that a loader's samplers give, drawn once an epoch, on every rank alike.
 
     The generators that samplers share with the program are seeded by (seed, epoch) meanwhile, and
-    left as they were. A sampler's own goes on from epoch to epoch; a resumed run draws the former
-    epochs again, and compares the last with that of the checkpoint.
+    left as they were. A sampler's generator continues from epoch to epoch; a resumed run draws the
+    former epochs again, and compares the last with that of the checkpoint.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class DrawnOrder:
         self._order: EpochOrder | None = None
 
     def begin(self, epoch: int) -> None:
-        """Tell the samplers the next epoch; the program may tell them another."""
+        """Set the next epoch of the samplers; the program may set another."""
         for sampler in self._settable.values():
             sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
@@ -107,9 +107,9 @@ class DrawnOrder:
             self._drawn.update(epoch=self._next, digest=digest_of(self._order))
             if expected.get("epoch") == self._next and expected != self._drawn:
                 raise UserError(
-                    f"data: {_name(self._loader)} draws other samples in epoch {self._next} than "
-                    "in the run of the checkpoint: seed it, by generator= or by set_epoch, so that "
-                    "it draws the same again"
+                    f"data: {_name(self._loader)} draws different samples in epoch {self._next} "
+                    "from the run of the checkpoint: seed it, by generator= or by set_epoch, so "
+                    "that it draws the same ones"
                 )
             self._next += 1
             self.begin(self._next)
@@ -130,7 +130,7 @@ class DrawnOrder:
             seed_generators(hash_seed(hash_seed(self._seed, OF_ORDER), epoch))
             batches = iter(global_batches(loader))
             is_begun = loader.persistent_workers and epoch > 0
-            if loader.generator is not None and not is_begun:  # as a DataLoader's iterator does
+            if loader.generator is not None and not is_begun:  # its iterator does so, too
                 drawn = torch.empty((), dtype=torch.int64, device=loader.generator.device)
                 drawn.random_(generator=loader.generator)
             found = self._checked(islice(batches, self._limit))
@@ -145,16 +145,16 @@ class DrawnOrder:
                 numbers = [operator.index(each) for each in batch]
             except TypeError as error:
                 raise UserError(
-                    f"data: {name} gives {batch!r:.80}, and a run takes lists of the numbers of "
-                    "samples: give a data set that is read by number"
+                    f"data: {name} gives {batch!r:.80}, but a run takes lists of sample indices: "
+                    "give a data set with __getitem__"
                 ) from error
             wrong = next((each for each in numbers if not 0 <= each < self._num_data), None)
             if wrong is not None or not numbers:
                 what = "an empty batch" if wrong is None else f"sample {wrong}"
-                raise UserError(f"data: {name} gives {what}, and data has {self._num_data} samples")
+                raise UserError(f"data: {name} gives {what}, but data has {self._num_data} samples")
             count += len(numbers)
             if count > MOST_PASSES * self._num_data + 10**6 and self._limit is None:
-                raise UserError(f"data: {name} comes to no end in an epoch: give steps=")
+                raise UserError(f"data: {name} does not end within an epoch: give steps=")
             found.append(numbers)
         return found
 
@@ -228,8 +228,8 @@ def check_same(group: RunGroup, digest: str, name: str) -> None:
     other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)
     if other is not None:
         raise UserError(
-            f"data: {name} of rank {other} draws other samples than that of rank 0: seed it alike "
-            "on every rank, and let it share out none (num_replicas=1): the run shares out itself"
+            f"data: {name} of rank {other} draws different samples from that of rank 0: use the "
+            "same seed on every rank and num_replicas=1, since the run divides samples among ranks"
         )
 
 
@@ -287,7 +287,7 @@ def size_of_batches(loader: DataLoader[Any], given: int | None) -> int:
         if given is None and not isinstance(size, int):
             raise UserError(
                 f"data is a DataLoader with batch_sampler={type(batches).__name__}, which has no "
-                "length: say batch_size=, the samples of a usual global batch"
+                "length: give batch_size=, the samples of a usual global batch"
             )
         return int(given or size)
     if isinstance(sampler, DistributedSampler):
@@ -297,8 +297,8 @@ def size_of_batches(loader: DataLoader[Any], given: int | None) -> int:
         if isinstance(sampler, DistributedSampler):
             what += f", of all {sampler.num_replicas} replicas of its DistributedSampler"
         raise UserError(
-            f"batch_size={given}, and {what}: say once how many samples the global batch has, over "
-            "all ranks"
+            f"batch_size={given}, but {what}: give the number of samples of the global batch, over "
+            "all ranks, once"
         )
     return int(size)
 
@@ -345,7 +345,7 @@ def samples_in_epoch(loader: DataLoader[Any] | None, num_data: int) -> int | Non
     there are none."""
     number = num_data if loader is None else num_drawn(loader)
     if number == 0:
-        dropped = " in full batches: drop_last=True leaves the others out" if num_data else ""
+        dropped = " in full batches, and drop_last=True drops the rest" if num_data else ""
         raise UserError(f"data has no samples{dropped}")
     return number
 
@@ -375,12 +375,12 @@ def check_loader(loader: DataLoader[Any]) -> None:
     if loader.batch_sampler is None:
         raise UserError(
             "data is a DataLoader with batch_size=None: give its data set, and batch_size= to "
-            "phalanx.start: the run cuts global batches itself, the same on any number of ranks; "
-            "or sharded=True, where each rank reads micro-batches of its own"
+            "phalanx.start, which makes the same global batches on any number of ranks; or give "
+            "sharded=True, if each rank reads separate micro-batches"
         )
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise UserError(
             f"data is a {type(loader).__name__}, which changes how a DataLoader is iterated: give "
-            "a DataLoader of its data set, with its sampler; or sharded=True, where each rank "
-            "reads micro-batches of its own"
+            "a DataLoader of its data set, with its sampler; or sharded=True, if each rank reads "
+            "separate micro-batches"
         )

@@ -151,12 +151,12 @@ def check_damaged(samples: PackedSamples, strategy: Strategy) -> None:
     """Raise UserError where the ranks could not agree how many samples a batch has left."""
     wrong = ""
     if strategy.num_blocks is not None:
-        wrong = "bitwise=True trains with every sample"
+        wrong = "bitwise=True needs every sample"
     elif strategy.makes_steps or not strategy.is_in_lockstep or not strategy.scales_gradients:
-        wrong = f"{type(strategy).__name__} divides by the samples of a global batch beforehand"
+        wrong = f"{type(strategy).__name__} needs the samples of a global batch in advance"
     if samples.skips_damaged and wrong:
         raise UserError(
-            f'Packed(damaged="skip"): {wrong}: leave damaged out, or take strategy="mpi"'
+            f'Packed(damaged="skip"): {wrong}: leave damaged out, or use strategy="mpi"'
         )
 
 

@@ -71,16 +71,16 @@ class BatchPlan:
         tensor, or are not read by number."""
         if not isinstance(self.source, Sized):
             raise UserError(
-                "a pipeline cuts the model by the shape of its inputs: give samples that have "
-                "numbers, such as tensors or a Dataset"
+                "a pipeline splits the model by the shape of its inputs: give samples with "
+                "indices, such as tensors or a Dataset"
             )
         with generators_kept():
             (data,) = self.source.batches([torch.zeros(1, dtype=torch.int64)])
         inputs = MicroBatch(data, 1, 0, 0, 0, True, True, 1).inputs
         if not isinstance(inputs, Tensor):
             raise UserError(
-                "a pipeline's first stage takes one tensor, and the inputs of a sample are of type "
-                f"{type(inputs).__name__}: give such data, or take another strategy"
+                "a pipeline's first stage takes one tensor, but the inputs of a sample are of type "
+                f"{type(inputs).__name__}: give such data, or use another strategy"
             )
         return inputs
 
@@ -188,16 +188,16 @@ class RunPlan:
         name, own = self.choice.label, list(self.optimizers.values())
         if strategy.makes_optimizer and own[0].state:
             raise UserError(
-                f'strategy="{name}" keeps the state of the optimizer itself, and this one has made '
-                'steps already: take strategy="mpi"'
+                f'strategy="{name}" manages the state of the optimizer, but this optimizer has '
+                'already made steps: use strategy="mpi"'
             )
         names = {id(p): name for name, p in self.model.named_parameters()}
         try:
             strategy.prepare(self.model, own[0] if len(own) == 1 else JointOptimizer(own))
         except UserError:
             raise
-        except ValueError as error:  # of dtypes
-            raise UserError(f'strategy="{name}": {error}: take strategy="mpi"') from error
+        except ValueError as error:  # errors about dtypes
+            raise UserError(f'strategy="{name}": {error}: use strategy="mpi"') from error
         if strategy.is_sharded:  # else the whole ones would stay in memory
             held = dict(strategy.model.named_parameters())
             if strategy.shards:
@@ -214,7 +214,7 @@ class RunPlan:
         complex_ones = [name for name, p in self.model.named_parameters() if p.is_complex()]
         if compress != "none" and complex_ones:
             raise UserError(
-                f'compress="{compress}" is for real gradients, and {complex_ones[0]} is complex: '
+                f'compress="{compress}" is for real gradients, but {complex_ones[0]} is complex: '
                 "leave it out"
             )
 
@@ -329,17 +329,16 @@ class RunPlan:
             feed = IndexedFeed(batches.source, order, place, seeds_samples=is_bitwise)
         if not strategy.is_in_lockstep and (order is None or order.num_samples is None):
             raise UserError(
-                'strategy="server" needs to know the steps of an epoch: give samples that have '
-                "numbers, such as tensors or a Dataset, in an order of known length"
+                'strategy="server" needs the number of steps of an epoch: give samples with '
+                "indices, such as tensors or a Dataset, in an order of known length"
             )
         is_divided = strategy.numbers is not None or (rebalances and strategy.size > 1)
         if is_divided and not feed.is_divisible:
             option = "rebalance" if strategy.numbers is None else "--survive"
             whose = "slow" if strategy.numbers is None else "lost"
             raise UserError(
-                f"{option} gives samples of {whose} ranks to the others, and this data is read in "
-                "its own order: give samples that have numbers, such as tensors or a Dataset, or "
-                "leave it out"
+                f"{option} moves samples of {whose} ranks to other ranks, but this data is a "
+                "stream: give samples with indices, such as tensors or a Dataset, or leave it out"
             )
         if names := self.alternate:
             feed = MappedFeed(feed, lambda b: replace(b, optimizer=names[b.step % len(names)]))
@@ -359,7 +358,7 @@ def num_ranks_of(comm: Any) -> int:
         launched = detect(os.environ)
         return launched.world_size - spares if launched else 1
     if spares:
-        raise UserError("comm= and --spares exclude each other: spares are of all ranks")
+        raise UserError("comm= and --spares exclude each other: spares are for all ranks")
     if not hasattr(comm, "Get_size"):
         raise UserError(f"comm is of type {type(comm).__name__}: give a communicator of mpi4py")
     size: int = comm.Get_size()

@@ -104,8 +104,8 @@ class ProgramRun:
         return self._strategy.module
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the model's `state_dict`, of full tensors on every rank, where its own has this
-        rank's shards. Collective.
+        """Return the model's `state_dict` with full tensors on every rank, even if the model holds
+        shards. Collective.
         """
         return self._strategy.whole_state()
 
@@ -121,7 +121,7 @@ class ProgramRun:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The program's own state, saved in checkpoints and restored when the run resumes: nested
+        """State of the program, saved in checkpoints and restored when the run resumes: nested
         dictionaries and lists of tensors, NumPy arrays, numbers and strings. Rank 0's counts.
 
         Example::
@@ -145,7 +145,7 @@ class ProgramRun:
     @property
     def resumed(self) -> Mapping[str, Value] | None:
         """The options of `Checkpoints(options=…)` in the checkpoint from which the run resumed;
-        None: the run has begun anew.
+        None: the run started anew.
         """
         return self._checkpoints.resumed
 
@@ -178,14 +178,14 @@ class ProgramRun:
             UserError: If `backward` was not called for a micro-batch, or the run is iterated twice.
         """
         if self._departure.has_begun:
-            raise UserError("a run is iterated once: start another for more epochs")
+            raise UserError("a run can be iterated only once: start another run for more epochs")
         self._departure.begin(sys._getframe(1))
         close_later(lambda: self.is_over, self.close_unless_failed)
         try:
             for epoch in self._loop.epochs(self._end):
                 yield epoch
                 self._tell_of_data()
-        except GeneratorExit:  # by `break`, an exception, or by whoever holds the iterator
+        except GeneratorExit:  # raised by `break`, an exception, or the holder of the iterator
             self._leave()
             raise
         except Stopped as stopped:
@@ -242,8 +242,8 @@ class ProgramRun:
         batch = self._current("run.backward")
         if self._strategy.makes_steps:
             raise UserError(
-                "the stages of a pipeline compute forward pass, loss and backward pass in one "
-                "call: run.step(batch, loss) in place of run.model and run.backward"
+                "a pipeline computes forward pass, loss and backward pass in one call: use "
+                "run.step(batch, loss) in place of run.model and run.backward"
             )
         try:
             self._gradients.add(batch, loss, weight, optimizer)
@@ -264,7 +264,7 @@ class ProgramRun:
                 run.step(batch, torch.nn.functional.cross_entropy)
 
         Args:
-            batch: The micro-batch that the loop has given last.
+            batch: The latest micro-batch of the loop.
             loss: Function of outputs and targets that returns the mean over their samples, 0-dim. A
                 pipeline calls it for each of its own micro-batches, on the rank of the last stage.
             weight: Weight of the mean in place of the number of samples, as of `backward`; or a
@@ -279,7 +279,7 @@ class ProgramRun:
         """
         current = self._current("run.step")
         if batch is not current:
-            raise UserError("run.step takes the micro-batch that the run's loop has given last")
+            raise UserError("run.step takes the latest micro-batch of the run's loop")
         if not self._strategy.makes_steps:
             self._gradients.passes.note(batch, loss)
             outputs = self.model(batch.inputs)
@@ -290,8 +290,8 @@ class ProgramRun:
             return detached(outputs)
         if weight is not None and not callable(weight):
             raise UserError(
-                f"run.step: weight={weight!r}, and a pipeline cuts the micro-batch into others: "
-                "give a function of the targets that returns the weight of these"
+                f"run.step: weight={weight!r}, but a pipeline splits the micro-batch further: give "
+                "a function from targets to their weight"
             )
         try:
             outputs = self._gradients.compute(batch, loss, weight)
@@ -311,7 +311,7 @@ class ProgramRun:
         """Note what ends the loop. Raises: UserError for a peer that has left it."""
         self._departure.fail()  # the error says why
         if isinstance(error, PeerDepartedError):
-            raise UserError(f"step {batch.step}: {error}, and others did not: {MEND}") from error
+            raise UserError(f"step {batch.step}: {error}, unlike other ranks: {MEND}") from error
 
     def _end_micro_batch(self, batch: MicroBatch) -> None:
         """Make the step, where that was the last micro-batch of one."""
@@ -499,12 +499,12 @@ class ProgramRun:
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"run.reduce: {value!r} is no number: reduce one at a time") from error
+            raise UserError(f"run.reduce: {value!r} is not a number: reduce one by one") from error
         if self._lacks_counts and self.is_main:
             print(
-                f"phalanx: run.reduce: {self._lacks_counts}: of a value that is counted up over "
-                "steps the part from before may be missing. run.training_loss() and run.evaluate "
-                "have all; so has run.state, if each step adds its run.reduce there",
+                f"phalanx: run.reduce: {self._lacks_counts}: a value that is summed over steps "
+                "may lack the earlier part. run.training_loss() and run.evaluate are complete; so "
+                "is run.state, if each step adds its run.reduce there",
                 file=sys.stderr,
                 flush=True,
             )
@@ -574,7 +574,7 @@ class ProgramRun:
         if self._has_ended:
             return
         self._has_ended = True
-        self._has_completed = False  # until nothing below has failed
+        self._has_completed = False  # set again once nothing below has failed
         if self._loop.places is not None:
             self._loop.places.end("left")
         self._departure.cancel()

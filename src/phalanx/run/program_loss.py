@@ -75,15 +75,15 @@ def check_loss(loss: object) -> None:
         raise UserError(f"run.backward takes the loss as a tensor, not a {type(loss).__name__}")
     if loss.numel() != 1:
         raise UserError(
-            f"run.backward takes a scalar loss, and this has shape {tuple(loss.shape)}: "
-            "take its mean over the micro-batch"
+            f"run.backward takes a scalar loss, but this has shape {tuple(loss.shape)}: take its "
+            "mean over the micro-batch"
         )
     if loss.is_complex():
-        raise UserError(f"run.backward takes a real loss, and this is {loss.dtype}: take .real")
+        raise UserError(f"run.backward takes a real loss, but this is {loss.dtype}: take .real")
     if not loss.requires_grad:
         raise UserError(
-            "the loss has no graph: it does not depend on a parameter that requires a gradient, or "
-            "was computed under no_grad"
+            "the loss has no graph: it depends on no parameter that requires a gradient, or was "
+            "computed under no_grad"
         )
 
 
@@ -94,7 +94,7 @@ def check_weight(weight: Any) -> None:
     except (TypeError, ValueError, RuntimeError):
         fits = False
     if not fits:
-        raise UserError(f"run.backward: weight={weight!r} is no finite number from 0")
+        raise UserError(f"run.backward: weight={weight!r} is not a finite number from 0")
 
 
 def check_mean(loss: Tensor, num_samples: int, *, warns: bool) -> None:
@@ -110,8 +110,8 @@ def check_mean(loss: Tensor, num_samples: int, *, warns: bool) -> None:
     if node is None or num_samples < 2:
         return
     mend = (
-        "run.backward takes the mean over the micro-batch, and weighs it by its samples: leave "
-        'reduction="sum" out, or divide by their number'
+        "run.backward needs the mean over the micro-batch, which it weights by the number of "
+        'samples: leave reduction="sum" out, or divide by that number'
     )
     if getattr(node, "_saved_reduction", None) == SUM and _num_rows(node) >= num_samples:
         raise UserError(f"the loss is a sum over {num_samples} samples: {mend}")

@@ -71,7 +71,7 @@ class StreamState:
         generator = torch.default_generator
         outer = random.getstate(), _NUMPY.get_bit_generator(), generator.get_state()
         random.setstate(self._of_python)
-        _NUMPY.set_bit_generator(self._of_numpy)  # in a hundredth of the time of set_state
+        _NUMPY.set_bit_generator(self._of_numpy)  # takes a hundredth of the time of set_state
         generator.set_state(self._of_torch)
         try:
             yield

@@ -58,16 +58,16 @@ from phalanx.run.watching import ProgramWatch
 
 
 class GatheredRecords:
-    """This rank's part in gathering the records of one run on rank 0, while the ranks talk.
+    """This rank's part in gathering the records of one run on rank 0, while ranks communicate.
 
-    For ranks that the user's own launcher started: those of Phalanx's launchers need it not, their
-    output brings them home (`jobs/relay.py`), also when they fail.
+    Used for ranks that the user's launcher started; from Phalanx's launchers records arrive with
+    the output (`jobs/relay.py`), also when ranks fail.
     """
 
     def __init__(self, group: RunGroup, folder: Path, absent: list[int]) -> None:
         """absent: ranks that do not see rank 0's `folder`."""
         self._group, self._folder, self._absent = group, folder, absent
-        self._rank = group.rank  # before any is lost
+        self._rank = group.rank  # rank before losses
         self._sent: dict[Path, int] = {}
         self._files = Files(folder)
 
@@ -150,7 +150,7 @@ class EpochCounts:
     is_summed: tuple[float, int] = (0.0, 0)
     """Loss and samples of this rank in these sums, where the strategy does not sum losses."""
     right: CorrectCounter | None = None
-    """Counts right predictions; None where nobody does."""
+    """Counts right predictions; None: not counted."""
     summed_correct: int = 0
     """Right predictions over all ranks, if ranks may be lost."""
     communication_s: float = 0.0
@@ -162,7 +162,7 @@ class EpochCounts:
 
     @property
     def correct(self) -> int | None:
-        """Return the right predictions so far; None where nobody counts them."""
+        """Return the right predictions so far; None if they are not counted."""
         return None if self.right is None else self.right.total()
 
 
@@ -195,7 +195,7 @@ class RunRecorder:
             began_at=began_at,
             num_steps=lambda: self._num_steps,
         )
-        self._has_taken_over = False  # what the first of the ranks does for all
+        self._has_taken_over = False  # the first rank acts for all
         self.program: ProgramWatch | None = None
         """Watch of a check, which compares what several runs write."""
         self.gathered: GatheredRecords | None = None
@@ -410,15 +410,15 @@ class RunRecorder:
         )
 
     def add_metrics(self, epoch: int, step: int, metrics: dict[str, float]) -> None:
-        """Record a program's own metrics."""
+        """Record metrics of the program."""
         if self.program is not None:
             self.program.add_metrics(step, metrics)
         self.write(MetricsEvent(at_s=self.at_s(), epoch=epoch, step=step, metrics=metrics))
 
     def add_loss(self, step: int, lost: Sequence[int], recovery_s: float) -> None:
-        """Record at once that ranks have died, and that this one goes on. step: updates made."""
+        """Record at once that ranks have died, and that this one continues. step: updates made."""
         strategy = self._strategy
-        # At once, since from here on this rank may be the first.
+        # Write at once, since from here on this rank may be the first.
         self.write(
             RecoveredEvent(at_s=self.at_s(), step=step, lost=list(lost), recovery_s=recovery_s),
             at_once=True,

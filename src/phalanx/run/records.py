@@ -293,7 +293,7 @@ class ProgramRecords:
         gives 0.2 s after its SIGTERM. Not collective."""
         if self.folder is None or self.is_ended:
             return
-        is_judged = JOB_VARIABLE in os.environ  # by the command that started the ranks
+        is_judged = JOB_VARIABLE in os.environ  # judged by the command that started the ranks
         judges = self._rank == 0 and self._keeps_run and not is_judged
         # First of all, as the launcher soon kills those that end with this rank.
         outcome = known_failure(self.folder, self._strategy.group) if judges else None
@@ -347,7 +347,7 @@ def _number(name: str, value: float | Tensor) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"run.log: {name}={value!r} is no number") from error
+        raise UserError(f"run.log: {name}={value!r} is not a number") from error
 
 
 def known_failure(folder: Path, group: RunGroup) -> Outcome | None:
@@ -394,7 +394,7 @@ class Tracing:
         """began_at: seconds of `time.perf_counter()` that the rank's events count from. Collective:
         the clocks of several machines are compared."""
         self._group, self._folder = group, folder
-        self._rank, self._size = group.rank, group.size  # before any is lost
+        self._rank, self._size = group.rank, group.size  # numbers before losses
         self._began_ns = int(began_at * 1e9)
         self._spans: SpanRecorder | None = SpanRecorder()
         self._readings = [group.clock()]

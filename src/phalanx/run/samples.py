@@ -133,8 +133,8 @@ def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> S
             return data
         case IterableDataset():
             raise UserError(
-                "data is an IterableDataset, which has no length: run.evaluate takes data with "
-                "__len__ and __getitem__, of which each rank computes a part"
+                "data is an IterableDataset, which has no length: run.evaluate divides data among "
+                "the ranks, and so needs __len__ and __getitem__"
             )
         case _ if is_dataset(data) and "collate_fn" not in loading and _has_no_format(data):
             return DatasetColumns(data, loading)

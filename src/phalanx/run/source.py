@@ -1,5 +1,5 @@
-"""Kinds of data that a program may give, told apart, the feed of each, and the layers and samples
-by which runs of the same options and shapes differ."""
+"""Kinds of data that a program may give, the feed of each, and the layers and samples by which runs
+with the same options and shapes differ."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def source_of(
     if isinstance(data, Packed):
         if sharded or loading:
             wrong = "sharded=True" if sharded else f"loading={loading!r}"
-            raise UserError(f"{wrong} is not for phalanx.Packed, which has readers of its own")
+            raise UserError(f"{wrong} is not for phalanx.Packed, which has its readers")
         return PackedSamples(data)
     if sharded:
         if "collate_fn" in loading:
@@ -78,7 +78,7 @@ def source_of(
     if not callable(data) or isinstance(data, (nn.Module, type)) or hasattr(data, "__getitem__"):
         return samples_of(data, loading)
     if steps is None:
-        raise UserError("data is a function, which makes samples without end: give steps=")
+        raise UserError("data is a function, which makes samples endlessly: give steps=")
     if epochs != 1 or loading:
         wrong = f"epochs={epochs}" if epochs != 1 else "loading="
         raise UserError(f"{wrong} is not for data from a function: these are one epoch of steps=")
@@ -97,18 +97,17 @@ def check_loading(loading: dict[str, Any] | None, source: Source) -> None:
     for name in loading:
         if name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
             raise UserError(
-                f"loading: {name} is the run's own: it cuts the global batches of batch_size= "
-                "samples, in an order of its own; leave it out"
+                f"loading: {name} conflicts with the run, which chooses the samples of each global "
+                "batch (batch_size=): leave it out"
             )
         if name not in known:
-            raise UserError(f"loading: {name!r} is no argument of PyTorch's DataLoader")
+            raise UserError(f"loading: {name!r} is not an argument of PyTorch's DataLoader")
     if isinstance(source, TensorSamples):
-        raise UserError(f"loading={loading!r} is for a Dataset, and data are tensors: leave it out")
+        raise UserError(f"loading={loading!r} is for a Dataset, but data are tensors: leave it out")
 
 
 def identity_of(source: Source) -> dict[str, str]:
-    """Return what tells the data of a run from those of others: their kind, and of a pack the hash
-    of its index."""
+    """Return an identifier of a run's data: their kind, and for a pack the hash of its index."""
     kind = source.kind if isinstance(source, UnindexedData) else "samples by number"
     identity = {"kind of data": kind}
     if isinstance(source, (PackSamples, PackedSamples)):
@@ -139,13 +138,13 @@ def _iterable(data: object, loading: dict[str, Any], epochs: int) -> Iterable[An
         )
     if isinstance(data, Iterator) and epochs > 1:
         raise UserError(
-            f"epochs={epochs}, and data is an iterator ({type(data).__name__}), which is read "
-            "once: give an iterable whose __iter__ begins anew, or epochs=1"
+            f"epochs={epochs}, but data is an iterator ({type(data).__name__}), which can be read "
+            "only once: give an iterable whose __iter__ restarts, or epochs=1"
         )
     options = loading.keys() - {"collate_fn"}
     if options and not isinstance(data, IterableDataset):
         raise UserError(
-            f"loading={loading!r} is for a data set of PyTorch, and data is of type "
+            f"loading={loading!r} is for a data set of PyTorch, but data is of type "
             f"{type(data).__name__}: leave it out"
         )
     return data
@@ -167,9 +166,9 @@ def ends_of(source: object) -> str:
         rows = [torch.tensor([n], device="cpu") for n in (0, len(source) - 1)]
         return _digest(list(source.batches(rows)))
     if not isinstance(source, DatasetSamples) or source.reads_in_processes:
-        return ""  # what is opened to read could not be sent to workers
+        return ""  # an opened reader could not be sent to workers
     if any(isinstance(value, GENERATORS) for value in vars(source.dataset).values()):
-        return ""  # whose state would move on
+        return ""  # reading would advance its state
     with generators_kept():
         try:
             digests = {_digest(_ends(source.dataset)) for _ in range(2)}

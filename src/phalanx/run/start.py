@@ -261,7 +261,7 @@ def is_bitwise(asked: bool | None) -> bool:
     """Return whether a run is bitwise. Raises: UserError where it has to be, and must not."""
     if asked is False and is_fault_tolerant():
         raise UserError(
-            "bitwise=False, and the ranks were started with --survive, which sums gradients in a "
+            "bitwise=False, but the ranks were started with --survive, which sums gradients in a "
             "fixed order: leave one of them out"
         )
     return is_fault_tolerant() if asked is None else asked
@@ -285,10 +285,10 @@ def _plan_batches(
         data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     loading = loading or {}
     if batch_size is None:
-        raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
+        raise UserError("batch_size is missing: give the samples of a global batch, over all ranks")
     check_workers(data, loading, num_ranks=choice.mesh.size)
     is_folder = isinstance(data, (str, os.PathLike))
-    with named_host(detect(os.environ) if is_folder else None):  # which nodes may lack
+    with named_host(detect(os.environ) if is_folder else None):  # nodes may lack the folder
         source = source_of(
             data, loading, sharded=sharded, epochs=epochs or 1, steps=steps, loader=loader
         )
@@ -299,8 +299,8 @@ def _plan_batches(
         micro_batches = micro_batches or min(BITWISE_MICRO_BATCHES, batch_size)
         if sharded:
             raise UserError(
-                "bitwise=True needs data whose cut does not depend on the ranks: leave "
-                "sharded=True out"
+                "bitwise=True needs data whose division into batches does not depend on the ranks: "
+                "leave sharded=True out"
             )
     return BatchPlan(
         data=data,

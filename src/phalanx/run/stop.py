@@ -1,7 +1,7 @@
 """End of a run before its time, asked for by a signal: a checkpoint first, then all ranks together.
 
-Batch systems send a signal some minutes before they end a job. What has been trained by then is
-kept, and the same command goes on from there.
+Batch systems send a signal some minutes before they end a job. The checkpoint keeps what was
+trained by then, and the same command resumes from it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from phalanx.records.schema import Outcome
 
 STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 REPEATED_S = 0.5
-"""A SIGTERM that comes so long after the first ends the process. Launchers send one to a process,
-and at once to its group."""
+"""A SIGTERM that arrives this long after the first ends the process. Launchers send one to a
+process, and at once to its group."""
 ASK_INTERVAL_S = 1.0
 """Time between two questions of the ranks to each other. A question costs one small sum over the
 ranks."""
@@ -47,18 +47,18 @@ class Stopped(SystemExit):  # no error: a request
 
 
 def outcome_of(stopped: Stopped | None, lost: Sequence[int] = ()) -> Outcome:
-    """Return the outcome of a run that came to its end, or was stopped before. lost: ranks without
-    which it went on."""
+    """Return the outcome of a run that completed or was stopped. lost: ranks without which it
+    continued."""
     if stopped is None:
         return Outcome(status="completed", lost=sorted(lost))
     return Outcome(status="interrupted", error=str(stopped))
 
 
 class StopRequest:
-    """Requests between two steps, of which all ranks learn after the same one: to stop, by a signal
-    to any of them, and for a checkpoint, by rank 0's clock.
+    """Requests between two steps, which all ranks see after the same step: to stop, by a signal to
+    any rank, and for a checkpoint, by rank 0's clock.
 
-    The first SIGTERM is noted, as SIGUSR1 is; a second one ends the process as if nobody listened.
+    The first SIGTERM is noted, as SIGUSR1 is; a second one ends the process as by default.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class StopRequest:
                     signal.signal(number, self._note)
 
     def announce(self) -> None:
-        """Write down that this rank listens, once the others do: who asks the ranks to stop asks
-        all of them, and one that did not listen yet would be ended."""
+        """Record that this rank listens, once all ranks do: a stop request goes to all ranks, and
+        would end one that did not listen yet."""
         if not self._is_announced and threading.current_thread() is threading.main_thread():
             self._is_announced = True
             if self._former:
@@ -138,7 +138,7 @@ class StopRequest:
         return self._has_stopped
 
     def stop_with_others(self) -> None:
-        """Note that the others have agreed to stop while this rank waited."""
+        """Note that the other ranks agreed to stop while this rank waited."""
         self._is_announced = self._has_stopped = True
 
     def restart(self, step: int) -> None:

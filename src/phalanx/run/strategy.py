@@ -1,4 +1,4 @@
-"""Choice of the strategy of a program's run, one of Phalanx's or its own, and its construction."""
+"""Choice of the strategy of a program's run, Phalanx's or the program's, and its construction."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ class StrategyChoice:
     """Name for records: the one that was asked for, also where one rank takes `sequential`."""
     options: StrategyOptions = field(default_factory=StrategyOptions)
     tensor_plan: object = None
-    """Plan in place of the model's own, see `tensor.plan_of`."""
+    """Plan in place of the model's, see `tensor.plan_of`."""
     stages: Sequence[str] | None = None
-    """Stages in place of the model's own, see `chain.layers_of`."""
+    """Stages in place of the model's, see `chain.layers_of`."""
     mesh: Mesh
     """Axes of the ranks; all along the data axis where no model is divided."""
     data_parts: int
@@ -99,7 +99,7 @@ class StrategyChoice:
     is_bitwise: bool = False
     """True if results must not depend on the number of ranks to the bit."""
     make_own: Callable[..., Strategy] | None = None
-    """Makes the program's own strategy of ranks and `step`, in place of one of a name."""
+    """Makes the program's strategy from ranks and `step`, in place of a named one."""
 
 
 def choose_strategy(
@@ -165,14 +165,14 @@ def _check_name(name: str, *, num_ranks: int, num_optimizers: int) -> None:
     """Raises: UserError for a strategy that is none, or is for other ranks or optimizers."""
     if name not in get_args(AskedStrategy):
         names = ", ".join(get_args(AskedStrategy))
-        raise UserError(f"strategy={name!r} is none of {names}")
+        raise UserError(f"strategy={name!r} is not one of {names}")
     if name == "sequential" and num_ranks > 1:
         raise UserError(
-            f'strategy="sequential" is for one process, and there are {num_ranks} ranks'
+            f'strategy="sequential" is for one process, but there are {num_ranks} ranks'
         )
     if name in OF_ONE_OPTIMIZER and num_optimizers > 1:
         raise UserError(
-            f'strategy="{name}" takes one optimizer, and there are {num_optimizers}: take '
+            f'strategy="{name}" takes one optimizer, but there are {num_optimizers}: use '
             'strategy="mpi"'
         )
 
@@ -185,7 +185,7 @@ def _take_known(name: StrategyName, options: Mapping[str, object]) -> StrategyOp
         raise UserError("strategy_options: micro_batches= is an argument of phalanx.start")
     known = sorted([*kinds, STAGES])
     if unknown := [option for option in options if option not in known]:
-        raise UserError(f"strategy_options: {unknown[0]!r} is none of {', '.join(known)}")
+        raise UserError(f"strategy_options: {unknown[0]!r} is not one of {', '.join(known)}")
     plain: dict[str, Any] = {k: v for k, v in options.items() if k not in (PLAN, STAGES)}
     for option, value in plain.items():
         if words := misfit(value, kinds[option]):
@@ -206,7 +206,7 @@ def _check_strategy(options: StrategyOptions, num_ranks: int, *, is_bitwise: boo
     check_applicable(options, AXES if name == "mesh" else (), run, is_bitwise=is_bitwise)
     if (name == "mesh") != (options.mesh is not None):
         raise UserError(
-            'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} go together: give both, '
+            'strategy="mesh" and strategy_options={"mesh": "dp=2,tp=2"} need each other: give both '
             "or neither"
         )
     return options.mesh_of(num_ranks)
@@ -217,7 +217,7 @@ def _names_in(stages: object) -> tuple[str, ...] | None:
         return None
     if isinstance(stages, str) or not isinstance(stages, Sequence):
         raise UserError(
-            f"pipeline_stages={stages!r} is no list of the names of layers in the order of the "
+            f"pipeline_stages={stages!r} is not a list of the names of layers in the order of the "
             "forward pass"
         )
     return tuple(map(str, stages))
@@ -244,8 +244,8 @@ def make_strategy(
     makes_default = not choice.is_bitwise and choice.name in ("gloo", *MESH_STRATEGIES)
     if makes_default and dist.is_initialized():
         raise UserError(
-            f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
-            'program has made one: take strategy="mpi", which lives beside it'
+            f'strategy="{choice.name}" creates the default group of torch.distributed, but the '
+            'program already has one: use strategy="mpi", which works beside it'
         )
     setting = StrategySetting(
         ranks=ranks,
@@ -277,22 +277,22 @@ def layout_of(
         each = mesh.pp * max(1, min(4, batch_size // (parts * mesh.pp)))
     elif micro_batches % parts:
         raise UserError(
-            f"micro_batches={micro_batches} and a mesh of {mesh} exclude each other: each of the "
-            f"{parts} parts of a global batch is cut alike; give a multiple of {parts}"
+            f"micro_batches={micro_batches} and a mesh of {mesh} exclude each other: the {parts} "
+            f"parts of a global batch are split equally; give a multiple of {parts}"
         )
     else:
         each = micro_batches // parts
     if batch_size < parts * each:
         raise UserError(
             f"batch_size={batch_size} is less than the pipeline's {parts * each} micro-batches: "
-            "take a larger batch, or fewer micro_batches="
+            "use a larger batch, or fewer micro_batches="
         )
     with as_arguments():
         layout = replace(choice.options, micro_batches=each).layout(mesh)
     if layout is not None and autocast and not choice.is_bitwise:
         raise UserError(
-            'autocast="bf16" and a pipeline exclude each other: its stages hand on tensors of the '
-            "types that they were made for; leave it out, or take bitwise=True"
+            'autocast="bf16" and a pipeline exclude each other, since its stages send tensors of '
+            "fixed types: leave it out, or use bitwise=True"
         )
     return layout
 
@@ -313,13 +313,13 @@ def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int)
     wrong = ""
     if name not in ("mpi", "zero") or options.get("zero_stage", 1) != 1:
         stage = f", zero_stage={options['zero_stage']}," if name == "zero" else ""
-        wrong = f'strategy="{name}"{stage} works on the memory of the CPU'
+        wrong = f'strategy="{name}"{stage} works on CPU memory'
     elif others := [option for option in options if option != "zero_stage"]:
         wrong = f"{others[0]}= is for gradients on the CPU"
     elif num_optimizers > 1:
         wrong = f"{num_optimizers} optimizers: PyTorch's DDP, which sums on GPUs, takes one"
     if wrong:
-        raise UserError(f'{wrong}: leave it out, or take device="cpu"')
+        raise UserError(f'{wrong}: leave it out, or use device="cpu"')
 
 
 OwnStrategy = Callable[..., Strategy]
@@ -336,8 +336,8 @@ def check_own(make: OwnStrategy, *, is_bitwise: bool, is_on_gpu: bool) -> None:
     """Raise UserError for arguments of `phalanx.start` that only its own strategies know."""
     if is_bitwise:
         raise UserError(
-            f"strategy={name_of(make)}: bitwise=True and --survive sum gradients in a fixed order, "
-            'which is theirs: leave them out, or take strategy="mpi"'
+            f"strategy={name_of(make)}: bitwise=True and --survive fix the order of sums: leave "
+            'them out, or use strategy="mpi"'
         )
     if is_on_gpu:
         raise UserError(
@@ -368,7 +368,7 @@ def make_own(
             )
         if made.num_blocks is not None:
             raise UserError(
-                f"strategy={name_of(make)} sums micro-batches in a fixed order, as bitwise=True "
-                "does, which the run must know: give that, or sum by AllReduce()"
+                f"strategy={name_of(make)} sums micro-batches in a fixed order, for which the run "
+                "needs bitwise=True: give that, or sum by AllReduce()"
             )
     return made

@@ -34,21 +34,21 @@ ranks."""
 
 NOT_BITWISE = {
     "gloo": "Gloo sums in an order that depends on the number of ranks",
-    "server": "its servers sum the gradients of the workers in the order of these",
-    "local": "its ranks train alone between two averages, so that their number is mathematics",
-    "tensor": "it cuts the sums within layers among the ranks",
-    "mesh": "its axes cut sums among the ranks: tp those within layers, shard and dp gradients",
+    "server": "its servers sum gradients in the order of the workers",
+    "local": "its ranks train separately between averages, so results depend on their number",
+    "tensor": "it splits the sums within layers among the ranks",
+    "mesh": "its axes split sums among ranks: tp within layers, shard and dp of gradients",
 }
 """Strategies whose sums depend on the number of ranks, and why."""
 
 NOT_SURVIVED = {
-    "sequential": "one process has no others that could go on",
-    "gloo": "Gloo ends the others when a connection breaks",
-    "server": "a server alone has its shard of the parameters, which is lost with it",
-    "local": "what a rank has learned since the last average is lost with it",
-    "tensor": "a rank alone has its shard of the layers, which is lost with it",
-    "pipeline": "a rank alone has its stages, which are lost with it",
-    "mesh": "a rank alone may have shards or stages, which are lost with it",
+    "sequential": "one process has no peers that could continue",
+    "gloo": "Gloo ends all ranks when a connection breaks",
+    "server": "a server has the only copy of its shard of the parameters",
+    "local": "a rank has the only copy of its updates since the last average",
+    "tensor": "a rank has the only copy of its shard of the layers",
+    "pipeline": "a rank has the only copy of its stages",
+    "mesh": "a rank may have the only copy of shards or stages",
 }
 """Strategies that cannot go on in place when ranks die, and why."""
 
@@ -64,7 +64,7 @@ def check_applicable(
     is_replicated = is_bitwise or strategy not in MESH_STRATEGIES
     mpi = "--strategy mpi"
     if is_bitwise:
-        mpi += " without --bitwise (or --survive), which has an order of sums of its own"
+        mpi += " without --bitwise (or --survive), which has a fixed order of sums"
     backend = (
         "--strategy zero, tensor, pipeline and mesh (PyTorch's DDP on Gloo is --strategy gloo)"
     )
@@ -108,13 +108,13 @@ def check_bitwise_strategy(options: StrategyOptions) -> None:
     if options.strategy in NOT_BITWISE:
         raise UserError(
             f"--bitwise and --strategy {options.strategy} exclude each other: "
-            f"{NOT_BITWISE[options.strategy]}; take --strategy mpi"
+            f"{NOT_BITWISE[options.strategy]}; use --strategy mpi"
         )
     if options.strategy == "zero" and options.zero_stage == 3:
         raise UserError(
-            "--bitwise (or --survive) and --zero-stage 3 exclude each other: its ranks gather "
-            "layers together, and here they compute different numbers of micro-batches; give "
-            "--zero-stage 1 or 2 (3 is the default of phalanx train)"
+            "--bitwise (or --survive) and --zero-stage 3 exclude each other: stage 3 gathers "
+            "layers on all ranks at the same time, but ranks compute different numbers of "
+            "micro-batches; use --zero-stage 1 or 2 (3 is the default of phalanx train)"
         )
 
 
@@ -122,8 +122,8 @@ def check_full_norm(strategy: str, clip_norm: float | None) -> None:
     """Raise UserError where gradients are to be clipped, and ranks update slices of parameters."""
     if clip_norm is not None and strategy in OF_SLICES:
         raise UserError(
-            f"--clip-norm {clip_norm:g} needs the norm of all gradients, and --strategy {strategy} "
-            "updates slices of the parameters: leave it out, or take --strategy mpi"
+            f"--clip-norm {clip_norm:g} needs the norm of all gradients, but --strategy {strategy} "
+            "updates slices of the parameters: leave it out, or use --strategy mpi"
         )
 
 
@@ -131,18 +131,18 @@ def check_survived(strategy: str, *, overlap: str = "auto", spares: int = 0) -> 
     """Raise UserError where the ranks that are left cannot go on without those that die."""
     if spares and strategy in ("zero", "shared"):
         raise UserError(
-            f"--spares {spares} and --strategy {strategy} exclude each other: it divides the "
-            "optimizer's state among the ranks that compute; take --strategy mpi"
+            f"--spares {spares} and --strategy {strategy} exclude each other, since it divides the "
+            "optimizer's state among the computing ranks: use --strategy mpi"
         )
     if overlap == "on":
         raise UserError(
-            "--overlap on and --survive exclude each other: what a lost rank has not computed is "
-            "added after the last backward pass; leave --overlap out"
+            "--overlap on and --survive exclude each other, since the micro-batches of a lost rank "
+            "are added after the last backward pass: leave --overlap out"
         )
     if strategy in NOT_SURVIVED:
         raise UserError(
             f"--survive and --strategy {strategy} exclude each other: {NOT_SURVIVED[strategy]}; "
-            "take --strategy mpi, or restarts from checkpoints: --restarts N"
+            "use --strategy mpi, or restarts from checkpoints: --restarts N"
         )
 
 
@@ -155,13 +155,13 @@ def check_micro_batches(number: int | None, *, batch_size: int, num_ranks: int) 
         number = num_ranks
         if batch_size < num_ranks:
             raise UserError(
-                f"batch_size={batch_size} is the global batch, and there are {num_ranks} ranks: "
-                f"give at least {num_ranks}, or start fewer ranks"
+                f"batch_size={batch_size} is the global batch size, but there are {num_ranks} "
+                f"ranks: give at least {num_ranks}, or start fewer ranks"
             )
     ranks = f"{num_ranks} rank{'s' * (num_ranks > 1)}"
     if not num_ranks <= number <= batch_size:
         raise UserError(
-            f"micro_batches={number} does not fit: with {ranks} and batch_size="
-            f"{batch_size} it is from {num_ranks} to {batch_size}"
+            f"micro_batches={number} is out of range: with {ranks} and batch_size={batch_size} it "
+            f"must be {num_ranks} to {batch_size}"
         )
     return number

@@ -125,9 +125,9 @@ def rows_of(batch: Any, start: int, stop: int, *, length: int) -> Any:
     if not isinstance(batch, (Tensor, np.ndarray)) or batch.ndim == 0 or len(batch) != length:
         found = f"shape {tuple(batch.shape)}" if hasattr(batch, "shape") else type(batch).__name__
         raise UserError(
-            f"data: the function was to make {length} samples, and returned {found}, which has no "
-            "row for each: return such tensors, or give micro_batches=, each of which it then "
-            "makes by itself"
+            f"data: the function should make {length} samples, but returned {found}, which lacks a "
+            "row for each: return one row per sample, or give micro_batches=, for each of which it "
+            "is then called"
         )
     return batch[start:stop]
 
@@ -143,8 +143,8 @@ class ShardedFeed(Feed):
         """Raises: UserError where ranks need the same data."""
         if place.evenly:
             raise UserError(
-                "sharded=True gives each rank samples of its own, and ranks that divide a model "
-                "compute as many micro-batches of the same data: leave it out"
+                "sharded=True gives each rank separate samples, but ranks that divide a model need "
+                "the same data: leave it out"
             )
         self._batches, self._group, self._loading = batches, place.group, place.loading
         self._numbers = share_of(self._group.rank, self._group.size, place.micro_batches)
@@ -161,8 +161,8 @@ class ShardedFeed(Feed):
             items, size = steps.take()
         if counted > seen:
             raise UserError(
-                "data: the micro-batches of this run are not those of the checkpoint: sharded "
-                "data go on within an epoch on as many ranks, with the same order"
+                "data: the micro-batches differ from those of the checkpoint: sharded data resume "
+                "within an epoch only on the same number of ranks, in the same order"
             )
         if not items:
             raise no_samples(epoch, seen)
@@ -218,9 +218,9 @@ class ShardedSteps:
         if any(ended) and not all(ended):
             ranks = [str(rank) for rank, is_at_end in enumerate(ended) if is_at_end]
             raise UserError(
-                f"data: the iterator of rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} has ended "
-                f"before step {self.step}, and others have more: give every rank as many "
-                "micro-batches an epoch, or end all of them by steps="
+                f"data: the iterator of rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} ended "
+                f"before step {self.step}, but other ranks have more: give every rank the same "
+                "number of micro-batches per epoch, or limit all by steps="
             )
         return items, int(size)
 
@@ -297,7 +297,6 @@ def no_samples(epoch: int, seen: int) -> UserError:
     """Return the error of an epoch without samples."""
     what = f"no samples after the first {seen}" if seen else "no samples"
     again = (
-        ": data is read again in each epoch: give an iterable whose __iter__ begins anew, or "
-        "epochs=1"
+        ": data is read again in each epoch: give an iterable whose __iter__ restarts, or epochs=1"
     )
     return UserError(f"data has {what} in epoch {epoch}{again if epoch else ''}")

@@ -20,7 +20,7 @@ from phalanx.errors import UserError
 from phalanx.run.randomness import generators_kept, seed_generators
 
 MEND = (
-    "a fork of a rank shares its connections to the others: leave it out, or say "
+    "a fork of a rank shares its connections to peers: leave it out, or set "
     'multiprocessing_context="forkserver"'
 )
 
@@ -143,7 +143,7 @@ class SeededDataset(Dataset[Any]):
 
     def _samples(self, indices: Sequence[int]) -> list[Any]:
         whole: Any = getattr(self._dataset, "__getitems__", None)
-        if whole is not None:  # which draws for all of them: a batch is the same on any rank
+        if whole is not None:  # the sampler draws for all ranks: a batch is the same on any rank
             seed_generators(hash_seed(self._seed, indices[0]))
             samples: list[Any] = whole(indices)
             return samples

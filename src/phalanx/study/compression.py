@@ -76,9 +76,9 @@ class CompressionConfig(StudyOptions):
         check_values(self, "compressors", "seeds", *(["links"] if self.links else []))
         for link in self.links:
             if Link.parse(link).bandwidth_bytes_per_s is None:
-                raise UserError(f"--links {link} has no bandwidth: give it as 1Gbit/s,1ms")
+                raise UserError(f"--links {link} has no bandwidth: use the form 1Gbit/s,1ms")
         if self.ranks < 2:
-            raise UserError(f"--ranks must be at least 2, not {self.ranks}: one sends nothing")
+            raise UserError(f"--ranks must be at least 2, not {self.ranks}: one rank sends nothing")
         check_counts(self, LEAST_STEPS, "steps")
 
 

@@ -45,8 +45,7 @@ SHORTEST_S = 2.0
 """Length of an epoch that is timed by lines, which are seen a tenth of a second late."""
 
 NOTICE = (
-    "times are between lines of the program's output, as they were seen, to a tenth of a second; "
-    "what a step takes is not known"
+    "times are measured between lines of the program's output, to 0.1 s; times of steps are unknown"
 )
 
 
@@ -55,7 +54,9 @@ def compiled_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise UserError(f"--epoch-pattern {pattern!r} is no regular expression: {error}") from error
+        raise UserError(
+            f"--epoch-pattern {pattern!r} is not a regular expression: {error}"
+        ) from error
 
 
 class EpochLines:
@@ -115,9 +116,9 @@ class EpochLines:
         shortest_s = min(seconds for _, seconds, _, _ in self._epochs)
         if not self._has_seconds and shortest_s < SHORTEST_S:
             raise RunFailedError(
-                f"epochs of {shortest_s:.1f} s are too short to be timed by the lines of the "
-                f"output: make them {SHORTEST_S:g} s or longer, or print the seconds and name "
-                "them in --epoch-pattern: (?P<seconds>[0-9.]+)"
+                f"epochs of {shortest_s:.1f} s are too short to be timed by output lines: make "
+                f"them {SHORTEST_S:g} s or longer, or print the seconds and name them in "
+                "--epoch-pattern: (?P<seconds>[0-9.]+)"
             )
         name = Path(config.words[0]).stem
         setting = Setting(

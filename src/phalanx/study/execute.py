@@ -1,4 +1,4 @@
-"""Make the runs of a study, each its own job: a crash costs one run, an interruption none.
+"""Execute the runs of a study, each as a separate job: a crash costs one run, an interruption none.
 
 Before and after each run the processor time is probed that other processes take.
 """
@@ -33,7 +33,7 @@ from phalanx.study.planned import PlannedRun
 
 DURATION_S = 0.1
 BLOCK = bytes(256 * 1024)
-"""Large enough that hashing it lets other threads go on."""
+"""Large enough that hashing it lets other threads run."""
 
 
 def probe(cores: int, duration_s: float = DURATION_S) -> Probe:
@@ -130,14 +130,14 @@ def _check_possible(planned: Sequence[PlannedRun]) -> None:
         else:
             return
     if first is not None:
-        raise UserError(f"none of the {len(planned)} runs can be made: {first}")
+        raise UserError(f"none of the {len(planned)} runs can start: {first}")
 
 
 def _read(folder: Path) -> Study:
     try:
         return read_study(folder)
     except ValueError as error:
-        raise UserError(f"{error}: name another --study-dir") from error
+        raise UserError(f"{error}: use another --study-dir") from error
 
 
 def _check_same(
@@ -145,11 +145,11 @@ def _check_same(
 ) -> None:
     """Raises: UserError naming what differs: runs of both would stand in one table."""
     if found.runs != list(wanted):
-        raise UserError(f"{folder} holds another study ({found.command}): name another --study-dir")
+        raise UserError(f"{folder} holds another study ({found.command}): use another --study-dir")
     if not found.configurations:
         raise UserError(
-            f"{folder} was begun by an older Phalanx, which did not write down the options of its "
-            "runs: name another --study-dir"
+            f"{folder} was started by an older Phalanx, which did not record the options of its "
+            "runs: use another --study-dir"
         )
     differ = [
         difference
@@ -159,12 +159,12 @@ def _check_same(
     if differ:
         told = list(dict.fromkeys(differ))
         more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-        goes_on = f", or go on with `{found.command}`"
+        goes_on = f", or resume with `{found.command}`"
         if found.command == command:
-            goes_on = ": the same command had other defaults in the Phalanx that began it"
+            goes_on = ": the same command had other defaults in the Phalanx that started it"
         raise UserError(
-            f"{folder} was begun with other options: {'; '.join(told[:MOST_TOLD])}{more}.\n"
-            f"Name another --study-dir for `{command}`{goes_on}"
+            f"{folder} was started with other options: {'; '.join(told[:MOST_TOLD])}{more}.\nUse "
+            f"another --study-dir for `{command}`{goes_on}"
         )
 
 
@@ -192,7 +192,7 @@ def execute(
     """
     todo = [run for run in planned if not is_there(folder / run.name, run.record)]
     if len(todo) < len(planned):
-        console.print(f"{len(planned) - len(todo)} of {len(planned)} runs are there already")
+        console.print(f"{len(planned) - len(todo)} of {len(planned)} runs are already done")
     failed, width = 0, max((len(run.name) for run in todo), default=0)
     began = time.monotonic()
     before = probe(usable_cores())

@@ -48,18 +48,18 @@ class LargeBatchConfig(StudyOptions):
     """Options of the large-batch study. The defaults take some ten minutes on two cores."""
 
     batch_sizes: tuple[int, ...] | None = None
-    """Global batches; the first is the one that the others are held to. Default: 128, 1024 and
-    8192, or 128 … 16384 with --full."""
+    """Global batch sizes; the first is the baseline. Default: 128, 1024 and 8192, or 128 … 16384
+    with --full."""
 
     remedies: tuple[RemedyName, ...] = tuple(REMEDIES)
-    """`plain`: nothing; the rate scaled (`linear`), with warm-up as well (`linear-warmup`,
-    `sqrt-warmup`); the optimizers `lars` and `lamb`."""
+    """Remedies: none (`plain`), a scaled rate (`linear`), with warm-up as well (`linear-warmup`,
+    `sqrt-warmup`), the optimizers `lars` and `lamb`."""
 
     seeds: tuple[int, ...] | None = None
-    """Every run is repeated with each seed. Default: 0 1 2, or 0 … 4 with --full."""
+    """Seeds, with each of which every run is repeated. Default: 0 1 2, or 0 … 4 with --full."""
 
     full: bool = False
-    """All batches, 5 seeds, 20 epochs."""
+    """Use all batch sizes, 5 seeds and 20 epochs."""
 
     model: ModelName = "mlp"
     """Network to train."""
@@ -71,7 +71,7 @@ class LargeBatchConfig(StudyOptions):
     """Learning rate of the base recipe, SGD with momentum 0.9, for batch 128."""
 
     clip_norm: float | None = 0.5
-    """Norm to which gradients of the base recipe are scaled down."""
+    """Norm to which gradients of the base recipe are clipped."""
 
     weight_decay: float = 5e-4
     """Weight decay of the base recipe."""
@@ -89,19 +89,19 @@ class LargeBatchConfig(StudyOptions):
     """Learning rate of `lamb` for batch 128; it grows with the square root of the batch."""
 
     train_samples: int | None = None
-    """Training samples of an epoch. Default: all."""
+    """Training samples per epoch. Default: all."""
 
     validation_samples: int | None = None
-    """Validation samples that each epoch is judged by. Default: all."""
+    """Validation samples after each epoch. Default: all."""
 
     device: str = "cpu"
-    """Device of each run, as of `phalanx train`."""
+    """Device of each run, as for `phalanx train`."""
 
     threads: int = 1
     """Compute threads of each run."""
 
     timeout_s: float = 300.0
-    """A run that shows nothing new for this long has failed."""
+    """Seconds without new output after which a run counts as failed."""
 
     def __post_init__(self) -> None:
         check_values(self, "batch_sizes", "remedies", "seeds")
@@ -125,8 +125,8 @@ def plan(study: LargeBatchConfig, num_samples: int | None = None) -> list[Traini
     available = min(n for n in (study.train_samples, num_samples, 2**62) if n is not None)
     if max(study.batches) > available:
         raise UserError(
-            f"--batch-sizes {max(study.batches)} is more than the {available} training samples "
-            "there are: name smaller ones"
+            f"--batch-sizes {max(study.batches)} exceeds the {available} training samples: use "
+            "smaller batches"
         )
     seeds = study.seeds or (FULL_SEEDS if study.full else QUICK_SEEDS)
     return [

@@ -16,17 +16,17 @@ class StudyOptions:
     """Data of a study, its folder, and how long its runs may wait."""
 
     dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
+    """`mnist`, the embedded `digits`, or `auto`: mnist if it is found, digits if not."""
 
     data_root: Path | None = None
     """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
 
     study_dir: Path | None = None
-    """Folder of the study. Default: runs/NAME-…, the same for the same options, so that an
-    interrupted study goes on when its command is given again."""
+    """Folder of the study. Default: runs/NAME-…, the same for the same options, so that repeating
+    the command resumes an interrupted study."""
 
     timeout_s: float = 300.0
-    """A run whose ranks have waited this long for each other has failed."""
+    """Seconds that ranks wait for each other before their run counts as failed."""
 
     def passed_on(self, *names: str) -> dict[str, Any]:
         """Return what every run has by the name that it has here: the data, the time that ranks

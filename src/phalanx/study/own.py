@@ -86,7 +86,7 @@ def keep_file(path: Path, folder: Path) -> None:
     """
     kept = folder / PAGE_FILE
     if kept.exists() and kept.read_bytes() != path.read_bytes():
-        raise UserError(f"{folder} holds the study of another file: name another --study-dir")
+        raise UserError(f"{folder} holds the study of another file: use another --study-dir")
     folder.mkdir(parents=True, exist_ok=True)
     kept.write_bytes(path.read_bytes())
     try:
@@ -115,7 +115,7 @@ def _planned(study: StudyFile, point: Mapping[str, Any]) -> PlannedRun:
             config = TrainConfig.from_options(**options)
         except TypeError as error:
             raise UserError(
-                f"axes and run name an option that phalanx train has not: {error}"
+                f"axes and run name an option that phalanx train lacks: {error}"
             ) from error
         return TrainingRun(name=name, config=config, point=point)
     try:

@@ -31,13 +31,13 @@ ALL: tuple[ModelName, ...] = (*OF_IMAGES, "gpt")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyScheme:
-    options: Mapping[str, object]  # of `TrainConfig`
+    options: Mapping[str, object]  # options of `TrainConfig`
     is_leading: bool
-    """Compared at every number of ranks; the others, in a quick study, at the largest alone."""
+    """A quick study runs it on every number of ranks, the others on the largest alone."""
     ranks: int | None
-    """The one number of ranks that it is for."""
+    """Only number of ranks that it runs on."""
     leads_for: tuple[ModelName, ...]
-    """Models that it is tried on when none of the schemes is asked for by name."""
+    """Models to run it on if no schemes are named."""
 
 
 def _on(
@@ -104,14 +104,14 @@ class ParallelismConfig(StudyOptions):
     """Networks to train; `gpt` learns text, the others images."""
 
     schemes: tuple[str, ...] | None = None
-    """Ways to split the training, such as mpi, ring, gloo, server, local, zero-3, tensor, 1f1b or
+    """Schemes of parallel training, such as mpi, ring, gloo, server, local, zero-3, tensor, 1f1b or
     dp2-tp2; docs/studies.md names all. Default: all that suit the model."""
 
     ranks: tuple[int, ...] = (2, 4)
-    """Numbers of ranks. A quick study has all schemes on the largest, the leading ones on all."""
+    """Numbers of ranks. A quick study runs leading schemes on all, others on the largest."""
 
     full: bool = False
-    """Every scheme on every number of ranks, all samples of the images."""
+    """Run every scheme on every number of ranks, with all samples of the images."""
 
     width: int | None = None
     """Hidden units of the `mlp`, width of the `gpt`. Default: 256 and 64."""
@@ -123,36 +123,36 @@ class ParallelismConfig(StudyOptions):
     """Passes over the training data; the first is not timed. Default: 6."""
 
     train_samples: int | None = None
-    """Training samples of an epoch. Default: 4,096, and 128 for gpt."""
+    """Training samples per epoch. Default: 4,096, and 128 for gpt."""
 
     validation_samples: int | None = None
-    """Validation samples that each epoch is judged by. Default: 1,000, and 64 for gpt."""
+    """Validation samples after each epoch. Default: 1,000, and 64 for gpt."""
 
     seeds: tuple[int, ...] = (0,)
-    """Every run is repeated with each seed. Several tell what is chance."""
+    """Seeds, with each of which every run is repeated; several give intervals."""
 
     dataset: DatasetName = "auto"
-    """Images: `mnist`, the embedded `digits`, or `auto`: mnist where it is found."""
+    """Images: `mnist`, the embedded `digits`, or `auto`: mnist if it is found."""
 
     lr: float = 1e-3
     """Learning rate."""
 
     scratch: bool = True
-    """The second part: the network from scratch on more and more workers."""
+    """Run the second part: the network from scratch on increasing numbers of workers."""
 
     hidden: tuple[int, ...] = (64, 256)
     """Second part: widths of its hidden layer."""
 
     workers: tuple[int, ...] = (1, 2, 4, 8, 32, 128)
-    """Second part: numbers of workers. Beyond 8 a quick study has the narrowest network alone."""
+    """Second part: numbers of workers. Beyond 8 a quick study runs only the narrowest network."""
 
     algorithms_s: float = 15.0
-    """The third part: seconds for the all-reduce algorithms on messages, by size; 0 for none."""
+    """Third part: seconds for the all-reduce algorithms over messages, by size; 0 for none."""
 
     def __post_init__(self) -> None:
         check_values(self, "models", "schemes", "ranks", "seeds", "hidden", "workers")
         if unknown := [name for name in self.schemes or () if name not in SCHEMES]:
-            raise UserError(f"--schemes {unknown[0]} is none of {', '.join(SCHEMES)}")
+            raise UserError(f"--schemes {unknown[0]} is not one of {', '.join(SCHEMES)}")
         if not self.algorithms_s >= 0:
             raise UserError(f"--algorithms-s must not be negative, not {self.algorithms_s:g}")
         check_counts(self, 1, "ranks", "hidden", "workers")

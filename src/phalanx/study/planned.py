@@ -44,7 +44,7 @@ class PlannedRun(ABC):
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of its ranks, besides ours."""
     point: Mapping[str, object] = field(default_factory=dict)
-    """Place in the grid of a study of the user's own."""
+    """Place in the grid of a user's study."""
 
     @property
     def options(self) -> Mapping[str, object]:
@@ -63,7 +63,8 @@ class PlannedRun(ABC):
 
     @abstractmethod
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
-        """Make the run as a job of its own, with its records in `folder`, which is not there yet.
+        """Execute the run as a separate job, with its records in `folder`, which must not exist
+        yet.
 
         Raises: UserError when its options do not fit, RunFailedError when a rank failed.
         """
@@ -99,8 +100,7 @@ class StudyPlan:
 def command_words(
     name: str, options: Mapping[str, object], defaults: Mapping[str, object]
 ) -> list[str]:
-    """The `phalanx` command that makes this run by itself: what is chosen otherwise than by
-    default."""
+    """The `phalanx` command that makes this run alone, with all non-default options."""
     words = ["phalanx", *name.split()]
     for option, value in options.items():
         if value == defaults[option]:

@@ -84,7 +84,7 @@ class ProgramStarts:
             micro_batches=micro_batches,
         )
         began = time.monotonic()
-        with contextlib.suppress(RunStoppedError):  # as the plan has it
+        with contextlib.suppress(RunStoppedError):  # the plan stops the run
             Launch(
                 words=[sys.executable, checked_program.__file__, *self._words],
                 ranks=RankRequest(ranks=ranks, threads=self._threads, is_alone=ranks == 1),
@@ -99,8 +99,8 @@ class ProgramStarts:
         found = read_watched(folder, ranks)
         if found is None:
             raise NoRunError(
-                "the program has begun no run of phalanx.start: phalanx check compares the steps "
-                "of one"
+                "the program did not start a run by phalanx.start, whose steps phalanx check "
+                "compares"
             )
         return found
 
@@ -133,7 +133,7 @@ def _first(starts: ProgramStarts, notes: list[str]) -> WatchedRun:
         starts.is_double = False
         alone = starts.run("alone, in its own types")
         why = str(error).splitlines()[0]
-        notes.append(f"compared in the program's own types, to 3 digits: in float64 it ends: {why}")
+        notes.append(f"compared in its dtypes, to 3 digits, since it fails in float64: {why}")
         return alone
 
 
@@ -151,20 +151,20 @@ def _compare(starts: ProgramStarts, alone: WatchedRun, result: CheckResult) -> N
     try:
         ranks = starts.run(f"on {result.ranks} ranks", ranks=result.ranks)
     except (RunFailedError, UserError) as error:
-        text = f"on {result.ranks} ranks the program ends: {str(error).splitlines()[0]}"
+        text = f"on {result.ranks} ranks the program fails: {str(error).splitlines()[0]}"
         result.findings.append(ProbableCause(cause="failure", text=text))
         return
     start = alone[0].start
     if start.is_sharded:
-        result.notes.append("sharded=True: ranks read data of their own, which are not compared")
+        result.notes.append("sharded=True: each rank reads separate data, which are not compared")
         return
     finding = judge_ranks(alone, ranks, None, tolerance)
     if finding is not None and not start.has_fixed_cut:
         finding = judge_ranks(alone, ranks, _cut(starts, result.ranks), tolerance)
         if finding is None or draws(alone):
             result.notes.append(
-                "the loop draws random numbers, which belong to micro-batches: micro_batches="
-                f"{result.ranks} makes them the same on any number of ranks"
+                f"the loop draws random numbers per micro-batch: micro_batches={result.ranks} "
+                "makes them the same on any number of ranks"
             )
     if finding is not None:
         result.findings.append(finding)

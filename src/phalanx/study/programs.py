@@ -70,8 +70,8 @@ class ProgramTraining(PlannedRun):
             return
         if config.epoch_pattern is None:
             raise RunFailedError(
-                "the program wrote no records: it trains by phalanx.start, or prints a line an "
-                "epoch that --epoch-pattern finds"
+                "the program wrote no records: train by phalanx.start, or print one line per epoch "
+                "that --epoch-pattern matches"
             )
         lines.write_records(
             folder,
@@ -95,7 +95,7 @@ def plan_program(
         compiled_pattern(epoch_pattern)
     program = tuple(shlex.split(words))
     if not program:
-        raise UserError("--program: name a program: --program my_train.py --epochs 3")
+        raise UserError("--program needs a program, for example --program my_train.py --epochs 3")
     name = Path(program[1] if program[0] == "-m" and len(program) > 1 else program[0]).stem
     return [
         ProgramTraining(
@@ -127,12 +127,12 @@ def _refuse_others(study: ScalingConfig) -> None:
     given = [name for name in OF_BUILT_IN_MODELS if asdict(study)[name] != defaults[name]]
     if given:
         option = f"--{given[0].replace('_', '-')}"
-        raise UserError(f"{option} is of the built-in models: give it to the program instead")
+        raise UserError(f"{option} is for the built-in models: pass it to the program instead")
     others = [name for name in study.strategies if name not in STRATEGIES]
     if others:
         raise UserError(
-            f"--strategies {others[0]} needs the layers of a built-in model: with --program it is "
-            f"of {', '.join(STRATEGIES)}"
+            f"--strategies {others[0]} needs the layers of a built-in model: with --program use "
+            f"{', '.join(STRATEGIES)}"
         )
 
 

@@ -37,61 +37,59 @@ class ScalingConfig(StudyOptions):
     """Options of the scaling study. The defaults take about three minutes on two cores."""
 
     models: tuple[ModelName, ...] | None = None
-    """Networks to train. Default: mlp and cnn, the rnn too with --full."""
+    """Networks to train. Default: mlp and cnn; with --full also rnn."""
 
     strategies: tuple[StrategyName, ...] = ("sequential", "mpi", "gloo")
-    """Ways to train them."""
+    """Strategies to train them with."""
 
     ranks: tuple[int, ...] | None = None
     """Numbers of ranks for mpi, shared and gloo. Default: 2 and as many as there are cores; with
     --full 1, 2, 4 … up to twice the cores."""
 
     nodes: tuple[int, ...] | None = None
-    """Numbers of nodes, of those that --hosts or the allocation names: the ranks are spread evenly
-    over the first 1, 2, 3 … of them, as far as these have slots. --ranks is then by default as many
-    as the slots of each number of nodes. Default: as many nodes as the ranks fill."""
+    """Numbers of nodes: ranks are spread evenly over the first 1, 2, 3 … nodes of --hosts or of the
+    allocation, as their slots allow. --ranks then defaults to the slots of each number of nodes.
+    Default: as many nodes as the ranks fill."""
 
     threads: tuple[int, ...] | None = None
     """Numbers of threads for sequential. Default: 1 and as many as there are cores; with --full
     1, 2, 4 … up to the cores."""
 
     device: str = "cpu"
-    """Device of each rank, as of `phalanx train`; on accelerators of sequential and mpi."""
+    """Device of each rank, as for `phalanx train`; accelerators for sequential and mpi."""
 
     threads_per_rank: int = 1
     """Compute threads of each rank of mpi, shared and gloo."""
 
     batch_sizes: tuple[int, ...] = (DEFAULT_BATCH_SIZE,)
-    """Global batch sizes; each is a study of its own within the report."""
+    """Global batch sizes; the report treats each separately."""
 
     seeds: tuple[int, ...] = SEEDS
-    """Every run is repeated with each seed, seed after seed: that tells what is chance, of times as
-    of accuracies."""
+    """Seeds, with each of which every run is repeated, so that the report can give intervals."""
 
     full: bool = False
-    """All samples, models, ranks and threads."""
+    """Use all samples, models, numbers of ranks and of threads."""
 
     epochs: int = EPOCHS
     """Passes over the training data; the first is not timed."""
 
     train_samples: int | None = None
-    """Training samples of an epoch. Default: 8,192 for the mlp, 1,024 for others (512 for the
+    """Training samples per epoch. Default: 8,192 for the mlp, 1,024 for others (512 for the
     resnet), or all with --full."""
 
     validation_samples: int | None = None
-    """Validation samples that each epoch is judged by. Default: 500, or all with --full."""
+    """Validation samples after each epoch. Default: 500, or all with --full."""
 
     lr: float = 1e-3
     """Learning rate."""
 
     program: str | None = None
-    """A program that trains by phalanx.start with strategy="auto", and its arguments: all that
-    follows belongs to it, so options of the study stand before."""
+    """A program that trains by phalanx.start with strategy="auto", and its arguments. Put options
+    of the study before it: all that follows belongs to the program."""
 
     epoch_pattern: str | None = None
-    """Regular expression of the line that a program which trains otherwise prints after an epoch,
-    e.g. "epoch.*loss (?P<loss>[0-9.]+)"; groups seconds, loss and samples are taken. Steps
-    are not known then."""
+    """Regular expression of the line after an epoch, for a program without phalanx.start, e.g.
+    "epoch.*loss (?P<loss>[0-9.]+)"; groups: seconds, loss, samples. Steps stay unknown."""
 
     def __post_init__(self) -> None:
         if self.epoch_pattern is not None and self.program is None:
@@ -172,8 +170,8 @@ def spread(
     there = len(granted.nodes) or 1
     if max(nodes) > there or not granted.nodes:
         raise UserError(
-            f"--nodes {max(nodes)}: {there} {'is' if there == 1 else 'are'} named "
-            f"({granted.source}): name them by --hosts n0:4,n1:4"
+            f"--nodes {max(nodes)}: {there} {'is' if there == 1 else 'are'} given "
+            f"({granted.source}): add nodes with --hosts n0:4,n1:4"
         )
     most = min(granted.slots)
     wanted = ranks or sorted({most * count for count in nodes})
@@ -190,8 +188,8 @@ def spread(
         unused = [number for number in numbers if number not in used]
         if unused:
             raise UserError(
-                f"{option} {unused[0]}: no run would have it: ranks are spread evenly over the "
-                f"nodes, and these have {', '.join(map(str, granted.slots))} slots"
+                f"{option} {unused[0]}: no run can use it, since ranks are spread evenly over the "
+                f"nodes, which have {', '.join(map(str, granted.slots))} slots"
             )
     return [(number, hosts) for (number, _), hosts in fit.items()]
 
@@ -199,7 +197,7 @@ def spread(
 def larger_study_hint(study: ScalingConfig, cores: int) -> str:
     """Return a hint to the options that the quick study leaves out."""
     seeds = len(study.seeds)
-    numbers, gain = range(len(SEEDS)), "shows what differs from run to run"
+    numbers, gain = range(len(SEEDS)), "shows the variation between runs"
     if seeds > 1:
         numbers, gain = range(4 * seeds), "intervals less than half as wide"
     hint = f"for narrower intervals: `--seeds {' '.join(map(str, numbers))}` ({gain})"

@@ -116,7 +116,7 @@ class SurvivalConfig(StudyOptions):
     """Learning rate of AdamW."""
 
     timeout_s: float = 60.0
-    """A run whose ranks have waited this long for each other has failed."""
+    """Seconds that ranks wait for each other before their run counts as failed."""
 
     def __post_init__(self) -> None:
         check_values(self, "ways", "seeds")

@@ -65,7 +65,7 @@ class CallContext:
             raise ValueError(
                 f"rank {self.engine.rank} of group {self.group_name}: backend mpi moves tensors of "
                 f"{', '.join(device.type for device in self.devices)}, not of {tensor.device}: "
-                "make the group where PyTorch sees that device, or move the tensor first"
+                "make the group where PyTorch sees that device, or move the tensor"
             )
         is_aware = self._session.is_gpu_aware and not on_host
         if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=is_aware):
@@ -145,8 +145,8 @@ class CallContext:
         errors = [task.error for task in unfinished if task.error is not None]
         if errors and was_usable:
             raise DistBackendError(
-                f"{label}: {len(errors)} of its collectives, which "
-                f"nobody waited for, failed: {errors[0]}"
+                f"{label}: {len(errors)} of its collectives, which no call waited for, failed: "
+                f"{errors[0]}"
             )
 
     def abort(self) -> None:
@@ -165,7 +165,7 @@ class CallContext:
             texts = ", ".join(task.text for task in self.queue.unfinished())
             raise DistBackendError(
                 f"{self.label('destroy_process_group')}: still under way, after "
-                f"{self.engine.timeout_s:g} s and although the group was given up: "
+                f"{self.engine.timeout_s:g} s although the group was aborted: "
                 f"{texts or 'a call of another thread'}"
             )
 

@@ -187,8 +187,8 @@ class QueuedWork(PendingWork):
         if self._queue.is_inside():
             raise RuntimeError(
                 f"{self.text}: awaited in the middle of another collective of this thread, by a "
-                "signal handler; it can only run after that. Set a flag in the handler, and call "
-                "collectives after the one that it came in"
+                "signal handler; it can only run after that one. Set a flag in the handler, and "
+                "call collectives after the interrupted one"
             )
         self.run_until_done()
         super()._wait_until_done(timeout_s)

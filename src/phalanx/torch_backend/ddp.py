@@ -106,7 +106,7 @@ def _has_room(num_bytes: int) -> bool:
     warnings.warn(
         f"DDP's buckets of all ranks take {num_bytes / MEGABYTE:.0f} MB, and "
         f"{SHARED_MEMORY_FOLDER} has {free_bytes / MEGABYTE:.0f} MB free: gradients are copied "
-        "instead; a container gets more with --shm-size",
+        "instead; enlarge it with --shm-size in a container",
         stacklevel=2,
     )
     return False
@@ -122,8 +122,8 @@ def _has_descriptors() -> bool:
         return True
     warnings.warn(
         f"{'all' if used >= most else 'half'} of the {most} file descriptors of this process are "
-        "in use: DDP's further buckets are copied instead of shared, which is slower; "
-        "ulimit -n gives more",
+        "in use: DDP's further buckets are copied instead of shared, which is slower; raise the "
+        "limit with ulimit -n",
         stacklevel=2,
     )
     return False

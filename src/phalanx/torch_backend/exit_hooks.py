@@ -128,11 +128,11 @@ def _end_session(session: Session) -> None:
         sys.stderr.flush()
         _abort_after(GRACE_S)
     try:
-        text = "" if session.end_threads(ENDING_S) else "a collective of its own is under way"
+        text = "" if session.end_threads(ENDING_S) else "its collective is in flight"
         if not text:
             session.exit_barrier()
     except MismatchError as error:
-        text = f"others wait for it: {error}"
+        text = f"its peers wait for it: {error}"
     if text:
         rank = session.world.group.labels.short(session.world.rank)
         print(f"rank {rank} ends while {text}; ending all ranks", file=sys.stderr, flush=True)

@@ -215,8 +215,8 @@ def _report_kernels(world: World) -> None:
     """Print one line, on rank 0, when Phalanx was installed without its C kernels."""
     if world.rank == 0 and import_kernels() is None:
         print(
-            "phalanx: installed without C kernels, and slower for it: install a C compiler, "
-            "then pip install --force-reinstall --no-deps --no-cache-dir phalanx",
+            "phalanx: installed without C kernels, which is slower: install a C compiler, then "
+            "pip install --force-reinstall --no-deps --no-cache-dir phalanx",
             file=sys.stderr,
             flush=True,
         )

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from phalanx.comm.in_flight import keep_alive_forever
 
-GLOO_THREAD = "pt_gloo_runloop"  # as PyTorch names each thread that carries out Gloo's collectives
+GLOO_THREAD = "pt_gloo_runloop"  # name of each thread of PyTorch that runs Gloo's collectives
 LOOKS, LOOK_S, LAST_LOOK_S = 2, 0.001, 5.0
 
 

@@ -23,7 +23,7 @@ def monitored_barrier(
     limit = f"{(engine.timeout_s if timeout_s is None else timeout_s) * 1e3:.0f} ms"
     if timeout_s is not None and timeout_s <= 0:
         raise DistBackendError(
-            f"Rank {engine.rank} timed out in monitoredBarrier after {limit}: it had no time"
+            f"Rank {engine.rank} timed out in monitoredBarrier after {limit}: no time was left"
         )
 
     def meet() -> None:

@@ -68,7 +68,7 @@ class PointToPointWork(PendingWork):
     def _wait_until_done(self, timeout_s: float | None) -> None:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         if not self._polling.acquire(timeout=limit_s):
-            raise DistBackendError(f"{self.text} was not over after {limit_s:g} s")
+            raise DistBackendError(f"{self.text} was not complete after {limit_s:g} s")
         try:
             if not self._is_done:
                 self._complete_if(partial(self._wait_for_request, limit_s))

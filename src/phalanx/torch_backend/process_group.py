@@ -335,7 +335,7 @@ class ProcessGroupMPI(ProcessGroup):
     def get_group_store(self) -> dist.Store | None:
         return self._store
 
-    supports_splitting = True  # by `dist.split_group`, of which torch_patches.py has ours
+    supports_splitting = True  # serves `dist.split_group`, which torch_patches.py replaces
     supports_coalescing = supports_time_estimate = False
 
     @property

@@ -47,7 +47,7 @@ def get_reduction(dtype: torch.dtype, number: int) -> Reduction:
     """
     name = _op_name(number)
     if dtype is torch.bool and name in ("AVG", "PREMUL_SUM"):
-        raise TypeError(f"bool has no reduction {name}; take SUM, which is a logical or")
+        raise TypeError(f"bool has no reduction {name}; use SUM, which is a logical or")
     reduction = _REDUCTIONS["BOR" if (dtype, name) == (torch.bool, "SUM") else name]
     check_operation(dtype_of(dtype), reduction.op)
     return reduction

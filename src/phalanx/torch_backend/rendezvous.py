@@ -149,7 +149,7 @@ def _exchange_addresses(rdzv: Rendezvous, local: Address, timeout: timedelta) ->
             store.wait([key], timeout)
         except RuntimeError as error:
             raise RuntimeError(
-                f"rank {rank} waited {timeout.total_seconds():g} s for rank {peer} to begin"
+                f"rank {rank} waited {timeout.total_seconds():g} s for rank {peer} to start"
             ) from error
         addresses.append(Address(**json.loads(store.get(key))))
     return addresses
@@ -162,7 +162,7 @@ def check_one_node(addresses: Sequence[Address]) -> None:
     hosts = Counter(address.host for address in addresses)
     where = ",".join(f"{host}:{count}" for host, count in hosts.items())
     raise RuntimeError(
-        f"torchrun started {len(addresses)} ranks on {len(machines)} nodes, and backend mpi works "
-        "under torchrun on one node. For several let MPI start the script: "
-        f"mpiexec -n {len(addresses)} -host {where} python …"
+        f"torchrun started {len(addresses)} ranks on {len(machines)} nodes, but under torchrun "
+        "backend mpi works on one node only. For several nodes start the script by MPI: mpiexec -n "
+        f"{len(addresses)} -host {where} python …"
     )

@@ -55,7 +55,7 @@ def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -
         for listener in listeners:
             listener.close()
         where = error or " or ".join(f"{host}:{port}" for host, port in offered)
-        raise RuntimeError(f"the ranks do not all reach rank 0, which opens a store: {where}")
+        raise RuntimeError(f"not all ranks can reach rank 0, which opens a store: {where}")
     host, port = offered[reached[0]]
     descriptor = None
     for number, listener in enumerate(listeners):

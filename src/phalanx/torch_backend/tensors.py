@@ -77,8 +77,8 @@ def copy_by_halves(source: Tensor, dest: Tensor, factor: float | Tensor | None =
         except torch.OutOfMemoryError:
             raise torch.OutOfMemoryError(
                 f"staging a tensor of {dest.nbytes:,} bytes: {str(error).splitlines()[0]}; pieces "
-                f"of {LEAST_BYTES:,} bytes found no memory either: free some of the device's, or "
-                "take fewer ranks on it"
+                f"of {LEAST_BYTES:,} bytes found no memory either: free memory of the device, or "
+                "start fewer ranks on it"
             ) from None
 
 

@@ -64,5 +64,5 @@ def refused_operation(error: BaseException) -> str | None:
         return None
     return (
         f"bitwise: the results of {found[1]} vary from run to run: PyTorch has no deterministic "
-        "implementation of it; take another operation, or leave bitwise out"
+        "implementation of it; use another operation, or leave bitwise out"
     )

@@ -103,7 +103,7 @@ class TorchCall:
         if like is not None and local.numel() != like.numel():
             raise ValueError(
                 f"{self.label}: the tensor for this rank has {local.numel()} elements (shape "
-                f"{tuple(local.shape)}), its own tensor {like.numel()} (shape {tuple(like.shape)})"
+                f"{tuple(local.shape)}), local tensor {like.numel()} (shape {tuple(like.shape)})"
             )
         return tensors
 

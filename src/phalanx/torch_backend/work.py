@@ -109,7 +109,7 @@ class PendingWork(Work):
 
     def _wait_until_done(self, timeout_s: float | None) -> None:
         if not self._done.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            raise DistBackendError(f"{self.text} was not over after {timeout_s:g} s")
+            raise DistBackendError(f"{self.text} was not complete after {timeout_s:g} s")
         self._done.release()
 
     def _outcome(self) -> list[Tensor]:

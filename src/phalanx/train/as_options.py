@@ -40,8 +40,8 @@ def as_options() -> Iterator[None]:
         text = in_options(str(error))
         if isinstance(error, OtherRecipeError) and set(error.names) <= set(SCHEDULE):
             text = (
-                "add --restart-schedule to go on: the schedule of the rate begins anew over the "
-                f"epochs that are left; or give what the run had\n{text.splitlines()[0]}"
+                "add --restart-schedule to restart the schedule over the remaining epochs, or use "
+                f"the options of the checkpoint\n{text.splitlines()[0]}"
             )
         raise UserError(text) from error.__cause__ or error
 

@@ -103,24 +103,24 @@ class TrainConfig(
                 )
         if self.autocast != "none" and self.dtype != "float32":
             raise UserError(
-                f"--autocast {self.autocast} takes the place of float32 where that is safe, and "
-                f"--dtype is {self.dtype}: leave one of them out"
+                f"--autocast {self.autocast} replaces float32 where that is safe, but --dtype is "
+                f"{self.dtype}: leave one of them out"
             )
         self._check_checkpoints()
         self.check_bitwise()
         if self.survive:
             self._check_survival()
         if self.bitwise and self.damaged == "skip":
-            raise UserError("--bitwise trains with every sample: leave --damaged skip out")
+            raise UserError("--bitwise needs every sample: leave --damaged skip out")
         if self.bitwise and self.per_rank_batch_size is not None:
             raise UserError(
                 f"--per-rank-batch-size {self.per_rank_batch_size} makes the global batch depend "
-                "on the number of ranks: with --bitwise give --batch-size"
+                "on the number of ranks: with --bitwise use --batch-size"
             )
         if self.batch_size is not None and self.per_rank_batch_size is not None:
             raise UserError(
                 f"--batch-size {self.batch_size} and --per-rank-batch-size "
-                f"{self.per_rank_batch_size} exclude each other: give the global or the local one"
+                f"{self.per_rank_batch_size} exclude each other: give one of them"
             )
 
     def _check_ranks(self) -> None:
@@ -162,15 +162,15 @@ class TrainConfig(
         if self.checkpoint_seconds is not None and self.strategy == "server":
             raise UserError(
                 f"--checkpoint-seconds {self.checkpoint_seconds:g} and --strategy server exclude "
-                "each other: workers are not in step; take --checkpoint-steps"
+                "each other, since workers run out of step: use --checkpoint-steps"
             )
 
     def _check_survival(self) -> None:
         """Raise UserError for what is lost with a rank."""
         if self.stage is not None:
             raise UserError(
-                f"--stage {self.stage}: the rank of a node that copies its data may die: with "
-                "--survive leave it out"
+                f"--stage {self.stage} and --survive exclude each other, since the rank that "
+                "stages the data may die: leave --stage out"
             )
         check_survived(self.strategy, overlap=self.overlap, spares=self.spares)
 

@@ -74,7 +74,7 @@ class TrainingProgress:
         self._global_batch_size = config.global_batch_size()
         self._started: StartedEvent | None = None
         self._accuracy: float | None = None
-        self._steps: list[StepEvent] = []  # of the current epoch
+        self._steps: list[StepEvent] = []  # steps of the current epoch
         self._epochs: set[int] = set()  # summed up
 
     def take(self, events: Iterable[Event]) -> list[str]:

@@ -42,13 +42,13 @@ class TrainingOptions:
     """Options of the model and of the length of training."""
 
     model: ModelName | str = "mlp"
-    """The network: `mlp` 784-256-128-10, `cnn` two convolutions, `rnn` an LSTM over 28 rows,
-    `resnet` residual blocks, `gpt` a transformer for text; or your own, made by the function that
-    file.py:function names."""
+    """Network: `mlp` (784-256-128-10), `cnn` (two convolutions), `rnn` (an LSTM over 28 rows),
+    `resnet` (residual blocks), `gpt` (a transformer for text), or file.py:function, a function that
+    returns your model."""
 
     loss: str | None = None
-    """Your own loss, file.py:function: (outputs, targets) to its mean over the micro-batch.
-    Default: cross entropy."""
+    """Your loss as file.py:function: takes (outputs, targets), returns the mean over the
+    micro-batch. Default: cross entropy."""
 
     width: int | None = None
     """Hidden units of the `mlp` (256), channels of the `resnet` (16), width of the `gpt` (128)."""
@@ -66,17 +66,17 @@ class TrainingOptions:
     """Global batch size: samples per update, summed over all ranks. Default: 128, gpt 32."""
 
     per_rank_batch_size: int | None = ruled(None, AT_LEAST_ONE)
-    """Samples per update on each rank; the global batch then grows with the ranks."""
+    """Samples per update on each rank; the global batch size then grows with the ranks."""
 
     seed: int = ruled(0, NOT_NEGATIVE)
-    """Decides the initial weights and the order of the samples."""
+    """Seed of the initial weights and of the order of the samples."""
 
     dtype: DtypeName = "float32"
     """Precision of parameters and arithmetic."""
 
     device: str = "cpu"
-    """Device of each rank: `cpu`, an accelerator of PyTorch, such as `cuda` or `xpu:1`, or `auto`:
-    that of the rank's number on its node, where there is one. Several ranks: `mpi` and `zero`."""
+    """Device of each rank: `cpu`, an accelerator by PyTorch's name, such as `cuda` or `xpu:1`, or
+    `auto`: that of the local rank, if there is one. Several ranks: `mpi` and `zero`."""
 
     @property
     def model_options(self) -> ModelOptions:
@@ -92,38 +92,38 @@ class CheckpointOptions:
     """Options of checkpoints, resuming, records and the timeout."""
 
     checkpoint_dir: Path | None = None
-    """Folder in which a checkpoint is written after every epoch. Default: none is written."""
+    """Folder for a checkpoint after every epoch. Default: no checkpoints."""
 
     checkpoint_steps: int | None = ruled(None, AT_LEAST_ONE, SAVED)
-    """Steps after which one is written, too. Default: after epochs only."""
+    """Also write a checkpoint every this many steps. Default: after epochs only."""
 
     checkpoint_seconds: float | None = ruled(None, POSITIVE, SAVED)
-    """Write one whenever so much time has passed since the last one, between two steps."""
+    """Also write a checkpoint between steps when this many seconds have passed since the last."""
 
     keep_checkpoints: int | None = ruled(None, AT_LEAST_ONE, SAVED)
-    """Number of valid ones to keep, the newest. Default: those of epochs, and two within."""
+    """Newest valid checkpoints to keep. Default: all after epochs, and two within an epoch."""
 
     checkpoint_thread: bool = ruled(True, SAVED)
-    """A thread writes a copy of the state while training goes on; else training waits."""
+    """Write a copy of the state in a thread while training continues; else training waits."""
 
     resume: Path | None = None
     """Resume from this checkpoint, or from the newest complete one in this folder; `auto`: from the
-    newest valid one in --checkpoint-dir, or begin where there is none."""
+    newest valid one in --checkpoint-dir, or start anew if there is none."""
 
     restart_schedule: bool = ruled(False, RESUMED)
-    """--resume: begin the learning rate's schedule anew, over the epochs that are left."""
+    """--resume: restart the schedule of the learning rate over the remaining epochs."""
 
     allow_changes: bool = ruled(False, RESUMED)
-    """--resume: continue although data, batch or other options differ from the checkpoint's."""
+    """--resume: continue even if data, batch or other options differ from the checkpoint's."""
 
     run_dir: Path | None = None
     """Folder of the run's records. Default: a new one under runs/train."""
 
     grace_s: float = ruled(DEFAULT_STOP_S, POSITIVE, SAVED)
-    """Time for the ranks after SIGTERM to save a checkpoint and stop; then they are ended."""
+    """Seconds after SIGTERM for ranks to save a checkpoint and stop, before they are killed."""
 
     timeout_s: float = ruled(300.0, POSITIVE)
-    """Fail when ranks have waited this long for each other, and name the missing ranks."""
+    """Fail if ranks have waited this many seconds for each other, and name the missing ranks."""
 
 
 Autocast = Literal["none", "bf16"]
@@ -139,14 +139,13 @@ class ParallelOptions:
     """Options of the parallelism that all strategies have."""
 
     strategy: StrategyName = "sequential"
-    """`sequential` in one process, `mpi` ranks that sum their gradients, `shared` the same with
-    parameters and optimizer state that they share, `gloo` PyTorch's DDP, `server` workers and
-    parameter servers, `local` SGD that averages now and then, `zero` sharded state, `tensor` split
-    layers, `pipeline` stages, `mesh` any of these together (what --mesh alone means)."""
+    """`sequential` (one process), `mpi` (ranks sum gradients), `shared` (mpi with parameters and
+    optimizer state in shared memory), `gloo` (PyTorch's DDP), `server` (workers and parameter
+    servers), `local` (SGD with periodic averaging), `zero` (sharded state), `tensor` (split
+    layers), `pipeline` (stages), or `mesh` (a combination of these; --mesh implies it)."""
 
     ranks: int | None = ruled(None, AT_LEAST_ONE)
-    """Number of processes. Default: as many as the launcher started or the mesh has, else one a
-    core."""
+    """Number of processes. Default: that of the launcher or of the mesh, else one per core."""
 
     threads: int | None = ruled(None, AT_LEAST_ONE)
     """Compute threads of each rank. Default: cores ÷ ranks of the node."""
@@ -155,26 +154,26 @@ class ParallelOptions:
     """Micro-batches into which each rank splits its shard of a batch, to save memory."""
 
     bitwise: bool = False
-    """Train to the same bits on any number of ranks: by `sequential`, `mpi`, `shared`, `zero` or
-    `pipeline`, on one thread each, with a fixed cut into micro-batches and order of sums."""
+    """Train to identical bits on any number of ranks (`sequential`, `mpi`, `shared`, `zero`,
+    `pipeline`): one thread per rank, fixed micro-batches and a fixed order of sums."""
 
     survive: bool = False
-    """Go on without ranks that die, to the same bits: `mpi`, `zero` or `shared`, with Open MPI.
-    Means --bitwise, too."""
+    """Continue without ranks that die, to identical bits (`mpi`, `zero` or `shared`; Open MPI).
+    Implies --bitwise."""
 
     spares: int = ruled(0, NOT_NEGATIVE, SURVIVING)
-    """Number of spare ranks, which wait, asleep, to take the places of those that die."""
+    """Number of spare ranks, which sleep until they replace a rank that died."""
 
     patience: float | None = ruled(None, POSITIVE, SURVIVING)
-    """Kill a rank that keeps the others waiting for longer than these seconds, stopped or stuck,
-    and go on without it. Default: --timeout-s ends the wait, and the run."""
+    """Kill a stopped or stuck rank after its peers have waited this many seconds for it, and
+    continue without it. Default: --timeout-s ends the wait and the run."""
 
     rebalance: bool = ruled(False, BITWISE)
-    """Give ranks that are slow for long fewer micro-batches; the bits stay the same."""
+    """Give fewer micro-batches to ranks that stay slow; the bits do not change."""
 
     slow_rank: str | None = None
-    """Makes a rank slower, as RANK:SECONDS a step, to see which ranks wait for it; in bitwise runs
-    of an even share of the micro-batches."""
+    """Slow a rank down by RANK:SECONDS per step, to see which ranks wait for it; in bitwise runs,
+    per equal share of the micro-batches."""
 
     def check_bitwise(self) -> None:
         """Raise UserError for what would make the bits depend on the number of ranks."""
@@ -182,12 +181,12 @@ class ParallelOptions:
             return
         if self.threads not in (None, 1):
             raise UserError(
-                f"--bitwise computes on one thread a rank, not on {self.threads}: sums within "
-                "operations depend on their number; leave --threads out, and start more ranks"
+                f"--bitwise uses one thread per rank, not {self.threads}, since their number "
+                "changes sums within operations: leave --threads out, and start more ranks"
             )
         if self.accumulate > 1:
             raise UserError(
-                f"--bitwise cuts batches itself: give --micro-batches, not --accumulate "
+                "--bitwise splits batches by --micro-batches: use that in place of --accumulate "
                 f"{self.accumulate}"
             )
 
@@ -201,10 +200,10 @@ class CommunicationOptions:
     """Options of communication that all strategies have."""
 
     autocast: Autocast = "none"
-    """Arithmetic of forward and backward passes where that is safe: `bf16`, or as --dtype."""
+    """Autocast of forward and backward passes: `bf16` for the operations where that is safe."""
 
     trace: bool = False
-    """Record what every rank does when, and write one trace of all for Perfetto."""
+    """Record what every rank does when, and write one trace of all ranks for Perfetto."""
 
 
 def parse_slow_rank(text: str) -> tuple[int, float]:
@@ -232,55 +231,55 @@ class DataOptions:
     """Options of the data and of reading it."""
 
     dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits` or `text`, `fashion` or `cifar10` where their files are, or
-    `auto`: text for gpt, else mnist where it is found, digits otherwise."""
+    """Data set: the embedded `digits` or `text`, or `mnist`, `fashion` or `cifar10` (files needed),
+    or `auto`: text for gpt, else mnist if it is found and digits if not."""
 
     data_root: Path | None = None
     """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
 
     data: Path | None = None
-    """A folder made by `phalanx data pack`, in place of --dataset: read while training goes on,
-    and as large as one likes."""
+    """Folder made by `phalanx data pack`, in place of --dataset; read during training, so it may be
+    larger than memory."""
 
     readers: int = ruled(2, NOT_NEGATIVE, PACKED)
-    """--data: how many read ahead on each rank; 0: the rank itself reads when it needs a batch."""
+    """--data: readers that read ahead on each rank; 0: the rank reads each batch when needed."""
 
     reader_kind: Readers = ruled("threads", PACKED)
-    """--data: what reads ahead."""
+    """--data: kind of the readers."""
 
     prefetch: int = ruled(4, AT_LEAST_ONE, PACKED)
-    """--data: batches that may be ready before they are needed, on each rank."""
+    """--data: batches that each rank reads ahead at most."""
 
     cache_mb: float = ruled(0.0, NOT_NEGATIVE, PACKED)
-    """--data: megabytes of samples that each rank keeps in memory once it has read them."""
+    """--data: size of each rank's cache of read samples, in megabytes."""
 
     stage: Path | None = ruled(None, PACKED)
-    """--data: folder on the node's own disk to which one rank of each node brings shards first."""
+    """--data: folder on the node's disk, to which one rank per node copies shards first."""
 
     stage_mb: float | None = ruled(None, POSITIVE, PACKED, STAGED)
-    """--stage: megabytes that it may hold; shards that are needed last go. Default: no limit."""
+    """--stage: megabytes it may hold; shards needed last are removed first. Default: no limit."""
 
     keep_staged: bool = ruled(False, PACKED, STAGED)
-    """--stage: leave what was brought there for the next run. Default: it is removed."""
+    """--stage: leave the copied shards for the next run. Default: they are removed."""
 
     shuffle_shards: int | None = ruled(None, POSITIVE, PACKED)
-    """--data: number of shards to shuffle within, so that reading stays local. Default: all
-    samples at random."""
+    """--data: shuffle within this many shards at a time, so that reads stay local. Default: shuffle
+    all samples."""
 
     augment: bool = ruled(False, PACKED)
-    """--data: shift and mirror training images at random, as the readers decode them."""
+    """--data: shift and mirror training images at random, when readers decode them."""
 
     damaged: Damaged = ruled("stop", PACKED)
     """--data: what to do with a corrupt sample: `stop` the run, or `skip` and count it."""
 
     train_samples: int | None = ruled(None, POSITIVE)
-    """Number of training samples, the first ones of the data. Default: all."""
+    """Use only this many training samples, from the start of the data. Default: all."""
 
     validation_samples: int | None = ruled(None, POSITIVE)
-    """Number of validation samples, the first ones of the data. Default: all."""
+    """Use only this many validation samples, from the start of the data. Default: all."""
 
     final_train_samples: int | None = ruled(None, POSITIVE)
-    """Number of training samples on which the final model is evaluated, too. Default: none."""
+    """Also evaluate the final model on this many training samples. Default: none."""
 
     @property
     def data_name(self) -> str:
@@ -296,8 +295,8 @@ class DataOptions:
             )
         if self.cache_mb and self.reader_kind == "processes":
             raise UserError(
-                f"--cache-mb {self.cache_mb:g} and --reader-kind processes exclude each other: "
-                "every process would keep samples of its own; take threads"
+                f"--cache-mb {self.cache_mb:g} and --reader-kind processes exclude each other, "
+                "since each process would have a separate cache: use threads"
             )
 
 
@@ -326,33 +325,33 @@ class OptimizerOptions:
     """Options of the optimizer and the learning rate."""
 
     lr: float = ruled(1e-3, POSITIVE)
-    """Learning rate at its highest, for the default batch."""
+    """Peak learning rate, for the default batch size."""
 
     lr_rule: LearningRateRule = "none"
-    """Rule by which the learning rate follows the global batch: `none`, `linear` or `sqrt` of batch
+    """Scaling of the learning rate with the global batch size: `none`, `linear` or `sqrt` of batch
     ÷ default batch."""
 
     lr_schedule: LearningRateSchedule = "cosine"
-    """Course after the warm-up: `cosine` or `polynomial` fall to nothing by the last step, `step`
-    falls at --lr-milestones, `constant` stays."""
+    """Decay after the warm-up: `cosine` or `polynomial` to 0 at the last step, `step` at
+    --lr-milestones, or `constant`."""
 
     lr_milestones: tuple[float, ...] = ruled((0.5, 0.75), STEP)
-    """`step`: after which parts of the run the rate is multiplied by --lr-factor."""
+    """`step`: fractions of the run after which the rate is multiplied by --lr-factor."""
 
     lr_factor: float = ruled(0.1, POSITIVE, STEP)
-    """`step`: by what."""
+    """`step`: factor of the rate at each milestone."""
 
     lr_power: float = ruled(2.0, POSITIVE, POLYNOMIAL)
-    """`polynomial`: the power of what is left of the run."""
+    """`polynomial`: exponent of the remaining fraction of the run."""
 
     warmup_epochs: float = ruled(0.0, NOT_NEGATIVE)
-    """Epochs in which the rate rises to its highest; may be a fraction. 0: none."""
+    """Length of the warm-up in epochs; may be a fraction. 0: no warm-up."""
 
     warmup: WarmUp = ruled("linear", WARM_UP)
-    """Course of the rise: `linear` or `cosine` from nothing, `constant` at a tenth of it."""
+    """Shape of the warm-up: `linear` or `cosine` from 0, or `constant` at a tenth of the peak."""
 
     optimizer: OptimizerName = "adam"
-    """The update rule. `lars` and `lamb` scale each layer's step by its weights' norm."""
+    """Update rule. `lars` and `lamb` scale each layer's step by the norm of its weights."""
 
     momentum: float = ruled(0.9, NOT_NEGATIVE, MOMENTUM)
     """Momentum of `sgd` and `lars`."""
@@ -361,23 +360,23 @@ class OptimizerOptions:
     """Weight decay of the optimizer."""
 
     trust_coefficient: float = ruled(1e-3, POSITIVE, LARS)
-    """`lars`: how large a layer's step may be, against its weights."""
+    """`lars`: size of a layer's step relative to the norm of its weights."""
 
     label_smoothing: float = ruled(0.0, BELOW_ONE)
-    """Probability that training targets give to the other classes."""
+    """Label smoothing: probability that training targets spread over the other classes."""
 
     clip_norm: float | None = ruled(None, POSITIVE)
-    """Scale the gradient down to this norm, over all parameters and ranks. Default: never."""
+    """Clip the gradient to this norm, over all parameters and ranks. Default: no clipping."""
 
     bad_gradients: NonFinitePolicy = "stop"
-    """Policy for a gradient that is not finite: `stop` the run, or `skip` the step. Both name a
-    parameter, and the ranks whose loss is not finite."""
+    """Policy for gradients with NaN or Inf: `stop` the run, or `skip` the step. Both name a
+    parameter, and the ranks whose loss is NaN or Inf."""
 
 
 def check_milestones(milestones: tuple[float, ...]) -> None:
     """Raise UserError when they are not increasing parts of the run."""
     if not all(0 < part < 1 for part in milestones) or any(b <= a for a, b in pairwise(milestones)):
         raise UserError(
-            "--lr-milestones must be parts of the run, between 0 and 1, each later than the one "
-            f"before, not {' '.join(map(str, milestones))}"
+            "--lr-milestones must be increasing fractions of the run, between 0 and 1, not "
+            f"{' '.join(map(str, milestones))}"
         )

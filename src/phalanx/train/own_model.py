@@ -88,14 +88,14 @@ def _no_logits(config: TrainConfig, shape: DataShape, inputs: Any, outputs: Any)
     if shape.targets is not None:
         return UserError(
             f"--model {config.model}: the targets of this data are quantities, of "
-            f"{' × '.join(map(str, shape.targets)) or 'one number'} a sample: give the loss that "
-            "learns them by --loss file.py:function"
+            f"{' × '.join(map(str, shape.targets)) or 'one number'} per sample: give a loss for "
+            "them by --loss file.py:function"
         )
     wanted = (*inputs.shape, shape.num_classes) if shape.is_text else (EXAMPLES, shape.num_classes)
     return UserError(
         f"--model {config.model} returned {_sizes(outputs)} for inputs of {_sizes(inputs)}: the "
-        f"cross entropy of {shape.num_classes} classes needs {_sizes(torch.empty(wanted))}\n"
-        "return that, or give the loss of such outputs by --loss file.py:function"
+        f"cross entropy of {shape.num_classes} classes needs {_sizes(torch.empty(wanted))}\nreturn "
+        "that shape, or give a loss for such outputs by --loss file.py:function"
     )
 
 

@@ -66,7 +66,7 @@ def allowed_changes(config: TrainConfig) -> bool | Sequence[str]:
 def restarts_schedule(
     config: TrainConfig, there: Mapping[str, Value], start: Sequence[int]
 ) -> bool:
-    """Return whether the learning rate's schedule begins anew at the checkpoint.
+    """Return whether the learning rate's schedule restarts at the checkpoint.
 
     A checkpoint of this very recipe whose schedule was begun anew was written by the same command:
     repeated, it resumes. config: complete. there: recipe of the checkpoint. start: position from
@@ -91,7 +91,7 @@ def nothing_to_do(config: TrainConfig) -> str:
     if found is None or found.manifest.epochs_done < config.epochs:
         return ""
     if differing_values(found.manifest.program, recipe_of(config)):
-        return ""  # which is refused, or allowed
+        return ""  # the caller refuses or allows it
     return nothing_left(found.path, f"{found.manifest.epochs_done} epochs")
 
 

@@ -82,14 +82,14 @@ def _check_launcher(config: TrainConfig, launched: Launched) -> None:
     """Raise UserError where the launcher has started other ranks than the strategy has."""
     if config.strategy == "sequential" and launched.world_size > 1:
         raise UserError(
-            f"{launched.launcher} started {launched.world_size} processes, and --strategy "
-            "sequential uses one: take --strategy mpi, shared or gloo, or start it without a "
+            f"{launched.launcher} started {launched.world_size} processes, but --strategy "
+            "sequential uses one: use --strategy mpi, shared or gloo, or start it without a "
             "launcher"
         )
     if config.uses_mpi and launched.launcher == "torchrun":
         raise UserError(
-            f"torchrun starts no MPI ranks, which --strategy {config.strategy} needs: start it "
-            "with mpirun, or without a launcher and with --ranks"
+            f"--strategy {config.strategy} needs MPI ranks, which torchrun does not start: use "
+            "mpirun, or --ranks without a launcher"
         )
 
 
@@ -103,7 +103,7 @@ def _check_writable(option: str, folder: Path | None) -> None:
     if not place.is_dir():
         raise UserError(f"{option} {folder}: {place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise UserError(f"{option} {folder}: {place} may not be written to: name another folder")
+        raise UserError(f"{option} {folder}: {place} is not writable: choose another folder")
 
 
 def _resolve_data(config: TrainConfig) -> DatasetChoice | PackDescription:
@@ -138,8 +138,7 @@ def setting_of(config: TrainConfig) -> Setting:
 
 
 def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
-    """Return the options with other values than their defaults, of those that only some runs
-    have."""
+    """Return the options with non-default values among those that only some runs have."""
     return {
         name: value if isinstance(value, int | float) else _text(name, value)
         for name, value in config.options().items()

@@ -40,7 +40,7 @@ class LRSchedule:
     peak: float
     num_steps: int
     first_step: int = 0
-    """More than 0 where a run that resumed has begun it anew."""
+    """More than 0 if a resumed run restarted it."""
     warmup: WarmUp = "linear"
     warmup_steps: int = 0
     milestones: tuple[float, ...] = (0.5, 0.75)
@@ -98,7 +98,7 @@ def schedule_of(
     num_train: int,
     start: tuple[int, int] = (0, 0),
 ) -> LRSchedule:
-    """num_train: samples of an epoch. start: position at which a run that resumed began it anew."""
+    """num_train: samples of an epoch. start: position at which a resumed run restarted it."""
     sizes = {"num_train": num_train, "global_batch_size": global_batch_size}
     steps_per_epoch = step_at((1, 0), **sizes)
     return LRSchedule(
@@ -120,14 +120,14 @@ def check_warm_up(config: TrainConfig) -> None:
         return
     if config.warmup_epochs >= config.epochs:
         raise UserError(
-            f"--warmup-epochs {config.warmup_epochs:g} is the whole run of {config.epochs} "
-            "epochs: the learning rate would never be at its highest; warm up for less"
+            f"--warmup-epochs {config.warmup_epochs:g} is the full run of {config.epochs} epochs, "
+            "so the learning rate would never reach its peak: use a shorter warm-up"
         )
     if config.lr_schedule == "step":
         first = config.lr_milestones[0] * config.epochs if config.lr_milestones else math.inf
         if config.warmup_epochs > first:
             raise UserError(
-                f"--warmup-epochs {config.warmup_epochs:g} goes on after the first of "
+                f"--warmup-epochs {config.warmup_epochs:g} ends after the first of "
                 f"--lr-milestones, {config.lr_milestones[0]:g} of {config.epochs} epochs = "
-                f"{first:g}: warm up for less, or set it later"
+                f"{first:g}: use a shorter warm-up, or a later milestone"
             )

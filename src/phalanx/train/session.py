@@ -218,11 +218,11 @@ def _schedule_start(config: TrainConfig, run: ProgramRun) -> tuple[int, int]:
     if run.resumed is not None and restarts_schedule(config, run.resumed, start):
         start, left = (epoch, seen), config.epochs - epoch
         if left <= 0:
-            raise UserError(f"--epochs {config.epochs} leaves none to do: raise --epochs")
+            raise UserError(f"--epochs {config.epochs} leaves no epoch to train: raise --epochs")
         if 0 < left <= config.warmup_epochs:
             raise UserError(
-                f"--warmup-epochs {config.warmup_epochs:g} is all of the {left} epochs that "
-                "--restart-schedule leaves: warm up for less"
+                f"--warmup-epochs {config.warmup_epochs:g} is as long as the {left} epochs that "
+                "remain for --restart-schedule: use a shorter warm-up"
             )
     run.state[SCHEDULE_START] = [*start]
     return start

@@ -40,7 +40,7 @@ def validate(config: TrainConfig, shape: DataShape) -> None:
     mesh = config.mesh_of(config.num_ranks)
     if mesh.shard > 1 and config.zero_stage == 1:
         raise UserError(
-            f"--zero-stage 1 keeps whole parameters, and shard={mesh.shard} cuts them: take "
+            f"--zero-stage 1 does not shard parameters, but shard={mesh.shard} does: use "
             f"--zero-stage 2 or 3, or --strategy zero --zero-stage 1 --ranks {mesh.size}"
         )
     check_tensor(config, shape)
@@ -54,8 +54,8 @@ def check_full_gradients(config: TrainConfig) -> None:
     check_full_norm(config.strategy, config.clip_norm)
     if config.strategy in OF_SLICES and config.optimizer in ("lars", "lamb"):
         raise UserError(
-            f"--optimizer {config.optimizer} needs norms of whole layers, and --strategy "
-            f"{config.strategy} updates slices of them: take --strategy mpi"
+            f"--optimizer {config.optimizer} needs norms of full layers, but --strategy "
+            f"{config.strategy} updates slices of them: use --strategy mpi"
         )
 
 
@@ -64,12 +64,12 @@ def check_data_use(config: TrainConfig, shape: DataShape) -> None:
     if config.augment and not shape.is_image:
         what = "text" if shape.is_text else "no images of classes"
         raise UserError(
-            f"--augment shifts and mirrors images, and this data is {what}: leave it out"
+            f"--augment shifts and mirrors images, but this data is {what}: leave it out"
         )
     if config.damaged == "skip" and config.strategy == "server":
         raise UserError(
-            "--damaged skip and --strategy server exclude each other: workers make steps of their "
-            "own, and cannot agree how many samples of a batch are left"
+            "--damaged skip and --strategy server exclude each other, since workers step "
+            "independently and cannot agree on the samples of a batch"
         )
 
 
@@ -80,8 +80,8 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
         raise UserError(f"--slow-rank {slow_rank}: there are {ranks} ranks, from 0")
     if config.strategy == "server" and rank >= ranks - config.servers:
         raise UserError(
-            f"--slow-rank {slow_rank}: rank {rank} is a server, which makes no steps; "
-            f"the workers are ranks 0 to {ranks - config.servers - 1}"
+            f"--slow-rank {slow_rank}: rank {rank} is a server, which computes no steps; workers "
+            f"are ranks 0 to {ranks - config.servers - 1}"
         )
 
 
@@ -94,17 +94,17 @@ def check_tensor(config: TrainConfig, shape: DataShape) -> None:
     splits = tensor_splits(config.model, completed(config.model, config.model_options))
     if not splits and not is_own_model(config.model) and config.tensor_plan is None:
         raise UserError(
-            f"--model {config.model} cannot be split by tensor parallelism: take mlp or gpt"
+            f"--model {config.model} cannot be split by tensor parallelism: use mlp or gpt"
         )
     for name, number in splits.items():
         if number % mesh.tp:
             raise UserError(
-                f"{name} {number} does not divide by tp={mesh.tp}: every rank needs the same part"
+                f"{name} {number} is not divisible by tp={mesh.tp}: every rank needs an equal share"
             )
     if config.sequence_parallel and shape.inputs[0] % mesh.tp:
         raise UserError(
-            f"--sequence-parallel: a text of {shape.inputs[0]} tokens does not divide by "
-            f"tp={mesh.tp}: every rank needs the same part"
+            f"--sequence-parallel: a text of {shape.inputs[0]} tokens is not divisible by "
+            f"tp={mesh.tp}: every rank needs an equal share"
         )
 
 
@@ -118,13 +118,13 @@ def check_pipeline(config: TrainConfig) -> None:
     is_own = is_own_model(config.model)
     if not layers and not is_own:
         raise UserError(
-            f"--model {config.model} cannot be cut into stages: take mlp, resnet or gpt"
+            f"--model {config.model} cannot be split into stages: use mlp, resnet or gpt"
         )
     if layout.num_stages > len(layers) and not is_own:
         more = ", or more --layers" if config.model == "gpt" else ""
         raise UserError(
-            f"pp={mesh.pp} with {layout.stages_per_rank} stages a rank are {layout.num_stages} "
-            f"stages, but {config.model} has {len(layers)} layers to cut between "
+            f"pp={mesh.pp} with {layout.stages_per_rank} stages per rank are {layout.num_stages} "
+            f"stages, but {config.model} has {len(layers)} layers to split between "
             f"({', '.join(layers)}): use fewer ranks or stages{more}"
         )
     batch, needed = (
@@ -139,6 +139,6 @@ def check_pipeline(config: TrainConfig) -> None:
         )
     if config.accumulate > 1:
         raise UserError(
-            f"--accumulate {config.accumulate} and a pipeline exclude each other: "
-            "it cuts batches itself, by --micro-batches"
+            f"--accumulate {config.accumulate} and a pipeline exclude each other: a pipeline "
+            "splits batches by --micro-batches"
         )

@@ -13,13 +13,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "fewer than no readers": ({"readers": (2, -1)}, "--readers must be at least 0, not -1"),
     "no batches ahead": ({"depth": (0,)}, "--depth must be at least 1, not 0"),
     "no format": ({"formats": ()}, "--formats needs at least one value"),
-    "twice": ({"readers": (1, 1)}, "--readers names a value twice: 1 1"),
+    "twice": ({"readers": (1, 1)}, "--readers has a value twice: 1 1"),
     "no room": ({"data_bytes": "much"}, "--data-bytes much: not a size"),
-    "little room": ({"data_bytes": "1KB"}, "--data-bytes 1KB: 64KB is the least"),
+    "little room": ({"data_bytes": "1KB"}, "--data-bytes 1KB: the minimum is 64KB"),
     "another accelerator": ({"accelerator": "v100"}, "--accelerator v100: profile resnet50 has"),
     "time backwards": ({"compute_scale": -1.0}, "--compute-scale must be positive, not -1"),
     "few samples": ({"samples": 50, "steps": 2}, "--samples 50 are fewer than --steps 2 take"),
-    "an unknown profile": ({"profile": "vgg"}, "--profile vgg is none of unet3d"),
+    "an unknown profile": ({"profile": "vgg"}, "--profile vgg is not one of unet3d"),
 }
 
 

@@ -60,7 +60,7 @@ def test_interrupted_it_leaves_nothing(location: DataLocation) -> None:
 
 def test_a_disk_that_is_too_small(location: DataLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generating, "free_bytes", lambda _: 2**30 + 1000)
-    with pytest.raises(UserError, match=r"1\.00 GB free; the data takes .* and 1\.00 GB stays"):
+    with pytest.raises(UserError, match=r"1\.00 GB free; the data takes .* and 1\.00 GB must stay"):
         check_room(location, missing_parts(location, ["npy"], 1))
     assert not location.root.exists()
 

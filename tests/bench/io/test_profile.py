@@ -57,7 +57,7 @@ def test_a_bad_profile_is_refused(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("smoke", "is none of unet3d"), ("no.yaml", "cannot be read: No such file")],
+    [("smoke", "is not one of unet3d"), ("no.yaml", "cannot be read: No such file")],
 )
 def test_a_profile_that_is_not_there(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -44,8 +44,8 @@ def test_everything_that_differs_is_told(name: str) -> None:
     accelerator = next(iter(profile.compute_s))
     work = scale_workload(profile, accelerator, data_bytes=2**26)
     told = "; ".join(work.scaled)
-    assert f"{work.num_samples:,} samples a rank" in told
-    assert f"{work.steps:,} steps an epoch" in told
+    assert f"{work.num_samples:,} samples per rank" in told
+    assert f"{work.steps:,} steps per epoch" in told
     assert ("1/" in told) == (work.sample_bytes != profile.sample_bytes)
 
 

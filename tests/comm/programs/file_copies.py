@@ -85,7 +85,7 @@ def main(folder: Path) -> None:
     assert told == f"rank 1 ({world.hostname}): {folder}/1/split: File exists", told
     outside = {"../stolen": folder / "0/large"} if world.rank == 0 else {}
     told = refusal(ranks, outside, apart)
-    assert told.startswith("'..' is refused as the name of a file"), told
+    assert told.startswith("'..' is refused as a file name"), told
     assert not (folder / "stolen").exists()
     world.close()
     if world.rank == 0:

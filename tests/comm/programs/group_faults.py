@@ -41,9 +41,7 @@ def message_of(kinds: Kinds, call: Callable[[], object]) -> str:
 
 def check_unusable(group: Group) -> None:
     began = time.monotonic()
-    assert f"group {group.name} cannot be used any more" in message_of(
-        PeerFailedError, group.barrier
-    )
+    assert f"group {group.name} can no longer be used" in message_of(PeerFailedError, group.barrier)
     assert time.monotonic() - began < 1
 
 

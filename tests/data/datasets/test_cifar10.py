@@ -76,7 +76,7 @@ def test_the_data_set_is_found_and_normalised(folder: Path) -> None:
     )
     assert dataset.shape == resolve("cifar10", folder.parent).shape
     assert dataset.shape.inputs == (3, 32, 32)
-    assert dataset.reason == f"cifar10: as asked, from {folder}"
+    assert dataset.reason == f"cifar10 from {folder}, as requested"
     assert dataset.train_inputs.shape == (10_020, 3, 32, 32)
     assert dataset.train_inputs.is_contiguous()
     assert dataset.train_inputs.dtype == torch.float64
@@ -103,11 +103,13 @@ def test_states(folder: Path, tmp_path: Path) -> None:
         read_files("cifar10", damaged.parent)
     damaged.write_bytes(b"\0" * 1000)
     assert state(tmp_path) == "damaged: data_batch_3.bin"
-    message = f"{damaged} is truncated: expected 30730000 bytes, found 1000\nremove it and take the"
+    message = (
+        f"{damaged} is truncated: expected 30730000 bytes, found 1000\nremove it and download the"
+    )
     with pytest.raises(UserError, match=message):
         resolve("cifar10", tmp_path)
     damaged.unlink()
-    lacks = f"the CIFAR-10 in {damaged.parent} lacks data_batch_3.bin\ntake the binary version"
+    lacks = f"the CIFAR-10 in {damaged.parent} lacks data_batch_3.bin\ndownload the binary version"
     with pytest.raises(UserError, match=lacks):
         resolve("cifar10", tmp_path)
 
@@ -120,12 +122,14 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
         resolve("cifar10", tmp_path)
     first, second = str(caught.value).splitlines()
     assert first == (
-        f"the CIFAR-10 in {pickles} is made of pickles, which can run any program and are not read"
+        f"the CIFAR-10 in {pickles} consists of pickles, which can run any program and are not read"
     )
-    assert second.startswith("take the binary version, cifar-10-binary.tar.gz, from https://www.cs")
+    assert second.startswith(
+        "download the binary version, cifar-10-binary.tar.gz, from https://www.cs"
+    )
 
 
 def test_without_files_it_is_said_how_to_get_them(cache_home: Path) -> None:
-    message = f"there is no CIFAR-10 in {cache_home / 'phalanx'}\ntake the binary version"
+    message = f"there is no CIFAR-10 in {cache_home / 'phalanx'}\ndownload the binary version"
     with pytest.raises(UserError, match=message):
         resolve("cifar10")

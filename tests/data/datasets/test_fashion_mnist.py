@@ -61,7 +61,7 @@ def test_what_was_written_is_read(folder: Path) -> None:
 
 def test_the_data_set_is_found_and_normalised(folder: Path) -> None:
     dataset = load_dataset("fashion", folder.parents[1], train_samples=30)
-    assert dataset.reason == f"fashion: as asked, from {folder}"
+    assert dataset.reason == f"fashion from {folder}, as requested"
     assert dataset.train_inputs.shape == (30, 1, 28, 28)
     assert dataset.validation_inputs.shape == (10_000, 1, 28, 28)
     assert dataset.train_targets.tolist() == [*range(10)] * 3
@@ -83,7 +83,9 @@ def test_where_it_is_looked_for(tmp_path: Path, layout: str) -> None:
 
 def test_mnist_is_not_taken_for_it(mnist_copy: Path) -> None:
     for root in (mnist_copy, mnist_copy.parent):
-        with pytest.raises(UserError, match=f"there is no Fashion-MNIST in {root}\ntake its four"):
+        with pytest.raises(
+            UserError, match=f"there is no Fashion-MNIST in {root}\ndownload its four"
+        ):
             resolve("fashion", root)
     assert resolve("auto", mnist_copy).name == "mnist"
 
@@ -95,7 +97,9 @@ def test_a_truncated_file_is_named_with_its_size(tmp_path: Path) -> None:
         with (made / file.name).open("wb") as empty:
             empty.truncate(file.num_bytes - (file is FASHION.files[2]))
     path = made / "t10k-images-idx3-ubyte"
-    message = f"{path} is truncated: expected 7840016 bytes, found 7840015\nremove it and take it"
+    message = (
+        f"{path} is truncated: expected 7840016 bytes, found 7840015\nremove it and download it"
+    )
     with pytest.raises(UserError, match=message):
         resolve("fashion", tmp_path)
     states = {holding.name: holding.state for holding in inventory(tmp_path)}

@@ -105,5 +105,5 @@ def test_more_than_the_machine_holds_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.write(header)
         file.truncate(len(header) + 2**30 * 28 * 28)
-    with pytest.raises(UserError, match=r"GB of memory would be needed, this machine has"):
+    with pytest.raises(UserError, match=r"GB of memory needed, but this machine has"):
         read_idx(tmp_path / "huge")

@@ -26,7 +26,7 @@ def test_digits_once_made_and_once_damaged() -> None:
     assert holdings()["digits"].state == "verified"
     with digits_file().open("ab") as file:
         file.write(b"!")
-    assert holdings()["digits"].state == "damaged, made again when used"
+    assert holdings()["digits"].state == "damaged; recreated when used"
 
 
 def test_mnist_whole_and_damaged(mnist_copy: Path) -> None:

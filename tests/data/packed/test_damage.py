@@ -184,14 +184,16 @@ def test_verify_names_files_and_samples(kind: Kind, tmp_path: Path) -> None:
 
 
 INDEX_FAULTS = {
-    "has schema 99, and this Phalanx reads 2: update it": {"schema": 99},
-    "has schema 1, and this Phalanx reads 2: pack the data again": {"schema": 1},
+    "has schema 99, but this Phalanx reads 2: update it": {"schema": 99},
+    "has schema 1, but this Phalanx reads 2: pack the data again": {"schema": 1},
     "Object missing required field": {"fields": None},
     "its shards have 30 samples together, not 31": {"num_samples": 31},
     "Expected `int`": {"num_samples": "many"},
     "letters, digits": {"fields": [{"name": "../x", "dtype": "uint8", "shape": []}]},
     "is not one of numbers": {"fields": [{"name": "x", "dtype": "object", "shape": []}]},
-    "none of a sample": {"fields": [{"name": "x", "dtype": "uint8", "shape": [2**40, 2**40]}]},
+    "is not the shape of a sample": {
+        "fields": [{"name": "x", "dtype": "uint8", "shape": [2**40, 2**40]}]
+    },
     "has the files": {"fields": [{"name": "x", "dtype": "uint8", "shape": []}]},
     "Invalid enum value": {
         "fields": [{"name": "x", "dtype": "uint8", "shape": [], "encoding": "z"}]
@@ -219,15 +221,15 @@ def test_sizes_that_do_not_fit_the_shape(tmp_path: Path) -> None:
     content = msgspec.json.decode(path.read_bytes())
     content["fields"][0]["shape"] = [1, 4, 1000]
     path.write_bytes(msgspec.json.encode(content))
-    with pytest.raises(UserError, match=r"shard-00000.inputs.npy is said to have \d+ bytes"):
+    with pytest.raises(UserError, match=r"shard-00000.inputs.npy should have \d+ bytes"):
         Pack(tmp_path / "p")
 
 
 def test_folders_that_are_no_packs(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no pack: it has no index\.json"):
+    with pytest.raises(UserError, match=r"is not a pack: it has no index\.json"):
         Pack(tmp_path / "nowhere")
     make(tmp_path / "flowers" / "train", "raw")
-    with pytest.raises(UserError, match=r"name a split of it, .*flowers/train"):
+    with pytest.raises(UserError, match=r"use one of its splits, .*flowers/train"):
         Pack(tmp_path / "flowers")
 
 

@@ -42,7 +42,7 @@ def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
     (pack / "train" / INDEX).symlink_to("nowhere")
     num_shards = len(list((pack / "train").glob("shard-*.bin")))
     line = (
-        f"{pack / 'train'} has {num_shards} shards and no index.json: it is damaged, or not whole"
+        f"{pack / 'train'} has {num_shards} shards and no index.json: it is damaged or incomplete"
     )
     assert find_splits(pack).faults == [line]
     assert find_splits(pack / "train").faults == [line]
@@ -52,17 +52,17 @@ def test_what_is_missing(pack: Path, tmp_path: Path) -> None:
     ]
     make(pack / "train", "raw", num_samples=5)
     assert find_splits(pack).faults == [
-        f"{pack / 'train'} has 5 samples, and 30 by {pack / 'validation' / INDEX}: it is "
-        "of another pack"
+        f"{pack / 'train'} has 5 samples, and 30 by {pack / 'validation' / INDEX}: it belongs to "
+        "another pack"
     ]
     (pack / "train" / INDEX).write_bytes(b'{"schema": "\xff')
     assert f"{pack / 'train' / INDEX} is damaged" in find_splits(pack).faults[0]
     with pytest.raises(UserError, match="Expected `str` matching regex"):
         make(tmp_path / "q", "raw", splits={"../other": 3})
         read_index(tmp_path / "q")
-    with pytest.raises(UserError, match="is no pack"):
+    with pytest.raises(UserError, match="is not a pack"):
         find_splits(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="is no pack"):
+    with pytest.raises(UserError, match="is not a pack"):
         find_splits(tmp_path / "p" / INDEX)
 
 

@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_what_was_there(kind: Kind, small_disk: Path) -> None
     def writer() -> PackWriter:
         return PackWriter(small_disk / "p", fields=fields_of(kind), shard_bytes=10_000)
 
-    full = pytest.raises(UserError, match=r"No space left on device.*kept in .*\nmake room")
+    full = pytest.raises(UserError, match=r"No space left on device.*saved in .*\nfree some space")
     with full, writer() as first:
         for number in range(4000):
             first.add(sample_of(content, number, kind))
@@ -156,7 +156,7 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="is a pack already"):
         PackWriter(tmp_path / "pack", fields=IMAGES)
-    with pytest.raises(UserError, match="is there and no pack"):
+    with pytest.raises(UserError, match="exists and is not a pack"):
         PackWriter(tmp_path / "other", fields=IMAGES)
     make(tmp_path / "empty", "raw")
 
@@ -174,9 +174,9 @@ def test_no_samples_are_no_pack(tmp_path: Path) -> None:
         (Field(name="..", dtype="uint8", shape=[]), "letters, digits"),
         (Field(name="a", dtype="object", shape=[]), "not one of numbers"),
         (Field(name="a", dtype="uint7", shape=[]), "no dtype 'uint7'"),
-        (Field(name="a", dtype="uint8", shape=[-1]), "none of a sample"),
-        (Field(name="a", dtype="int64", shape=[1, 2, 2], encoding="png"), "png holds uint8"),
-        (Field(name="a", dtype="uint8", shape=[2, 2], encoding="png"), "png holds"),
+        (Field(name="a", dtype="uint8", shape=[-1]), "is not the shape of a sample"),
+        (Field(name="a", dtype="int64", shape=[1, 2, 2], encoding="png"), "png needs uint8"),
+        (Field(name="a", dtype="uint8", shape=[2, 2], encoding="png"), "png needs"),
     ],
 )
 def test_fields_that_cannot_be(field: Field, message: str, tmp_path: Path) -> None:

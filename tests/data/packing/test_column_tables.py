@@ -44,7 +44,7 @@ def test_arrow_files(tmp_path: Path, stream: bool) -> None:
 def test_arrow_files_that_are_refused(tmp_path: Path, stream: bool, compression: str) -> None:
     """What compressed batches unpack to is known when they have taken the memory."""
     source = write(tmp_path / "t.arrow", table(), stream=stream, compression=compression)
-    with pytest.raises(UserError, match=r"t.arrow is compressed, .*: refused\nwrite it again"):
+    with pytest.raises(UserError, match=r"t.arrow is compressed with .*: refused\nwrite it again"):
         find_origin(source, OriginOptions(target="kind"))
     source = write(tmp_path / "t.arrow", table(), stream=stream)
     content = Path(source).read_bytes()
@@ -135,9 +135,9 @@ def test_files_of_numpy(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{}], object), allow_pickle=True)
     (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-8])
     for name, message in (
-        ("u.npz", "u.npz: arrays of equally many rows are wanted, and it has x 9, y 3"),
-        ("o.npy", "o.npy is no array: Array can't be memory-mapped: Python objects"),
-        ("cut.npy", "cut.npy is no array: mmap length is greater than file size"),
+        ("u.npz", "u.npz: its arrays need equal numbers of rows: x 9, y 3"),
+        ("o.npy", "o.npy is not an array: Array can't be memory-mapped: Python objects"),
+        ("cut.npy", "cut.npy is not an array: mmap length is greater than file size"),
     ):
         with pytest.raises(UserError, match=message):
             find_origin(str(tmp_path / name), OriginOptions())

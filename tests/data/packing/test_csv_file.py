@@ -67,7 +67,7 @@ def test_separator_and_decimal_comma(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--separator takes one character, .* not ', '"):
         OriginOptions(separator=", ")
     (tmp_path / "t.jsonl").write_text("{}")
-    with pytest.raises(UserError, match="--decimal is of CSV, not of jsonl"):
+    with pytest.raises(UserError, match="--decimal is for CSV, not for jsonl"):
         find_origin(str(tmp_path / "t.jsonl"), OriginOptions(decimal=","))
 
 
@@ -80,7 +80,7 @@ def test_whole_numbers_that_are_rounded_are_said(tmp_path: Path) -> None:
     inputs, _, origin = read(tmp_path, ",id,t\n0,16777217,0\n1,33554432,1\n")
     assert inputs == [[16777216], [33554432]]
     assert origin.notes == [
-        "column 'id' holds whole numbers that float32 rounds, such as 16777217, which is packed as "
+        "column 'id' has whole numbers that float32 rounds, such as 16777217, which is packed as "
         "16777216"
     ]
     assert str(origin.skipped[0]) == "1 columns that are the rows' index or have no name: ''"

@@ -184,5 +184,5 @@ def test_masked_values_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(
         "import numpy as np\nrows = [np.ma.array([1.0, 2.0], mask=[0, i]) for i in range(2)]\n"
     )
-    with pytest.raises(UserError, match="sample 1, field 'inputs': it has values that are masked"):
+    with pytest.raises(UserError, match="sample 1, field 'inputs': it has masked values"):
         pack_data(f"{tmp_path}/m.py:rows", tmp_path / "p")

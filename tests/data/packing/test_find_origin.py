@@ -36,7 +36,7 @@ def test_idx_pairs(tmp_path: Path) -> None:
     assert origin.validation is not None
     assert origin.validation.tolist() == [5, 6]
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte.gz has no partner"):
+    with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte.gz has no counterpart"):
         find_origin(str(tmp_path), OriginOptions())
     write_idx(tmp_path / "t10k-labels-idx1-ubyte", labels[:1])
     with pytest.raises(UserError, match=r"has 2 images, .* 1 labels"):
@@ -44,11 +44,11 @@ def test_idx_pairs(tmp_path: Path) -> None:
 
 
 def test_what_is_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no nowhere: name a file, a folder, or one of"):
+    with pytest.raises(UserError, match="there is no nowhere: use a file, a folder, or one of"):
         find_origin("nowhere", OriginOptions())
     with pytest.raises(UserError, match="is of no known kind"):
         find_origin(str(tmp_path), OriginOptions())
-    with pytest.raises(UserError, match="is a folder: name a file of kind csv"):
+    with pytest.raises(UserError, match="is a folder: use a file of kind csv"):
         find_origin(str(tmp_path), OriginOptions(kind="csv"))
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(UserError, match="is of no known kind"):
@@ -65,10 +65,10 @@ def test_text_is_packed_by_name(tmp_path: Path) -> None:
 def test_options_of_other_sources(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(
-        UserError, match="--size is of images in folders, tables and records, not of"
+        UserError, match="--size is for images in folders, tables and records, not for"
     ):
         find_origin(str(tmp_path / "t.csv"), OriginOptions(target="b", size="2x2"))
-    with pytest.raises(UserError, match="--decode is of images"):
+    with pytest.raises(UserError, match="--decode is for images"):
         find_origin("digits", OriginOptions(decode=True))
     with pytest.raises(UserError, match="--target label: idx has no columns"):
         find_origin(str(tmp_path), OriginOptions(kind="idx", target="label"))

@@ -79,10 +79,10 @@ def soft_link_outside(file: "h5py.File", folder: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (link_outside, "lies in another file, other.h5\nname that file as"),
-        (store_outside, "lies in another file, .*secret\nname that file as"),
+        (link_outside, "lies in another file, other.h5\nuse that file as"),
+        (store_outside, "lies in another file, .*secret\nuse that file as"),
         (virtual_outside, "inputs is virtual, made of .*other.h5, x\ncopy its data"),
-        (soft_link_outside, "inputs is a link to /deep/elsewhere/inputs\nname that"),
+        (soft_link_outside, "inputs is a link to /deep/elsewhere/inputs\nuse that"),
     ],
 )
 def test_data_of_another_file_is_refused(
@@ -114,7 +114,7 @@ def test_hdf5_that_cannot_be_meant(tmp_path: Path) -> None:
     for options, message in (
         (
             OriginOptions(target="prices"),
-            "data set 'prices': targets go up to 89,856\nsay --classes 89857 if",
+            "data set 'prices': targets go up to 89,856\nuse --classes 89857 if",
         ),
         (
             OriginOptions(inputs=("rows",), target="many"),
@@ -153,11 +153,11 @@ def test_lost_chunks_and_values_that_are_missing(tmp_path: Path) -> None:
         file.create_dataset("inputs", (9, 2), "i4", chunks=(2, 1))[:3] = 1
         file["targets"] = np.arange(9) % 2
     with closing(find_origin(str(tmp_path / "t.h5"), OriginOptions())) as origin:
-        assert origin.notes == ["inputs: 6 of 10 chunks are not there, and are packed as 0"]
+        assert origin.notes == ["inputs: 6 of 10 chunks are missing, and are packed as 0"]
     with h5py.File(tmp_path / "t.h5", "a") as file:
         file["inputs"].attrs["_FillValue"] = 0
     with (
-        pytest.raises(UserError, match="inputs row 3: it has no value, or one that means so"),
+        pytest.raises(UserError, match="inputs row 3: it has no value, or a fill value"),
         closing(find_origin(str(tmp_path / "t.h5"), OriginOptions(target="targets"))) as origin,
     ):
         everything(origin)

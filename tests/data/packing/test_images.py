@@ -62,7 +62,9 @@ def test_images_of_too_many_pixels(
     )
     assert "inputs uint8 3×4×4" in capsys.readouterr().out
     monkeypatch.setattr("phalanx.data.packing.image_form.MAX_PIXELS", 20)
-    with pytest.raises(UserError, match=r"0.png has 30 pixels, more than are read from a file"):
+    with pytest.raises(
+        UserError, match=r"0.png has 30 pixels, more than training can read from a file"
+    ):
         find_origin(str(tmp_path / "pets"), OriginOptions())
 
 
@@ -134,7 +136,7 @@ def test_what_is_not_packed_is_counted_and_named(tmp_path: Path) -> None:
     assert sorted(skipped) == [
         f"1 files in no class's folder: {train}/loose.png",
         f"1 files that end in none of .png, .jpg, .jpeg …: {train}/dog/notes.txt",
-        f"1 folders without images, which make no class: {train}/bird",
+        f"1 folders without images, which are not classes: {train}/bird",
         f"1 hidden files or folders: {train}/dog/._0.png",
     ]
     assert beside.startswith("6 files in folders beside those for training and validation: ")
@@ -153,12 +155,12 @@ def test_folders_that_cannot_be_meant(tmp_path: Path) -> None:
         find_origin(str(tmp_path / "pets"), OriginOptions())
     (cat / "circle").unlink()
     os.mkfifo(cat / "pipe.png")
-    with pytest.raises(UserError, match=r"cat/pipe.png is no regular file"):
+    with pytest.raises(UserError, match=r"cat/pipe.png is not a regular file"):
         find_origin(str(tmp_path / "pets"), OriginOptions())
     (cat / "pipe.png").unlink()
     make_images(tmp_path / "splits" / "val")
     make_images(tmp_path / "splits" / "test")
-    with pytest.raises(UserError, match="has test, val and no train"):
+    with pytest.raises(UserError, match="has test, val but no train"):
         find_origin(str(tmp_path / "splits"), OriginOptions())
 
 
@@ -188,7 +190,7 @@ def test_images_of_several_frames_or_of_32_bits(tmp_path: Path) -> None:
     )
     origin = find_origin(str(tmp_path / "pets"), OriginOptions())
     assert [note.split(": ")[0] for note in origin.notes] == [
-        "1 images of several frames or pages, of which the first is packed"
+        "1 images with several frames or pages; the first is packed"
     ]
     image_module.fromarray(np.ones((6, 5), np.float32)).save(tmp_path / "pets" / "cat" / "f.tiff")
     with pytest.raises(UserError, match=r"f.tiff is not an image: its pixels have 32 bits"):

@@ -87,7 +87,7 @@ def test_files_that_differ_in_columns(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"b.parquet has no column 'y': it has x, t"):
             read(tmp_path, **options)
     (tmp_path / "b.parquet").rename(tmp_path / "0.parquet")
-    with pytest.raises(UserError, match=r"a.parquet has a column 'y', which 0.parquet has not"):
+    with pytest.raises(UserError, match=r"a.parquet has a column 'y', which 0.parquet lacks"):
         read(tmp_path)
     assert len(read(tmp_path, inputs=("x",))[0]) == 4
 
@@ -144,7 +144,7 @@ def test_whole_numbers_that_are_rounded_are_said(tmp_path: Path) -> None:
     write(tmp_path / "t.parquet", 1, x=[0.5, 1.5], id=[16777216, 16777217], t=[0, 1])
     _, _, origin = read(tmp_path / "t.parquet")
     assert origin.notes == [
-        "column 'id' holds whole numbers that float32 rounds, such as 16777217, which is packed as "
+        "column 'id' has whole numbers that float32 rounds, such as 16777217, which is packed as "
         "16777216"
     ]
     inputs, _, origin = read(tmp_path / "t.parquet", inputs=("id",))

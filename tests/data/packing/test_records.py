@@ -77,14 +77,14 @@ def test_json_lines_of_any_shape_keep_their_names(tmp_path: Path) -> None:
     ("records", "message"),
     [
         ([{"x": 1}, {"z": 1}], "t.jsonl line 3: it has no 'x', only z"),
-        ([{"x": 1}, {"x": None}], "line 3, 'x': null is no array of numbers"),
-        ([{"x": "one"}], "line 1, 'x': the text 'one' is no array of numbers"),
-        ([{"x": 1}, {"x": "one"}], "line 3, 'x': it holds text, and numbers before"),
+        ([{"x": 1}, {"x": None}], "line 3, 'x': null is not an array of numbers"),
+        ([{"x": "one"}], "line 1, 'x': the text 'one' is not an array of numbers"),
+        ([{"x": 1}, {"x": "one"}], "line 3, 'x': it holds text, but numbers before"),
         ([{"x": [[1], [2, 3]]}], "line 1, 'x': lists of differing lengths"),
-        ([{"x": 1}, {"x": [1]}], r"line 3, 'x': its shape is \(1,\), and \(\) before"),
+        ([{"x": 1}, {"x": [1]}], r"line 3, 'x': its shape is \(1,\), but \(\) before"),
         ([{"x": [1, "a"]}], "line 1, 'x': it holds more than numbers"),
         ([{"x": 2**70}], "line 1, 'x': it holds more than numbers, or numbers out of range"),
-        ([[1, 2]], "line 1 is no JSON object with parts"),
+        ([[1, 2]], "line 1 is not a JSON object with parts"),
         ([], "t.jsonl has no samples"),
     ],
 )
@@ -108,12 +108,12 @@ def test_whole_numbers_of_json_that_are_rounded_are_said(tmp_path: Path) -> None
         with closing(find_origin(source, OriginOptions(inputs=inputs))) as origin:
             origin.read(np.arange(2))
             assert origin.notes == [
-                f"{name} holds whole numbers that float32 rounds, such as 16777217, which is "
-                "packed as 16777216"
+                f"{name} has whole numbers that float32 rounds, such as 16777217, which is packed "
+                "as 16777216"
             ]
     values = [npz(x=np.array(i, dtype)) for i, dtype in enumerate(("i8", "u8"))]
     database(tmp_path / "t.lmdb", values, subdir=False)
-    with pytest.raises(UserError, match="it holds uint64, and int64 before: no type holds both"):
+    with pytest.raises(UserError, match="it holds uint64, but int64 before: no type holds both"):
         find_origin(str(tmp_path / "t.lmdb"), OriginOptions())
 
 
@@ -121,7 +121,7 @@ def test_json_lines_that_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("phalanx.data.packing.records.TEXT_BYTES", 2**20)
     source = lines(tmp_path / "t.jsonl", [{"x": 1}, {"x": 2}])
     Path(source).write_bytes(Path(source).read_bytes()[:-3])
-    with pytest.raises(UserError, match="line 3 is no JSON: Input data was truncated"):
+    with pytest.raises(UserError, match="line 3 is not JSON: Input data was truncated"):
         find_origin(source, OriginOptions())
     bomb = tmp_path / "t.jsonl.gz"
     bomb.write_bytes(gzip.compress(bytes(2**21)))
@@ -174,9 +174,9 @@ def missing_protobuf() -> None:
 @pytest.mark.parametrize(
     ("offset", "message"),
     [
-        (3, "at byte 0: there is no record, or it is damaged"),
-        (20, "at byte 0: the record is damaged: its checksum is another"),
-        (120, "at byte 113: there is no record"),
+        (3, "at byte 0: no record, or damaged"),
+        (20, "at byte 0: the record is damaged: its checksum differs"),
+        (120, "at byte 113: no record"),
         (None, "at byte 113: it ends in the middle of a record"),
     ],
 )
@@ -239,7 +239,7 @@ def test_numbers_of_tfrecord() -> None:
     message.features.feature["n"].int64_list.value.extend(NUMBERS)
     content = message.SerializeToString()
     assert parse_example(content, "it")["n"].tolist() == NUMBERS  # type: ignore[union-attr]
-    with pytest.raises(UserError, match=r"it: the record is no tf\.train"):
+    with pytest.raises(UserError, match=r"it: the record is not a tf\.train"):
         parse_example(content[:-1], "it")
 
 
@@ -289,10 +289,10 @@ def test_values_of_lmdb_that_are_one_part(tmp_path: Path) -> None:
     ("value", "message"),
     [
         (pickle.dumps({"x": 1}), "key '00000000' is pickled, and reading it could run any program"),
-        (npz(x=np.array([{}])), "key '00000000', x.npy is no array: Object arrays are pickles"),
-        (npz(x=1)[:-30], "key '00000000' is no .npz"),
-        (b"\x81\xa1x", "key '00000000' is no object of MessagePack"),
-        (b"word", "key '00000000' holds b'word': no .npz, JSON, MessagePack or image"),
+        (npz(x=np.array([{}])), "key '00000000', x.npy is not an array: Object arrays are pickles"),
+        (npz(x=1)[:-30], "key '00000000' is not an .npz file"),
+        (b"\x81\xa1x", "key '00000000' is not an object of MessagePack"),
+        (b"word", "key '00000000' holds b'word': not .npz, JSON, MessagePack or an image"),
     ],
 )
 def test_values_of_lmdb_that_are_refused(tmp_path: Path, value: bytes, message: str) -> None:

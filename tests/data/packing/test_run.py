@@ -104,9 +104,9 @@ def test_what_was_begun_and_cannot_be_read_is_begun_anew(tmp_path: Path) -> None
 def test_other_options_do_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pack(Interrupted(4), tmp_path / "p", SMALL_SHARDS)
-    with pytest.raises(UserError, match=r"part of a pack of numbers.*\n.*begin anew"):
+    with pytest.raises(UserError, match=r"part of a pack of numbers.*\n.*start anew"):
         pack(Interrupted(99), tmp_path / "p", PackingOptions(seed=4))
-    with pytest.raises(UserError, match="begin anew with --overwrite"):
+    with pytest.raises(UserError, match="start anew with --overwrite"):
         pack(Interrupted(99, "other numbers"), tmp_path / "p", SMALL_SHARDS)
     pack(Interrupted(99), tmp_path / "p", PackingOptions(seed=4, overwrite=True))
     assert not hidden_folder(tmp_path / "p").exists()
@@ -131,7 +131,7 @@ def test_folders_that_are_taken_or_too_small(
 ) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("dear")
-    with pytest.raises(UserError, match="is there and no pack"):
+    with pytest.raises(UserError, match="exists and is not a pack"):
         pack(Interrupted(99), tmp_path / "letters", PackingOptions(overwrite=True))
     with pytest.raises(UserError, match="cannot be written: Not a directory"):
         pack(Interrupted(99), tmp_path / "letters" / "a.txt" / "p", PackingOptions())

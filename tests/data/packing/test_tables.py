@@ -26,7 +26,7 @@ def test_csv(tmp_path: Path) -> None:
     chosen = find_origin(str(path), OriginOptions(target="height", inputs=("width",)))
     inputs, targets = everything(chosen)
     assert np.array(inputs).tolist() == [[1], [3], [5]]
-    assert targets.dtype == np.float32, "a quantity, no class"
+    assert targets.dtype == np.float32, "a quantity, not a class"
     assert chosen.classes == []
 
 
@@ -41,8 +41,8 @@ CSV_FAULTS = {
     "too large for float32": "a,t\n1e39,0\n",
     "row 4, column 't': there is no target": "a,t\n1,cat\n\n2,\n3,dog\n",
     "row 3, column 't': the target is 'nan'": "a,t\n1,0.5\n2,nan\n",
-    "row 2 is no row of a table: field larger than": f"a,t\n{'1' * 140_000},0\n",
-    "is no text: it holds bytes that are 0": "a,t\n1,\0\n",
+    "row 2 is not a row of a table: field larger than": f"a,t\n{'1' * 140_000},0\n",
+    "is not text: it holds bytes that are 0": "a,t\n1,\0\n",
 }
 
 
@@ -57,7 +57,7 @@ def test_csv_that_is_wrong(message: str, tmp_path: Path) -> None:
 
 def test_csv_without_a_target(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="name one with --target: a, b"):
+    with pytest.raises(UserError, match="choose one with --target: a, b"):
         find_origin(str(tmp_path / "t.csv"), OriginOptions())
     (tmp_path / "bytes.csv").write_bytes(b"a,b\n1,\xff\n")
     with pytest.raises(UserError, match="is not UTF-8: byte 6"):
@@ -132,7 +132,7 @@ def test_several_inputs_of_parquet(tmp_path: Path) -> None:
         ),
         (
             {"a": ["x", "y"], "t": [0, 1]},
-            "row 0 of it, column 'a': the text 'x' is no array of num",
+            "row 0 of it, column 'a': the text 'x' is not an array of num",
         ),
         ({"a": [b"GIF?", b"x"], "t": [0, 1]}, "row 0 of it, column 'a' is not an image"),
         ({"a": [b"GIF?", b""], "t": [0, 1]}, "row group 0, column 'a', row 1: no image"),

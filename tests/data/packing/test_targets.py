@@ -24,17 +24,17 @@ def parsed(words: Sequence[str], num_classes: int | None = None) -> tuple[list[f
         (["a", "", "b"], "t.csv row 3: there is no target"),
         (["a", "b", "nan"], "t.csv row 4: the target is 'nan'"),
         (["0.5", "nan", "1.5"], "t.csv row 3: the target is 'nan'"),
-        (["0.5", "n/a"], "t.csv row 3: the target 'n/a' is no finite number"),
-        (["0.5", "1e999"], "t.csv row 3: the target '1e999' is no finite number"),
-        (["0.5", "cat"], "t.csv row 3: the target 'cat' is no finite number"),
-        (["1", "2", "?"], "t.csv row 4: the target '\\?' is no finite number"),
+        (["0.5", "n/a"], "t.csv row 3: the target 'n/a' is not a finite number"),
+        (["0.5", "1e999"], "t.csv row 3: the target '1e999' is not a finite number"),
+        (["0.5", "cat"], "t.csv row 3: the target 'cat' is not a finite number"),
+        (["1", "2", "?"], "t.csv row 4: the target '\\?' is not a finite number"),
         (["0", "9" * 30], "t.csv row 3: the target 9{30} is out of range"),
         (["0", "9" * 30_000], "t.csv row 3: '9{20}'… of 30,000 letters"),
-        ([str(i) for i in range(1001)], "targets go up to 1,000\nsay --classes 1001 if"),
-        ([f"id{i}" for i in range(1001)], "1,001 different values\nsay --classes 1001 if"),
-        (["1", "2", "4"], "targets go up to 4, and no sample has 0, 3\nsay --classes 5 if"),
+        ([str(i) for i in range(1001)], "targets go up to 1,000\nuse --classes 1001 if"),
+        ([f"id{i}" for i in range(1001)], "1,001 different values\nuse --classes 1001 if"),
+        (["1", "2", "4"], "targets go up to 4, and no sample has 0, 3\nuse --classes 5 if"),
         (["0", str(2**62)], "targets go up to"),
-        (["0.5", "1e300"], "row 3: the target is 1e\\+300, no finite number of float32"),
+        (["0.5", "1e300"], "row 3: the target is 1e\\+300, not a finite number of float32"),
     ],
 )
 def test_what_cannot_be_meant(words: list[str], message: str) -> None:
@@ -47,8 +47,8 @@ def test_what_cannot_be_meant(words: list[str], message: str) -> None:
     [
         (["0", "4"], 4, "row 3: the target is 4, not one of 4 classes"),
         (["a", "b"], 3, "targets have 2 different values, not 3"),
-        (["0.5", "1"], 2, "targets are fractions, which are no 2 classes"),
-        (["a", "b"], 0, "the target 'a' is text, no quantity"),
+        (["0.5", "1"], 2, "targets are fractions, which are not 2 classes"),
+        (["a", "b"], 0, "the target 'a' is text, not a quantity"),
     ],
 )
 def test_what_does_not_fit_what_is_said(words: list[str], num_classes: int, message: str) -> None:
@@ -68,7 +68,7 @@ def test_what_is_meant() -> None:
     assert parsed(["0.370", " 0.740"]) == ([np.float32(0.37), np.float32(0.74)], [])
     targets, classes = labelled(np.array([[5, 6], [7, 8]]), PLACES)
     assert (targets.shape, len(classes)) == ((2, 2), 9), "a text's vocabulary has gaps"
-    with pytest.raises(UserError, match="row 3: the target is not all, no finite"):
+    with pytest.raises(UserError, match="row 3: the target is not all, not a finite"):
         labelled(np.array([[1.0, 2], [3, np.nan]]), PLACES)
     with pytest.raises(UserError, match="row 2: the target 18446744073709551615 is out of range"):
         labelled(np.array([2**64 - 1, 0], np.uint64), PLACES)

@@ -63,7 +63,7 @@ def test_attributes_of_macos_are_no_samples(tmp_path: Path) -> None:
     write_tar(tmp_path / "t.tar", members)
     origin = find_origin(str(tmp_path / "t.tar"), OriginOptions())
     assert everything(origin)[1].tolist() == [0]
-    skipped = "2 members ._…, attributes that macOS keeps: a/._0.png, a/._0.cls"
+    skipped = "2 members ._…, attributes of macOS: a/._0.png, a/._0.cls"
     assert [str(group) for group in origin.skipped] == [skipped]
 
 
@@ -96,7 +96,7 @@ def test_tars_that_are_wrong(tmp_path: Path) -> None:
     array = io.BytesIO()
     np.save(array, np.array([{}], object), allow_pickle=True)
     write_tar(path, {"0.npy": array.getvalue(), "0.cls": b"0"})
-    with pytest.raises(UserError, match=r"0.npy at byte 512 is no array: Object arrays"):
+    with pytest.raises(UserError, match=r"0.npy at byte 512 is not an array: Object arrays"):
         find_origin(str(path), OriginOptions())
     write_tar(path, {"0.png": png(np.zeros((2, 2), np.uint8)), "0.cls": b"0", "1.cls": b"0"})
     with pytest.raises(UserError, match=r"1.cls at byte \d+: it has no 'png', only cls"):
@@ -189,7 +189,7 @@ def test_members_that_are_not_packed_are_named(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     origin = find_origin(str(tmp_path), OriginOptions())
     assert origin.num_samples == 14, "endings in capitals are read too"
-    assert str(origin.skipped[0]) == "3 hidden or of another ending than .tar: " + ", ".join(
+    assert str(origin.skipped[0]) == "3 hidden or not ending in .tar: " + ", ".join(
         str(tmp_path / name) for name in (".d.tar", "c.tgz", "more")
     )
 
@@ -201,11 +201,11 @@ np.save(NPY, np.zeros(3, np.float32))
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (("cls", b"9" * 30_000), "of 30,000 letters is no target"),
+        (("cls", b"9" * 30_000), "of 30,000 letters is not a target"),
         (("cls", b" "), r"1.cls at byte \d+: there is no target"),
-        (("cls", b"x" * 70_000), "is no target: it has 70,000 bytes"),
+        (("cls", b"x" * 70_000), "is not a target: it has 70,000 bytes"),
         (("cls", b"\xff"), "is neither text nor an array"),
-        (("cls", b"0.5"), r"is no finite number|0.png"),
+        (("cls", b"0.5"), r"is not a finite number|0.png"),
         (("targets.npy", NPY.getvalue()[:-1]), "12 bytes, and 11 follow"),
         (
             ("targets.npy", NPY.getvalue().replace(b"(3,), }", b"(1000000000000,), }")),
@@ -222,7 +222,7 @@ def test_targets_that_are_wrong(target: tuple[str, bytes], message: str, tmp_pat
     members = {"0.png": image, f"0.{ending}": good, "1.png": image, f"1.{ending}": content}
     write_tar(tmp_path / "t.tar", members)
     if content == b"0.5":
-        message = "0.cls at byte .*: the target 'cat' is no finite number"
+        message = "0.cls at byte .*: the target 'cat' is not a finite number"
     with pytest.raises(UserError, match=message):
         find_origin(str(tmp_path / "t.tar"), OriginOptions(target=ending))
 

@@ -64,7 +64,7 @@ def test_files_come_verified_and_are_not_asked_for_again(folder: Path) -> None:
         assert notes.received == {name: len(content) for name, content in GOOD.items()}
         check_complete(folder)
         again = fetch(folder, mirror.url)
-        assert again.lines == [f"{name} is there already, verified" for name in GOOD]
+        assert again.lines == [f"{name} already exists, verified" for name in GOOD]
         assert len(mirror.asked) == 2
 
 
@@ -102,13 +102,13 @@ def test_an_error_page_is_not_a_file(folder: Path) -> None:
 
 def test_files_that_came_are_kept_for_the_next_call(folder: Path) -> None:
     with serve({"one.gz": GOOD["one.gz"]}) as mirror:
-        with pytest.raises(UserError, match="run it again to go on from here") as caught:
+        with pytest.raises(UserError, match="run the same command to resume") as caught:
             fetch(folder, mirror.url)
         assert len(str(caught.value).splitlines()) == 2
         assert visible(folder) == {"one.gz"}
         mirror.files = GOOD
         notes = fetch(folder, mirror.url)
-        assert notes.lines == ["one.gz is there already, verified"]
+        assert notes.lines == ["one.gz already exists, verified"]
     check_complete(folder)
 
 

@@ -156,7 +156,7 @@ def test_a_damaged_sample_stops_the_run_or_is_left_out(tmp_path: Path) -> None:
             assert sorted(numbers) == [s for s in range(70) if s not in (5, 33)]
             assert sum(part.num_damaged for batch in batches for part in batch) == 2
         (notice,) = source.notices()
-        assert "2 damaged so far, and left out: sample 5, 33" in notice
+        assert "skipped 2 damaged so far: sample 5, 33" in notice
         assert source.notices() == []
         source.close()
 

@@ -136,7 +136,7 @@ def test_a_copy_that_is_not_what_was_packed_is_not_used(pack: Path, tmp_path: Pa
     told = []
     wait_for(lambda: len(told.extend(bringing.notices()) or told) == 2)  # type: ignore[func-returns-value]
     assert "train/shard-00002.inputs.npy was not staged" in told[0]
-    assert "does not have the SHA-256" in told[0] and f"it is read from {pack}" in told[0]
+    assert "does not match the SHA-256" in told[0] and f"it is read from {pack}" in told[0]
     assert "shard-00004.npy" in told[1] and "No such file" in told[1]
     bringing.close()
 
@@ -192,6 +192,6 @@ def test_somebody_elses_folder_is_neither_used_nor_removed(
         folder.mkdir()
         (folder / LOCK).touch()
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)  # these are another user's from here on
-    with pytest.raises(UserError, match="belongs to somebody else"):
+    with pytest.raises(UserError, match="belongs to another user, who"):
         StageFolder(left, PRINT, keep=True)
     assert kept.exists() and left.exists()

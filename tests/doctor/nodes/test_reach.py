@@ -27,7 +27,7 @@ QUESTION = {"packages": ["numpy"], "paths": ["/none"], "data": [], "names": []}
             255,
             "ssh: Could not resolve hostname n1: Name or service not known\r\n",
             "ssh: Could not resolve hostname n1: Name or service not known",
-            "check the spelling, or name its address: --hosts 10.0.0.7",
+            "check the spelling, or use its address: --hosts 10.0.0.7",
         ),
         (
             255,
@@ -59,7 +59,7 @@ QUESTION = {"packages": ["numpy"], "paths": ["/none"], "data": [], "names": []}
             255,
             "ssh: connect to host n1 port 22: No route to host\n",
             "ssh: connect to host n1 port 22: No route to host",
-            "start it, or let ssh pass the firewall: ping n1",
+            "start it, or allow ssh through the firewall: ping n1",
         ),
         (255, "kex_exchange: reset by peer\n", "kex_exchange: reset by peer", "ssh n1 true"),
         (
@@ -68,7 +68,7 @@ QUESTION = {"packages": ["numpy"], "paths": ["/none"], "data": [], "names": []}
             "has no /v/python",
             "install the same environment there, at the same path, or share the folder",
         ),
-        (1, "", "/v/python fails: no word", "ssh n1 /v/python --version"),
+        (1, "", "/v/python fails: no output", "ssh n1 /v/python --version"),
         (None, "", "no answer within 60 s", "ssh n1 /v/python --version"),
     ],
 )

@@ -247,7 +247,7 @@ def test_columns_are_orthonormal_or_nothing(
 
 
 def test_other_words_are_refused() -> None:
-    with pytest.raises(ValueError, match="'gzip' is no compressor; there are none, fp16"):
+    with pytest.raises(ValueError, match="'gzip' is not a compressor; there are none, fp16"):
         make_compressor("gzip")
     with pytest.raises(ValueError, match="at least 1"):
         make_compressor("powersgd", powersgd_rank=0)

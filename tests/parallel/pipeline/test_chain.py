@@ -41,8 +41,8 @@ def test_units_that_are_sharded_are_modules_that_are_called() -> None:
 @pytest.mark.parametrize(
     ("model", "stages", "words"),
     [
-        (OWN["autoencoder"](inputs=(3,)), None, "Autoencoder cannot be cut into stages: make it"),
-        (OWN["tied"](), None, "2.weight is a parameter of 1, too, and a pipeline"),
+        (OWN["autoencoder"](inputs=(3,)), None, "Autoencoder cannot be split into stages: make it"),
+        (OWN["tied"](), None, "2.weight is a parameter of 1 as well, and a pipeline"),
         (OWN["perceptron"]((3,), 2), ("first",), "leaves out second.weight"),
         (OWN["perceptron"]((3,), 2), ("first", "third"), "names third, which Perceptron does not"),
     ],

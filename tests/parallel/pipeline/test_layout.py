@@ -11,16 +11,16 @@ from phalanx.parallel.pipeline.layout import layout_of
     ("schedule", "micro_batches", "stages", "text"),
     [
         ("1f1b", 3, None, "a micro-batch for each of its 4 ranks, not 3"),
-        ("1f1b", 8, 2, "1 stage a rank, not 2"),
-        ("gpipe", 8, 2, "1 stage a rank, not 2"),
+        ("1f1b", 8, 2, "1 stage per rank, not 2"),
+        ("gpipe", 8, 2, "1 stage per rank, not 2"),
         ("interleaved", 8, 1, "2 or more, not 1: with one it is 1f1b"),
         (
             "interleaved",
             9,
             None,
-            "in 2 rounds of 4 ranks or more, which must be alike: use 8 or 12",
+            "in 2 rounds of 4 or more, which must be equal: use 8 or 12",
         ),
-        ("zero-bubble", 13, 3, "in 3 rounds of 4 ranks or more, which must be alike: use 12 or 16"),
+        ("zero-bubble", 13, 3, "in 3 rounds of 4 or more, which must be equal: use 12 or 16"),
         ("gpipe", 0, None, "not 4, 1 and 0"),
     ],
 )

@@ -45,17 +45,17 @@ def test_one_process_is_the_truth(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"model": "cnn", "ranks": 2}, "cnn cannot be cut into stages"),
-        ({"ranks": 4}, "4 stages, but mlp has 3 layers to cut between .* fewer ranks or stages$"),
+        ({"model": "cnn", "ranks": 2}, "cnn cannot be split into stages"),
+        ({"ranks": 4}, "4 stages, but mlp has 3 layers to split between .* fewer ranks or stages$"),
         (
             {"ranks": 2, "pipeline_schedule": "interleaved"},
-            "pp=2 with 2 stages a rank are 4 stages, but mlp has 3 layers",
+            "pp=2 with 2 stages per rank are 4 stages, but mlp has 3 layers",
         ),
         ({"ranks": 3, "micro_batches": 2}, "1f1b needs a micro-batch for each of its 3 ranks"),
         ({"ranks": 2, "accumulate": 2}, "--accumulate 2 and a pipeline exclude each other"),
         (
             {"mesh": "pp=3,tp=2", "ranks": 6, "strategy": "mesh"},
-            r"mlp has 2 layers to cut between \(hidden1 to hidden2, output\)",
+            r"mlp has 2 layers to split between \(hidden1 to hidden2, output\)",
         ),
         (
             {

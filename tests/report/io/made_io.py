@@ -65,7 +65,7 @@ def make_io(
     setting = IoSetting(
         profile=PROFILE,
         accelerator="a100",
-        scaled=["1,000 samples a rank, not 10,000 in all", "<b>bold</b>"],
+        scaled=["1,000 samples per rank, not 10,000 total", "<b>bold</b>"],
         num_samples=SAMPLES,
         sample_bytes=PROFILE.sample_bytes,
         batch_size=BATCH,

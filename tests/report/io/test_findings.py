@@ -45,9 +45,9 @@ def test_of_a_measurement(tmp_path: Path) -> None:
     )
     text = told(folder)
     assert "compute-bound" in text
-    assert "Before each cold epoch no page of the files was in memory" in text
+    assert "Before each cold epoch no page of the files was cached" in text
     assert "hdf5" in text.lower()
-    assert "ext4; neither another file system" in text
+    assert "ext4; other file systems (such as network ones)" in text
     headline = read(folder)[0].headline
     assert headline == "resnet50: A100 98.4 % busy with memory maps from memory"
 
@@ -55,9 +55,9 @@ def test_of_a_measurement(tmp_path: Path) -> None:
 def test_of_what_went_wrong(tmp_path: Path) -> None:
     failed = Outcome(status="failed", error="rank 0 failed: it is <b>broken</b>")
     text = told(make_io(tmp_path / "io", outcome=failed, wrong=3, resident_when_cold=0.4))
-    assert "samples were not those asked for: no rate here counts" in text
+    assert "samples were not the requested ones: no rate here is valid" in text
     assert "io: rank 0 failed" in text
-    assert "Cold is not cold here: up to 40 % of the pages" in text
+    assert "The cache was not cold: up to 40 % of the pages" in text
 
 
 def test_of_a_study(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_of_a_study_without_an_end(tmp_path: Path) -> None:
 
 def test_of_an_accelerator_that_is_too_fast(tmp_path: Path) -> None:
     text = choice(warm(make_io(tmp_path / "io", compute_s=0.005))) or ""
-    assert text.startswith("at 5.00 ms per step nothing reaches 90 %; the most is 57.7 %")
+    assert text.startswith("at 5.00 ms per step no format reaches 90 %; the best is 57.7 %")
     assert text.endswith("with memory maps, 2 threads, 4 batches ahead")
 
 

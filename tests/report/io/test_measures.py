@@ -61,7 +61,7 @@ def test_a_duel_is_of_epochs_of_one_round(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("resident", "words"),
-    [(0.0, "no page of the files was in memory"), (0.5, "up to 50 %"), (None, "not be verified")],
+    [(0.0, "no page of the files was cached"), (0.5, "up to 50 %"), (None, "not be verified")],
 )
 def test_whether_it_was_cold(tmp_path: Path, resident: float | None, words: str) -> None:
     content, _ = read(make_io(tmp_path / "io", resident_when_cold=resident))

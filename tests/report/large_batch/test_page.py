@@ -131,7 +131,7 @@ def test_no_batch_is_passed_over_that_was_not_run_to_its_end(tmp_path: Path) -> 
         view = view_of(folder)
         assert "4,096" not in headline(view)
         assert held(view, "LAMB") == (
-            "accuracy held at no larger batch; batch 1,024: no run of it came to its end"
+            "accuracy held at no larger batch; batch 1,024: none of its runs completed"
         )
         assert read(folder)[0].sections
 
@@ -141,7 +141,7 @@ def test_no_base_is_made_of_a_larger_batch(tmp_path: Path) -> None:
     for path in folder.glob("*-b128-s*"):
         shutil.rmtree(path)
     content, _ = read(folder)
-    assert content.headline == "The recipe of the smallest batch has not been run yet"
+    assert content.headline == "The recipe of the smallest batch has not run yet"
     assert content.key_figures == []
 
 
@@ -167,7 +167,7 @@ def test_one_bad_seed_of_the_baseline_makes_nothing_hold(tmp_path: Path) -> None
 
 def test_one_seed_holds_nothing(tmp_path: Path) -> None:
     view = view_of(large_batch_study(tmp_path / "s", seeds=(0,)))
-    assert headline(view) == "No remedy is seen to hold the accuracy of batch 128"
+    assert headline(view) == "No remedy is shown to keep the accuracy of batch 128"
     assert verdicts(view, "LARS")[1024] == "unclear"
 
 

@@ -28,7 +28,7 @@ FULL_BYTES = 4 * PARAMETERS
 STEPS, EPOCHS, BATCH = 20, 3, 128
 SAMPLES = STEPS * BATCH
 MICRO_BATCHES = 4
-LEFT_OUT = {"mlp-1f1b-4-s0": "pp=4 stages, but mlp has 3 layers to cut between"}
+LEFT_OUT = {"mlp-1f1b-4-s0": "pp=4 stages, but mlp has 3 layers to split between"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,20 +38,20 @@ def test_who_wins_where(made: list[View]) -> None:
 def test_memory_and_bytes_beside_their_formulas(made: list[View]) -> None:
     (least,) = (found.text for found in least_memory(made[0]))
     assert least == (
-        "ZeRO 3 on 4 ranks keeps the least, 977 KB a rank against 3.81 MB of one process (25 %), "
-        "by the formula 16\N{GREEK CAPITAL LETTER PSI}/p"
+        "ZeRO 3 on 4 ranks needs the least memory, 977 KB per rank against 3.81 MB of one process "
+        "(25 %), by the formula 16\N{GREEK CAPITAL LETTER PSI}/p"
     )
     sent, memory = (found.text for found in formulas_hold(made[0]))
     assert sent == (
-        "2 of 4 configurations send the bytes of their formula on every rank; not zero 3, 2 ranks "
-        "\N{NOT EQUAL TO} (+33.3 %) and zero 3, 4 ranks \N{NOT EQUAL TO} (+33.3 %)"
+        "2 of 4 configurations send as many bytes as their formula on every rank; not zero 3, 2 "
+        "ranks \N{NOT EQUAL TO} (+33.3 %) and zero 3, 4 ranks \N{NOT EQUAL TO} (+33.3 %)"
     )
-    assert memory == "4 of 4 configurations keep the memory of their formula"
+    assert memory == "4 of 4 configurations need as much memory as their formula"
 
 
 def test_who_makes_the_same_update_ends_with_the_same_loss(made: list[View]) -> None:
     mlp, _ = (found.text for found in losses_agree(made[0]))
-    assert mlp.startswith("4 of 4 configurations that make the sequential update end with its")
+    assert mlp.startswith("4 of 4 configurations with the sequential update end with its")
     (found,) = drift(made[0])
     assert (found.verdict, found.interval) == ("unclear", None), "a single seed"
     assert found.text == (
@@ -87,7 +87,7 @@ def test_what_failed_is_named(study: Path) -> None:
 
 def test_a_study_of_failures_says_so(tmp_path: Path) -> None:
     content, _ = read(make(tmp_path / "s", [failed()]))
-    assert content.headline == "No run of this study was completed yet"
+    assert content.headline == "No run of this study has completed yet"
     assert content.claims == []
 
 
@@ -101,7 +101,7 @@ def test_where_nothing_beats_one_process_it_is_said(tmp_path: Path) -> None:
     slow = Made(name="slow", strategy="mpi", ranks=2, step_s=1.0)
     alone = Made(name="alone", strategy="sequential", waiting=0.0)
     content, _ = read(make(tmp_path / "s", [alone, slow]))
-    assert content.headline == "No way of splitting is significantly faster than one process"
+    assert content.headline == "No scheme is significantly faster than one process"
 
 
 def test_an_interrupted_run_is_in_no_comparison(tmp_path: Path) -> None:

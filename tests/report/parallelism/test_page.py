@@ -48,7 +48,13 @@ def test_servers_and_workers_have_rows_of_their_own(made: list[View]) -> None:
 def test_all_charts_that_the_records_allow(study: Path) -> None:
     content, _ = read(study)
     assert [section.title for section in content.sections] == [
-        *("Time", "Loss", "Bytes and memory, beside their formulas", "Staleness", "Pipelines"),
+        *(
+            "Time",
+            "Loss",
+            "Bytes and memory, compared with their formulas",
+            "Staleness",
+            "Pipelines",
+        ),
         *("A network from scratch, up to many workers", "All-reduce on messages"),
     ]
     names = [figure.name for figure in content.figures]
@@ -60,7 +66,7 @@ def test_all_charts_that_the_records_allow(study: Path) -> None:
 
 def test_a_study_without_a_completed_run_has_a_page(tmp_path: Path) -> None:
     text = write_report(make(tmp_path / "s", [failed()])).read_text()
-    assert "No run of this study was completed yet" in text
+    assert "No run of this study has completed yet" in text
     assert "\N{BALLOT X} failed" in text
 
 

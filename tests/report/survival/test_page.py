@@ -62,7 +62,7 @@ def test_the_bits_are_held_to_the_undisturbed_run(made: View, tmp_path: Path) ->
     other = view_of(survival_study(tmp_path / "other", other_bits=True))
     bits, _ = (told.text for told in same_bits(other))
     assert bits.startswith("1 of 2 runs") and bits.endswith("; not in-place-s1")
-    assert headline(other) == "Other bits after faults in 1 of 2 runs"
+    assert headline(other) == "Different bits after faults in 1 of 2 runs"
     (cost,) = costs(other)
     assert "no sample lost" not in cost.text
 
@@ -86,7 +86,7 @@ def test_what_faults_cost_is_told(made: View) -> None:
         ((0.985, 0.986, 0.984), "above 97.0 %"),
         ((0.96, 0.98, 0.97), "not significantly different from 97.0 %"),
         ((0.92, 0.93, 0.925), "below 97.0 %"),
-        ((1.0,), "in one run: too few to hold it to 97.0 %"),
+        ((1.0,), "in one run: too few to compare it with 97.0 %"),
     ],
 )
 def test_a_share_is_judged_by_its_interval(

@@ -124,7 +124,7 @@ def test_spans_that_overlap_get_a_row_of_their_own() -> None:
 def test_a_rank_that_left_nothing_is_named(tmp_path: Path) -> None:
     traces = read_traces(make_trace(tmp_path, without=1))
     assert list(traces.ranks) == [0]
-    assert traces.missing == {1: "it left no spans: killed, perhaps"}
+    assert traces.missing == {1: "it left no spans; it may have been killed"}
     assert waits(traces.ranks) == []
     shown = chrome_trace(traces)["otherData"]
     assert "rank 1: it left no spans" in shown["missing ranks"]  # type: ignore[index]
@@ -166,7 +166,7 @@ def test_what_the_terminal_shows(tmp_path: Path) -> None:
     ("errors", "text"),
     [
         ([[0, 0], [0, 0]], "none: all ranks read the clock of one machine"),
-        ([[0, 0], [1_500]], "at most 1.5 µs; drift is not known"),
+        ([[0, 0], [1_500]], "at most 1.5 µs; drift unknown"),
         ([[0], [None]], "unknown"),
     ],
 )

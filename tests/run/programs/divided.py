@@ -288,11 +288,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "needs a plan": (TENSOR, "the model has no plan for tensor parallelism"),
     "wrong plan": (
         {**TENSOR, "strategy_options": BAD_PLAN},
-        "gives other outputs when it is split by its plan",
+        "outputs change when it is split by its plan",
     ),
     "dropout": (
         {**TENSOR, "strategy_options": BAD_PLAN},
-        "and draw no random numbers, as dropout does",
+        "and draw no random numbers (no dropout)",
     ),
     "used without a call": (
         {"strategy": "zero", "strategy_options": {"zero_stage": 3}},
@@ -300,7 +300,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "differentiates twice": (
         {"strategy": "zero", "strategy_options": {"zero_stage": 2}},
-        "needs whole parameters, and with zero_stage=2 and 3 they are gone",
+        "needs full parameters, which zero_stage=2 and 3 release after",
     ),
     "other ranks": (
         {"strategy": "mesh", "strategy_options": {"mesh": "dp=3"}},
@@ -308,7 +308,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "stages": (
         {"strategy": "pipeline"},
-        "Halves cannot be cut into stages: make it an nn.Sequential, or give it `pipeline_stages`",
+        "Halves cannot be split into stages: make it an nn.Sequential, or give it "
+        "`pipeline_stages`",
     ),
     "other stages": (
         {"strategy": "pipeline", "strategy_options": {"pipeline_stages": ["up", "down", "shift"]}},
@@ -320,11 +321,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "stages by text": (
         {"strategy": "pipeline", "strategy_options": {"pipeline_stages": "up"}},
-        "pipeline_stages='up' is no list of the names of layers",
+        "pipeline_stages='up' is not a list of the names of layers",
     ),
     "a stream in stages": (
         {"strategy": "pipeline", "sharded": True},
-        "a pipeline cuts the model by the shape of its inputs",
+        "a pipeline splits the model by the shape of its inputs",
     ),
     "micro-batches elsewhere": (
         {"strategy": "pipeline", "strategy_options": {"micro_batches": 4}},
@@ -346,7 +347,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "needs a micro-batch for each of its 2 ranks",
     ),
-    "no mesh": ({"strategy": "mesh"}, 'strategy_options={"mesh": "dp=2,tp=2"} go together'),
+    "no mesh": ({"strategy": "mesh"}, 'strategy_options={"mesh": "dp=2,tp=2"} need each other'),
     "a plan for nobody": ({"strategy_options": BAD_PLAN}, "tensor_plan= is for"),
     "a mesh for nobody": (
         {"strategy_options": {"mesh": "dp=2"}},
@@ -358,7 +359,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bitwise": (
         {"strategy": "tensor", "bitwise": True},
-        'bitwise=True and strategy="tensor" exclude each other: it cuts the sums within layers',
+        'bitwise=True and strategy="tensor" exclude each other: it splits the sums within layers',
     ),
 }
 

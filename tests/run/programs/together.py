@@ -135,14 +135,17 @@ def mistakes() -> None:
     more = nn.ModuleList([model_of(), *[nn.Linear(1, 1)] * (RANK == 1)])
     expect("the model of rank 1 has more tensors than rank 0's", lambda: start(more))
     expect(
-        "rank 1 was started with seed=1, and rank 0 with 0",
+        "rank 1 was started with seed=1, but rank 0 with 0",
         lambda: start(model_of(), seed=int(RANK == 1)),
     )
     weight = {"weight": 2.0} if RANK == 1 else {}
-    expect("rank 1 alone give run.backward a weight=", lambda: train(start(model_of()), **weight))
+    expect(
+        "only some ranks (1) give run.backward a weight=",
+        lambda: train(start(model_of()), **weight),
+    )
     items = [(DATA[0][:3], DATA[1][:3])] * (2 if RANK == 2 else 3)
     expect(
-        "the iterator of rank 2 has ended before step 2, and others have more",
+        "the iterator of rank 2 ended before step 2, but other ranks have more",
         lambda: train(start(model_of(), items, sharded=True, epochs=1)),
     )
     alone = {"strategy": "local", "strategy_options": {"local_steps": 99}}
@@ -164,7 +167,7 @@ def mistakes() -> None:
         )
     else:
         expect(
-            "step 1: rank 0 left its loop after 1 updates, and others did not: end it on all",
+            "step 1: rank 0 left its loop after 1 updates, unlike other ranks: end it on all",
             lambda: train(waiting),
         )
 

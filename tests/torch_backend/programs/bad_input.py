@@ -133,7 +133,7 @@ def check_mismatch(rank: int) -> None:
     for pattern, call in mistakes if "PHALANX_CHECK" in os.environ else mistakes[:-1]:
         group = dist.new_group()
         refused(dist.DistBackendError, pattern, lambda g=group, c=call: c(g))
-        refused(RuntimeError, "cannot be used any more", lambda g=group: dist.barrier(group=g))
+        refused(RuntimeError, "can no longer be used", lambda g=group: dist.barrier(group=g))
         dist.destroy_process_group(group)
 
 

@@ -114,7 +114,7 @@ def check_late(number: int, rank: int) -> None:
     except RuntimeError as error:
         text = str(error)
         said = "waited 0.5 s in" in text and (rank == 1 or "for rank 1" in text)
-        assert said or "cannot be used any more" in text or "failed: " in text, text
+        assert said or "can no longer be used" in text or "failed: " in text, text
     else:
         raise AssertionError(f"case {number} raised nothing on rank {rank}")
     dist.barrier()

@@ -31,12 +31,10 @@ class IoConfig(RecordedOptions):
     """unet3d, resnet50, cosmoflow, bert, or a YAML file of the same form."""
 
     accelerator: str | None = None
-    """Accelerator whose compute time is emulated: a100, h100 or v100, as the profile has them.
-    Default: the first of the profile."""
+    """Accelerator to emulate: a100, h100 or v100, if the profile has it. Default: its first."""
 
     formats: tuple[Format, ...] = FORMATS
-    """Storage formats: files (one per sample), tar (shards), npy (memory maps), hdf5,
-    parquet."""
+    """Formats: files (one per sample), tar (shards), npy (memory maps), hdf5, parquet."""
 
     readers: tuple[int, ...] = (2,)
     """Numbers of readers that prefetch batches; 0 loads a batch when it is requested."""
@@ -133,7 +131,7 @@ class IoConfig(RecordedOptions):
         except UserError as error:
             raise UserError(str(error).replace("--sizes", "--data-bytes")) from error
         if num_bytes < MIN_DATA_BYTES:
-            raise UserError(f"--data-bytes {self.data_bytes}: 64KB is the least")
+            raise UserError(f"--data-bytes {self.data_bytes}: the minimum is 64KB")
         return num_bytes
 
     @property
@@ -159,7 +157,7 @@ class IoConfig(RecordedOptions):
         work = self.workload
         return (
             f"{self.training_profile.name} on {self.chosen_accelerator}: {work.num_samples:,} "
-            f"samples of {work.sample_bytes:,} B a rank, batch {work.batch_size}, "
-            f"{1e3 * work.compute_s:.3g} ms a step ({work.demand_bytes_per_s / 1e6:,.3g} MB/s "
-            f"asked for): {', '.join(self.formats)}"
+            f"samples of {work.sample_bytes:,} B per rank, batch {work.batch_size}, "
+            f"{1e3 * work.compute_s:.3g} ms per step ({work.demand_bytes_per_s / 1e6:,.3g} MB/s "
+            f"required): {', '.join(self.formats)}"
         )

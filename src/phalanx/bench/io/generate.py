@@ -101,8 +101,8 @@ def check_room(location: DataLocation, missing: Sequence[Path]) -> int:
     if needed and free < needed + RESERVE_BYTES:
         raise UserError(
             f"{location.root} has {amount(free)} free; the data takes {amount(needed)} and "
-            f"{amount(RESERVE_BYTES)} stays free: name fewer --formats, a smaller --data-bytes or "
-            "another --data-dir"
+            f"{amount(RESERVE_BYTES)} must stay free: use fewer --formats, a smaller --data-bytes "
+            "or another --data-dir"
         )
     return needed
 

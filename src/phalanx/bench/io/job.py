@@ -58,7 +58,7 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
     if not formats:
         raise UserError("; ".join(left_out.values()))
     if config.drop_names and not can_drop_names():
-        raise UserError("--drop-names needs root, and a /proc/sys that can be written to")
+        raise UserError("--drop-names needs root and a writable /proc/sys")
     ours = missing_parts(location, formats, max(config.ranks))
     needed = check_room(location, ours)
     record = IoBench(
@@ -119,8 +119,8 @@ def _print_plan(
     )
     compute_s = min(round(min_duration_s(config, formats)), LONGEST_S)
     console.print(
-        f"at least {timedelta(seconds=compute_s)} of compute, "
-        "emulated: the loader has the processor to itself, as beside a GPU",
+        f"at least {timedelta(seconds=compute_s)} of emulated compute: the loader has the "
+        "processor to itself, as with a GPU",
         markup=False,
     )
 

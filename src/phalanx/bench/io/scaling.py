@@ -45,15 +45,13 @@ def profile_text(name: str) -> str:
         return (_FOLDER / f"{name}.yaml").read_text()
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        raise UserError(f"--profile {name} is none of {', '.join(PROFILES)}, nor a .yaml file")
+        raise UserError(f"--profile {name} is not one of {', '.join(PROFILES)}, nor a .yaml file")
     try:
         if path.stat().st_size > LARGEST_BYTES:
-            raise UserError(
-                f"--profile {name} cannot be read: it has more than {LARGEST_BYTES:,} bytes"
-            )
+            raise UserError(f"--profile {name} cannot be read: it exceeds {LARGEST_BYTES:,} bytes")
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UserError(f"--profile {name} cannot be read: {reason}") from error
 
 
@@ -139,12 +137,14 @@ def _size_factor(profile: Profile, batch: int, steps: int | None, data_bytes: in
 def _describe_scaling(profile: Profile, accelerator: str, workload: Workload) -> tuple[str, ...]:
     notes = []
     if workload.num_samples != profile.num_samples:
-        notes.append(f"{workload.num_samples:,} samples a rank, not {profile.num_samples:,} in all")
+        notes.append(
+            f"{workload.num_samples:,} samples per rank, not {profile.num_samples:,} total"
+        )
     if workload.batch_size != profile.batch_size:
         notes.append(f"batches of {workload.batch_size}, not {profile.batch_size}")
     steps = profile.num_samples // profile.batch_size
     if workload.steps != steps:
-        notes.append(f"{workload.steps:,} steps an epoch, not {steps:,}")
+        notes.append(f"{workload.steps:,} steps per epoch, not {steps:,}")
     if workload.sample_bytes != profile.sample_bytes:
         factor = _factor(workload.sample_bytes / profile.sample_bytes)
         notes.append(
@@ -158,7 +158,7 @@ def _describe_scaling(profile: Profile, accelerator: str, workload: Workload) ->
     given_s = profile.compute_s[accelerator]
     if workload.compute_s != given_s:
         factor = _factor(workload.compute_s / given_s)
-        notes.append(f"{1e3 * workload.compute_s:.3g} ms a step, {factor} of {1e3 * given_s:.3g}")
+        notes.append(f"{1e3 * workload.compute_s:.3g} ms per step, {factor} of {1e3 * given_s:.3g}")
     return tuple(notes)
 
 

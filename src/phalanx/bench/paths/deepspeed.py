@@ -65,7 +65,10 @@ def _load(*, compiles: bool) -> tuple[Any, str]:
         builder = importlib.import_module("deepspeed.ops.op_builder").ShareMemCommBuilder()
         lock = Path(cpp_extension._get_build_directory(builder.name, verbose=False)) / "lock"
         if compiles and lock.exists():
-            return None, f"another process compiles it, or was killed meanwhile: remove {lock}"
+            return (
+                None,
+                f"another process compiles it, or was killed: remove {lock}",
+            )
         return builder.load(verbose=False), ""
     except Exception as error:  # noqa: BLE001  # the other paths continue
         text = str(error).strip().splitlines() or [type(error).__name__]
@@ -91,5 +94,5 @@ def obstacle(world: World, params: BenchParams) -> str:
         return "it needs several ranks on one node"
     memory = os.statvfs("/dev/shm")
     if memory.f_bavail * memory.f_frsize < SHARED_BYTES * params.ranks:
-        return f"/dev/shm lacks the {SHARED_BYTES >> 20} MB a rank that it takes"
+        return f"/dev/shm lacks the {SHARED_BYTES >> 20} MB per rank that it needs"
     return ""

@@ -45,7 +45,7 @@ def prepare_world(
     from phalanx.bench.paths.torch_groups import tensor_of
 
     if case.collective != "all_reduce" or params.op.name != "SUM":
-        raise NotImplementedError("World has an all-reduce that sums, and no other reduction")
+        raise NotImplementedError("World has no reduction except the all-reduce that sums")
     tensor = tensor_of(private.input, params)
     return PreparedCase(memory=private, call=lambda: world.all_reduce(tensor))
 

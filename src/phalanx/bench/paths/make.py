@@ -87,7 +87,7 @@ def prepare_library(
 
 
 def _call(comm: Any, params: BenchParams, case: Case, memory: CaseBuffers) -> Call:
-    mpi = sys.modules[type(comm).__module__]  # where it came from
+    mpi = sys.modules[type(comm).__module__]  # module of the communicator
     given, result = (_typed(mpi, params, array) for array in (memory.input, memory.output))
     op = getattr(mpi, "PROD" if params.op.name == "PRODUCT" else params.op.name)
     match case.collective:

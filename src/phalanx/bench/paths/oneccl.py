@@ -106,7 +106,7 @@ def obstacle() -> str:
     if not all((FOLDER / name).exists() for name in LIBRARIES):
         return f"it is not installed: {INSTALL}"
     if next(_libfabrics(), None) is None:
-        return f"there is no libfabric.so.1 in {FOLDER}, as Open MPI and Intel MPI bring it"
+        return f"there is no libfabric.so.1 in {FOLDER}, which Open MPI and Intel MPI include"
     return ""
 
 

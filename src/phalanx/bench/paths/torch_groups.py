@@ -101,7 +101,9 @@ def unavailable_reason(name: PathName, params: BenchParams) -> str | None:
         if not dist.is_nccl_available():
             return "this PyTorch was built without NCCL"
         if torch.cuda.device_count() < params.ranks:
-            return f"NCCL wants a GPU a rank: {torch.cuda.device_count()} for {params.ranks} ranks"
+            return (
+                f"NCCL needs a GPU per rank: {torch.cuda.device_count()} for {params.ranks} ranks"
+            )
     return None
 
 

@@ -30,4 +30,4 @@ def run(by: ModuleType, transport: Transport, collective: Collective) -> None:
         case "scatter" if root is not None:
             by.scatter(transport, outputs[0], inputs, root=root)
         case _:
-            raise AssertionError(f"{kind} is no exchange")
+            raise AssertionError(f"{kind} is not an exchange")

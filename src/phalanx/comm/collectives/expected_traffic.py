@@ -59,7 +59,7 @@ def _by_direct_between_nodes(count: int, itemsize: int, rank: int, size: int) ->
 
 
 def _by_ring(count: int, itemsize: int, rank: int, size: int) -> Traffic:
-    """Around it twice: all shares but one, each time another one."""
+    """Return the traffic of two rounds of the ring, each of all shares but one."""
     shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
     everything = sum(shares)
     sent = 2 * everything - shares[rank] - shares[(rank + 1) % size]
@@ -70,7 +70,7 @@ def _by_ring(count: int, itemsize: int, rank: int, size: int) -> Traffic:
 
 
 def _by_tree(count: int, itemsize: int, rank: int, size: int) -> Traffic:
-    """To the parent and from it, from each child and to it."""
+    """Return the traffic to and from the parent and each child."""
     num_bytes = count * itemsize
     neighbours = len(tree.children_of(rank, size)) + (tree.parent_of(rank) is not None)
     messages = neighbours * _segments(num_bytes, itemsize)

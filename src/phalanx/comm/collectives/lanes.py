@@ -26,10 +26,9 @@ from phalanx.comm.transport import SubTransport, Transport
 
 RunOnNode = Callable[[Collective], None]
 
-CHUNK_BYTES = 256 * 1024  # that a rank sends to its peers on other nodes, at least
-# As many as are under way at the same time; each costs two meetings of the ranks of a node, which
-# take milliseconds where ranks share cores. More where they would become longer than LARGEST_BYTES,
-# which bounds the memory.
+CHUNK_BYTES = 256 * 1024  # least that a rank sends to its peers on other nodes
+# Chunks in flight; each costs two barriers of a node's ranks, which take milliseconds if ranks
+# share cores. There are more if chunks would exceed LARGEST_BYTES, which bounds the memory.
 MAX_CHUNKS = DEPTH + 1
 LARGEST_BYTES = 4 * 2**20
 # A lane of more than FEW_NODES halves its vector where each would have a share of fewer bytes, and

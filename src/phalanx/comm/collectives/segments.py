@@ -25,7 +25,8 @@ def segments_of(buffer: Buffer, *, itemsize: int | None = None) -> list[Buffer]:
 def receive_segments(
     transport: Transport, targets: Sequence[Buffer], source: int
 ) -> Iterator[tuple[Buffer, Buffer]]:
-    """For each segment of `targets`: (what `source` sent for it, the segment itself), in order.
+    """Yield (what `source` sent for it, the segment itself) for each segment of `targets`, in
+    order.
 
     The received segment is in reused memory: it is valid until the next one is requested.
     """

@@ -23,7 +23,8 @@ _CALL_AGAIN_S = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a rank listens. A name in the system's memory, not a file: nothing is left behind."""
+    """Address that a rank listens on: a name in the system's memory, not a file, so none is left
+    over."""
 
     host: str
     machine: str
@@ -83,7 +84,7 @@ class Listener:
                     left_s = until_s - time.monotonic()
                     if left_s <= 0:
                         names = ", ".join(map(str, sorted(missing)[:5]))
-                        raise WaitTimeoutError(f"ranks that have not called on this node: {names}")
+                        raise WaitTimeoutError(f"ranks not connected on this node: {names}")
                     for key, _ in selector.select(left_s):
                         if isinstance(key.data, _Caller):
                             self._hear(key.data, selector, missing, connections)
@@ -143,7 +144,7 @@ def _call(rank: int, peer: int, address: Address, until_s: float) -> socket.sock
     try:
         while (code := connection.connect_ex(f"\0{address.name}")) == errno.EAGAIN:
             if time.monotonic() > until_s:
-                raise WaitTimeoutError(f"rank {peer} takes no call of rank {rank} on this node")
+                raise WaitTimeoutError(f"rank {peer} refuses rank {rank} on this node")
             time.sleep(_CALL_AGAIN_S)
         if code:
             raise OSError(code, os.strerror(code))
@@ -155,7 +156,7 @@ def _call(rank: int, peer: int, address: Address, until_s: float) -> socket.sock
         connection.close()
         raise ConnectionError(
             f"rank {rank} cannot reach rank {peer} on this node ({error.strerror}): the processes "
-            "are in containers with networks of their own, or one of them has ended"
+            "are in containers with separate networks, or one of them has ended"
         ) from error
     return connection
 

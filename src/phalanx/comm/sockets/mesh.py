@@ -19,8 +19,8 @@ from phalanx.comm.sockets.inbox import Arrival, Inbox
 
 _HEADER = struct.Struct("<QqQ")  # context, tag, bytes of the message
 _LONG_BYTES = 2**17  # longer ones do not fit into a socket at once
-_STREAM_S, _STREAM_TURNS = 200e-6, 16  # to wait for more of a long message, in one call
-_READ_BYTES = 2**24  # of one peer in one call, so that others get their turn
+_STREAM_S, _STREAM_TURNS = 200e-6, 16  # wait for more of a long message, per call
+_READ_BYTES = 2**24  # most read from one peer per call, so that others get their turn
 _CLOSING_S = 1.0
 
 
@@ -56,7 +56,7 @@ class _Connection:
         self.sendings: deque[Sending] = deque()
         self.header = memoryview(bytearray(_HEADER.size))
         self.arrival: Arrival | None = None
-        self.num_read = 0  # of the header, or of the message
+        self.num_read = 0  # bytes of the header, or of the message
         self.takes_messages = True
         self.is_dead = False
 
@@ -86,7 +86,7 @@ class SocketMesh:
                 return Sending([])
             peer = self._peers[dest]
             if not peer.takes_messages:
-                return Sending([])  # who waits for its answer will hear of it
+                return Sending([])  # the caller that waits for the answer gets the error
             header = memoryview(_HEADER.pack(context, tag, len(memory)))
             sending = Sending([header, memory] if len(memory) else [header], self)
             peer.sendings.append(sending)
@@ -144,10 +144,10 @@ class SocketMesh:
         except BlockingIOError:
             return
         except OSError:
-            self._end_sendings(peer)  # what it has sent can still be read
+            self._end_sendings(peer)  # bytes already received can still be read
 
     def _read(self, peer: _Connection) -> None:
-        """Until there is no more for now. Raises: BlockingIOError then."""
+        """Read until no more has arrived. Raises: BlockingIOError then."""
         budget = _READ_BYTES
         while budget > 0:
             target = peer.header if peer.arrival is None else peer.arrival.memory
@@ -199,7 +199,8 @@ _OPEN: weakref.WeakSet[SocketMesh] = weakref.WeakSet()
 
 
 def _leave() -> None:
-    """In a forked child: the end of a rank must show, although its children live on."""
+    """Close the sockets in a forked child: the end of a rank must show, although its children live
+    on."""
     for mesh in _OPEN:
         for peer in mesh._peers.values():
             with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.sockets.inbox import Arrival
 from phalanx.comm.sockets.mesh import SocketMesh
 
-ERR_TRUNCATE, ERR_OTHER = 15, 16  # as mpi4py has them
+ERR_TRUNCATE, ERR_OTHER = 15, 16  # values of mpi4py
 
 
 class SocketError(RuntimeError):

@@ -30,7 +30,7 @@ from phalanx.records.files import cache_folder
 
 Name = Literal["digits", "mnist", "fashion", "cifar10", "text"]
 
-# Of digits, which were made to the size of MNIST, of MNIST and of Fashion-MNIST.
+# Size of MNIST and Fashion-MNIST, and of digits, which were made to that size.
 NUM_TRAIN_SAMPLES = 60_000
 NUM_VALIDATION_SAMPLES = 10_000
 
@@ -45,8 +45,8 @@ FILE_SETS: Mapping[Name, FileSet] = {"mnist": MNIST, "fashion": FASHION, "cifar1
 
 
 NEEDS_SCIKIT_LEARN = (
-    "the embedded digits are made from those of scikit-learn, which is not installed: "
-    "pip install 'phalanx[study]', or name other data with --dataset or --data"
+    "the embedded digits need scikit-learn, which is not installed: pip install 'phalanx[study]', "
+    "or choose other data with --dataset or --data"
 )
 
 
@@ -77,7 +77,7 @@ def resolve(name: str, data_root: Path | None = None) -> DatasetChoice:
     """
     match name:
         case "digits":
-            return _digits("digits, the embedded data, as asked")
+            return _digits("embedded digits, as requested")
         case "text":
             return DatasetChoice(name="text", folder=None, reason=f"text: {describe_reference()}")
         case "auto":
@@ -96,7 +96,7 @@ def _mnist_or_digits(roots: list[Path]) -> DatasetChoice:
         reason = f"embedded digits ({lack}; `phalanx data fetch mnist` gets it)"
         return _digits(reason)
     _check_sizes(folder, MNIST)
-    return DatasetChoice(name="mnist", folder=folder, reason=f"mnist: auto found it in {folder}")
+    return DatasetChoice(name="mnist", folder=folder, reason=f"mnist (found by auto) in {folder}")
 
 
 def _digits(reason: str) -> DatasetChoice:
@@ -115,7 +115,7 @@ def _files(name: Name, roots: list[Path]) -> DatasetChoice:
     if folder is None:
         raise UserError(f"{what_is_missing(roots, files)}\n{files.how_to_get}")
     _check_sizes(folder, files)
-    return DatasetChoice(name=name, folder=folder, reason=f"{name}: as asked, from {folder}")
+    return DatasetChoice(name=name, folder=folder, reason=f"{name} from {folder}, as requested")
 
 
 def _check_sizes(folder: Path, files: FileSet) -> None:
@@ -126,11 +126,11 @@ def _check_sizes(folder: Path, files: FileSet) -> None:
 
 
 def fetch_folder(data_root: Path | None) -> Path:
-    """Where a download of MNIST goes: the first place that a run would look into."""
+    """Return the folder for a download of MNIST: the first that a run would search."""
     root = data_root or search_roots(None)[0]
     return find_folder([root], MNIST) or root / "mnist"
 
 
 def digits_file() -> Path:
-    """Where the embedded digits are kept once they are made. Other images, another number."""
+    """Return the path of the embedded digits. Its number changes with the images."""
     return cache_folder() / "digits-2.npz"

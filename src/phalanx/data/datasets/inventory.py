@@ -53,9 +53,9 @@ def _digits() -> InventoryEntry:
     try:
         state = "verified" if path.exists() else "made when first used"
     except OSError as error:
-        state = f"made in each run: {error.strerror}"
+        state = f"recreated in each run: {error.strerror}"
     if state == "verified" and read(path) is None:
-        state = "damaged, made again when used"
+        state = "damaged; recreated when used"
     return InventoryEntry(name="digits", state=state, where=str(path))
 
 

@@ -41,8 +41,8 @@ def read_reference() -> Reference:
     """
     if not has_reference():
         raise UserError(
-            f"this Python {platform.python_version()} came without {_SOURCE}, which the data "
-            "`text` is made of: take one from python.org, conda or uv"
+            f"this Python {platform.python_version()} came without {_SOURCE}, the source of the "
+            "data set `text`: use a Python from python.org, conda or uv"
         )
     from pydoc_data.topics import topics
 

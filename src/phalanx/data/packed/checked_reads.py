@@ -33,7 +33,7 @@ class SpanBatch(NamedTuple):
     files: NDArray[np.int32]  # descriptors
     maps: NDArray[np.int64]  # address of the file's mapping; 0: not mapped, read it
     map_bytes: NDArray[np.int64]  # bytes mapped
-    offsets: NDArray[np.int64]  # in the file
+    offsets: NDArray[np.int64]  # byte offsets in the file
     sizes: NDArray[np.int64]
     destinations: NDArray[np.int64]  # offset in the output
     crcs: NDArray[np.uint32]

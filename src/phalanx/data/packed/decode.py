@@ -20,9 +20,7 @@ MODES = {1: "L", 3: "RGB"}
 _WITH_16_BITS = ("PNG", "PPM")
 """Formats whose grey images of 16 bits Pillow may give as numbers of 32 bits, its mode I."""
 
-LARGER = (
-    "\nto pack it all the same, bring it to a smaller size: --max-megapixels N --size HEIGHTxWIDTH"
-)
+LARGER = "\nto pack it anyway, scale it down: --max-megapixels N --size HEIGHTxWIDTH"
 """Remedy for images that Pillow takes for bombs."""
 
 MAX_PIXELS = 2 * 89_478_485
@@ -85,7 +83,7 @@ def has_16_bits(image: Any) -> bool:
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _WITH_16_BITS):
         return True
     if image.mode in ("I", "F"):
-        raise ValueError("its pixels have 32 bits; bring them to 8 or 16")
+        raise ValueError("its pixels have 32 bits; convert them to 8 or 16")
     return False
 
 

@@ -48,11 +48,11 @@ class HiddenFolder(Generic[Arguments]):
             if begun is None or (begun != arguments and overwrite):
                 self._clear()
             elif begun != arguments:
-                how = "" if overwrite is None else ", or begin anew with --overwrite"
+                how = "" if overwrite is None else ", or start anew with --overwrite"
                 raise UserError(
-                    f"{self.path} holds part of a pack of {getattr(begun, 'source', '') or source}"
-                    ", which has changed or was packed with other options\nrepeat that command to "
-                    f"go on{how or ', or remove that folder'}"
+                    f"{self.path} holds part of a pack of "
+                    f"{getattr(begun, 'source', '') or source}, which has changed or was packed "
+                    f"with other options\nrepeat it to resume{how or ', or remove that folder'}"
                 )
             write_atomically(self.path / ARGUMENTS, msgspec.json.encode(arguments))
         except BaseException:
@@ -81,11 +81,11 @@ class HiddenFolder(Generic[Arguments]):
         folder = self._folder
         is_pack = is_pack_of(folder)
         if is_pack and not overwrite:
-            raise UserError(f"{folder} is a pack already: name another folder, or {self._remedy}")
+            raise UserError(f"{folder} is a pack already: use another folder, or {self._remedy}")
         if not is_pack and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} is there and no pack: name another folder")
+            raise UserError(f"{folder} exists and is not a pack: use another folder")
         if folder.is_mount():
-            raise UserError(f"{folder} is a mount point: name a folder in it")
+            raise UserError(f"{folder} is a mount point: use a folder in it")
 
     def _begun(self, kind: type[Arguments]) -> Arguments | None:
         """Return the arguments of what is there; None where there is nothing to go on with."""
@@ -134,8 +134,8 @@ def writing(folder: Path, kept: str = "") -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise UserError(
-                f"{folder}: {error.strerror} while packing{kept}\nmake room and run it again to go "
-                f"on{', or remove that folder' if kept else ''}"
+                f"{folder}: {error.strerror} while packing{kept}\nfree some space, then repeat the "
+                f"command to resume{', or remove that folder' if kept else ''}"
             ) from error
         raise UserError(
             f"{error.filename or folder} cannot be written: {error.strerror}"

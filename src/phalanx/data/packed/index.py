@@ -62,7 +62,7 @@ class PackIndex(msgspec.Struct, frozen=True, kw_only=True):
     shards: list[Shard]
     num_samples: int
     classes: list[str] = []  # names of the targets, where they are classes
-    source: str = ""  # what it was packed from, for people
+    source: str = ""  # origin of the data, for people
     splits: dict[FileName, int] = {}  # samples of each split of its pack; none: it is alone
     sha256: str = ""  # SHA-256 of this very index without it
 

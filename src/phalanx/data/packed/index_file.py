@@ -43,14 +43,14 @@ def read_index(folder: Path) -> PackIndex:
             content = read_regular(path)
         except (FileNotFoundError, NotADirectoryError):
             splits = splits_of(folder)
-            hint = f"; name a split of it, {folder / splits[0]}" if splits else ""
-            raise UserError(f"{folder} is no pack: it has no {INDEX}{hint}") from None
+            hint = f"; use one of its splits, {folder / splits[0]}" if splits else ""
+            raise UserError(f"{folder} is not a pack: it has no {INDEX}{hint}") from None
     try:
         schema = msgspec.json.decode(content, type=_Schema).schema
         if schema != SCHEMA_VERSION:
             how = "update it" if schema > SCHEMA_VERSION else "pack the data again"
             raise UserError(
-                f"{path} has schema {schema}, and this Phalanx reads {SCHEMA_VERSION}: {how}"
+                f"{path} has schema {schema}, but this Phalanx reads {SCHEMA_VERSION}: {how}"
             )
         index = msgspec.json.decode(content, type=PackIndex)
     except DECODE_ERRORS as error:
@@ -126,15 +126,15 @@ def _fault_of_field(field: Field) -> str:
         or any(size < 0 for size in shape)
         or math.prod(shape) * dtype.itemsize > MAX_BYTES
     ):
-        return f"its shape {shape} is none of a sample"
+        return f"{shape} is not the shape of a sample"
     if field.encoding != "raw" and dtype != np.uint8:
-        return f"{field.encoding} holds uint8, not {field.dtype}"
+        return f"{field.encoding} needs uint8, not {field.dtype}"
     if (
         field.encoding != "raw"
         and shape is not None
         and (len(shape) != 3 or shape[0] not in (1, 3))
     ):
-        return f"{field.encoding} holds (1 or 3, height, width), not {shape}"
+        return f"{field.encoding} needs (1 or 3, height, width), not {shape}"
     return ""
 
 
@@ -150,7 +150,7 @@ def _check_shard(index: PackIndex, number: int, shard: Shard) -> None:
         header = file.bytes - shard.num_samples * (size or 0)
         if not 0 < header <= (MAX_BYTES if size is None else MAX_HEADER_BYTES):
             raise UserError(
-                f"{file.name} is said to have {file.bytes} bytes for {shard.num_samples} samples"
+                f"{file.name} should have {file.bytes} bytes for {shard.num_samples} samples"
             )
 
 
@@ -195,7 +195,7 @@ def _misfits(folder: Path, indices: Mapping[Path, PackIndex]) -> Iterator[str]:
         elif index is not None and index.num_samples != num_samples:
             yield (
                 f"{folder / name} has {index.num_samples:,} samples, and {num_samples:,} by "
-                f"{path / INDEX}: it is of another pack"
+                f"{path / INDEX}: it belongs to another pack"
             )
 
 
@@ -211,4 +211,4 @@ def _num_shards(folder: Path) -> int:
 
 
 def _fault(folder: Path) -> str:
-    return f"has {_num_shards(folder)} shards and no {INDEX}: it is damaged, or not whole"
+    return f"has {_num_shards(folder)} shards and no {INDEX}: it is damaged or incomplete"

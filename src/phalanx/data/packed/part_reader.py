@@ -37,7 +37,7 @@ NOWHERE = 1 << 62
 """An offset beyond every file, for parts whose table entry is invalid."""
 
 
-WHAT_TO_DO = "pack it again, or go on without such samples with --damaged skip"
+WHAT_TO_DO = "pack it again, or skip such samples with --damaged skip"
 
 
 class DamagedError(UserError):
@@ -327,8 +327,8 @@ class PartReader:
                 or hashlib.sha256(content).hexdigest() != shard.files[0].sha256
             ):
                 raise UserError(
-                    f"{path}, the checksums of {shard.num_samples} samples, is not what was packed"
-                    "\npack it again"
+                    f"{path}, the checksums of {shard.num_samples} samples, changed since packing\n"
+                    "pack it again"
                 )
             rows[:] = np.frombuffer(content[len(content) - rows.nbytes :], rows.dtype)
             self._is_read[number] = True

@@ -107,7 +107,7 @@ class ShardWriter:
     def abandon(self) -> None:
         """Remove the files."""
         for file in self._files:
-            with suppress(OSError):  # what is in the buffer may not fit on the disk
+            with suppress(OSError):  # buffered bytes may not fit on the disk
                 file.close()
             Path(file.name).unlink(missing_ok=True)
 

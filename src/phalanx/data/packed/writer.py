@@ -201,7 +201,7 @@ class PackWriter:
         """Close the writer after any error. Raises: UserError for an OSError."""
         kept = sum(shard.num_samples for shard in self._shards)
         try:
-            with writing(self._folder, f"; {kept:,} samples are kept in {self._path}"):
+            with writing(self._folder, f"; {kept:,} samples are saved in {self._path}"):
                 yield
         except BaseException:
             self._abandon()

@@ -62,7 +62,7 @@ def _pairs(folder: Path) -> dict[str, dict[str, Path]]:
         if len(parts) < 2:
             (there,) = parts
             other = "labels" if there == "images" else "images"
-            raise UserError(f"{parts[there]} has no partner: there is no file of {other} beside it")
+            raise UserError(f"{parts[there]} has no counterpart: no file of {other} beside it")
     return dict(sorted(pairs.items()))
 
 
@@ -109,7 +109,7 @@ def read_npy(path: Path) -> ArrayTable:
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len({*lengths.values()}) != 1 or not all(lengths.values()):
         listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise UserError(f"{path}: arrays of equally many rows are wanted, and it has {listed}")
+        raise UserError(f"{path}: its arrays need equal numbers of rows: {listed}")
     return ArrayTable(str(path), arrays, fingerprint=fingerprint_of([path]))
 
 
@@ -123,11 +123,11 @@ def parse_npy(content: bytes, where: str) -> NDArray[Any]:
             names another size than follows.
     """
     file = io.BytesIO(content)
-    with reading(f"{where} is no array"):
+    with reading(f"{where} is not an array"):
         try:
             version = npy.read_magic(file)
             if version not in _READERS:
-                raise ValueError(f"version {version[0]}.{version[1]} is of no plain array")
+                raise ValueError(f"version {version[0]}.{version[1]} is not that of a plain array")
             shape, is_fortran, dtype = _READERS[version](file)
         except (SyntaxError, TokenError, TypeError, KeyError, EOFError, RecursionError) as error:
             raise ValueError(f"its header cannot be read: {error}") from error
@@ -145,7 +145,7 @@ def parse_npy(content: bytes, where: str) -> NDArray[Any]:
 def parse_npz(content: bytes, where: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file `.npz` by name. Raises: UserError that begins with `where`."""
     with (
-        reading(f"{where} is no .npz"),
+        reading(f"{where} is not an .npz file"),
         zipfile.ZipFile(io.BytesIO(content)) as archive,
     ):
         check_unpacked(sum(member.file_size for member in archive.infolist()), len(content), where)
@@ -160,6 +160,6 @@ def map_npy(path: Path) -> NDArray[Any]:
 
     Raises: UserError when it is damaged or holds objects.
     """
-    with reading(f"{path} is no array"):
+    with reading(f"{path} is not an array"):
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array

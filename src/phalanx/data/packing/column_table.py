@@ -128,8 +128,8 @@ class ColumnTable(BlockTable):
             if more:
                 first = self._groups[0].source.rpartition("/")[-1]
                 raise UserError(
-                    f"{group.source} has a column {more[0]!r}, which {first} has not\nsay which "
-                    "are wanted with --inputs"
+                    f"{group.source} has a column {more[0]!r}, which {first} lacks\nchoose columns "
+                    "with --inputs"
                 )
 
     def _type(self, group: RowGroup, name: str) -> Any:
@@ -223,7 +223,7 @@ def holds_bytes(kind: Any) -> bool:
 
 def _images(column: Any, title: str) -> Values:
     if not holds_bytes(column.type):
-        raise UserError(f"{title} holds {column.type}, and images elsewhere")
+        raise UserError(f"{title} holds {column.type}, but elsewhere images")
     images = [v["bytes"] if isinstance(v, dict) else v for v in column.to_pylist()]
     for row, image in enumerate(images):
         if not image:
@@ -369,8 +369,8 @@ def _check_compression(path: Path) -> None:
                 header = _table(meta, _slot(meta, header, 1))
             if "batch" in message.type and _slot(meta, header, 3):
                 raise UserError(
-                    f"{path} is compressed, and how much it unpacks to is known too late: refused"
-                    "\nwrite it again with compression=None, or as Parquet"
+                    f"{path} is compressed with an unknown size when unpacked: refused\nwrite it "
+                    "again with compression=None, or as Parquet"
                 )
 
 

@@ -86,15 +86,15 @@ def _table(path: Path, separator: str | None) -> _Table:
                 places.append(above + reader.line_num)
     except csv.Error as error:
         line = above + reader.line_num
-        raise UserError(f"{path} row {line} is no row of a table: {error}") from error
+        raise UserError(f"{path} row {line} is not a row of a table: {error}") from error
     if len(rows) < 2:
         raise UserError(f"{path} has no rows below its header")
     names = [name.strip() for name in rows[0]]
     for row, line in zip(rows[1:], places[1:], strict=True):
         if len(row) != len(names):
             raise UserError(
-                f"{path} row {line} has {len(row)} values, the header {len(names)} names\n"
-                f"values are separated by {separator!r}: if that is wrong, say --separator"
+                f"{path} row {line} has {len(row)} values, the header {len(names)} names\nvalues "
+                f"are separated by {separator!r}: if that is wrong, use --separator"
             )
     return _Table(names, rows[1:], places[1:])
 
@@ -135,22 +135,22 @@ def _header(lines: Sequence[str], separator: str) -> list[str]:
 
 def _text(path: Path) -> str:
     if b"\0" in read_unzipped(path, limit_bytes=2**20):
-        raise UserError(f"{path} is no text: it holds bytes that are 0")
+        raise UserError(f"{path} is not text: it holds bytes that are 0")
     limit = unpacked_limit(path.stat().st_size, TEXT_BYTES)
     content = read_unzipped(path, limit_bytes=limit + 1)
     if len(content) > limit:
-        raise UserError(f"{path} is no table: it unzips to more than {limit / 1e6:,.0f} MB")
+        raise UserError(f"{path} is not a table: it unzips to more than {limit / 1e6:,.0f} MB")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: byte {error.start} is no character") from error
+        raise UserError(f"{path} is not UTF-8: byte {error.start} is not a character") from error
 
 
 def _remedy(word: str, decimal: str) -> str:
     other = "," if decimal == "." else "."
     if parse_number(word, other) is not None:
         return f"say --decimal {other!r} if that sets off its decimals"
-    return "leave the column out with --inputs, or mend the row"
+    return "leave the column out with --inputs, or fix the row"
 
 
 def _rounded(name: str, words: Sequence[str], packed: NDArray[np.float32]) -> list[str]:

@@ -81,9 +81,7 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
         _refuse_unused(source, options, has_parts=False)
         return Origin(read_known(source), options)
     if "\0" in source or not path.exists():
-        raise UserError(
-            f"there is no {source}: name a file, a folder, or one of {', '.join(NAMES)}"
-        )
+        raise UserError(f"there is no {source}: use a file, a folder, or one of {', '.join(NAMES)}")
     if not path.is_dir():
         with readable(path):
             check_regular(path)
@@ -99,11 +97,11 @@ def _table(path: Path, kind: Kind, options: OriginOptions) -> SourceTable:
         table = form.open(_files(path, kind))
         for other in _content(path, kind) if path.is_dir() else ():
             if not _is_of(other, kind):
-                table.skipped.add(f"hidden or of another ending than .{kind}", other)
+                table.skipped.add(f"hidden or not ending in .{kind}", other)
         return table
     if path.is_dir() != (form.takes == "folder") and kind != "lmdb":
         is_what = "a folder" if path.is_dir() else "a file"
-        raise UserError(f"{path} is {is_what}: name a {form.takes} of kind {kind}")
+        raise UserError(f"{path} is {is_what}: use a {form.takes} of kind {kind}")
     return CsvFile(path, options) if kind == "csv" else form.open(path)
 
 
@@ -130,10 +128,10 @@ def _refuse_unused(
     """Raises: UserError for what was asked for and would not be done."""
     if not has_images and (options.size or options.decode):
         option = "--size" if options.size else "--decode"
-        raise UserError(f"{option} is of images in folders, tables and records, not of {kind}")
+        raise UserError(f"{option} is for images in folders, tables and records, not for {kind}")
     if kind != "csv" and (options.separator is not None or options.decimal != "."):
         option = "--decimal" if options.separator is None else "--separator"
-        raise UserError(f"{option} is of CSV, not of {kind}")
+        raise UserError(f"{option} is for CSV, not for {kind}")
     if options.classes is not None and not has_parts and kind != "idx":
         why = "are known" if kind != "function" else "are what its targets say"
         raise UserError(f"--classes {options.classes}: the classes of {kind} {why}")
@@ -161,7 +159,7 @@ def _kind_of(path: Path) -> Kind:
         )
     raise UserError(
         f"{path} is of no known kind: give folders of images, IDX files, CSV, JSON lines, Parquet, "
-        "Arrow, HDF5, npy, TFRecord, LMDB or tar files, my_data.py:samples, or say which it is "
+        "Arrow, HDF5, npy, TFRecord, LMDB or tar files, my_data.py:samples, or choose the kind "
         "with --kind"
     )
 

@@ -74,8 +74,8 @@ class FunctionSamples(RecordTable):
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise UserError(
-                f"{tempfile.gettempdir()} is full: samples are kept there until they are packed; "
-                "name a folder on another disk by TMPDIR=…"
+                f"{tempfile.gettempdir()} is full: samples are stored there until they are packed; "
+                "choose a folder on another disk with TMPDIR=…"
             ) from error
 
 
@@ -116,7 +116,7 @@ def samples_in(made: Any, name: FunctionName) -> Iterator[Any]:
         samples = iter(made) if isinstance(made, Iterable) else None
     if samples is None:
         raise UserError(
-            f"{name} gives {_kind_of(made)}: let it yield samples, or return a sequence of them"
+            f"{name} gives {_kind_of(made)}: it must yield samples, or return a sequence of them"
         )
     for number in count():
         with users_code(f"{name}, sample {number}"):
@@ -146,7 +146,7 @@ def _parts(sample: Any, where: str) -> dict[str, Part]:
             named = {INPUTS: sample}
     for name in named:
         if not isinstance(name, str):
-            raise UserError(f"{where}: the key {name!r} is no text: keys name the fields")
+            raise UserError(f"{where}: the key {name!r} is not text: keys name the fields")
     if not named:
         raise UserError(f"{where}: it has no fields")
     return {name: _part(value, f"{where}, field {name!r}") for name, value in named.items()}
@@ -158,11 +158,11 @@ def _part(value: Any, where: str) -> Part:
     if hasattr(value, "detach"):  # a tensor, of a PyTorch that need not be here
         value = value.detach().cpu()
     if np.ma.is_masked(value):
-        raise UserError(f"{where}: it has values that are masked\nfill them in, or leave it out")
-    with reading(f"{where}: {_kind_of(value)} is no array"):
+        raise UserError(f"{where}: it has masked values\nfill them in, or leave the sample out")
+    with reading(f"{where}: {_kind_of(value)} is not an array"):
         array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        raise UserError(f"{where}: {_kind_of(value)} is no array of numbers")
+        raise UserError(f"{where}: {_kind_of(value)} is not an array of numbers")
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
@@ -176,8 +176,8 @@ def _check_alike(parts: Mapping[str, Part], first: Mapping[str, Part], where: st
         found, expected = _dtype_of(part), _dtype_of(first[name])
         if found != expected:
             raise UserError(
-                f"{where}, field {name!r}: it is of {found}, that of sample 0 of {expected}: make "
-                "all of one dtype"
+                f"{where}, field {name!r}: it has {found}, but sample 0 has {expected}: use one "
+                "dtype for all"
             )
 
 

@@ -70,8 +70,8 @@ class Hdf5File(BlockTable):
             if missing.any():
                 row = int(np.argmax(missing.reshape(len(rows), -1).any(axis=1)))
                 raise UserError(
-                    f"{self.where(rows.start + row, name)}: it has no value, or one that means so\n"
-                    "fill it in first, or pack what a function yields, my_data.py:samples"
+                    f"{self.where(rows.start + row, name)}: it has no value, or a fill value\nfill "
+                    "it in first, or pack the samples of a function, my_data.py:samples"
                 )
             values[name] = np.ascontiguousarray(found, item.dtype.newbyteorder("="))
         return values
@@ -165,7 +165,7 @@ def find_data_set(path: Path, file: Any, name: str) -> Any:
             return None
         if isinstance(link, h5py.SoftLink):
             raise UserError(
-                f"{path} is refused: {place} is a link to {link.path}\nname that data set"
+                f"{path} is refused: {place} is a link to {link.path}\nuse that data set"
             )
         if not isinstance(link, h5py.HardLink):
             raise UserError(_refusal(path, name, getattr(link, "filename", "something outside")))
@@ -177,7 +177,7 @@ def find_data_set(path: Path, file: Any, name: str) -> Any:
     if item.is_virtual:
         raise UserError(
             f"{path} is refused: {name} is virtual, made of {item.virtual_sources()[0].file_name}, "
-            f"{item.virtual_sources()[0].dset_name}\ncopy its data into a data set of its own"
+            f"{item.virtual_sources()[0].dset_name}\ncopy its data into a separate data set"
         )
     check_chunks(path, name, item)
     return item
@@ -206,13 +206,13 @@ def _lost_chunks(name: str, item: Any) -> list[str]:
     if found >= expected:
         return []
     return [
-        f"{name}: {expected - found:,} of {expected:,} chunks are not there, and are packed as "
+        f"{name}: {expected - found:,} of {expected:,} chunks are missing, and are packed as "
         f"{item.fillvalue}"
     ]
 
 
 def _refusal(path: Path, name: str, other: object) -> str:
     return (
-        f"{path} is refused: {name} lies in another file, {other}\n"
-        "name that file as the source, or copy its data into this one"
+        f"{path} is refused: {name} lies in another file, {other}\nuse that file as the source, or "
+        "copy its data into this one"
     )

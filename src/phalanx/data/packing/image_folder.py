@@ -50,7 +50,7 @@ def read_image_folder(folder: Path) -> ArrayTable:
                     skipped.add(beside, file)
     elif set(classes) <= set(_FOR_VALIDATION):
         raise UserError(
-            f"{folder} has {', '.join(classes)} and no train: name a folder with a folder for each "
+            f"{folder} has {', '.join(classes)} but no train: use a folder with a folder for each "
             "class"
         )
     paths, names = zip(*train, *held_out, strict=True)
@@ -94,10 +94,10 @@ def _images(folder: Path, skipped: CountedItems) -> tuple[list[tuple[Path, str]]
             else:
                 skipped.add(foreign, path)
         if len(found) == count and child.name not in _FOR_TRAINING + _FOR_VALIDATION:
-            skipped.add("folders without images, which make no class", child)
+            skipped.add("folders without images, which are not classes", child)
     if not found:
         raise UserError(
-            f"{folder} has no folders of images: one for each class is wanted, with files that end "
+            f"{folder} has no folders of images: it needs one for each class, with files that end "
             f"in {', '.join(ENDINGS[:3])} …"
         )
     return found, sorted({name for _, name in found})
@@ -126,7 +126,7 @@ def _visible(folder: Path, skipped: CountedItems) -> Iterator[Path]:
                 f"{path} {what}: {error.strerror}\nmend it, or remove it from the folder"
             ) from error
         if _is_image(path) and not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-            raise UserError(f"{path} is no regular file: remove it from the folder")
+            raise UserError(f"{path} is not a regular file: remove it from the folder")
         yield path
 
 

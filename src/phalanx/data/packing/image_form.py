@@ -1,4 +1,4 @@
-"""In which form images are packed: their files as they are, or arrays of one size."""
+"""Form in which images are packed: their files unchanged, or arrays of one size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEPT = ("PNG", "JPEG")
 """Formats whose files are packed as they are; others become PNG."""
 
 
-_FRAMES = "images of several frames or pages, of which the first is packed"
+_FRAMES = "images with several frames or pages; the first is packed"
 _WITH_FRAMES = ("GIF", "PNG", "TIFF", "WEBP")
 
 
@@ -101,15 +101,15 @@ def choose_form(name: str, images: Iterable[Peek], options: OriginOptions) -> Im
         if other is not None and options.size is None:
             raise UserError(
                 f"images differ in size: {first.where} is {first.height}×{first.width}, "
-                f"{other.where} {other.height}×{other.width}\nbring them to one with --size, "
-                "for example --size 224x224"
+                f"{other.where} {other.height}×{other.width}\nresize them with --size, for example "
+                "--size 224x224"
             )
         field = Field(name=name, dtype="uint8", shape=[channels, height, width])
         return ImageForm(field=field, size=options.image_size, notes=otherwise.lines())
     if too_large is not None:
         raise UserError(
-            f"{too_large.where} has {too_large.height * too_large.width:,} pixels, more than are "
-            "read from a file while training\npack arrays of a smaller size, with --size"
+            f"{too_large.where} has {too_large.height * too_large.width:,} pixels, more than "
+            "training can read from a file\npack smaller arrays with --size"
         )
     encoding: Encoding = "png" if 2 * num_png > num_images else "jpeg"
     shape = None if other else [channels, height, width]

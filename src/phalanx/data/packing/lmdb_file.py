@@ -88,10 +88,10 @@ def parse_value(content: bytes, where: str) -> Mapping[str, Any]:
         return parse_object(content, where)
     if first == b"\x80" and content[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         raise UserError(
-            f"{where} is pickled, and reading it could run any program: refused\npack what a "
-            "function of yours yields, my_data.py:samples, if you trust it"
+            f"{where} is pickled, and reading it could run any program: refused\nif you trust it, "
+            "read it in a function and pack that, my_data.py:samples"
         )
     if first and (0x80 <= first[0] < 0x90 or first in (b"\xde", b"\xdf")):
-        with reading(f"{where} is no object of MessagePack"):
+        with reading(f"{where} is not an object of MessagePack"):
             return msgspec.msgpack.decode(content, type=dict[str, Any])
-    raise UserError(f"{where} holds {content[:40]!r}: no .npz, JSON, MessagePack or image")
+    raise UserError(f"{where} holds {content[:40]!r}: not .npz, JSON, MessagePack or an image")

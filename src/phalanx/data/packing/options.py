@@ -21,23 +21,23 @@ class OriginOptions:
     features of a record, endings of a tar's members."""
 
     kind: Kind | None = None
-    """Kind of the source. Default: by looking at its files."""
+    """Kind of the source. Default: detected from its files."""
     inputs: tuple[str, ...] = ()
-    """Columns, data sets, features or members that are inputs. Repeatable. Default: all but the
+    """Columns, data sets, features or members to use as inputs. Repeatable. Default: all but the
     target."""
     target: str | None = None
-    """The column, data set, feature or member that is the target."""
+    """Column, data set, feature or member to use as the target."""
     decode: bool = False
     """Pack images as arrays instead of their PNG or JPEG files."""
     size: str | None = None
-    """HEIGHTxWIDTH that images are brought to; decodes them."""
+    """Resize images to HEIGHTxWIDTH; implies --decode."""
     classes: int | None = None
-    """Number of classes of the target, where there are more than 1,000 or some without a sample; 0:
-    none, the target is a quantity. Default: as many as there are."""
+    """Number of classes of the target, needed if there are more than 1,000 or if some have no
+    sample; 0: the target is a quantity, not a class. Default: the number found."""
     separator: str | None = None
-    """Separator of values in a CSV, as in ';'. Default: comma, semicolon or tab, by the header."""
+    """Separator of values in CSV, such as ';'. Default: comma, semicolon or tab, by the header."""
     decimal: Literal[".", ","] = "."
-    """Mark of decimals in a CSV. Default: a point."""
+    """Decimal mark in a CSV file. Default: a point."""
 
     def __post_init__(self) -> None:
         check_counts(self, 0, "classes")
@@ -48,7 +48,7 @@ class OriginOptions:
                 f"--separator takes one character, or \\t for a tab, not {self.separator!r}"
             )
         if self.size is not None and not _SIZE.fullmatch(self.size):
-            raise UserError(f"--size takes HEIGHTxWIDTH, as in 224x224, not {self.size!r}")
+            raise UserError(f"--size takes HEIGHTxWIDTH, such as 224x224, not {self.size!r}")
 
     @property
     def image_size(self) -> tuple[int, int] | None:

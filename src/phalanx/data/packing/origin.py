@@ -57,7 +57,7 @@ class Origin:
             self._sources = self._fields_of(inputs, target)
             scans = self._scan()
             self.max_sample_bytes = sum(scan.max_bytes for scan in scans.values())
-            """Bytes of the largest sample, where samples differ in size; 0: not known."""
+            """Bytes of the largest sample, if samples differ in size; 0: unknown."""
             self.fields = [self._field(scan, options) for scan in scans.values()]
         except BaseException:
             self.close()
@@ -199,7 +199,7 @@ class Origin:
         shape = tuple(field.shape or ())
         if together.shape[1:] != shape:
             where = self._table.where(int(rows[0]), name)
-            raise UserError(f"{where}: its shape is {together.shape[1:]}, and {shape} before")
+            raise UserError(f"{where}: its shape is {together.shape[1:]}, but {shape} before")
         return np.ascontiguousarray(self._checked(name, together, dtype), dtype)
 
     def _together(
@@ -232,7 +232,7 @@ class Origin:
         for row, value in zip(rows.tolist(), values, strict=True):
             if not _is_number(value, self._table.squeezes):
                 where = self._table.where(row, name)
-                raise UserError(f"{where}: it is no single number, as it was before")
+                raise UserError(f"{where}: it is not a single number, unlike those before")
         arrays = [np.asarray(value).reshape(()) for value in values]
         if dtype is None:
             return np.array(arrays, np.result_type(*{array.dtype for array in arrays}))
@@ -296,7 +296,7 @@ class FieldScan:
             self._check_kind("str", where, position)
             if self.name != TARGETS:
                 raise UserError(
-                    f"{where(position)}: the text {part[:40]!r} is no array of numbers\nonly a "
+                    f"{where(position)}: the text {part[:40]!r} is not an array of numbers\nonly a "
                     "target can be text: name it with --target, or choose parts with --inputs"
                 )
             self.words.append(part)
@@ -308,7 +308,7 @@ class FieldScan:
     def _check_kind(self, kind: str, where: Callable[[int], str], position: int) -> None:
         if self._kind and self._kind != kind:
             raise UserError(
-                f"{where(position)}: it holds {_SPOKEN[kind]}, and {_SPOKEN[self._kind]} before"
+                f"{where(position)}: it holds {_SPOKEN[kind]}, but {_SPOKEN[self._kind]} before"
             )
         self._kind = kind
 
@@ -319,7 +319,7 @@ class FieldScan:
         is_first = self._kind is None and self.dtype is None
         self._check_kind("numbers", where, position)
         if one.dtype.kind not in "biufc":
-            raise UserError(f"{where(position)}: an array of {one.dtype} is not one of numbers")
+            raise UserError(f"{where(position)}: an array of {one.dtype} does not hold numbers")
         self.max_bytes = max(self.max_bytes, one.nbytes)
         if is_first:
             self.dtype, self.shape = one.dtype, one.shape
@@ -327,14 +327,14 @@ class FieldScan:
             dtype = promoted(self.dtype, one.dtype)
             if dtype is None:
                 raise UserError(
-                    f"{where(position)}: it holds {one.dtype}, and {self.dtype} before: no type "
+                    f"{where(position)}: it holds {one.dtype}, but {self.dtype} before: no type "
                     "holds both"
                 )
             self.dtype = dtype
         if self.shape is not None and one.shape != self.shape:
             if one.ndim != len(self.shape):
                 raise UserError(
-                    f"{where(position)}: its shape is {one.shape}, and {self.shape} before"
+                    f"{where(position)}: its shape is {one.shape}, but {self.shape} before"
                 )
             self.shape = None
         if self.name == TARGETS and one.ndim < 2:

@@ -148,10 +148,10 @@ class JsonLines(RecordFiles):
 
 def parse_object(content: bytes, where: str) -> Mapping[str, Any]:
     """Return a JSON object. Raises: UserError that begins with `where`."""
-    with reading(f"{where} is no JSON"):
+    with reading(f"{where} is not JSON"):
         found = msgspec.json.decode(content)
     if not isinstance(found, dict) or not found:
-        raise UserError(f"{where} is no JSON object with parts, {{…}}, but {content[:40]!r}")
+        raise UserError(f"{where} is not a JSON object with parts, {{…}}, but {content[:40]!r}")
     return found
 
 
@@ -161,8 +161,8 @@ def part_of_json(value: Any, where: str) -> Part:
         return value
     if value is None or isinstance(value, dict):
         what = "null" if value is None else "an object"
-        raise UserError(f"{where}: {what} is no array of numbers\nchoose parts with --inputs")
-    with reading(f"{where}: lists of differing lengths are no array"):
+        raise UserError(f"{where}: {what} is not an array of numbers\nchoose parts with --inputs")
+    with reading(f"{where}: lists of differing lengths are not an array"):
         array = np.asarray(value)
     if array.dtype.kind not in "biuf" or array.dtype == np.uint64:
         raise UserError(f"{where}: it holds more than numbers, or numbers out of range")

@@ -34,13 +34,13 @@ class PackingOptions:
     """Options for packing."""
 
     shard_mb: float = 256.0
-    """Megabytes of a shard."""
+    """Size of a shard in megabytes."""
     validation: float = 0.1
-    """Share of the samples for validation, where the data itself sets none aside."""
+    """Share of the samples for validation, if the data has no validation split."""
     seed: int = 0
-    """Seed of the order in which samples are packed and set aside."""
+    """Seed of the order of the packed samples and of the validation split."""
     overwrite: bool = False
-    """Replace the pack that is there, once the new one is whole."""
+    """Replace an existing pack once the new one is complete."""
 
     def __post_init__(self) -> None:
         check_positive(self, "shard_mb")
@@ -147,8 +147,8 @@ def _check_room(hidden: Path, origin: Origin) -> None:
     free = shutil.disk_usage(place).free
     if needed > free:
         raise UserError(
-            f"{place} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed: "
-            "name a folder on another disk"
+            f"{place} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed: use a "
+            "folder on another disk"
         )
 
 
@@ -199,7 +199,7 @@ def check_finite(rows: Rows, numbers: Numbers, source: str) -> None:
         if row is not None:
             raise UserError(
                 f"{source}: the {name} of sample {numbers[row]}, counted from 0, are not all "
-                "finite numbers\nmend that sample, or leave it out"
+                "finite numbers\nfix that sample, or leave it out"
             )
 
 

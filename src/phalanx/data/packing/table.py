@@ -120,9 +120,9 @@ class SourceTable(ABC):
         lacks_inputs = bool(self.usual_inputs) and not inputs
         lacks_target = self.needs_target and target is None and not options.inputs
         if lacks_inputs or lacks_target:
-            what = f"which {self.part_word} of {self.text} is the target? name one with --target"
+            what = f"which {self.part_word} of {self.text} is the target? choose one with --target"
             if self.usual_inputs:
-                what = f"which {self.part_word}s of {self.text} are wanted? name them with --inputs"
+                what = f"which {self.part_word}s of {self.text} are inputs? name them with --inputs"
                 what += " and --target"
             raise UserError(f"{what}: {listed(self.names)}")
         if not inputs and target is not None:

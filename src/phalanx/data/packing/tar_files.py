@@ -82,7 +82,7 @@ class TarFiles(RecordTable):
     def part(self, value: Member, where: str) -> Part:
         kind = PurePosixPath(value.name).suffix.lower()
         if kind != ".npy" and kind not in ENDINGS and value.size > MAX_TEXT_BYTES:
-            raise UserError(f"{where} is no target: it has {value.size:,} bytes")
+            raise UserError(f"{where} is not a target: it has {value.size:,} bytes")
         content = os.pread(self._files[value.file], value.size, value.offset)
         if len(content) < value.size:
             raise UserError(f"{where} is cut off: the archive is truncated")
@@ -129,7 +129,7 @@ def read_samples(number: int, path: Path, skipped: CountedItems) -> Iterator[dic
                     continue
                 _check(path, info)
                 if PurePosixPath(info.name).name.startswith("._"):
-                    skipped.add("members ._…, attributes that macOS keeps", info.name)
+                    skipped.add("members ._…, attributes of macOS", info.name)
                     continue
                 stem, _, ending = PurePosixPath(info.name).name.partition(".")
                 full_key = str(PurePosixPath(info.name).parent / stem)
@@ -140,8 +140,8 @@ def read_samples(number: int, path: Path, skipped: CountedItems) -> Iterator[dic
                 if ending in sample:
                     raise UserError(
                         f"{path}: {info.name!r} at byte {info.offset_data} is a second .{ending} "
-                        f"of its sample, after byte {sample[ending].offset}\n"
-                        "members of a sample stand in a row, and differ in their endings"
+                        f"of its sample, after byte {sample[ending].offset}\nmembers of a sample "
+                        "must be consecutive, with different endings"
                     )
                 sample[ending] = Member(number, info.name, info.offset_data, info.size)
     except (tarfile.TarError, EOFError) as error:
@@ -170,12 +170,12 @@ def _next_archive(path: Path, file: IO[bytes], end: int) -> int | None:
     if len(block) < BLOCK_BYTES:
         raise UserError(
             f"{path} is cut off: it ends at byte {end + len(block)} without the block that ends an "
-            "archive\ncopy it again, or write it again whole"
+            "archive\ncopy or write it again"
         )
     if any(block):
         raise UserError(
             f"{path} is damaged: at byte {end} there is neither a member nor the archive's end\n"
-            "copy it again, or write it again whole"
+            "copy or write it again"
         )
     start = end + BLOCK_BYTES
     while chunk := file.read(_CHUNK_BYTES):

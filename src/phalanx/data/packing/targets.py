@@ -61,7 +61,7 @@ def parse_targets(
     odd = next((i for i in unlike if has_fractions or words[i].lower() in _MISSING), None)
     if is_mixed and odd is not None:
         raise UserError(
-            f"{locations.at(odd)}: the target {words[odd]!r} is no finite number, as those of "
+            f"{locations.at(odd)}: the target {words[odd]!r} is not a finite number, as those of "
             "other samples are\nmend it, or leave that sample out"
         )
     return np.array(words)
@@ -86,7 +86,7 @@ def labelled(
     if values.dtype.kind == "f":
         if not (np.isfinite(values).all() and (values == np.floor(values)).all()):
             raise UserError(
-                f"{locations.source}: targets are fractions, which are no {num_classes} classes"
+                f"{locations.source}: targets are fractions, which are not {num_classes} classes"
             )
         values = values.astype(np.int64)
     if values.dtype.kind not in "biu":
@@ -142,14 +142,14 @@ def _check_words(words: Sequence[str], locations: TargetLocations) -> None:
             raise UserError(f"{locations.at(i)}: {what}\nmend it, or leave that sample out")
         if len(word) > MAX_NAME_LETTERS:
             raise UserError(
-                f"{locations.at(i)}: {word[:20]!r}… of {len(word):,} letters is no target"
+                f"{locations.at(i)}: {word[:20]!r}… of {len(word):,} letters is not a target"
             )
 
 
 def _quantities(values: NDArray[Any], locations: TargetLocations) -> NDArray[np.float32]:
     if values.dtype.kind not in "biuf":
         raise UserError(
-            f"{locations.source}: the target {str(values.flat[0])!r} is text, no quantity"
+            f"{locations.source}: the target {str(values.flat[0])!r} is text, not a quantity"
         )
     with np.errstate(over="ignore"):
         quantities = values.astype(np.float32)
@@ -158,8 +158,8 @@ def _quantities(values: NDArray[Any], locations: TargetLocations) -> NDArray[np.
         first = int(np.argmin(is_finite))
         value = values[first] if values.ndim == 1 else "not all"
         raise UserError(
-            f"{locations.at(first)}: the target is {value}, no finite number of float32\n"
-            "mend it, or leave that sample out"
+            f"{locations.at(first)}: the target is {value}, not a finite number of float32\nmend "
+            "it, or leave that sample out"
         )
     return quantities
 
@@ -184,7 +184,7 @@ def _fits(value: Any) -> bool:
 
 def _how_many(locations: TargetLocations, found: int, fault: str) -> str:
     return (
-        f"{locations.source}: {fault}\nsay --classes {found} if these are classes, or --classes 0 "
+        f"{locations.source}: {fault}\nuse --classes {found} if these are classes, or --classes 0 "
         "if they are quantities"
     )
 

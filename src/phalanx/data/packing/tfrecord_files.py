@@ -37,7 +37,7 @@ class TfRecords(RecordFiles):
                 raise UserError(f"{where}: it ends in the middle of a record: it is cut off")
             size, checksum = _HEADER.unpack(header)
             if masked_crc(header[:8]) != checksum:
-                raise UserError(f"{where}: there is no record, or it is damaged: no TFRecord file?")
+                raise UserError(f"{where}: no record, or damaged: is this a TFRecord file?")
             end = offset + _HEADER.size + size + _FOOTER.size
             if end > total:
                 raise UserError(f"{where}: it ends in the middle of a record: it is cut off")
@@ -47,10 +47,10 @@ class TfRecords(RecordFiles):
     def parse(self, content: bytes, where: str) -> Mapping[str, Any]:
         payload, (checksum,) = content[: -_FOOTER.size], _FOOTER.unpack(content[-_FOOTER.size :])
         if masked_crc(payload) != checksum:
-            raise UserError(f"{where}: the record is damaged: its checksum is another")
+            raise UserError(f"{where}: the record is damaged: its checksum differs")
         features = parse_example(payload, where)
         if not features:
-            raise UserError(f"{where}: the record is no tf.train.Example, or has no features")
+            raise UserError(f"{where}: the record is not a tf.train.Example, or has no features")
         return features
 
     def part(self, value: Feature, where: str) -> Part:
@@ -74,7 +74,7 @@ def parse_example(content: bytes, where: str) -> dict[str, Feature]:
 
     Raises: UserError that begins with `where`, when it is none.
     """
-    with reading(f"{where}: the record is no tf.train.Example"):
+    with reading(f"{where}: the record is not a tf.train.Example"):
         features = example_type().FromString(content).features.feature
     return {name: _feature(features[name]) for name in sorted(features)}
 
@@ -141,5 +141,5 @@ def image_or_text(content: bytes, where: str) -> Part:
     except UnicodeDecodeError:
         raise UserError(
             f"{where}: {len(content):,} bytes are neither an image nor text\nleave them out with "
-            "--inputs, or pack what a function yields, my_data.py:samples"
+            "--inputs, or pack the samples of a function, my_data.py:samples"
         ) from None

@@ -74,7 +74,7 @@ def fetch_mnist(
         with exclusive(folder / "fetch", timeout_s=0):
             for file in files:
                 if is_verified(folder, file):
-                    listener.note(f"{file.gz_name} is there already, verified")
+                    listener.note(f"{file.gz_name} already exists, verified")
                 else:
                     _fetch_file(folder, file, listener, mirrors, timeout_s)
     except TimeoutError:
@@ -108,8 +108,8 @@ def _fetch_file(
         (folder / file.name).unlink(missing_ok=True)  # a damaged copy, which would be read first
         return
     raise UserError(
-        f"none of {len(mirrors)} mirrors served {file.gz_name}\n"
-        f"run it again to go on from here, name another with --mirror, or copy it to {folder}"
+        f"none of {len(mirrors)} mirrors served {file.gz_name}\nrun the same command to resume, "
+        f"choose another mirror with --mirror, or copy the file to {folder}"
     )
 
 

@@ -18,7 +18,7 @@ from phalanx.records.regular_file import readable
 class PublishedFile:
     """Size and SHA-256 are those of the unzipped bytes: mirrors compress differently."""
 
-    name: str  # without .gz
+    name: str  # excludes .gz
     num_bytes: int
     sha256: str | None = None  # None where none was published
     zipped_md5: str | None = None  # MD5 of the published file, which may be all there is
@@ -35,7 +35,7 @@ class PublishedFile:
 
     @property
     def remedy(self) -> str:
-        return f"remove it and {self.how_to_get}, or name another copy with --data-root"
+        return f"remove it and {self.how_to_get}, or use another copy with --data-root"
 
 
 TRAIN_IMAGES = PublishedFile(
@@ -145,7 +145,7 @@ MNIST = FileSet(
     title="MNIST",
     files=MNIST_FILES,
     layouts=("", "mnist", "MNIST/raw"),
-    how_to_get="get it with `phalanx data fetch mnist`, or name its folder with --data-root or "
+    how_to_get="get it with `phalanx data fetch mnist`, or set its folder with --data-root or "
     "$PHALANX_DATA",
 )
 
@@ -163,12 +163,12 @@ FASHION = FileSet(
             name=file.name,
             num_bytes=file.num_bytes,
             zipped_md5=_FASHION_MD5[file.name],
-            how_to_get=f"take it anew {_FASHION_SOURCE}",
+            how_to_get=f"download it again {_FASHION_SOURCE}",
         )
         for file in MNIST_FILES
     ),
     layouts=("fashion", "FashionMNIST/raw", "fashion-mnist", ""),
-    how_to_get=f"take its four files {_FASHION_SOURCE} into a folder `fashion` of --data-root or "
+    how_to_get=f"download its four files {_FASHION_SOURCE} to a folder `fashion` of --data-root or "
     "$PHALANX_DATA",
     unlike=TRAIN_LABELS,
 )
@@ -181,13 +181,13 @@ CIFAR10 = FileSet(
         PublishedFile(
             name=name,
             num_bytes=CIFAR_BATCH_BYTES,
-            how_to_get=f"take the binary version anew {_CIFAR_SOURCE}",
+            how_to_get=f"download the binary version again {_CIFAR_SOURCE}",
         )
         for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
     ),
     layouts=("cifar-10-batches-bin", "cifar10", "cifar10/cifar-10-batches-bin", ""),
-    how_to_get=f"take the binary version, cifar-10-binary.tar.gz, {_CIFAR_SOURCE} and unpack it "
-    "in --data-root or $PHALANX_DATA",
+    how_to_get=f"download the binary version, cifar-10-binary.tar.gz, {_CIFAR_SOURCE} and unpack "
+    "it in --data-root or $PHALANX_DATA",
     unusable="cifar-10-batches-py",
 )
 
@@ -206,7 +206,7 @@ def what_is_missing(roots: Sequence[Path], files: FileSet) -> str:
     for folder in _folders(roots, files):
         if files.unusable and (folder / files.unusable).is_dir():
             return (
-                f"the {files.title} in {folder / files.unusable} is made of pickles, which can "
+                f"the {files.title} in {folder / files.unusable} consists of pickles, which can "
                 "run any program and are not read"
             )
     return f"there is no {files.title} in {' or '.join(map(str, roots))}"
@@ -222,7 +222,7 @@ def _folders(roots: Sequence[Path], files: FileSet) -> list[Path]:
 
 
 def search_roots(data_root: Path | None) -> list[Path]:
-    """Where files are looked for, in order. A root that was asked for is the only one.
+    """Return the folders to search, in order. A requested root is the only one.
 
     Raises: UserError when that root does not exist.
     """

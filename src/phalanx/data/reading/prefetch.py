@@ -91,7 +91,7 @@ class Readers(Generic[Item, Result]):
         except TimeoutError:
             if future.done():  # raised by `fetch`
                 raise
-            raise RunFailedError(f"a reader gave nothing for {timeout_s:g} s") from None
+            raise RunFailedError(f"a reader returned nothing for {timeout_s:g} s") from None
 
 
 def prefetched(
@@ -173,7 +173,7 @@ class ReaderProcesses(ProcessPoolExecutor):
         pid = max(codes, key=lambda pid: codes[pid] not in (0, -signal.SIGTERM))
         code = codes[pid]
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"a reader, process {pid}, has ended by itself ({how})"
+        return f"a reader, process {pid}, ended unexpectedly ({how})"
 
     def close(self) -> None:
         """End the processes after their current items, or kill them."""

@@ -95,8 +95,8 @@ class PackSource:
                 listed = ", ".join(map(str, sorted(damaged)[:MAX_LISTED]))
                 more = ", …" if len(damaged) > MAX_LISTED else ""
                 notices.append(
-                    f"{self._packs[split].folder}: {len(damaged)} damaged so far, and left "
-                    f"out: sample {listed}{more}"
+                    f"{self._packs[split].folder}: skipped {len(damaged)} damaged so far: sample "
+                    f"{listed}{more}"
                 )
         return notices
 

@@ -48,7 +48,7 @@ class Packed:
     cache_mb: float = field(default=0.0, kw_only=True)
     """Megabytes of samples that each rank keeps in memory once it has read them."""
     stage: Path | str | None = field(default=None, kw_only=True)
-    """Folder on the node's own disk to which one rank of each node brings shards first."""
+    """Folder on the node's local disk to which one rank per node copies shards first."""
     stage_mb: float | None = field(default=None, kw_only=True)
     """Megabytes that it may hold; shards that are needed last go. None: no limit."""
     keep_staged: bool = field(default=False, kw_only=True)
@@ -71,26 +71,26 @@ class Packed:
         for name, first in {**least, "validation_samples": 1}.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < first):
-                raise UserError(f"Packed({name}={value!r}): it is no whole number from {first}")
+                raise UserError(f"Packed({name}={value!r}): it is not a whole number from {first}")
         for name, values in {
             "reader_kind": ("threads", "processes"), "damaged": ("stop", "skip"),
             "dtype": ("float32", "float64"),
         }.items():  # fmt: skip
             if getattr(self, name) not in values:
                 value = getattr(self, name)
-                raise UserError(f"Packed({name}={value!r}): it is none of {', '.join(values)}")
+                raise UserError(f"Packed({name}={value!r}): it is not one of {', '.join(values)}")
         for name in ("cache_mb", "stage_mb"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, (int, float)) or value < 0):
-                raise UserError(f"Packed({name}={value!r}): it is no number from 0")
+                raise UserError(f"Packed({name}={value!r}): it is not a number from 0")
         if self.cache_mb and self.reader_kind == "processes":
             raise UserError(
-                f'Packed(cache_mb={self.cache_mb:g}, reader_kind="processes"): every process would '
-                "keep samples of its own; take threads"
+                f'Packed(cache_mb={self.cache_mb:g}, reader_kind="processes"): each process would '
+                "have a separate cache; use threads"
             )
         if self.stage is None and (self.stage_mb is not None or self.keep_staged):
             given = "keep_staged" if self.keep_staged else "stage_mb"
-            raise UserError(f"Packed({given}=…) is for a stage: give stage=, the folder, too")
+            raise UserError(f"Packed({given}=…) needs a stage: also give stage=, its folder")
 
     def describe(self) -> PackDescription:
         """Return what the pack's index says.
@@ -100,7 +100,7 @@ class Packed:
         """
         described = describe(Path(self.folder), "Packed:")
         if self.augment and not described.shape.is_image:
-            raise UserError("Packed(augment=True) shifts and mirrors images: leave it out")
+            raise UserError("Packed(augment=True) is for images: leave it out")
         return described
 
     def num_samples(self, described: PackDescription, split: str) -> int:
@@ -165,8 +165,8 @@ def describe(folder: Path, given_by: str = "--data") -> PackDescription:
         one, other = (_field(index, title, name) for index in (train, validation))
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             raise UserError(
-                f"{title}: {name} are {_format(one)} for training and {_format(other)} "
-                "for validation: pack both alike"
+                f"{title}: {name} are {_format(one)} for training and {_format(other)} for "
+                "validation: pack both in the same way"
             )
     shape = _shape(train, folder, title)
     return PackDescription(
@@ -188,7 +188,7 @@ def _shape(index: PackIndex, folder: Path, title: str) -> DataShape:
     is_text = np.dtype(inputs.dtype).kind in "iu" and len(sizes) == 1
     is_class = kind in "iub" and (not targets.shape or (is_text and targets.shape == inputs.shape))
     if kind not in "iubf":
-        raise UserError(f"{title}: targets are {_format(targets)}: a loss learns from numbers")
+        raise UserError(f"{title}: targets are {_format(targets)}: a loss needs numbers")
     if not is_class:
         return DataShape(
             inputs=sizes, num_classes=0, targets=tuple(targets.shape), has_fractions=kind == "f"
@@ -217,8 +217,8 @@ def _field(index: PackIndex, title: str, name: str) -> Field:
         if found.name == name:
             if found.shape is None:
                 raise UserError(
-                    f"{title}: {name} differ in shape from sample to sample: pack them "
-                    "with --size, so that they make a batch"
+                    f"{title}: {name} differ in shape from sample to sample: pack them with "
+                    "--size, so that they form a batch"
                 )
             return found
     known = ", ".join(found.name for found in index.fields)

@@ -94,8 +94,8 @@ def packed_everywhere(
     )
     name = group.share("" if described is None else described.name)
     line = (
-        f"--data {folder}: {by_host(lacking)} had no such folder, and has got a copy in --stage "
-        f"{packed.stage}, {needed / 1e6:,.1f} MB; the other nodes read it where it is"
+        f"--data {folder}: {by_host(lacking)} had no such folder, and got a copy in --stage "
+        f"{packed.stage}, {needed / 1e6:,.1f} MB; the other nodes read it in place"
     )
     described = replace(describe(copied or folder), name=name)
     # Nodes with copies have all of it.
@@ -121,8 +121,8 @@ def _ranks_lacking(folder: Path, group: RanksOnNodes) -> list[RankOnHost]:
     }
     if ranks["other"]:
         raise UserError(
-            f"--data {folder}: {by_host(ranks['other'])} has other data in it than "
-            f"{by_rank[0][1]} (rank 0): copy one of them to all nodes, or name a folder they share"
+            f"--data {folder}: {by_host(ranks['other'])} has different data from {by_rank[0][1]} "
+            "(rank 0): copy one of them to all nodes, or use a shared folder"
         )
     return ranks["none"]
 
@@ -162,17 +162,17 @@ def _check_stage(packed: Packed, lacking: list[RankOnHost], first: str, needed: 
     first: host of rank 0. needed: bytes.
     """
     has_none = (
-        f"--data {packed.folder}: {by_host(lacking)} has no such folder, {first} (rank 0) has"
+        f"--data {packed.folder}: {by_host(lacking)} has no such folder, but {first} (rank 0) has"
     )
     if packed.stage is None:
         raise UserError(
             f"{has_none}: --stage DIR sends it to DIR on the nodes that lack it, "
-            f"{needed / 1e6:,.1f} MB; or copy it there, or name a folder that all nodes share"
+            f"{needed / 1e6:,.1f} MB; or copy it there, or use a folder that all nodes share"
         )
     if packed.stage_mb is not None and packed.stage_mb * 1e6 < needed:
         raise UserError(
             f"{has_none}: a node that lacks it needs all of it, {needed / 1e6:,.1f} MB, and "
-            f"--stage-mb is {packed.stage_mb:g}: leave --stage-mb out, or name a folder that all "
+            f"--stage-mb is {packed.stage_mb:g}: leave --stage-mb out, or use a folder that all "
             "nodes share"
         )
 

@@ -34,8 +34,8 @@ class StageFolder:
                 path.mkdir(mode=0o700, exist_ok=True)
             if not is_own_folder(path):
                 raise UserError(
-                    f"{path} belongs to somebody else, who could change what is staged there: give "
-                    "--stage another folder"
+                    f"{path} belongs to another user, who could change staged files: use another "
+                    "folder for --stage"
                 )
             self._lock = lock_file(path / LOCK)
             (path / KEPT).unlink(missing_ok=True)

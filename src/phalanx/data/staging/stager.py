@@ -95,7 +95,7 @@ class Stager:
             else:
                 self._lead()
         except Exception as error:  # noqa: BLE001  # training goes on without
-            self._notify(f"staging has ended: {error}; what is left is read from {self._shared}")
+            self._notify(f"staging stopped: {error}; the rest is read from {self._shared}")
 
     def _lead(self) -> None:
         while not self._stopped.is_set():
@@ -166,8 +166,8 @@ class Stager:
         if fault or part is not None:
             self._notify(
                 f"{unit.split}/{file.name} was not staged to {target.parent}: "
-                f"{fault or 'the copy does not have the SHA-256 of the index'}; "
-                f"it is read from {self._shared}"
+                f"{fault or 'the copy does not match the SHA-256 of the index'}; it is read from "
+                f"{self._shared}"
             )
         return False
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from phalanx.doctor.nodes import facts
 
-_READINGS = 4  # of each clock
+_READINGS = 4  # readings per clock
 
 Words = Mapping[str, tuple[str, str]]
 """File and word in each folder, by the folder's name."""

@@ -97,33 +97,33 @@ class NodeRule(NamedTuple):
 _PYTHON = "{python} is Python {theirs[python]} there, {own[python]} here"
 RULES = (
     NodeRule(problem, lambda it: it.differs("architecture"),
-         "is of {theirs[architecture]}, this machine of {own[architecture]}",
-         "take nodes of one architecture"),
+         "has architecture {theirs[architecture]}, this machine {own[architecture]}",
+         "use nodes of one architecture"),
     NodeRule(problem, lambda it: not it.has_minor_python, _PYTHON, SAME),
     NodeRule(warning, lambda it: it.differs("python") and it.has_minor_python, _PYTHON, SAME),
     NodeRule(problem, lambda it: it.phalanx == "none", "has no Phalanx for {python}", "{install}"),
     NodeRule(problem, lambda it: it.phalanx == "other release",
          "has Phalanx {theirs[packages][phalanx]}, here {own[packages][phalanx]}", "{install}"),
     NodeRule(problem, lambda it: it.phalanx == "other files",
-         "has another Phalanx: its files differ from those here", "{copy}"),
+         "has a different Phalanx: its files differ from those here", "{copy}"),
     NodeRule(warning,
          lambda it: it.phalanx == "same" and it.own["has_kernels"] and not it.theirs["has_kernels"],
          "has no compiled kernels of Phalanx: no rank uses shared memory, on any node",
-         "ssh {host} {python} -m pip install --force-reinstall --no-deps phalanx, "
-         "where there is a C compiler"),
+         "ssh {host} {python} -m pip install --force-reinstall --no-deps phalanx, with a C "
+         "compiler installed"),
     NodeRule(warning,
          lambda it: abs(it.node.clock_offset_s) - it.node.clock_error_s > CLOCK_OFFSET_S,
          "its clock is {offset} this machine's", "ssh {host} timedatectl set-ntp true"),
     NodeRule(warning, lambda it: bool(it.theirs["unresolved"]), "finds no address of {unresolved}",
-         "write their names into its /etc/hosts, or into the DNS"),
+         "add their names to its /etc/hosts or to DNS"),
     NodeRule(warning, lambda it: it.theirs["cores"] < max(it.all("cores")),
-         "has {cores}, others {most_cores}"),
+         "has {cores}, other nodes {most_cores}"),
     NodeRule(warning, lambda it: it.theirs["memory_bytes"] < max(it.all("memory_bytes")) / 2,
-         "has {memory} of memory, others {most_memory}"),
+         "has {memory} of memory, other nodes {most_memory}"),
     NodeRule(warning, lambda it: it.theirs["processor"] != statistics.mode(it.all("processor")),
-         "is an {theirs[processor]}, others {usual}"),
+         "is an {theirs[processor]}, other nodes {usual}"),
     NodeRule(problem, lambda it: it.first_with("memory_id") != it.host,
-         "is the same machine as {same_machine}", "name it once, with all ranks"),
+         "is the same machine as {same_machine}", "list it once, with all ranks"),
     NodeRule(warning,
          lambda it: it.first_with("host") != it.host and it.first_with("memory_id") == it.host,
          "calls itself {theirs[host]}, as {same_name} does",
@@ -156,7 +156,7 @@ def _judge_paths(it: NodeView) -> Iterator[Finding]:
     for folder, free_bytes in it.theirs["free_bytes"].items():
         if free_bytes is not None and free_bytes < LOW_DISK_BYTES:
             detail = f"has {free_bytes / 2**20:,.0f} MiB free for {folder}"
-            yield warning(it.host, detail, "make room, or name another folder")
+            yield warning(it.host, detail, "free some space, or use another folder")
 
 
 def _judge_packages(it: NodeView) -> Iterator[Finding]:
@@ -176,7 +176,7 @@ def _judge_packages(it: NodeView) -> Iterator[Finding]:
             f'ssh {it.host} "{it.plan.python} -m pip uninstall -y {" ".join(map(str, there))} && '
             f'{it.plan.python} -m pip install {ours}=={own[ours]}"'
         )
-        yield problem(it.host, f"has {has}, here {ours} {own[ours]} alone", mend)
+        yield problem(it.host, f"has {has}, here only {ours} {own[ours]}", mend)
     for name, release in own.items():
         found = theirs[name]
         if release is None or found == release or name in ("phalanx", replaced):
@@ -199,21 +199,21 @@ def judge_survey(hosts: Sequence[str], survey: Survey, ranks: int) -> list[Findi
     """Judge what the ranks found. hosts: names of the nodes; ranks: how many were started."""
     if survey.world_size != ranks:
         detail = f"{ranks} ranks were started, {survey.library} sees {survey.world_size}"
-        return [problem("MPI", detail, "launcher and library are of different MPIs")]
+        return [problem("MPI", detail, "launcher and library belong to different MPIs")]
     if len(survey.nodes) != len(hosts):
         there = ", ".join(f"{node.num_ranks} on {node.host}" for node in survey.nodes)
         detail = f"started one rank on each of {', '.join(hosts[:8])}, but they are {there}"
-        return [problem("MPI", detail, "name other hosts, or start the ranks by mpiexec")]
+        return [problem("MPI", detail, "use other hosts, or start the ranks by mpiexec")]
     found = []
     for host, node in zip(hosts, survey.nodes, strict=True):
         if set(node.shared_sizes) != {node.num_ranks}:
             sizes = ", ".join(map(str, sorted(set(node.shared_sizes))))
             detail = f"{_count(node.num_ranks, 'rank')} there, but MPI shares memory among {sizes}"
-            found.append(problem(host, detail, "give each node a host name of its own"))
+            found.append(problem(host, detail, "give each node a unique host name"))
     usual = statistics.median([pair.bandwidth_bytes_per_s for pair in survey.pairs] or [0.0])
     for pair in survey.pairs:
         if pair.bandwidth_bytes_per_s < SLOW_SHARE * usual:
-            detail = f"{bandwidth(pair.bandwidth_bytes_per_s)}, others {bandwidth(usual)}"
+            detail = f"{bandwidth(pair.bandwidth_bytes_per_s)}, other pairs {bandwidth(usual)}"
             found.append(warning(f"{hosts[pair.first]}–{hosts[pair.second]}", detail))
     return found
 

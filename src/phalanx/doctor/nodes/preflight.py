@@ -156,7 +156,7 @@ def with_mend(findings: Sequence[Finding], variables: Mapping[str, str]) -> list
     """Return the findings on networks. variables: that Phalanx sets to keep MPI from them."""
     words = " ".join(f"{name}={value}" for name, value in variables.items())
     if not words:
-        return [replace(it, mend="bring it up, or take its address away") for it in findings]
+        return [replace(it, mend="bring it up, or remove its address") for it in findings]
     return [replace(it, detail=f"{it.detail}; left out by {words}") for it in findings]
 
 

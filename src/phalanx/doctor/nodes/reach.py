@@ -45,14 +45,14 @@ _NOT_STARTED = (126, 127)  # exit codes of a shell whose command is no program
 _SSH_FAILED = 255
 
 _REASONS = (
-    (r"could not resolve", "check the spelling, or name its address: --hosts 10.0.0.7"),
+    (r"could not resolve", "check the spelling, or use its address: --hosts 10.0.0.7"),
     (r"identification has changed", "ssh-keygen -R {host}, then ssh {host} true"),
     (r"host key", "ssh {host} true, once, and accept its key"),
     (r"permission denied|too many authentication", "ssh-copy-id {host}"),
     (r"connection refused", "start its ssh server: systemctl start ssh"),
     (
         r"timed out|no route|unreachable",
-        "start it, or let ssh pass the firewall: ping {host}",
+        "start it, or allow ssh through the firewall: ping {host}",
     ),
 )
 
@@ -79,7 +79,7 @@ class SlowLogins:
             count = self._count
         text = f"{host}: no answer within {self.answer_s:g} s, waiting up to {self.login_s:g} s"
         if count > _MAX_SLOW:
-            text = f"more than {_MAX_SLOW} nodes are slow: waiting as long for each"
+            text = f"more than {_MAX_SLOW} nodes are slow: waiting that long for each"
         if count <= _MAX_SLOW + 1:
             print_note(f"{text} for its login")
 
@@ -163,7 +163,7 @@ class SshSession:
 
 def remote_command(python: str, source_bytes: int, environ: Mapping[str, str]) -> str:
     """Return the shell command by which a node runs the first `source_bytes` of its input."""
-    # Without "" in the path: not the folder at hand, which is another one there.
+    # The path omits "": the current folder is a different one on that host.
     code = (
         "import sys; sys.path[:] = filter(None, sys.path); "
         f"exec(sys.stdin.buffer.read({source_bytes}))"
@@ -196,7 +196,7 @@ def describe_failure(
     code: of ssh, None after `waited_s`; said: on stderr; install: mend for a host without `python`.
     """
     lines = [words for line in said.splitlines() if (words := line.strip(" @\r\t"))]
-    last = lines[-1] if lines else "no word"
+    last = lines[-1] if lines else "no output"
     if code is None:
         return problem(host, f"no answer within {waited_s:g} s", f"ssh {host} {python} --version")
     if code in _NOT_STARTED:

@@ -124,7 +124,7 @@ def main() -> None:
     end_with_parent()
     try:
         found = survey(mpi(), json.loads(sys.argv[1]))
-    except (ImportError, RuntimeError) as error:  # of MPI, too
+    except (ImportError, RuntimeError) as error:  # includes errors of MPI
         text = f"{FAILED}{socket.gethostname()}: {' '.join(str(error).split())}"
         print(text, file=sys.stderr, flush=True)
         from phalanx.comm.abort import abort  # needed by those that fail alone

@@ -39,4 +39,4 @@ def make_compressor(
         case "topk":
             return TopK(topk_fraction)
         case _:
-            raise ValueError(f"{name!r} is no compressor; there are {', '.join(NAMES)}")
+            raise ValueError(f"{name!r} is not a compressor; there are {', '.join(NAMES)}")

@@ -118,8 +118,8 @@ class BitwiseStage(Stage):
         back = super().backward(number, gradient, is_last=is_last)
         if not torch.equal(torch.get_rng_state(), before):
             raise UserError(
-                "a layer draws random numbers in its backward pass: in a bitwise pipeline it would "
-                "draw other ones than in one process; take another strategy"
+                "a layer draws random numbers in its backward pass: in a bitwise pipeline they "
+                "would differ from those in one process; use another strategy"
             )
         self._add(number)
         return back
@@ -267,7 +267,7 @@ def check_held(names: Sequence[str], layers: Mapping[str, nn.Module]) -> None:
     held = {f"{layer}.{name}" for layer in layers for name in layers[layer].state_dict()}
     if left := [name for name in names if name not in held]:
         raise UserError(
-            f"{left[0]} is in none of the layers between which a pipeline cuts the model: move it "
+            f"{left[0]} is outside the layers between which a pipeline splits the model: move it "
             "into one of them"
         )
 

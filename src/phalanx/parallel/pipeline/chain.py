@@ -59,7 +59,7 @@ def layers_of(model: nn.Module, stages: Sequence[str] | None = None) -> dict[str
         check_shared(layers, "a pipeline")
         return layers
     raise UserError(
-        f"{type(model).__name__} cannot be cut into stages: make it an nn.Sequential, or give it "
+        f"{type(model).__name__} cannot be split into stages: make it an nn.Sequential, or give it "
         "`pipeline_stages`, the names of its layers in the order of the forward pass"
     )
 
@@ -106,15 +106,15 @@ def check_chain(
         found = run_once(Chain(layers), inputs)
     if not isinstance(expected, Tensor) or found.shape != expected.shape:
         raise UserError(
-            f"its layers, called one after the other, return {_sizes(found)}, and its forward "
+            f"its layers, called one after the other, return {_sizes(found)}, but its forward "
             f"{_sizes(expected)}: a pipeline needs the same tensor from both"
         )
     farthest = float((found - expected).abs().max())
     tolerance = 0.0 if is_exact else CHAIN_TOLERANCE
     if not farthest <= tolerance * max(1.0, float(expected.abs().max())):
         raise UserError(
-            "its layers, called one after the other, give other outputs than its forward (by "
-            f"{farthest:.2g}): what forward does between them must be in a layer"
+            "its layers, called one after the other, give different outputs from its forward (by "
+            f"{farthest:.2g}): move the operations between layers into a layer"
         )
 
 
@@ -126,8 +126,8 @@ def check_shared(layers: Mapping[str, nn.Module], what: str) -> None:
             owner = owners.setdefault(id(parameter), name)
             if owner != name:
                 raise UserError(
-                    f"{name}.{key} is a parameter of {owner}, too, and {what} would make two of "
-                    "it: untie them, or take a strategy of full replicas, such as mpi or shared"
+                    f"{name}.{key} is a parameter of {owner} as well, and {what} would make two "
+                    "copies of it: untie them, or use full replicas, such as mpi or shared"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Where a chain of layers is cut into stages. Pure; needs no PyTorch."""
+"""Split of a chain of layers into stages. Pure; needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cut_evenly(
     if sum(has_parameters) < num_stages:
         raise UserError(
             f"the pipeline has {num_stages} stages, but the model {sum(has_parameters)} layers "
-            "with parameters to cut between: use fewer ranks or stages a rank, or more --layers"
+            "with parameters to split between: use fewer ranks or stages per rank, or more --layers"
         )
 
     @cache

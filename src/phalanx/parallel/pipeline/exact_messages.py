@@ -45,7 +45,7 @@ class TensorLayout(NamedTuple):
         """Raises: UserError for a tensor that is no plain memory of the host."""
         if type(tensor) is not Tensor or not is_plain(tensor):
             raise UserError(
-                f"a layer of the pipeline returned a {type(tensor).__name__} that no message takes "
+                f"a layer of the pipeline returned a {type(tensor).__name__} that cannot be sent "
                 "to the next stage: return one plain dense tensor of real numbers"
             )
         assert tensor.dim() <= MAX_DIMS, f"{tensor.dim()} dimensions"

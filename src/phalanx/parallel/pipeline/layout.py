@@ -80,13 +80,13 @@ def check(layout: PipelineLayout) -> None:
     ranks, micro_batches, stages = layout.num_ranks, layout.micro_batches, layout.stages_per_rank
     if min(ranks, micro_batches, stages) < 1:
         raise UserError(
-            f"a pipeline needs at least one rank, stage a rank and micro-batch, "
-            f"not {ranks}, {stages} and {micro_batches}"
+            "a pipeline needs at least one rank, one stage per rank and one micro-batch, not "
+            f"{ranks}, {stages} and {micro_batches}"
         )
     if name in ("gpipe", "1f1b") and stages != 1:
         raise UserError(
-            f"--pipeline-schedule {name} has 1 stage a rank, not {stages}: "
-            "leave --stages-per-rank out, or take interleaved or zero-bubble"
+            f"--pipeline-schedule {name} has 1 stage per rank, not {stages}: leave "
+            "--stages-per-rank out, or use interleaved or zero-bubble"
         )
     if name == "interleaved" and stages < 2:
         raise UserError(
@@ -102,8 +102,8 @@ def check(layout: PipelineLayout) -> None:
     if goes_in_rounds(layout) and micro_batches % rounds:
         below = micro_batches // ranks * ranks
         raise UserError(
-            f"--pipeline-schedule {name} goes through --micro-batches {micro_batches} in {rounds} "
-            f"rounds of {ranks} ranks or more, which must be alike: use {below} or {below + ranks}"
+            f"--pipeline-schedule {name} runs --micro-batches {micro_batches} in {rounds} rounds "
+            f"of {ranks} or more, which must be equal: use {below} or {below + ranks}"
         )
 
 

@@ -91,7 +91,7 @@ class TensorMessages(StageMessages):
         sample = self._boundaries[0]
         if inputs.shape[1:] != sample.shape or inputs.dtype != sample.dtype:
             raise ValueError(
-                f"the pipeline was made for samples of {sample.shape}, {sample.dtype}, and got "
+                f"the pipeline was made for samples of {sample.shape}, {sample.dtype}, but got "
                 f"{tuple(inputs.shape[1:])}, {inputs.dtype}"
             )
 

@@ -82,8 +82,8 @@ class StagedModel(nn.Module):
         """Return the outputs. Raises: UserError where gradients are wanted."""
         if torch.is_grad_enabled():
             raise UserError(
-                "the stages of a pipeline compute forward pass, loss and backward pass in one "
-                "call: run.step(batch, loss) in place of run.model and run.backward"
+                "a pipeline computes forward pass, loss and backward pass in one call: use "
+                "run.step(batch, loss) in place of run.model and run.backward"
             )
         return self._predict(inputs)
 

@@ -95,8 +95,8 @@ class Stage:
         output = self.layers(x)
         if not isinstance(output, Tensor):
             raise UserError(
-                f"a layer of the pipeline returned a {type(output).__name__}: the layers between "
-                "which it is cut take and return one tensor"
+                f"a layer of the pipeline returned a {type(output).__name__}: each layer of a "
+                "pipeline must take and return one tensor"
             )
         self._passes[number] = _Pass(arrival, output)
         return Handover(output.detach(), output.requires_grad)

@@ -117,8 +117,8 @@ class Staged(Pipelined, OnMesh):
         """Raise UserError for batch norm, whose statistics would be of one micro-batch's rank."""
         if running_statistics(model):
             raise UserError(
-                "a pipeline cannot keep the running statistics of batch norm: take a norm without "
-                "them (LayerNorm, GroupNorm), or another strategy"
+                "a pipeline cannot maintain the running statistics of batch norm: use a norm "
+                "without them (LayerNorm, GroupNorm), or another strategy"
             )
         super().prepare(model, rule)
 

@@ -109,7 +109,7 @@ def headline(view: View) -> str:
         how = f"{factor} {'faster' if is_faster else 'slower'} than"
         return f"{_what(ours)}: {names[0]} {how} {names[1]}"
     if not view.panels:
-        return "Nothing to compare was measured yet"
+        return "No comparable results yet"
     panel = view.panels[0]
     fastest_of = at_size(panel, sizes(panel)[-1])[0]
     return f"{_what(fastest_of)}: {duration(fastest_of['median_s'])} with {fastest_of['path']}"
@@ -243,8 +243,8 @@ def time_plot(name: str) -> Plot:
     return Plot(
         name=name,
         title="Time of a call",
-        caption="Median over calls, each as long as its slowest rank; the bar runs from the "
-        "shortest to the 99th percentile, the dashed line is the floor of this machine.",
+        caption="Median over calls, each timed on its slowest rank; bars run from the minimum to "
+        "the 99th percentile, the dashed line is this machine's floor.",
         source=SOURCE,
         frame="results",
         where=sized,
@@ -260,7 +260,7 @@ def time_plot(name: str) -> Plot:
 BARRIER_PLOT = Plot(
     name="barrier",
     title="Time of a barrier",
-    caption="Median over calls, each as long as its slowest rank.",
+    caption="Median over calls; the time of a call is that of its slowest rank.",
     source=SOURCE,
     frame="results",
     where=lambda row: not row["bytes"],
@@ -276,7 +276,7 @@ SLOWER_PLOT = Plot(
     name="slower",
     title="Against Phalanx",
     caption="Median of each path ÷ median of Phalanx' fastest at the same size in the same run; "
-    "above the line Phalanx is faster.",
+    "above the line, Phalanx is faster.",
     source=SOURCE,
     frame="results",
     where=lambda row: sized(row) and not row["ours"],
@@ -289,8 +289,8 @@ SLOWER_PLOT = Plot(
 BANDWIDTH_PLOT = Plot(
     name="bandwidth",
     title="Bus bandwidth",
-    caption="As nccl-tests defines it, from the median; the dashed line is the floor of this "
-    "machine turned into a bandwidth.",
+    caption="Defined as in nccl-tests, from the median; the dashed line is this machine's floor as "
+    "a bandwidth.",
     source=SOURCE,
     frame="results",
     where=sized,
@@ -305,8 +305,8 @@ BANDWIDTH_PLOT = Plot(
 FLOOR_PLOT = Plot(
     name="floor",
     title="Distance from the floor",
-    caption="Median ÷ the time in which this machine's memory could move the bytes that must "
-    "move and its flags go there and back.",
+    caption="Median ÷ the minimum time for the necessary bytes and flag round trips on this "
+    "machine.",
     source=SOURCE,
     frame="results",
     where=sized,
@@ -317,8 +317,8 @@ FLOOR_PLOT = Plot(
 MEMORY_PLOT = Plot(
     name="memory",
     title="This machine's memory",
-    caption="Bytes read and written, every rank on memory of its own, all at once; the floor "
-    "is computed from copying.",
+    caption="Bytes read and written by all ranks at once, each in private memory; the floor is "
+    "computed from copying.",
     source="traffic events of all ranks: traffic_bytes, times_s",
     frame="memory",
     least=4,
@@ -350,8 +350,8 @@ RESULTS = TableSpec(
     title="",
     frame="results",
     each=True,
-    note="Times are those of the slowest rank. Bandwidths in GB/s of 10⁹ bytes, from the median, "
-    "as nccl-tests defines them.",
+    note="Times are those of the slowest rank. Bandwidths are in GB/s (10⁹ bytes/s), from the "
+    "median, as in nccl-tests.",
     on_terminal=True,
     style=_style,
     columns=(
@@ -392,8 +392,8 @@ COLLECTIVES = Page(
         Say(wrong_results),
         Say(
             against_rest,
-            note="The fastest path of Phalanx and the fastest of the others at each size, by their "
-            "medians in the same run; of several MPI libraries the hardest to beat.",
+            note="The fastest path of Phalanx and the fastest other path at each size, by medians "
+            "in the same run; with several MPI libraries, the fastest.",
         ),
         Say(
             private_tensors,
@@ -402,13 +402,13 @@ COLLECTIVES = Page(
         ),
         Say(
             crossings,
-            note="Fastest: the smallest median at each size, where the interval of its ratio to "
-            f"every other says so; what takes more than {FAR:g} times as long is slower without "
-            "one.",
+            note="Fastest: the smallest median at each size, if the intervals of its ratios to all "
+            f"others exclude 1; a path that takes more than {FAR:g} times as long counts as slower "
+            "without an interval.",
         ),
         Say(
             right_results,
-            note="Buffers are rewritten before every call, results checked after it.",
+            note="Buffers are rewritten before every call, and results are checked after it.",
         ),
     ),
     leading=(time_plot("time"), BARRIER_PLOT),
@@ -422,7 +422,7 @@ COLLECTIVES = Page(
         RESULTS,
         TableSpec(
             title="This machine",
-            note="Bytes read and written by all ranks together, each on memory of its own.",
+            note="Bytes read and written by all ranks together, each in private memory.",
             frame="memory",
             columns=(
                 words("run", "mpi"),

@@ -216,8 +216,8 @@ class Fit:
             return ""
         added_ms = 1e3 * (self.bases_s[compressor] - self.bases_s[NONE])
         return {
-            "never": "pays on no link, it sends no fewer bytes",
-            "always": f"pays on any link, a step without its sending takes {-added_ms:.2f} ms less",
+            "never": "pays on no link, since it sends no fewer bytes",
+            "always": f"pays on any link: a step without sending takes {-added_ms:.2f} ms less",
         }.get(pays, f"pays {pays}, it costs {added_ms:.2f} ms per step")
 
     def break_even_bandwidth(self, compressor: str) -> float | None:
@@ -398,8 +398,8 @@ def _steps_plot(name: str, **more: Any) -> Plot:
     return Plot(
         name=name,
         title="Time of a step",
-        caption="Median over the steps of the slowest rank, the first ones left out; in brackets "
-        "how many times as fast as without compression.",
+        caption="Median over steps of the slowest rank, without the first ones; in brackets the "
+        "speed-up over no compression.",
         source="step events: all times",
         mark=Bars(
             by="compressor",
@@ -415,7 +415,7 @@ def _steps_plot(name: str, **more: Any) -> Plot:
 SENT_PLOT = Plot(
     name="sent",
     title="Bytes of a step",
-    caption="Counted as they were given to MPI; how many times fewer than without compression.",
+    caption="Bytes as passed to MPI, and the reduction factor relative to no compression.",
     source="epoch events: sent_bytes",
     frame="compressors",
     known="sent_mb",
@@ -430,7 +430,7 @@ SENT_PLOT = Plot(
 ACCURACY_PLOT = Plot(
     name="accuracy",
     title="Accuracy after the last epoch",
-    caption="Mean over seeds; the bar runs from the worst seed to the best.",
+    caption="Mean over seeds; bars run from the worst seed to the best.",
     source="evaluation events: correct, samples of all ranks",
     frame="accuracies",
     mark=Lines(
@@ -452,9 +452,9 @@ _AXES: dict[str, Any] = {
 BANDWIDTH_PLOT = Plot(
     name="by-bandwidth",
     title="Step by bandwidth",
-    caption=f"Filled marks are measured; lines are base + slope {TIMES} bytes \N{DIVISION SIGN} "
-    "bandwidth, fitted to them; an open mark is where a compressor's line crosses that of "
-    "float32: to the left of it compression pays.",
+    caption=f"Filled marks are measured; lines are the fit base + slope {TIMES} bytes "
+    f"\N{DIVISION SIGN} bandwidth; an open mark is where a compressor's line crosses that of "
+    "float32: compression pays to the left of it.",
     source="epoch events: sent_bytes; step events: all times",
     frame="bandwidths",
     mark=(
@@ -470,8 +470,8 @@ BANDWIDTH_PLOT = Plot(
 def _fit_note(rows: Sequence[Row]) -> str:
     fit = rows[0]["fit"]
     return (
-        f"step = base + {fit.slope:.3f} {TIMES} bytes \N{DIVISION SIGN} bandwidth; no measured "
-        f"step is farther from it than {percent(fit.worst, 1)}."
+        f"step = base + {fit.slope:.3f} {TIMES} bytes \N{DIVISION SIGN} bandwidth; all measured "
+        f"steps lie within {percent(fit.worst, 1)}."
     )
 
 
@@ -503,9 +503,9 @@ COMPRESSION = Page(
     claims=(
         Say(
             accuracy_and_price,
-            note="Accuracy is compared seed by seed. A compressor holds it when the interval of "
-            f"the difference lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not wholly "
-            "below 0. It pays below the bandwidth where its fitted line crosses that of float32.",
+            note="Accuracy is compared seed by seed. A compressor keeps it if the interval of the "
+            f"difference lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not entirely below "
+            "0. It pays below the bandwidth at which its fitted line crosses that of float32.",
         ),
         STEPS,
     ),
@@ -518,8 +518,8 @@ COMPRESSION = Page(
     tables=(
         TableSpec(
             title="Compressors",
-            note="Steps are medians, in brackets how many times as fast as without compression. "
-            "Accuracy is the mean over seeds, with the worst and the best.",
+            note="Steps are medians, in brackets the speed-up over no compression. Accuracy is the "
+            "mean over seeds, with the worst and the best.",
             frame="compressors",
             columns=columns,
             on_terminal=True,

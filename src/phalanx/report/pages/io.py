@@ -46,32 +46,32 @@ _bars = partial(Bars, by="format", tooltip=TOOLTIP)
 THROUGHPUT_PLOT = _plot(
     name="throughput",
     title="What comes through",
-    caption="Bytes of samples per second when nothing is computed; of each loader its fastest "
-    "way, median over epochs. The line runs from the slowest epoch to the fastest.",
+    caption="Bytes of samples per second without compute; each loader in its fastest "
+    "configuration, median over epochs. Lines run from the slowest epoch to the fastest.",
     frame="fastest",
     mark=_bars(x=FLAT_OUT, series="loader", spread=True),
 )
 UTILISATION_PLOT = _plot(
     name="utilisation",
     title="How busy the accelerator is",
-    caption="Median over epochs, of each format its best way; the dashed line is the floor of "
-    "the profile, the thin one runs from the worst epoch to the best.",
+    caption="Median over epochs, each format in its best configuration; the dashed line is the "
+    "profile's floor, thin lines run from the worst epoch to the best.",
     frame="busiest",
     mark=_bars(x=BUSY, spread=True, level="floor"),
 )
 FIRST_PLOT = _plot(
     name="first",
     title="Time to the first batch",
-    caption="From the start of the epoch; later ones are loaded while it computes. Of each "
-    "format the way that keeps the accelerator busiest.",
+    caption="From the start of the epoch; later batches are loaded during compute. Each format in "
+    "the configuration that keeps the accelerator busiest.",
     frame="busiest",
-    mark=_bars(x=Axis("first_ms", "until the first batch is there (ms)", zero=True)),
+    mark=_bars(x=Axis("first_ms", "until the first batch is ready (ms)", zero=True)),
 )
 BUSY_PLOT = _plot(
     name="busy",
     title="How busy an accelerator is, from fast to slow ones",
-    caption="Of each format the best way at each compute time; left the storage holds the "
-    "accelerator up, right it waits for it. The dashed line is the floor.",
+    caption="Each format in its best configuration at each compute time; on the left the "
+    "accelerator waits for storage, on the right storage for it. Dashed: the floor.",
     frame="paced",
     mark=Lines(
         x=Axis("compute_ms", "compute of a step (ms)", scale="log", form=".3~r"),
@@ -100,14 +100,16 @@ def _over(field: str, title: str, caption: str) -> Plot:
     )
 
 
-READERS_PLOT = _over("readers", "readers", "readers; one line per format, its fastest depth.")
+READERS_PLOT = _over("readers", "readers", "readers; one line per format, at its fastest depth.")
 DEPTH_PLOT = _over(
     "depth",
     "batches ahead",
-    "batches that may wait; one line per format, its fastest number of readers.",
+    "batches read ahead; one line per format, at its fastest number of readers.",
 )
 RANKS_PLOT = _over(
-    "ranks", "ranks", "ranks, each on data of its own; one line per format, its fastest way."
+    "ranks",
+    "ranks",
+    "ranks, each on separate data; one line per format, in its fastest configuration.",
 )
 
 
@@ -244,7 +246,7 @@ TABLES = (
     WAYS,
     TableSpec(
         title="Data",
-        note="Random bytes, the same every time. Time to write them and bring them to the disk.",
+        note="Random bytes, the same every time. Time to write and flush them to the disk.",
         frame="written",
         columns=(
             *(words("run", "run"), words("format", "format")),
@@ -264,8 +266,8 @@ TABLES = (
 )
 FASTEST = Say(
     loading.claim(loading.fastest_format),
-    note="Fastest format: flat out, nothing is computed between batches. The best way of each, "
-    "where it is ahead of every other in each round, by more than 5 %.",
+    note="Fastest format: without compute between batches, each in its best configuration, if it "
+    "leads every other in each round by more than 5 %.",
 )
 _page = partial(
     Page,
@@ -282,14 +284,14 @@ IO = _page(
     claims=(
         Say(
             loading.claim(loading.utilisation),
-            note="Busy: compute ÷ total time of an epoch, median over epochs; the best way of each "
-            "format.",
+            note="Busy: compute ÷ total time of an epoch, median over epochs; each format in its "
+            "best configuration.",
         ),
         Say(
             loading.claim(loading.against_torch),
-            note="Against PyTorch's DataLoader: in the fastest format that both read, each at its "
-            "best, on the same shards and in turn; its workers stay and were started before the "
-            "clock. The range is that of the rounds.",
+            note="Against PyTorch's DataLoader: in the fastest format that both read, each in its "
+            "best configuration, on the same shards and in turn; its workers are persistent and "
+            "start before the clock. The range is over rounds.",
         ),
         Say(loading.claim(loading.bound)),
         FASTEST,
@@ -306,13 +308,13 @@ IO_STUDY = _page(
     claims=(
         Say(
             loading.claim(loading.choice),
-            note="Which to take: the least that keeps the accelerator busy: fewest readers, then "
-            "fewest batches ahead, then the fastest format; where nothing does, the fastest.",
+            note="Recommended: the least that keeps the accelerator busy: fewest readers, then "
+            "fewest batches ahead, then the fastest format; if none does, the fastest.",
         ),
         Say(
             loading.claim(loading.bounds),
-            note="A way is compute-bound where a step computes longer than a batch takes flat out; "
-            "measured: the shortest compute time at which the floor was reached.",
+            note="A configuration is compute-bound if a step computes longer than a batch takes to "
+            "load; measured: the shortest compute time that reached the floor.",
         ),
         FASTEST,
     ),

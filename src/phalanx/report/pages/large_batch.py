@@ -43,7 +43,7 @@ RULES = {"none": "plain", "linear": "linear", "sqrt": "square root"}
 def of_run(run: RunMeasure) -> Mapping[str, Any]:
     """Return the remedy of a run, and whether it has diverged, which is a result of it."""
     if run.setting is None or run.run is None:
-        # Without records by its name, e.g. lamb-b1024-s0: a batch without a result counts.
+        # Parse the name, e.g. lamb-b1024-s0, if there are no records: such a batch counts.
         found = re.fullmatch(r".+-b(\d+)-s\d+", run.name)
         return {"batch_size": int(found[1])} if found else {}
     diverged = has_diverged(run.run.outcome)
@@ -133,7 +133,7 @@ def held_to(base: Cell, cell: Cell | None, size: int, comparisons: int = 1) -> T
     """Compare a cell with what it is held to, seed by seed."""
     subject = f"batch {size:,}"
     if cell is None:
-        return Told(f"{subject}: no run of it came to its end", verdict="unclear")
+        return Told(f"{subject}: none of its runs completed", verdict="unclear")
     gone = sum(row["diverged"] for row in cell.rows)
     if gone:
         return Told(f"{subject} diverged with {gone} of {len(cell.rows)} seeds", verdict="diverged")
@@ -162,10 +162,10 @@ def reached(view: View) -> dict[str, int]:
 def headline(view: View) -> str:
     base = base_recipe(view)
     if base is None:
-        return "The recipe of the smallest batch has not been run yet"
+        return "The recipe of the smallest batch has not run yet"
     found = reached(view)
     if not found:
-        return f"No remedy is seen to hold the accuracy of batch {base['batch_size']:,}"
+        return f"No remedy is shown to keep the accuracy of batch {base['batch_size']:,}"
     best = max(found.values())
     same = joined([name for name, size in found.items() if size == best])
     return f"{same}: accuracy held up to batch {best:,}"
@@ -181,7 +181,7 @@ def keys(view: View) -> list[KeyFigure]:
         KeyFigure(
             name,
             f"{size:,}",
-            f"largest batch up to which the accuracy holds, to {MARGIN * 100:g} points",
+            f"largest batch that keeps the accuracy, to {MARGIN * 100:g} points",
             percent(ACCURACY.estimate(cells[name, size]) or 0.0, 2),
         )
         for name, size in furthest
@@ -325,8 +325,8 @@ _by_batch = partial(Lines, x=BATCH, series="remedy")
 ACCURACY_PLOT = Plot(
     name="accuracy",
     title="Accuracy against batch, by remedy",
-    caption="Mean over seeds; the bar runs from the worst seed to the best. Runs that diverged are "
-    "in no mean: the table counts them.",
+    caption="Mean over seeds; bars run from the worst seed to the best. Means exclude runs that "
+    "diverged, which the table counts.",
     source="epoch and evaluation events: correct, samples of all ranks",
     known="accuracy",
     least=2,
@@ -339,8 +339,8 @@ ACCURACY_PLOT = Plot(
 GAP_PLOT = Plot(
     name="gap",
     title="Generalisation gap against batch",
-    caption="Accuracy of the final model on training data less that on the validation data; "
-    "the bar runs from the smallest to the largest of the seeds.",
+    caption="Accuracy of the final model on training data minus that on validation data; bars run "
+    "from the smallest to the largest over seeds.",
     source="training evaluation and evaluation events: correct, samples of all ranks",
     known="gap",
     least=2,
@@ -353,8 +353,8 @@ GAP_PLOT = Plot(
 LOSS_PLOT = Plot(
     name="loss",
     title="Training loss by epoch",
-    caption="The mean over an epoch while it was trained on; one line per seed. A line that stops "
-    f"early has diverged; losses above {HIGHEST_LOSS:g} are drawn there.",
+    caption="Mean during each epoch; one line per seed. A line that stops early has diverged; "
+    f"losses above {HIGHEST_LOSS:g} are drawn at that height.",
     source="epoch events: loss_sum, samples of all ranks",
     frame="losses",
     mark=Lines(
@@ -372,8 +372,8 @@ def _target_plot(name: str, field: str, title: str) -> Plot:
     return Plot(
         name=f"target-{name}",
         title=f"To the target accuracy: {title}",
-        caption="Mean over the seeds that reached it. Where none did there is no mark. The target "
-        "is the next half percentage point below the worst seed of the base recipe.",
+        caption="Mean over the seeds that reached it; no mark if none did. The target is the next "
+        "half percentage point below the worst seed of the base recipe.",
         source="evaluation events: correct, samples; epoch events: train_s",
         frame="targets",
         known=field,
@@ -393,7 +393,7 @@ LARGE_BATCH = Page(
         of_run,
         counts=lambda row: row.get("has_result", False),
         panel="training",
-        # By increasing batch, then as planned.
+        # Sort by increasing batch, then as planned.
         finish=lambda rows: sorted(rows, key=lambda row: int(row["batch_size"])),
     ),
     cell=("remedy", "batch_size"),
@@ -413,16 +413,16 @@ LARGE_BATCH = Page(
     claims=(
         Say(
             holding,
-            note="Each remedy is held to itself at the smallest batch, or to the base recipe there "
-            "where the optimizer is the same; the first batch that does not hold is named. A "
-            "batch holds the accuracy when, seed by seed, the interval of the difference lies "
-            f"above \N{MINUS SIGN}{MARGIN * 100:g} points and not wholly below 0, and no seed "
-            "diverged.",
+            note="Each remedy is compared with itself at the smallest batch, or with the base "
+            "recipe there if the optimizer is the same; the first batch that loses accuracy is "
+            "named. A batch keeps the accuracy if, paired by seed, the interval of the difference "
+            f"lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not entirely below 0, and no "
+            "seed diverged.",
         ),
         Say(
             best_remedies,
-            note="Best remedy: seen to be above every other, seed by seed, of those of which no "
-            "seed diverged.",
+            note="Best remedy: significantly above every other, paired by seed, among remedies "
+            "with no diverged seed.",
         ),
         Say(soonest),
     ),
@@ -442,10 +442,10 @@ LARGE_BATCH = Page(
     tables=(
         TableSpec(
             title="Remedies",
-            note="Means over the seeds that came to their end. Against the base: percentage points "
-            "of accuracy, to the same remedy, or else the base recipe, at the smallest batch, seed "
-            "by seed. Gap: accuracy of the final model on training data less that on the "
-            "validation data, in points.",
+            note="Means over the completed seeds. Against the base: accuracy in percentage points "
+            "relative to the same remedy, or else the base recipe, at the smallest batch, paired "
+            "by seed. Gap: accuracy of the final model on training data minus that on validation "
+            "data, in points.",
             on_terminal=True,
             columns=(
                 words("remedy", "remedy", short="remedy"),
@@ -464,7 +464,7 @@ LARGE_BATCH = Page(
         ),
         TableSpec(
             title="To the target accuracy",
-            note="Means over the seeds that reached it, training time only.",
+            note="Means over the seeds that reached the target; training time only.",
             frame="targets",
             columns=(
                 words("remedy", "remedy"),

@@ -59,7 +59,7 @@ BEST = AgainstBaseline(
 OVERVIEW_PLOT = Plot(
     name="overview",
     title="Time of an epoch, every scheme",
-    caption="The fastest first; shapes tell the number of ranks.",
+    caption="Fastest first; shapes show the number of ranks.",
     source=EPOCH_SOURCE,
     frame="overview",
     order=lambda row: row["epoch_s"],
@@ -76,8 +76,8 @@ OVERVIEW_PLOT = Plot(
 SPEED_UP_PLOT = Plot(
     name="speed-up",
     title="Speed-up",
-    caption="How many times as fast as the sequential program; the dashed line is the ideal, as "
-    "many times as there are ranks.",
+    caption="Speed-up over the sequential program; the dashed line is the ideal, the number of "
+    "ranks.",
     source=EPOCH_SOURCE,
     known="speed_up",
     split="group",
@@ -94,9 +94,9 @@ _bars = partial(Bars, by="bar", words="words")
 WAITING_PLOT = Plot(
     name="waiting",
     title="Share of waiting",
-    caption="Communication that a step waited for \N{DIVISION SIGN} training time, mean over "
-    "the ranks that train. What sharded and split models exchange within their forward and "
-    "backward passes counts as computing. The number of ranks in brackets.",
+    caption="Exposed communication \N{DIVISION SIGN} training time, mean over the ranks that "
+    "train. Exchanges of sharded and split models within their forward and backward passes count "
+    "as compute. Number of ranks in brackets.",
     source="step events: communication_s; epoch events: train_s",
     frame="waits",
     split="group",
@@ -107,8 +107,8 @@ WAITING_PLOT = Plot(
     ),
 )
 LOSS = (
-    "Over all ranks, before the update, neighbouring steps averaged; each scheme on its largest "
-    "number of ranks. Lines of schemes that make the same update lie on each other"
+    "Over all ranks, before the update, smoothed over neighbouring steps; each scheme on its "
+    "largest number of ranks. Lines of schemes with the same update coincide"
 )
 _loss_lines = partial(
     Lines,
@@ -137,8 +137,8 @@ LOSS_TIME_PLOT = _loss_plot(
 SENT_PLOT = Plot(
     name="sent",
     title="Bytes sent, counted and by formula",
-    caption="Bars are counted, the upright stroke is the formula; = says that both are the "
-    "same on every rank. Of the rank that sends the most; the number of ranks in brackets.",
+    caption="Bars are counted bytes of the rank that sends the most, the upright stroke is the "
+    "formula; = means that both agree on every rank. Number of ranks in brackets.",
     source="epoch events: sent_bytes; started events: expected.sent_bytes",
     frame="roles",
     where=split,
@@ -154,8 +154,8 @@ SENT_PLOT = Plot(
 MEMORY_PLOT = Plot(
     name="memory",
     title="Memory for training, measured and by formula",
-    caption="Parameters, gradients and optimizer state of the rank that keeps the most; the "
-    "upright stroke is the formula. The number of ranks in brackets.",
+    caption="Parameters, gradients and optimizer state of the rank with the most; the upright "
+    "stroke is the formula. Number of ranks in brackets.",
     source="memory events; started events: expected.state_bytes",
     frame="memory",
     split="group",
@@ -177,8 +177,8 @@ MEMORY_PLOT = Plot(
 STALENESS_PLOT = Plot(
     name="staleness",
     title="Staleness",
-    caption="How old the parameters were that an update was computed from: updates of others "
-    "between reading and writing; 0 is what a synchronous scheme has.",
+    caption="Age of the parameters from which an update was computed: updates by other workers "
+    "between reading and writing; 0 for a synchronous scheme.",
     source="epoch events: staleness",
     frame="staleness",
     split="label",
@@ -192,9 +192,9 @@ STALENESS_PLOT = Plot(
 PIPELINE_PLOT = Plot(
     name="pipeline",
     title="Pipelines, as they ran",
-    caption="The shortest of the recorded steps; numbers are micro-batches. White is waiting: "
-    "for a neighbour, a message or, where ranks share cores, a core. The shares above each "
-    "chart are the idle part of the step, measured and by the formula of the schedule.",
+    caption="The shortest recorded step; numbers are micro-batches. White is waiting: for a "
+    "neighbour, a message or, if ranks share cores, a core. The percentages above each chart are "
+    "the idle part of the step, measured and by the schedule's formula.",
     source="action events: stage, micro_batch, kind, began_s, ended_s",
     frame="actions",
     split="strategy",
@@ -250,9 +250,9 @@ SCHEME: tuple[Column[Row], ...] = (
 SCHEMES = TableSpec(
     title="Schemes",
     on_terminal=True,
-    note="Completed runs that differ only in their seed, together. Times are medians; a step is "
-    "as long as its slowest rank. Waiting: communication \N{DIVISION SIGN} training time, but "
-    "for what a scheme exchanges within its forward and backward passes.",
+    note="Completed runs, grouped over seeds. Times are medians; the time of a step is that of its "
+    "slowest rank. Waiting: communication \N{DIVISION SIGN} training time, without exchanges "
+    "within the forward and backward passes.",
     columns=(
         *SCHEME,
         Column("step (ms)", "step_ms", "{:.2f}".format, short="step ms", only="wide"),
@@ -272,8 +272,9 @@ SCHEMES = TableSpec(
 )
 TRAFFIC = TableSpec(
     title="Bytes of a rank and step",
-    note="Counted over all epochs \N{DIVISION SIGN} steps, beside the formula; from the rank with "
-    f"the fewest to the one with the most. = is the same on every rank, else the worst rank. {PSI}",
+    note="Counted over all epochs \N{DIVISION SIGN} steps, compared with the formula; from the "
+    "rank with the fewest to that with the most. = means equal on every rank, else the worst. "
+    f"{PSI}",
     frame="roles",
     where=lambda row: row["sent_mb"] is not None,
     columns=(
@@ -291,8 +292,8 @@ TRAFFIC = TableSpec(
 )
 MEMORY = TableSpec(
     title="Memory of a rank",
-    note="Of the rank that keeps the most, between two steps; `process` is what the whole process "
-    "has gained since before the model was made, with activations and buffers.",
+    note="The rank with the most, between two steps; `process` is the growth of the process since "
+    "before the model was made, with activations and buffers.",
     frame="roles",
     where=lambda row: row["_fullest"] is not None,
     columns=(
@@ -308,7 +309,7 @@ MEMORY = TableSpec(
 )
 PIPELINES = TableSpec(
     title="Pipelines",
-    note="The idle share of the shortest step that was recorded.",
+    note="Idle share of the shortest recorded step.",
     frame="pipelines",
     columns=(
         *SCHEME,
@@ -346,7 +347,7 @@ PARALLELISM = Page(
         "pipelines": rows_of.pipeline_rows,
         "left out": rows_of.left_out_rows,
     },
-    headline=largest_gain(BEST, "No way of splitting is significantly faster than one process"),
+    headline=largest_gain(BEST, "No scheme is significantly faster than one process"),
     facts=facts,
     keys=key_figures(BEST),
     claims=(
@@ -359,29 +360,29 @@ PARALLELISM = Page(
             at="on {} ranks",
             phrase="scheme",
             where=lambda cell: split({"strategy": cell["strategy"]}) and cell["ranks"] > 1,
-            note="Fastest: the shortest median epoch among schemes on the same number of ranks, "
-            "where the interval of its ratio to every other says so.",
+            note="Fastest: the shortest median epoch among schemes on the same number of ranks, if "
+            "the intervals of its ratios to all others exclude 1.",
         ),
         Say(rows_of.losses_agree),
         Say(
             rows_of.formulas_hold,
-            note="Memory: parameters, gradients and optimizer state that a rank keeps between two "
-            "steps; bytes as every rank sends them, per step. Equal to the formula: bytes within "
-            f"{EQUAL}, memory within {percent(NEAR_FORMULA, 0)}. {PSI}",
+            note="Memory: parameters, gradients and optimizer state of a rank between two steps; "
+            f"bytes: sent by each rank per step. Equal to the formula: bytes within {EQUAL}, "
+            f"memory within {percent(NEAR_FORMULA, 0)}. {PSI}",
         ),
         Say(rows_of.least_memory),
         Say(
             rows_of.drift,
-            note="Splitting changes the time and not the update; asynchronous servers and local "
-            "steps do change it. Runs are compared seed by seed: those of one seed start from the "
-            "same weights.",
+            note="Splitting changes the time but not the update, except for asynchronous servers "
+            "and local steps. Runs are paired by seed; those of one seed start from the same "
+            "weights.",
         ),
     ),
     leading=(OVERVIEW_PLOT,),
     sections=(
         ChartSection("Time", (SPEED_UP_PLOT, WAITING_PLOT)),
         ChartSection("Loss", (LOSS_STEP_PLOT, LOSS_TIME_PLOT)),
-        ChartSection("Bytes and memory, beside their formulas", (SENT_PLOT, MEMORY_PLOT)),
+        ChartSection("Bytes and memory, compared with their formulas", (SENT_PLOT, MEMORY_PLOT)),
         ChartSection("Staleness", (STALENESS_PLOT,)),
         ChartSection("Pipelines", (PIPELINE_PLOT,)),
     ),
@@ -389,7 +390,7 @@ PARALLELISM = Page(
         *(SCHEMES, TRAFFIC, MEMORY, PIPELINES),
         TableSpec(
             title="Left out",
-            note="Asked for, and impossible on this number of ranks or with this model.",
+            note="Requested, but impossible on this number of ranks or with this model.",
             frame="left out",
             columns=(words("run", "run"), words("error", "error")),
         ),

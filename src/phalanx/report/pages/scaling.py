@@ -80,9 +80,9 @@ def published_rows(view: View) -> list[Row]:
 
 BESIDE_PUBLISHED = TableSpec(
     title="Beside published studies",
-    note="Seconds of an epoch of 60,000 images of 28 \N{MULTIPLICATION SIGN} 28: of this study "
-    "from its images/s, of others as they say. Machines, models, batches and years differ, so "
-    "these say what to expect, not who is faster.",
+    note="Seconds per epoch of 60,000 images of 28 \N{MULTIPLICATION SIGN} 28: for this study from "
+    "its images/s, for others as published. Machines, models, batches and years differ, so these "
+    "show what to expect, not which is faster.",
     frame="published",
     columns=(
         *(words("study", "study"), words("model", "model"), words("split", "split")),
@@ -117,7 +117,7 @@ class Wall(CellClaim):
             subject, against = f"{name} on {cell['span']}", str(before["span"])
             step = compared(EPOCH, cell, before, (subject, against), len(cells) - 1)
             waits = mean_interval(cell.values(COMMUNICATION.column))
-            crowd = ", where ranks share cores" if cell["workers"] > cell["cores"] else ""
+            crowd = ", with shared cores" if cell["workers"] > cell["cores"] else ""
             if step.verdict == "lower":
                 return replace(step, text=f"{step.text}{crowd}", verdict="wall")
             if waits is not None and waits.low > MOST_WAITING:
@@ -141,7 +141,7 @@ class BeyondIdeal(CellClaim):
                 of = f"{whole_percent(interval.low / number)} to "
                 of += whole_percent(interval.high / number)
                 text = f"{self.name(cell)}: efficiency {share} (95 % CI {of}), more than "
-                text += "its cores explain: T(1) is slow, or smaller parts fit the caches better"
+                text += "its cores explain: T(1) is slow, or smaller shards fit the caches better"
                 yield Told(text, verdict="higher", interval=interval)
 
 
@@ -197,7 +197,7 @@ def added_communication(more: Cell, fewer: Cell, comparisons: int) -> str:
         return ""
     base = whole_percent(fmean(fewer.by_seed("communication").values()))
     return (
-        f"communication in memory takes {base} of the training time, the network adds "
+        f"communication in memory takes {base} of the training time; the network adds "
         f"{whole_percent(added.estimate)} ({ends(added, whole_percent)})"
     )
 
@@ -252,13 +252,13 @@ SCALING = Page(
         MPI_AGAINST_GLOO,
         MoreNodes(
             where=main,
-            note="More nodes: the same ranks on more nodes against fewer; ranks that fit on no "
-            "fewer stand against as many per node on fewer. Exchange between nodes is its part of "
-            "a mean step, without waiting for ranks that come later.",
+            note="More nodes: the same ranks on more nodes against fewer; ranks that do not fit on "
+            "fewer nodes are compared with as many per node on fewer. Exchange between nodes is "
+            "its share of a mean step, without waits for late ranks.",
         ),
         Wall(
             where=lambda cell: shown(cell) and cell["strategy"] != "sequential",
-            note="More ranks: the first number that is seen to lengthen the epoch, or whose "
+            note="More ranks: the first number that significantly lengthens the epoch, or whose "
             "communication takes more than 30 % of the training time.",
         ),
         BeyondIdeal(where=main, note="Efficiency: speed-up ÷ (ranks × threads of each)."),

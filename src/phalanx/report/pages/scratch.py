@@ -93,8 +93,8 @@ SCRATCH = Page(
             within="hidden",
             at="{} hidden units",
             phrase="who",
-            note="From scratch: the network without PyTorch; more workers than cores share the "
-            "cores, so this shows what the scheme itself costs.",
+            note="From scratch: the network without PyTorch; if workers outnumber cores they share "
+            "them, so this shows the cost of the scheme itself.",
         ),
         Say(most_workers),
     ),
@@ -105,8 +105,8 @@ SCRATCH = Page(
                 Plot(
                     name="scratch-time",
                     title="From scratch: time of an epoch by workers",
-                    caption="A line for each width of the hidden layers; one worker is one process "
-                    "without communication. Servers are not counted as workers.",
+                    caption="One line per width of the hidden layers; one worker is one process "
+                    "without communication. Servers do not count as workers.",
                     source=EPOCH_SOURCE,
                     least=2,
                     mark=_plot(y=Axis("epoch_s", "time of an epoch (s)", scale="auto", zero=True)),
@@ -115,7 +115,7 @@ SCRATCH = Page(
                     name="scratch-loss",
                     title="From scratch: loss by workers",
                     caption="After the last epoch. All schemes make the same update of the same "
-                    "global batch: lines are level but for rounding.",
+                    "global batch, so lines are level up to rounding.",
                     source="evaluation events: loss_sum, samples of all ranks",
                     known="loss",
                     least=2,
@@ -127,7 +127,7 @@ SCRATCH = Page(
     tables=(
         TableSpec(
             title="From scratch",
-            note="The network without PyTorch; servers are not counted as workers.",
+            note="The network without PyTorch; servers do not count as workers.",
             frame="once",
             on_terminal=True,
             columns=(

@@ -151,9 +151,9 @@ def effective_time(view: View) -> Iterator[Told]:
         share, interval, floor = SHARE.estimate(cell), share_interval(cell), one_decimal(FLOOR)
         if share is None:
             continue
-        start = f"{one_decimal(share)} of the time in steps that count"
+        start = f"{one_decimal(share)} of the time in useful steps"
         if interval is None:
-            text, verdict = f"{start} in one run: too few to hold it to {floor}", "unclear"
+            text, verdict = f"{start} in one run: too few to compare it with {floor}", "unclear"
         else:
             verdict = interval.verdict(FLOOR)
             told = {"higher": f"above {floor}", "lower": f"below {floor}"}.get(
@@ -198,7 +198,7 @@ def costs(view: View) -> Iterator[Told]:
         ]
         if replaced := cell.values("replaced_s"):
             number = counted(len(replaced), "time")
-            texts.append(f"spares took places {number}, {_mean(replaced)} after the notice")
+            texts.append(f"spares replaced ranks {number}, {_mean(replaced)} after detection")
         bases = Cell(tuple(base for _, base in pairs(view, [cell])))
         interval = WALL.ratio(cell, bases) if bases.rows else None
         if interval is not None:
@@ -227,9 +227,9 @@ def headline(view: View) -> str:
     cells = disturbed(view)
     number = len(pairs(view, cells))
     if not number:
-        return "No run with faults has ended beside an undisturbed one"
+        return "No run with faults has ended together with an undisturbed one"
     if others := differing(view, cells):
-        return f"Other bits after faults in {len(others)} of {counted(number, 'run')}"
+        return f"Different bits after faults in {len(others)} of {counted(number, 'run')}"
     faults = sum(row["num_faults"] for cell in cells for row in cell.rows)
     shares = [share for cell in cells if (share := SHARE.estimate(cell)) is not None]
     text = f"Same bits through {counted(faults, 'fault')}"
@@ -248,11 +248,11 @@ def keys(view: View) -> list[KeyFigure]:
         if share is not None:
             span_words = ends(interval, one_decimal) if interval else ""
             beside = "; ".join(filter(None, [span_words, mean_time_between(cell)]))
-            meaning = "of the wall-clock time went into steps that count"
+            meaning = "of the wall-clock time went into useful steps"
             figures.append(KeyFigure(cell["way"], one_decimal(share), meaning, beside))
     places = {NOTICE: 1, CONTINUE: len(figures) + 1}
     for measure, meaning in (
-        (NOTICE, "until the last survivor had noticed a fault"),
+        (NOTICE, "until the last survivor detected a fault"),
         (CONTINUE, "from a fault to the end of the first step after the recovery"),
     ):
         if cells and (times := cells[0].values(measure.column)):
@@ -341,31 +341,31 @@ LOSS = Axis("loss", "training loss", scale="log")
 LOSS_TIME_PLOT = _curves(
     "loss-by-time",
     "Loss against wall-clock time",
-    "Every cross is a fault. Runs of one seed make the same updates: their curves are the same to "
-    "the last bit, stretched in time.",
+    "Each cross is a fault. Runs of one seed make the same updates, so their curves are bitwise "
+    "identical, stretched in time.",
     TIME,
     LOSS,
 )
 LOSS_UPDATES_PLOT = _curves(
     "loss-by-updates",
     "Loss against updates",
-    "The same curves over the updates: they lie on each other.",
+    "The same curves over the updates: they coincide.",
     Axis("updates", "updates", zero=True),
     LOSS,
 )
 STEPS_PLOT = _curves(
     "steps",
     "Time of a step",
-    "From the end of a step to that of the next. When ranks have died the others compute their "
-    "part.",
+    "From the end of a step to that of the next. After ranks die, the survivors compute their "
+    "share.",
     TIME,
     Axis("step_ms", "step (ms)", scale="log"),
 )
 SHARE_PLOT = Plot(
     name="effective-time",
     title="Effective training time",
-    caption="Share of the wall-clock time that went into steps that count; mean over the seeds, "
-    "with its interval.",
+    caption="Share of the wall-clock time spent on useful steps; mean over seeds, with its "
+    "interval.",
     source=SOURCE,
     where=lambda row: bool(row["way"] != UNDISTURBED),
     known="share",
@@ -400,20 +400,20 @@ SURVIVAL = Page(
     claims=(
         Say(
             same_bits,
-            note="Bits: SHA-256 of parameters, buffers and the optimizer's state at the end, of "
-            "every rank, held to the undisturbed run of the same seed; and the loss of every step.",
+            note="Bits: SHA-256 of parameters, buffers and optimizer state at the end, on every "
+            "rank, compared with the undisturbed run of the same seed; and the loss of every step.",
         ),
         Say(
             effective_time,
-            note="Effective time: share of the time from the begin of the first step to the end of "
-            "the last. Steps between a fault and the recovery from it count with the median of the "
-            "undisturbed ones before them; a step that is made again counts once. The mean over "
-            f"the runs is held to {one_decimal(FLOOR)}.",
+            note="Effective time: share of the time from the start of the first step to the end of "
+            "the last. Steps between a fault and its recovery count with the median of the "
+            "undisturbed steps before them; a repeated step counts once. The mean over the runs is "
+            f"compared with {one_decimal(FLOOR)}.",
         ),
         Say(
             costs,
-            note="What a fault costs: until the last survivor has noticed, and until the end of "
-            "the first step after the recovery; means over the faults.",
+            note="Cost of a fault: time until the last survivor detects it, and until the end of "
+            "the first step after the recovery; means over faults.",
         ),
     ),
     leading=(LOSS_TIME_PLOT,),
@@ -424,8 +424,8 @@ SURVIVAL = Page(
     tables=(
         TableSpec(
             title="Ways to go on",
-            note="Means over runs and faults. To notice: until the last survivor knew; to "
-            "continue: until the end of the first step that counts after the recovery.",
+            note="Means over runs and faults. To notice: until the last survivor detects the "
+            "fault; to continue: until the end of the first useful step after the recovery.",
             on_terminal=True,
             columns=(
                 words("way", "way", short="way"),
@@ -442,8 +442,8 @@ SURVIVAL = Page(
         ),
         TableSpec(
             title="Faults",
-            note="New world: from the notice to a world without the dead, of the slowest survivor. "
-            "Lost: by how much the steps until then took longer than those before.",
+            note="New world: from detection to a world without the dead ranks, on the slowest "
+            "survivor. Lost: by how much the steps until then took longer than those before.",
             frame="faults",
             columns=(
                 *(words("run", "run"), words("fault", "kind"), Column("rank", "rank")),
@@ -456,8 +456,8 @@ SURVIVAL = Page(
         ),
         TableSpec(
             title="Bits of every run",
-            note="Beginning of the SHA-256 in its certificate, the same on every rank that came to "
-            "the end.",
+            note="First digits of the SHA-256 in its certificate, the same on every rank that "
+            "completed.",
             frame="runs",
             where=lambda row: row["steps"] is not None,
             columns=(

@@ -131,7 +131,7 @@ def metadata(traces: Traces) -> dict[str, str]:
         "missing ranks": _listed(traces.missing) or "none",
         "dropped spans, the earliest": _listed(dropped) or "none",
         "dropped steps, the earliest": _listed(steps) or "none",
-        "parts of a step": "laid out one after the other, in the order in which they were measured",
+        "parts of a step": "drawn one after the other, in the order of measurement",
     }
 
 
@@ -139,12 +139,12 @@ def clock_error(ranks: Mapping[int, RankTrace]) -> str:
     """Return the error bound of ranks' times relative to rank 0, in words."""
     errors = [reading.error_ns for trace in ranks.values() for reading in trace.traced.readings]
     if any(error is None for error in errors):
-        return "unknown: ranks of several machines, whose clocks nobody compared"
+        return "unknown: ranks on several machines, whose clocks were not compared"
     worst = max((error for error in errors if error is not None), default=0)
     if not worst:
         return "none: all ranks read the clock of one machine"
     once = any(len(trace.traced.readings) < 2 for trace in ranks.values())
-    drift = "; drift is not known: compared at the beginning only" if once else ""
+    drift = "; drift unknown: compared only at the start" if once else ""
     return f"at most {worst / 1e3:.1f} µs{drift}"
 
 

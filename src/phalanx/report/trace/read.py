@@ -52,7 +52,7 @@ def read_traces(folder: Path) -> Traces:
             events = rank_file(folder, rank)
             ranks[rank] = rank_trace(traced, spans, read_events(events) if events.exists() else ())
         except FileNotFoundError:
-            missing[rank] = "it left no spans: killed, perhaps"
+            missing[rank] = "it left no spans; it may have been killed"
         except (ValueError, OSError) as error:
             missing[rank] = str(error)
     if not ranks:

@@ -120,7 +120,7 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
     """Return notes on the meaning and the accuracy of the table's numbers."""
     steps = max(row.num_steps for row in rows)
     made = [
-        f"milliseconds of a mean step, over {steps} steps; waits: in all, and for which rank most",
+        f"milliseconds of a mean step, over {steps} steps; waits: total, and for which rank most",
         f"clock error: {clock_error(traces.ranks)}",
     ]
     overlaps = [row.overlap for row in rows if row.overlap]
@@ -131,6 +131,6 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
         made.append(
             f"{percent(hidden_s / whole_s, 0)} of the communication is hidden behind backward, of "
             f"at most {percent(could_s / whole_s, 0)} ({percent(min(1.0, hidden_s / could_s), 0)} "
-            "of what can be): behind the last bucket nothing is left to be computed"
+            "of what can be): no compute remains to hide the last bucket"
         )
     return made

@@ -54,7 +54,7 @@ def check_faults() -> None:
     if RANK == 0:
         time.sleep(3.5)  # the others ask each other for two seconds
     else:
-        for words in ("for rank 0", "cannot be used any more"):
+        for words in ("for rank 0", "can no longer be used"):
             try:
                 compressor.reduce(0, values, GroupBackend(world.group))
             except (WaitTimeoutError, PeerFailedError) as error:

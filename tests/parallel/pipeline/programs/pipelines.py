@@ -300,7 +300,7 @@ def check_wrong_samples() -> None:
         try:
             pipeline.step(micro_batches_of(inputs, targets, 2))
         except ValueError as error:
-            assert "samples of (3,), torch.float64, and got" in str(error), error
+            assert "samples of (3,), torch.float64, but got" in str(error), error
         else:
             raise AssertionError(inputs.shape)
 
