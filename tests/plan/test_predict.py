@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 
 from phalanx.comm.link import Link
@@ -200,6 +201,24 @@ def test_state_that_does_not_fit_is_told() -> None:
     target = Target(machine=machine(memory_gib_per_rank=0.01), ranks_per_node=2)
     text = "\n".join(plan_lines(profile(), target, plan_ranks(profile(), target, [2]), []))
     assert "does not fit: 0.0049 GiB too much for a rank" in text
+
+
+def test_a_disturbed_calibration_is_told_and_widens_ranges() -> None:
+    """The second half of the steps of a rank takes half as long again."""
+    quiet = profile()
+    rank = [1e-2] * 50 + [1.5e-2] * 50
+    times = [msgspec.structs.replace(each, step_s=[rank]) for each in quiet.times[1:2]]
+    loud = msgspec.structs.replace(quiet, times=[quiet.times[0], *times, *quiet.times[2:]])
+    assert quiet.unsteadiness() == 0
+    assert loud.unsteadiness() == pytest.approx(0.2)
+    target = Target(machine=None, ranks_per_node=2)
+    widths = []
+    for each in (quiet, loud):
+        (two,) = plan_ranks(each, target, [2])
+        widths.append((two.step.high - two.step.low) / two.step.median)
+        first = plan_lines(each, target, [two], [])[0]
+        assert first.startswith("calibration disturbed: ") == (each is loud)
+    assert widths[1] > 1.6 * widths[0], "20 % instead of 10, of what the ranks compute"
 
 
 def test_what_was_calibrated_is_not_doubted() -> None:

@@ -137,7 +137,7 @@ def plan_ranks(
     rows: measured ones of the target. Each draw of the unknowns is corrected by the median ratio of
     what they took to what it says of them, and so is less free the more it depends on them.
     """
-    draws = draw_unknowns()
+    draws = draw_unknowns(between_runs=max(BETWEEN_RUNS, profile.unsteadiness()))
     several = [row for row in rows if row.ranks > 1]
     ratios = _ratios(profile, target, several, draws)
     of_one = _ratios(profile, target, [row for row in rows if row.ranks == 1], draws)
@@ -162,21 +162,23 @@ def _ratios(
     ]
 
 
-def draw_unknowns(number: int = DRAWS, seed: int = SEED) -> list[Unknowns]:
+def draw_unknowns(
+    number: int = DRAWS, seed: int = SEED, *, between_runs: float = BETWEEN_RUNS
+) -> list[Unknowns]:
     """Return draws of all unknowns, each spread evenly over its range, in another order each (a
-    Latin hypercube)."""
+    Latin hypercube). between_runs: half width of the 90 % range of a step's time."""
     generator = random.Random(seed)
     columns = []
     for _ in Unknowns._fields:
         column = [(place + 0.5) / number for place in range(number)]
         generator.shuffle(column)
         columns.append(column)
-    return [_unknowns_of(places) for places in zip(*columns, strict=True)]
+    return [_unknowns_of(places, between_runs) for places in zip(*columns, strict=True)]
 
 
-def _unknowns_of(places: Sequence[float]) -> Unknowns:
+def _unknowns_of(places: Sequence[float], between_runs: float) -> Unknowns:
     run, processor, *others = places
-    return Unknowns(_factor(run, BETWEEN_RUNS), _factor(processor, ANOTHER_PROCESSOR), *others)
+    return Unknowns(_factor(run, between_runs), _factor(processor, ANOTHER_PROCESSOR), *others)
 
 
 def _factor(place: float, half_width: float) -> float:

@@ -103,6 +103,20 @@ class ProgramProfile(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many values the optimizer keeps for each trained one."""
         return max(0, round(self.state_bytes / max(1, self.gradient_bytes)) - 2)
 
+    def unsteadiness(self) -> float:
+        """Return by how much equal steps differ over the time of their measurement, as a share:
+        half the distance between the medians of the halves of all runs."""
+        widest = 0.0
+        for times in self.times:
+            halves = [
+                statistics.median(half)
+                for steps in times.step_s
+                for half in (steps[: len(steps) // 2], steps[len(steps) // 2 :])
+                if half
+            ]
+            widest = max(widest, (max(halves) - min(halves)) / 2 / times.median_s)
+        return widest
+
     def most_at_once(self) -> int:
         return max(each.at_once for each in self.times)
 

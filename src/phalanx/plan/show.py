@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.plan.machine import Cluster
-from phalanx.plan.predict import WORDS, Range, RankPlan, Target, what_helps
+from phalanx.plan.predict import BETWEEN_RUNS, WORDS, Range, RankPlan, Target, what_helps
 from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.published import CaseError, left_out, predicted_rows
 
@@ -20,7 +20,13 @@ def plan_lines(
     profile: ProgramProfile, target: Target, plans: Sequence[RankPlan], doubts: Sequence[str]
 ) -> list[str]:
     """Return how a plan was calibrated, a row per number of ranks, and what is unsure."""
-    lines = [f"calibrated on {profile.hostname}: {_calibration(profile)}"]
+    lines = []
+    if (unsteady := profile.unsteadiness()) > BETWEEN_RUNS:
+        lines.append(
+            f"calibration disturbed: equal steps differ by ± {100 * unsteady:.0f} %, and ranges "
+            "are as wide; measure again on a quiet machine"
+        )
+    lines += [f"calibrated on {profile.hostname}: {_calibration(profile)}"]
     if target.machine is not None:
         lines.append(describe_machine(target.machine))
     if doubts:
