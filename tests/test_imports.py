@@ -103,11 +103,28 @@ def test_package_stays_in_its_rooms(package: str, rooms: set[str]) -> None:
     assert users <= rooms
 
 
-@pytest.mark.parametrize("room", ["report", "plan"])
-def test_readers_of_records_import_nothing_else(room: str) -> None:
+def test_readers_of_records_import_nothing_else() -> None:
     for path in MODULES:
-        if room_of(path) == room:
-            assert imported_rooms(path) <= {room, "records", "errors", "__init__"}
+        if room_of(path) == "report":
+            assert imported_rooms(path) <= {"report", "records", "errors", "__init__"}
+
+
+FORMULAS = {
+    *("comm.collectives", "comm.collectives.expected_traffic", "comm.dtypes", "comm.link"),
+    *("comm.select", "comm.traffic", "gradients.buckets", "parallel.costs"),
+}
+"""Pure formulas and choices that runs themselves use, and `plan/` imports: none stands twice."""
+
+
+def test_plans_import_records_and_the_formulas_of_runs() -> None:
+    found = set()
+    for path in MODULES:
+        if room_of(path) == "plan":
+            names = (name.split(".", 1)[1] for name in imported_names(path) if "phalanx." in name)
+            found |= {name.rpartition(".")[0] or name for name in names}
+    assert {name for name in found if name.split(".")[0] not in ("plan", "records", "errors")} == (
+        FORMULAS
+    )
 
 
 def test_jobs_import_nothing_else() -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from phalanx.bench.call_schedule import Case
 from phalanx.bench.measure import time_calls
 from phalanx.bench.paths.path import BenchParams, CaseBuffers, PreparedCase
 from phalanx.bench.pattern import Pattern
-from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import FLOAT32, ReduceOp
 
 CASE = Case(collective="all_reduce", count=1000, num_bytes=4000)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from phalanx.bench.call_schedule import Case, cases
 from phalanx.bench.pattern import (
     PERIOD,
     Pattern,
@@ -14,7 +15,6 @@ from phalanx.bench.pattern import (
     output_count,
     storage_type,
 )
-from phalanx.bench.plan import Case, cases
 from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.records.collectives import Collective
 

@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from phalanx.comm import traffic
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collective import Call
-from phalanx.comm.collectives import naive, pairwise, recursive_halving, ring, segments, tree
+from phalanx.comm.collective import Call, Collective
+from phalanx.comm.collectives import (
+    lanes,
+    naive,
+    pairwise,
+    recursive_halving,
+    ring,
+    segments,
+    tree,
+)
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
 from phalanx.comm.collectives.pairwise import shares_of
 from phalanx.comm.dtypes import FLOAT32, ReduceOp
@@ -75,6 +83,35 @@ def test_every_algorithm_moves_what_its_formula_says(
         patch.setattr(pairwise, "SEGMENT_BYTES", 3 * segment)
         expected = [expected_traffic(name, count, ITEMSIZE, rank, size) for rank in range(size)]
         assert moved(size, program) == expected
+
+
+NODES = st.lists(st.integers(0, 4), min_size=2, max_size=9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(nodes=NODES, count=st.integers(0, 90), chunk=st.integers(4, 60), many=st.booleans())
+def test_lanes_move_what_their_formula_says(
+    nodes: list[int], count: int, chunk: int, many: bool
+) -> None:
+    """On nodes of any numbers of ranks; many: more nodes than lanes send to all of at once."""
+
+    def program(transport: Transport) -> None:
+        buffer = zeros(count)
+        both = [buffer]
+        lanes.run(transport, Collective("all_reduce", both, both, ReduceOp.SUM), nodes=nodes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "CHUNK_BYTES", chunk)
+        if many:
+            patch.setattr(lanes, "FEW_NODES", 2)
+        size = len(nodes)
+        expected = [
+            expected_traffic("lanes", count, ITEMSIZE, rank, size, nodes=nodes)
+            for rank in range(size)
+        ]
+        assert moved(size, program) == [Traffic(*known[:3]) for known in expected]
+        is_whole = len(set(nodes)) == size  # every rank alone on its node: all goes to others
+        assert not is_whole or all(k.network_sent_bytes == k.sent_bytes for k in expected)
 
 
 def test_every_algorithm_has_a_formula() -> None:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from phalanx.bench.call_schedule import Case
 from phalanx.bench.paths.path import BenchPath, CaseBuffers, PreparedCase
 from phalanx.bench.pattern import Pattern
-from phalanx.bench.plan import Case
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.bench.plan import Case
+from phalanx.bench.call_schedule import Case
 from phalanx.comm.dtypes import DType, ReduceOp
 
 PERIOD = 16_381

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from phalanx.bench.call_schedule import Case, cases, schedule, turns
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.hardware_limits import measure_memory, measure_round_trips, working_sets
 from phalanx.bench.measure import PreemptionCounter, prepare, time_calls
 from phalanx.bench.paths.make import open_paths
 from phalanx.bench.paths.path import BenchParams, BenchPath, CaseBuffers
 from phalanx.bench.pattern import Pattern
-from phalanx.bench.plan import Case, cases, schedule, turns
 from phalanx.bench.ranks import RankRecords
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.join_world import join_world
@@ -157,10 +157,10 @@ class CollectiveBenchmark:
             time_path(name, WARM_UP_CALLS)
             costs_s[name] = (time.perf_counter() - began) / WARM_UP_CALLS
         # Rank 0's clock decides, so that all make the same number of calls.
-        plan = group.share(schedule(costs_s, budget_s=budget_s, repeats=self._config.repeats))
-        for number, name in turns(list(prepared), plan.rounds):
+        chosen = group.share(schedule(costs_s, budget_s=budget_s, repeats=self._config.repeats))
+        for number, name in turns(list(prepared), chosen.rounds):
             with self.preemption.watch(name):
-                times_s, wrong = time_path(name, plan.calls[name] + 1)
+                times_s, wrong = time_path(name, chosen.calls[name] + 1)
             self.wrong += wrong
             self._records.add(
                 CallsEvent,

@@ -21,6 +21,7 @@ from phalanx.report.collectives import read_collectives
 
 app = App(name="bench", help="Benchmark collectives and storage against other libraries.")
 add_command(app, "io", "phalanx.cli.bench_io:io")
+add_command(app, "machine", "phalanx.cli.bench_machine:machine")
 
 
 @app.command

@@ -18,9 +18,7 @@ from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.gradients.buckets import (
     LAST_BUCKET_DIVISOR,
-    UNKNOWN_LINK,
-    largest_bucket_bytes,
-    network_bucket_bytes,
+    largest_bytes,
     plan_buckets,
 )
 from phalanx.gradients.comm_thread import CommTasks, CompletedTask, times_of
@@ -152,7 +150,7 @@ class BucketedGradReducer(GradReducer):
             return [[numbers[p] for p in bucket.parameters] for bucket in self._buckets]
         return self._plan_for(range(len(self._parameters) - 1, -1, -1))  # backward goes backwards
 
-    def expected_traffic(self) -> Traffic | None:
+    def expected_traffic(self) -> Traffic:
         """Return the traffic of all buckets; before the first block, as they most likely will
         be."""
         rank, size, traffic = self._group.rank, self._group.size, list[Traffic]()
@@ -165,11 +163,10 @@ class BucketedGradReducer(GradReducer):
                 continue
             count, dtype = self._values_of(numbers)
             algorithm = self._algorithm_of(count, dtype)
-            nodes = self._group.topology.num_nodes
-            known = expected_traffic(algorithm, count, dtype.itemsize, rank, size, num_nodes=nodes)
-            if known is None:
-                return None
-            traffic.append(known)
+            nodes = self._group.topology.nodes
+            traffic.append(
+                expected_traffic(algorithm, count, dtype.itemsize, rank, size, nodes=nodes)
+            )
         return sum_traffic(traffic)
 
     def rank_local_state(self) -> RankLocalState | None:
@@ -273,6 +270,11 @@ def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> 
 
 def largest_bytes_of(world: World, whole: int, *, overlaps: bool) -> int:
     """Return the bytes of the largest bucket of gradients of `whole` bytes."""
-    if world.on_one_node:
-        return largest_bucket_bytes(world.size, world.settings.cache_bytes)
-    return network_bucket_bytes(world.link or UNKNOWN_LINK) if overlaps else whole
+    return largest_bytes(
+        world.size,
+        whole,
+        on_one_node=world.on_one_node,
+        cache_bytes=world.settings.cache_bytes,
+        link=world.link,
+        overlaps=overlaps,
+    )

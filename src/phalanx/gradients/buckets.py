@@ -79,3 +79,27 @@ def network_bucket_bytes(link: Link) -> int:
     return max(
         2**16, int(TRANSFER_TO_LATENCY * 2 * (link.latency_s + MESSAGE_OVERHEAD_S) * bandwidth)
     )
+
+
+def largest_bytes(
+    ranks: int,
+    whole: int,
+    *,
+    on_one_node: bool,
+    cache_bytes: int,
+    link: Link | None,
+    overlaps: bool,
+) -> int:
+    """Return the bytes of the largest bucket of gradients of `whole` bytes.
+
+    link: emulated one between the nodes; None: a network of unknown speed.
+    """
+    if on_one_node:
+        return largest_bucket_bytes(ranks, cache_bytes)
+    return network_bucket_bytes(link or UNKNOWN_LINK) if overlaps else whole
+
+
+def overlaps_by_default(ranks: int, *, on_one_node: bool) -> bool:
+    """Return whether sums take longer to transfer than to compute, so that the processor has time
+    for something else meanwhile. Within a node it has not: there summing is arithmetic itself."""
+    return ranks > 1 and not on_one_node

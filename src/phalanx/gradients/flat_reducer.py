@@ -93,17 +93,13 @@ class MessageGradReducer(GradReducer):
         self._algorithm, self._group, self._requested = algorithm, world.group, requested
         self._layouts = layouts_of(parameters)
         self._num_elements = count = sum(p.numel() for p in parameters)
-        itemsize, nodes = parameters[0].itemsize, world.group.topology.num_nodes
+        itemsize, nodes = parameters[0].itemsize, world.group.topology.nodes
         longest = LIBRARY_CHUNK_BYTES // itemsize if algorithm == "library" else max(count, 1)
         self._chunks = list(chunks(count, longest))
-        known = [
-            expected_traffic(
-                algorithm, cut.stop - cut.start, itemsize, world.rank, world.size, num_nodes=nodes
-            )
-            for cut in self._chunks
-        ]
-        certain = [traffic for traffic in known if traffic is not None]
-        self._traffic = sum_traffic(certain) if len(certain) == len(known) else None
+        counts, rank, size = [cut.stop - cut.start for cut in self._chunks], world.rank, world.size
+        self._traffic = sum_traffic(
+            [expected_traffic(algorithm, n, itemsize, rank, size, nodes=nodes) for n in counts]
+        )
         self._sums: list[Tensor] = []
 
     @property
@@ -126,5 +122,5 @@ class MessageGradReducer(GradReducer):
     def sums(self) -> list[Tensor]:
         return self._sums
 
-    def expected_traffic(self) -> Traffic | None:
+    def expected_traffic(self) -> Traffic:
         return self._traffic

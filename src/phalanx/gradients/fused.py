@@ -203,9 +203,9 @@ class LaneOptimizerStep(FusedOptimizerStep):
             self._sums.dtype.itemsize,
             self._lane.rank,
             self._lane.size,
-            num_nodes=self._lane.size,
+            nodes=range(self._lane.size),
         )
-        return None if lane is None else sum_traffic([self._buffer.traffic, lane])
+        return sum_traffic([self._buffer.traffic, lane])
 
     def traffic_formula(self) -> str:
         """k: ranks on a node, m: nodes."""

@@ -12,6 +12,7 @@ from phalanx.comm.dtypes import dtype_of
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.bucketed_reducer import BucketedGradReducer, Method, choose_algorithm
+from phalanx.gradients.buckets import overlaps_by_default
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.flat_reducer import MessageGradReducer, SharedGradReducer
 from phalanx.gradients.reducer import GradReducer
@@ -50,7 +51,9 @@ class AllReduce:
 
     def _of_ranks(self, parameters: Sequence[Tensor], world: World) -> GradReducer:
         _check(world, self.method)
-        hides = is_worth_hiding(world) if self.overlap == "auto" else self.overlap == "on"
+        hides = self.overlap == "on"
+        if self.overlap == "auto":
+            hides = overlaps_by_default(world.size, on_one_node=world.on_one_node)
         overlaps, compressor = hides and world.size > 1, self.compressor or Uncompressed()
         is_flat = isinstance(compressor, Uncompressed) and len({p.dtype for p in parameters}) == 1
         if overlaps or not is_flat:
@@ -73,12 +76,6 @@ class FixedTree:
     """Micro-batches of a full global batch."""
     overlaps: bool = False
     """True if gradients are summed while the last backward pass of a step runs."""
-
-
-def is_worth_hiding(world: World) -> bool:
-    """Return whether sums take longer to transfer than to compute, so that the processor has time
-    for something else meanwhile. Within a node it has not: there summing is arithmetic itself."""
-    return world.size > 1 and not world.on_one_node
 
 
 def _make_flat(world: World, parameters: Sequence[Tensor], method: Method) -> GradReducer:

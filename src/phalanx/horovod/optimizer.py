@@ -13,8 +13,8 @@ from torch.optim import LBFGS, Optimizer
 
 from phalanx.errors import UserError
 from phalanx.gradients.bucketed_reducer import BucketedGradReducer
+from phalanx.gradients.buckets import overlaps_by_default
 from phalanx.gradients.compression.make import make_compressor
-from phalanx.gradients.make_reducer import is_worth_hiding
 from phalanx.horovod.collectives import Average, Compression, Sum, refuse_process_set
 from phalanx.horovod.ranks import joined
 
@@ -39,7 +39,7 @@ class _OptimizerReducer:
             parameters,
             make_compressor("fp16" if compresses else "none"),
             overlaps=True,
-            on_thread=is_worth_hiding(world),
+            on_thread=overlaps_by_default(world.size, on_one_node=world.on_one_node),
             divisor=1.0 if compresses or not averages else float(world.size),
             has_hooks=False,
         )

@@ -247,7 +247,7 @@ def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
     if steps < 1:
         raise UserError(f"--steps must be at least 1, not {steps}")
     wanted = steps * config.global_batch_size()
-    available = config.train_samples or _num_available(config)
+    available = config.train_samples or num_available(config)
     return replace(
         config,
         trace=True,
@@ -257,7 +257,8 @@ def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
     )
 
 
-def _num_available(config: TrainConfig) -> int:
+def num_available(config: TrainConfig) -> int:
+    """Return the training samples that the data of a complete config has."""
     from phalanx.data.datasets.inventory import inventory  # these import NumPy
     from phalanx.data.packed.index_file import read_index
 

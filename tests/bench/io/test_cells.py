@@ -6,9 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.bench.call_schedule import turns
 from phalanx.bench.io.config import FORMATS, IoConfig
 from phalanx.bench.io.rank_benchmark import cells, compute_times
-from phalanx.bench.plan import turns
 from phalanx.records.io import READS
 
 

@@ -73,7 +73,7 @@ def main() -> None:
     floor_s = LATENCY_S + 2 * values.nbytes / BANDWIDTH * (size - 1) / size
     assert taken_s(lambda: group.all_reduce(Buffer.of(values))) >= floor_s
     assert (values == size * (np.arange(count) % 1000) + size * (size - 1) / 2).all()
-    expected = expected_traffic("direct", count, 4, rank, size, num_nodes=size)
+    expected = expected_traffic("direct", count, 4, rank, size, nodes=range(size))
     assert expected.messages >= 4 * (size - 1)
     assert (traffic.messages, traffic.sent_bytes) == (expected.messages, expected.sent_bytes)
     group.traffic = None

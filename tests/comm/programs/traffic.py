@@ -14,7 +14,7 @@ from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_tra
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
-from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
+from phalanx.comm.traffic import Count, Traffic, TrafficCounter
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import Method
 from phalanx.gradients.fused import FusedOptimizerStep
@@ -58,8 +58,8 @@ def placed(group: Group, moved: Traffic) -> Traffic:
 def check_all_reduce(group: Group, algorithm: AlgorithmOption, count: int) -> None:
     rank, size = group.rank, group.size
     if algorithm in get_args(P2PAlgorithm):
-        nodes = group.topology.num_nodes
-        moved = expected_traffic(algorithm, count, ITEMSIZE, rank, size, num_nodes=nodes)
+        nodes = group.topology.nodes
+        moved = expected_traffic(algorithm, count, ITEMSIZE, rank, size, nodes=nodes)
     else:
         moved = formulas.all_reduce_traffic(count, ITEMSIZE, rank, size)
     check(group, all_reduce(count, algorithm), ITEMSIZE * count, moved)
@@ -233,15 +233,12 @@ def check_received_from_any(group: Group) -> None:
 def check_lanes(group: Group) -> None:
     """Ranks of a node hand each other slices in memory, which counts as well; of n bytes a node
     sends n in an all-reduce, half of it by each rank, and its own half in an all-gather."""
-    count, rank = 1001, group.rank
-    slices = [ITEMSIZE * len(share_of(lane, 2, count)) for lane in range(2)]
-    lane = rank % 2
-    on_node = sum_traffic(
-        [formulas.reduce_scatter_traffic(slices, lane), formulas.all_gather_traffic(slices, lane)]
-    )
-    across = formulas.all_gather_traffic([slices[lane]] * 2, rank // 2, [0, 1])
-    assert across.network_sent_bytes == across.sent_bytes
-    check(group, all_reduce(count, "lanes"), ITEMSIZE * count, sum_traffic([on_node, across]))
+    rank = group.rank
+    for count in (1, 1001, 700_001):
+        moved = expected_traffic("lanes", count, ITEMSIZE, rank, 4, nodes=group.nodes)
+        assert moved.network_sent_bytes == ITEMSIZE * len(share_of(rank % 2, 2, count))
+        check(group, all_reduce(count, "lanes"), ITEMSIZE * count, moved)
+    count = 1001
     own, num_bytes = zeros(count), ITEMSIZE * count
     outputs = [zeros(count) for _ in range(4)]
     moved = Traffic(3 * num_bytes, 3 * num_bytes, 3, num_bytes, num_bytes)

@@ -7,11 +7,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from phalanx.bench.call_schedule import turns
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import DataLocation, shape_of
 from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.scaling import Workload
-from phalanx.bench.plan import turns
 from phalanx.bench.ranks import RankRecords
 from phalanx.records.io import (
     READS,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
+from phalanx.bench.call_schedule import Case
 from phalanx.bench.paths.path import (
     BenchParams,
     BenchPath,
@@ -21,7 +22,6 @@ from phalanx.bench.paths.path import (
     unavailable,
 )
 from phalanx.bench.paths.torch_groups import tensor_of
-from phalanx.bench.plan import Case
 from phalanx.comm.world import World
 
 COMPILING_S = 900.0

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from phalanx.bench.call_schedule import Case
 from phalanx.bench.paths.path import Array, BenchParams, Call, CaseBuffers, PreparedCase
-from phalanx.bench.plan import Case
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.group import Group

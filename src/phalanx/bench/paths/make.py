@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, get_args
 
+from phalanx.bench.call_schedule import Case
 from phalanx.bench.config import CollectivesConfig, OnMessages, PathName
 from phalanx.bench.paths.engine import prepare_engine, prepare_world
 from phalanx.bench.paths.oneccl import oneccl_path
@@ -20,7 +21,6 @@ from phalanx.bench.paths.path import (
     PreparedCase,
     unavailable,
 )
-from phalanx.bench.plan import Case
 from phalanx.comm.world import World
 
 _TORCH: tuple[PathName, ...] = ("torch", "gloo", "nccl")

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from phalanx.bench.call_schedule import Case
 from phalanx.bench.paths.path import (
     BenchParams,
     BenchPath,
@@ -18,7 +19,6 @@ from phalanx.bench.paths.path import (
     first_reason,
     unavailable,
 )
-from phalanx.bench.plan import Case
 from phalanx.comm.world import World
 
 FOLDER = Path(sys.prefix) / "lib"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.bench.call_schedule import Case
 from phalanx.bench.config import PathName
 from phalanx.bench.pattern import input_count, is_in_place, output_count, storage_type
-from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.world import World
 

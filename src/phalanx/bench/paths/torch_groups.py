@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from phalanx.bench.call_schedule import Case
 from phalanx.bench.config import PathName
 from phalanx.bench.paths.path import (
     Array,
@@ -19,7 +20,6 @@ from phalanx.bench.paths.path import (
     PreparedCase,
     unavailable,
 )
-from phalanx.bench.plan import Case
 from phalanx.comm.world import World
 from phalanx.run.device import choose_device
 from phalanx.torch_backend.process_group import ProcessGroupMPI

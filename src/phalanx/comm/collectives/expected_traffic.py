@@ -5,34 +5,50 @@ Not for half types, whose partial sums travel as float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from phalanx.comm.collectives import lanes, naive, pairwise, recursive_halving, segments, tree
 from phalanx.comm.layout import chunks, share_of
 from phalanx.comm.select import Algorithm
-from phalanx.comm.traffic import Traffic, all_gather_traffic, all_reduce_traffic, sum_traffic
+from phalanx.comm.traffic import (
+    Traffic,
+    all_gather_traffic,
+    all_reduce_traffic,
+    reduce_scatter_traffic,
+    sum_traffic,
+)
 
 P2PAlgorithm = Literal["naive", "direct", "ring", "tree", "halving"]
 
 
 def expected_traffic(
-    algorithm: Algorithm, count: int, itemsize: int, rank: int, size: int, *, num_nodes: int = 1
-) -> Traffic | None:
-    """Return the traffic of `rank` of `size` ranks, for `count` elements of `itemsize` bytes; None
-    where no formula exists."""
+    algorithm: Algorithm,
+    count: int,
+    itemsize: int,
+    rank: int,
+    size: int,
+    *,
+    nodes: Sequence[int] = (),
+) -> Traffic:
+    """Return the traffic of `rank` of `size` ranks, for `count` elements of `itemsize` bytes.
+
+    nodes: the number of each rank's node; empty: all are on one. What goes to other nodes is told
+    apart where the algorithm sends to every peer alike, or by lanes.
+    """
+    several = len(set(nodes)) > 1
     match algorithm:
         case "shared" | "library":
-            return all_reduce_traffic(count, itemsize, rank, size)
+            return all_reduce_traffic(count, itemsize, rank, size, nodes)
         case "short":
-            return all_gather_traffic([count * itemsize] * size, rank)
+            return all_gather_traffic([count * itemsize] * size, rank, nodes)
         case "bruck":  # the bytes of `short` in few messages
             moved = all_gather_traffic([count * itemsize] * size, rank)
             return moved._replace(messages=(size - 1).bit_length() if moved.messages else 0)
         case "lanes":
-            return None
-        case "direct" if num_nodes > 1:
-            return _by_direct_between_nodes(count, itemsize, rank, size)
+            return _by_lanes(count, itemsize, rank, nodes or [0] * size)
+        case "direct" if several:
+            return _between_nodes(count, itemsize, rank, nodes)
         case _:
             return _FORMULAS[algorithm](count, itemsize, rank, size)
 
@@ -49,13 +65,61 @@ def _by_direct(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     )
 
 
-def _by_direct_between_nodes(count: int, itemsize: int, rank: int, size: int) -> Traffic:
+def _between_nodes(count: int, itemsize: int, rank: int, nodes: Sequence[int]) -> Traffic:
+    """Return the traffic of `direct`, which goes in the chunks of lanes of single ranks."""
+    size = len(nodes)
     num_chunks = lanes.num_chunks_of_all_reduce(count * itemsize, 1, size)
     counts = [len(share_of(number, num_chunks, count)) for number in range(num_chunks)]
+    return sum_traffic([_of_a_lane(chunk, itemsize, rank, size, nodes) for chunk in counts])
+
+
+def _by_lanes(count: int, itemsize: int, rank: int, nodes: Sequence[int]) -> Traffic:
+    """Return the traffic of each chunk: reduced on the node slice by slice, each slice by its lane,
+    and handed out on the node again."""
+    by_node = lanes.ranks_by_node(nodes)
+    node = next(number for number, ranks in enumerate(by_node) if rank in ranks)
+    peers, num_nodes = by_node[node], len(by_node)
+    num_lanes, local = min(map(len, by_node)), peers.index(rank)
+    several = len(nodes) > num_nodes
+    num_chunks = lanes.num_chunks_of_all_reduce(count * itemsize, num_lanes, num_nodes)
+    share_bytes = count * itemsize // (num_chunks * num_lanes * num_nodes)
+    halves = several and lanes.is_halved(share_bytes, num_nodes)
+    moves = []
+    for number in range(num_chunks):
+        chunk = len(share_of(number, num_chunks, count))
+        slices = [len(share_of(lane, num_lanes, chunk)) for lane in range(num_lanes)]
+        slices += [0] * (len(peers) - num_lanes)
+        if several:
+            num_bytes = [slice_count * itemsize for slice_count in slices]
+            moves.append(reduce_scatter_traffic(num_bytes, local))
+            moves.append(all_gather_traffic(num_bytes, local))
+        if local >= num_lanes:
+            continue
+        if halves:
+            moves.append(_all_to_other_nodes(_in_rounds(slices[local], itemsize, node, num_nodes)))
+        else:
+            places = range(num_nodes)
+            moves.append(_of_a_lane(slices[local], itemsize, node, num_nodes, places))
+    return sum_traffic(moves)
+
+
+def _of_a_lane(count: int, itemsize: int, rank: int, size: int, nodes: Sequence[int]) -> Traffic:
+    """Return the traffic of a vector that ranks reduce in as many rounds as lanes do."""
     if lanes.num_rounds_of(size) == 1:
-        vectors = ([chunk * itemsize] * size for chunk in counts)
-        return sum_traffic([all_gather_traffic(vector, rank) for vector in vectors])
-    return sum_traffic([all_reduce_traffic(chunk, itemsize, rank, size) for chunk in counts])
+        return all_gather_traffic([count * itemsize] * size, rank, nodes)
+    return all_reduce_traffic(count, itemsize, rank, size, nodes)
+
+
+def _in_rounds(count: int, itemsize: int, rank: int, size: int) -> Traffic:
+    """Return the traffic of `recursive_halving.reduce_in_rounds`, whose rounds are a message."""
+    return _by_halving(
+        count, itemsize, rank, size, segments_of=lambda num_bytes, _: bool(num_bytes)
+    )
+
+
+def _all_to_other_nodes(moved: Traffic) -> Traffic:
+    sent_bytes, received_bytes, *_ = moved
+    return moved._replace(network_sent_bytes=sent_bytes, network_received_bytes=received_bytes)
 
 
 def _by_ring(count: int, itemsize: int, rank: int, size: int) -> Traffic:
@@ -77,18 +141,26 @@ def _by_tree(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     return Traffic(neighbours * num_bytes, neighbours * num_bytes, messages)
 
 
-def _by_halving(count: int, itemsize: int, rank: int, size: int) -> Traffic:
+def _by_halving(
+    count: int,
+    itemsize: int,
+    rank: int,
+    size: int,
+    segments_of: Callable[[int, int], int] | None = None,
+) -> Traffic:
+    """segments_of: messages that carry so many bytes; None: as `_segments`."""
+    num_messages = segments_of or _segments
     workers = recursive_halving.workers_of(size)
     num_bytes = count * itemsize
     if rank not in workers:
-        return Traffic(num_bytes, num_bytes, _segments(num_bytes, itemsize))
+        return Traffic(num_bytes, num_bytes, num_messages(num_bytes, itemsize))
     position = workers.index(rank)
     shares = [share_of(peer, len(workers), count) for peer in range(len(workers))]
     moves = []
     for step in recursive_halving.halving_steps(position, len(workers)):
         given = _elements(shares, step.given) * itemsize
         kept = _elements(shares, step.kept) * itemsize
-        moves.append(Traffic(given, kept, _segments(given, itemsize)))
+        moves.append(Traffic(given, kept, num_messages(given, itemsize)))
         moves.append(Traffic(kept, given, 1 if kept else 0))
     if rank > 0 and rank - 1 not in workers:
         moves.append(Traffic(num_bytes, num_bytes, 1 if num_bytes else 0))

@@ -1,4 +1,4 @@
-"""Plan the measured cases, their order and number of calls. Pure."""
+"""Measured cases, their order and the number of calls. Pure."""
 
 from __future__ import annotations
 

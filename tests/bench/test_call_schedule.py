@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.bench.plan import FEWEST_CALLS, MOST_CALLS, cases, schedule, turns
+from phalanx.bench.call_schedule import FEWEST_CALLS, MOST_CALLS, cases, schedule, turns
 
 
 def test_sizes_are_rounded_up_to_whole_parts_and_met_once() -> None:
@@ -24,22 +24,22 @@ def test_a_barrier_has_no_size() -> None:
 
 
 def test_every_path_gets_the_same_time() -> None:
-    plan = schedule({"fast": 1e-3, "slow": 4e-3}, budget_s=1.6, repeats=None)
-    assert plan.rounds == 8
-    assert plan.calls == {"fast": 50, "slow": 25}
+    found = schedule({"fast": 1e-3, "slow": 4e-3}, budget_s=1.6, repeats=None)
+    assert found.rounds == 8
+    assert found.calls == {"fast": 50, "slow": 25}
 
 
 def test_fast_paths_are_not_called_without_end_and_slow_ones_often_enough() -> None:
-    plan = schedule({"fast": 1e-6, "slow": 10.0}, budget_s=1.0, repeats=None)
-    assert plan.rounds * plan.calls["fast"] == MOST_CALLS
-    assert plan.rounds * plan.calls["slow"] == FEWEST_CALLS
+    found = schedule({"fast": 1e-6, "slow": 10.0}, budget_s=1.0, repeats=None)
+    assert found.rounds * found.calls["fast"] == MOST_CALLS
+    assert found.rounds * found.calls["slow"] == FEWEST_CALLS
 
 
 @given(repeats=st.integers(1, 1000))
 def test_repeats_are_made_in_a_few_rounds(repeats: int) -> None:
-    plan = schedule({"a": 1.0, "b": 2.0}, budget_s=0.0, repeats=repeats)
-    for calls in plan.calls.values():
-        assert repeats <= plan.rounds * calls < repeats + plan.rounds
+    found = schedule({"a": 1.0, "b": 2.0}, budget_s=0.0, repeats=repeats)
+    for calls in found.calls.values():
+        assert repeats <= found.rounds * calls < repeats + found.rounds
 
 
 def test_rounds_go_over_all_paths_and_begin_with_another_each_time() -> None:
@@ -50,5 +50,5 @@ def test_rounds_go_over_all_paths_and_begin_with_another_each_time() -> None:
 
 
 def test_nothing_to_measure() -> None:
-    plan = schedule({}, budget_s=1.0, repeats=None)
-    assert list(turns([], plan.rounds)) == []
+    found = schedule({}, budget_s=1.0, repeats=None)
+    assert list(turns([], found.rounds)) == []

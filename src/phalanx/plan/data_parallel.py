@@ -1,0 +1,189 @@
+"""Prediction of a data-parallel step: compute, sums of gradients, what backward hides. Pure.
+
+The run's own choices are taken: buckets, algorithm of each sum, overlap with the backward pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from phalanx.comm.link import Link
+from phalanx.gradients.buckets import (
+    LAST_BUCKET_DIVISOR,
+    largest_bytes,
+    overlaps_by_default,
+    plan_buckets,
+)
+from phalanx.plan.compute import ComputeTime
+from phalanx.plan.events import ActionSpan, LaneAction, length_s, run_actions
+from phalanx.plan.machine import SumTime
+from phalanx.plan.profile import Gradient, ProgramProfile
+from phalanx.plan.sums import LinkSpeed, PlannedSum, RankLayout, plan_sum
+
+COMPUTE, NETWORK = "compute", "network"
+EVEN_GRADIENTS = 32
+"""Gradients of a model of which it is not known when they are ready: as many, evenly."""
+LOSS_BYTES = 16
+"""Bytes of the sum of losses and the sum of weights of a step, in float64."""
+CACHE_BYTES = 32 * 2**20
+
+
+class PlannedBucket(NamedTuple):
+    """Gradients that are summed together."""
+
+    ready: float
+    """Share of the backward pass that is over when their sum begins."""
+    sum: PlannedSum
+
+
+class StepPrediction(NamedTuple):
+    """A step of all ranks, in seconds; what is not exposed is hidden behind the backward pass."""
+
+    step_s: float
+    compute_s: float
+    waiting_s: float
+    exposed_s: float
+    hidden_s: float
+
+
+def bucket_list(
+    profile: ProgramProfile,
+    layout: RankLayout,
+    sums: Sequence[SumTime],
+    *,
+    overlap: bool | None = None,
+    link: Link | None = None,
+    cache_bytes: int = CACHE_BYTES,
+) -> list[PlannedBucket]:
+    """Return the sums of a step; one of all gradients where the backward pass hides none.
+
+    overlap: None: as the run decides. link: an emulated one.
+    """
+    whole, one_node = profile.gradient_bytes, layout.on_one_node and link is None
+    overlaps = overlaps_by_default(layout.ranks, on_one_node=one_node)
+    if overlap is not None:
+        overlaps = overlap and layout.ranks > 1
+    messages = None if link is None else profile.message_sums
+    if not overlaps:
+        planned = plan_sum(whole, profile.itemsize, layout, sums, message_sums=messages)
+        return [PlannedBucket(1.0, planned)]
+    gradients = profile.gradients or _even(whole, profile.itemsize)
+    most = largest_bytes(
+        layout.ranks,
+        whole,
+        on_one_node=one_node,
+        cache_bytes=cache_bytes,
+        link=link,
+        overlaps=True,
+    )
+    sizes = [gradient.bytes for gradient in gradients]
+    numbers = plan_buckets(
+        sizes, ["gradient"] * len(sizes), range(len(sizes)), most, most // LAST_BUCKET_DIVISOR
+    )
+    return [
+        PlannedBucket(
+            _submitted(gradients, max(bucket)),
+            plan_sum(
+                sum(sizes[number] for number in bucket),
+                profile.itemsize,
+                layout,
+                sums,
+                message_sums=messages,
+            ),
+        )
+        for bucket in numbers
+    ]
+
+
+def _submitted(gradients: Sequence[Gradient], last: int) -> float:
+    """Return the share of the backward pass that is over when a bucket whose last gradient this is
+    is handed on: with the gradient after it, as the run does it, for the program's own hooks."""
+    return gradients[last + 1].ready if last + 1 < len(gradients) else 1.0
+
+
+def loss_sum_of(layout: RankLayout, link: Link | None) -> PlannedSum | None:
+    """Return the sum of loss and weight that follows those of the gradients; None where these carry
+    it, in the memory of one node."""
+    if layout.ranks == 1 or (layout.on_one_node and link is None):
+        return None
+    return plan_sum(LOSS_BYTES, 8, layout, [], message_sums=None if link is None else [])
+
+
+def _even(whole: int, itemsize: int) -> list[Gradient]:
+    values = whole // itemsize
+    ends = [values * number // EVEN_GRADIENTS for number in range(EVEN_GRADIENTS + 1)]
+    return [
+        Gradient(bytes=(end - start) * itemsize, ready=(number + 1) / EVEN_GRADIENTS)
+        for number, (start, end) in enumerate(itertools.pairwise(ends))
+        if end > start
+    ]
+
+
+def predict_step(
+    time: ComputeTime,
+    buckets: Sequence[PlannedBucket],
+    link: LinkSpeed | None,
+    *,
+    hides: bool = True,
+    loss_sum: PlannedSum | None = None,
+    thread_share: float = 0.0,
+) -> StepPrediction:
+    """Return a step of these parts.
+
+    link: between the nodes; None: all ranks are on one. hides: sums go on while the backward pass
+    runs. loss_sum: as `loss_sum_of`. thread_share: share of a sum's time by which it delays the
+    backward pass beside it, where no core is free for the thread that does it.
+    """
+    spans = step_spans(
+        time, buckets, link, hides=hides, loss_sum=loss_sum, thread_share=thread_share
+    )
+    step_s = length_s(spans)
+    busy_s = sum(span.ended_s - span.began_s for span in spans if span.action.lane == NETWORK)
+    exposed_s = max(0.0, step_s - time.own_s - time.waiting_s)
+    return StepPrediction(
+        step_s=step_s,
+        compute_s=time.own_s,
+        waiting_s=time.waiting_s,
+        exposed_s=exposed_s,
+        hidden_s=max(0.0, busy_s - exposed_s),
+    )
+
+
+def step_spans(
+    time: ComputeTime,
+    buckets: Sequence[PlannedBucket],
+    link: LinkSpeed | None,
+    *,
+    hides: bool = True,
+    loss_sum: PlannedSum | None = None,
+    thread_share: float = 0.0,
+) -> list[ActionSpan]:
+    """Return all actions of a step with their times; arguments as of `predict_step`.
+
+    Ranks wait for the slowest at the first sum: what it is later by stands before that.
+    """
+    actions = [
+        LaneAction("data", COMPUTE, time.data_s + time.other_s),
+        LaneAction("forward", COMPUTE, time.forward_s + time.waiting_s),
+    ]
+    several = len(buckets) > 1 and hides
+    done, sums, taken_s = 0.0, [], 0.0
+    for number, bucket in enumerate(buckets):
+        if several or number == 0:
+            until = bucket.ready if several else 1.0
+            seconds = max(0.0, until - done) * time.backward_s + taken_s
+            actions.append(LaneAction("backward", COMPUTE, seconds))
+            done = max(done, until)
+        sum_s = bucket.sum.seconds(link)
+        actions.append(LaneAction(f"bucket {number}", NETWORK, sum_s, (len(actions) - 1,)))
+        sums.append(len(actions) - 1)
+        beside_s = min(sum_s, (1 - done) * time.backward_s)
+        taken_s = thread_share * beside_s if several else 0.0
+    actions.append(LaneAction("backward", COMPUTE, (1 - done) * time.backward_s + taken_s))
+    if loss_sum is not None:
+        actions.append(LaneAction("loss", NETWORK, loss_sum.seconds(link), (len(actions) - 1,)))
+        sums.append(len(actions) - 1)
+    actions.append(LaneAction("optimizer", COMPUTE, time.optimizer_s, tuple(sums)))
+    return run_actions(actions)

@@ -1,0 +1,224 @@
+"""Machine files: what is known of the nodes and the network that a plan is made for.
+
+YAML, one screen, written by `phalanx bench machine`, shipped with published machines, or by hand.
+What is not known is left out: predictions then span what it may be, and say so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from phalanx.errors import UserError
+
+LARGEST_BYTES = 20_000
+_FOLDER = files("phalanx.plan") / "machines"
+_SUFFIXES = (".yaml", ".yml")
+
+
+class SumTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds of an all-reduce of `bytes` among `ranks` of one node, in memory that they share."""
+
+    ranks: int
+    bytes: int
+    seconds: float
+    """Median over the calls."""
+    spread: float = 0.0
+    """Half the distance of the quartiles, as a share of the median."""
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The links between nodes."""
+
+    bandwidth_bytes_per_s: float
+    """Bytes a second out of a node, over all its ports."""
+    latency_s: float | None = None
+    """Seconds of the smallest message from a node to another, half a round trip."""
+    bandwidth_spread: float = 0.0
+    """Half the distance of the quartiles over pairs of nodes, as a share of the median."""
+    latency_spread: float = 0.0
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster of equal nodes; None: not known."""
+
+    name: str
+    source: str
+    """Source of the numbers: a command and a date, or a publication."""
+    nodes: int
+    ranks_per_node: int
+    """Ranks, or devices, of a node that a plan uses."""
+    cores_per_node: int | None = None
+    processor: str | None = None
+    memory_gib_per_rank: float | None = None
+    """Memory that a rank may have: of its device, or its share of the node's."""
+    memory_bytes_per_s: dict[int, float] = {}
+    """Bytes a second that a rank reads and writes, all ranks at once, by the bytes it works on."""
+    contention: dict[int, float] = {}
+    """Time of a computation by the number of ranks of a node that compute, as multiple of alone."""
+    all_reduce: list[SumTime] = []
+    network: Network | None = None
+    price_per_node_hour: float | None = None
+    currency: str = "EUR"
+    unknown: list[str] = []
+    """Facts that the source does not state, in words."""
+
+    @property
+    def largest_ranks(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+_RANGES: dict[str, tuple[float, float, str]] = {
+    "nodes": (1, 1e6, "nodes"),
+    "ranks_per_node": (1, 4096, "ranks"),
+    "cores_per_node": (1, 4096, "cores"),
+    "memory_gib_per_rank": (0.1, 1e5, "GiB"),
+    "price_per_node_hour": (0, 1e5, "of the currency per node and hour"),
+    "network.bandwidth_bytes_per_s": (1e4, 2e12, "bytes per second out of a node"),
+    "network.latency_s": (1e-8, 10, "seconds"),
+}
+"""Smallest and largest value that a number may have, and its unit."""
+
+
+def published_machines() -> list[str]:
+    """Return the names of the machines that ship with Phalanx."""
+    found = (Path(str(each)) for each in _FOLDER.iterdir())
+    return sorted(path.stem for path in found if path.suffix in _SUFFIXES)
+
+
+def read_machine(name: str) -> Cluster:
+    """Return a machine: one of `published_machines`, or a YAML file.
+
+    Raises: UserError that names key, value, unit and range, and what to write instead.
+    """
+    where, text = f"--machine {name}", _text_of(name)
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        problem = str(getattr(error, "problem", None) or "it is nested too deeply")
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        raise UserError(f"{where} is no YAML{line}: {problem}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{where} holds no machine: write a key and its value per line: nodes: 4")
+    _check_keys(where, content, Cluster)
+    if isinstance(content.get("network"), dict):
+        _check_keys(where, content["network"], Network, "network.")
+    for key, (low, high, unit) in _RANGES.items():
+        _check_number(where, content, key, low, high, unit)
+    try:
+        machine = msgspec.convert(content, Cluster, strict=False)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{where}: {error}; `phalanx bench machine` writes such a file") from error
+    _check_tables(where, machine)
+    _check_bits(where, machine)
+    return machine
+
+
+def machine_text(machine: Cluster, comments: dict[str, str]) -> str:
+    """Return a machine as the text of its file. comments: lines above a key, by key."""
+    values: dict[str, Any] = msgspec.to_builtins(machine, str_keys=False)
+    lines = []
+    for key, value in values.items():
+        if value in (None, [], {}) or (key == "currency" and machine.price_per_node_hour is None):
+            continue
+        lines += [f"# {line}" for line in comments.get(key, "").splitlines()]
+        lines.append(yaml.safe_dump({key: value}, sort_keys=False, width=100).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _text_of(name: str) -> str:
+    path = Path(name)
+    if path.suffix not in _SUFFIXES:
+        known = published_machines()
+        if name in known:
+            return (_FOLDER / f"{name}.yaml").read_text()
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f"; do you mean {near[0]}?" if near else f": {', '.join(known)}"
+        raise UserError(f"--machine {name} is no .yaml file and no machine that ships{meant}")
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise UserError(f"--machine {name} has more than {LARGEST_BYTES:,} bytes")
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UserError(f"--machine {name} cannot be read: {reason}") from error
+
+
+def _check_keys(
+    where: str, content: dict[Any, Any], kind: type[msgspec.Struct], prefix: str = ""
+) -> None:
+    """Raise UserError for a key that a machine has not, with the nearest one, or a missing one."""
+    known = kind.__struct_fields__
+    for key in content:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, 1)
+            meant = f"do you mean {prefix}{near[0]}?" if near else f"it may be {', '.join(known)}"
+            raise UserError(f"{where}: there is no key {prefix}{key}; {meant}")
+    required = [f.name for f in msgspec.structs.fields(kind) if f.required]
+    if missing := [key for key in required if key not in content]:
+        key = prefix + missing[0]
+        low, high, unit = _RANGES.get(key, (0, 0, ""))
+        given = f", a number of {unit} from {low:g} to {high:g}" if unit else ", a text"
+        raise UserError(f"{where}: {key} is missing{given}")
+
+
+def _check_number(
+    where: str, content: dict[str, Any], key: str, low: float, high: float, unit: str
+) -> None:
+    inner: Any = content
+    for part in key.split("."):
+        inner = inner.get(part) if isinstance(inner, dict) else None
+    if inner is None:
+        return
+    if isinstance(inner, str):  # YAML reads 1e9 as a text
+        try:
+            inner = float(inner)
+        except ValueError:
+            inner = math.nan
+    if isinstance(inner, bool) or not isinstance(inner, int | float) or not low <= inner <= high:
+        raise UserError(
+            f"{where}: {key} must be a number of {unit} from {low:g} to {high:g}, not {inner!r}"
+        )
+
+
+def _check_tables(where: str, machine: Cluster) -> None:
+    for ranks, factor in machine.contention.items():
+        if ranks < 1 or not 0.5 <= factor <= 1000:
+            raise UserError(
+                f"{where}: contention of {ranks} ranks must be a multiple of the time alone "
+                f"from 0.5 to 1000, not {factor:g}"
+            )
+    for size, rate in machine.memory_bytes_per_s.items():
+        if size < 1 or not 1e6 <= rate <= 1e14:
+            raise UserError(
+                f"{where}: memory_bytes_per_s of {size} bytes must be bytes per second "
+                f"from 1e+06 to 1e+14, not {rate:g}"
+            )
+    for each in machine.all_reduce:
+        if each.ranks < 2 or each.bytes < 1 or not 0 < each.seconds < 1000:
+            raise UserError(
+                f"{where}: all_reduce needs ranks from 2, bytes from 1 and seconds above 0, "
+                f"not {each.ranks}, {each.bytes} and {each.seconds:g}"
+            )
+
+
+def _check_bits(where: str, machine: Cluster) -> None:
+    """Ask back for a bandwidth that looks like bits: more than the memory of the node moves."""
+    network, rates = machine.network, machine.memory_bytes_per_s
+    if network is None or not rates:
+        return
+    bandwidth = network.bandwidth_bytes_per_s
+    most = max(rates.values()) * machine.ranks_per_node
+    if bandwidth > most:
+        raise UserError(
+            f"{where}: network.bandwidth_bytes_per_s is {bandwidth:g}, more than the memory of a "
+            f"node moves ({most:.3g} bytes per second): are these bits? Then write "
+            f"{bandwidth / 8:g}"
+        )

@@ -1,0 +1,255 @@
+"""Profiles of a program: its steps on ranks that exchange nothing, read from records. Pure.
+
+A profile is made of runs of one rank each: alone, and as many at once as the machine has cores. No
+step of ranks that communicate is in it; what these take beside is predicted.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import UserError
+from phalanx.plan.machine import SumTime
+from phalanx.records.events import (
+    EvaluationEvent,
+    FinishedEvent,
+    MemoryEvent,
+    StartedEvent,
+    StepEvent,
+)
+from phalanx.records.files import read_events, read_run, write_atomically
+from phalanx.records.schema import Run
+
+PROFILE = "profile.json"
+WARM_UP = 1 / 4
+"""Share of the first steps that is left out: caches, allocators and clocks settle."""
+FEWEST_STEPS = 8
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of ranks that ran at the same time, each alone; seconds by rank and step."""
+
+    at_once: int
+    samples: int
+    """Samples of a step of a rank."""
+    step_s: list[list[float]]
+    """Seconds between the ends of a step and of the one before, by rank."""
+    data_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    """Medians over all ranks and steps, as the three before."""
+
+    @property
+    def pooled(self) -> list[float]:
+        """Return the steps of all ranks, sorted."""
+        return sorted(seconds for rank in self.step_s for seconds in rank)
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.pooled)
+
+
+class Gradient(msgspec.Struct, frozen=True, kw_only=True):
+    """A gradient, in the order in which the backward pass makes them."""
+
+    bytes: int
+    ready: float
+    """Share of the backward pass that is over when it is ready."""
+
+
+class ProgramProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A program on one machine, as far as a plan needs it."""
+
+    program: str
+    model: str
+    commit: str | None
+    processor: str
+    hostname: str
+    cores: int
+    threads: int
+    """Compute threads of a rank."""
+    parameters: int
+    itemsize: int
+    state_bytes: int
+    """Parameters, gradients and state of the optimizer of a rank alone."""
+    peak_memory_bytes: int
+    global_batch: int
+    train_samples: int
+    times: list[StepTimes]
+    startup_s: float
+    evaluation_s: float | None = None
+    gradients: list[Gradient] = []
+    """Empty: gradients are taken to come evenly over the backward pass."""
+    sums: list[SumTime] = []
+    """Sums at this program's sizes, measured on this machine."""
+    message_sums: list[SumTime] = []
+    """The same by messages within this machine: processor seconds of whoever carries them."""
+    message_overhead_s: float | None = None
+    """Seconds that a message of ranks that wait asleep takes beside the latency of its link."""
+    memory_bytes_per_s: float | None = None
+    """Rate of this machine's memory, all ranks at once, on a working set beyond its caches."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        return self.parameters * self.itemsize
+
+    @property
+    def quantities(self) -> int:
+        """Return how many values the optimizer keeps for each trained one."""
+        return max(0, round(self.state_bytes / max(1, self.gradient_bytes)) - 2)
+
+    def unsteadiness(self) -> float:
+        """Return by how much equal steps differ over the time of their measurement, as a share:
+        half the distance between the medians of the halves of all runs."""
+        widest = 0.0
+        for times in self.times:
+            halves = [
+                statistics.median(half)
+                for steps in times.step_s
+                for half in (steps[: len(steps) // 2], steps[len(steps) // 2 :])
+                if half
+            ]
+            widest = max(widest, (max(halves) - min(halves)) / 2 / times.median_s)
+        return widest
+
+    def most_at_once(self) -> int:
+        return max(each.at_once for each in self.times)
+
+
+_ITEMSIZES: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def read_profile(folder: Path) -> ProgramProfile:
+    """Return the profile that `folder` holds, or that of the recorded run of one rank in it.
+
+    Raises: UserError for a run of several ranks, or one of too few steps.
+    """
+    path = folder / PROFILE
+    if not path.is_file():
+        return profile_of_runs({1: [folder]})
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ProgramProfile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def write_profile(folder: Path, profile: ProgramProfile) -> None:
+    """Write the profile into `folder`."""
+    write_atomically(folder / PROFILE, msgspec.json.format(msgspec.json.encode(profile)))
+
+
+def profile_of_runs(
+    runs: Mapping[int, Sequence[Path]], *, global_batch: int | None = None, program: str = ""
+) -> ProgramProfile:
+    """Return the profile of records. runs: folders of runs of one rank, by how many ran at once; of
+    each number those of several batch sizes may be there.
+
+    global_batch: of the training to be planned; None: that of the first run.
+    Raises: UserError, as `read_profile`.
+    """
+    read = {number: [_OneRank.read(path) for path in paths] for number, paths in runs.items()}
+    first = next(iter(read.values()))[0]
+    setting, environment, started = first.run.setting, first.run.environment, first.started
+    itemsize = _ITEMSIZES.get(setting.dtype, 4)
+    memory = first.memory
+    state = 0 if memory is None else memory.parameters_bytes + memory.optimizer_bytes
+    state += 0 if memory is None else memory.gradients_bytes
+    return ProgramProfile(
+        program=program or f"{setting.model} on {setting.dataset}, {setting.optimizer}",
+        model=setting.model,
+        commit=environment.commit,
+        processor=environment.processor,
+        hostname=environment.hostname,
+        cores=environment.cores,
+        threads=setting.threads,
+        parameters=started.parameters,
+        itemsize=itemsize,
+        state_bytes=state,
+        peak_memory_bytes=first.peak_memory_bytes,
+        global_batch=global_batch or setting.global_batch_size,
+        train_samples=started.train_samples,
+        times=[
+            _together(number, some)
+            for number, ranks in sorted(read.items())
+            for some in _by_samples(ranks)
+        ],
+        startup_s=started.startup_s,
+        evaluation_s=first.evaluation_s,
+    )
+
+
+class _OneRank(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of a run of one rank."""
+
+    run: Run
+    started: StartedEvent
+    steps: list[StepEvent]
+    memory: MemoryEvent | None
+    evaluation_s: float | None
+    peak_memory_bytes: int
+
+    @classmethod
+    def read(cls, folder: Path) -> _OneRank:
+        run = read_run(folder)
+        if run.setting.ranks != 1:
+            raise UserError(
+                f"{folder} is a run on {run.setting.ranks} ranks, whose steps hold what these "
+                "exchange: name a run of one rank, as of phalanx train --strategy sequential"
+            )
+        events = list(read_events(folder / "rank-0.jsonl"))
+        started = next((e for e in events if isinstance(e, StartedEvent)), None)
+        steps = [e for e in events if isinstance(e, StepEvent)]
+        if started is None or len(steps) < FEWEST_STEPS:
+            raise UserError(
+                f"{folder} has records of {len(steps)} steps, and a profile needs "
+                f"{FEWEST_STEPS} or more: train for longer"
+            )
+        finished = next((e for e in events if isinstance(e, FinishedEvent)), None)
+        evaluations = [e.evaluation_s for e in events if isinstance(e, EvaluationEvent)]
+        return cls(
+            run=run,
+            started=started,
+            steps=steps,
+            memory=next((e for e in events if isinstance(e, MemoryEvent)), None),
+            evaluation_s=statistics.median(evaluations) if evaluations else None,
+            peak_memory_bytes=finished.peak_memory_bytes if finished else 0,
+        )
+
+    def settled(self) -> list[tuple[StepEvent, float]]:
+        """Return the steps that count, with the time since the end of the one before: full ones of
+        one epoch."""
+        full = max(step.samples for step in self.steps)
+        pairs = zip(self.steps, self.steps[1:], strict=False)
+        found = [
+            (step, step.at_s - before.at_s)
+            for before, step in pairs
+            if step.epoch == before.epoch and step.samples == full
+        ]
+        return found[int(WARM_UP * len(found)) :]
+
+
+def _by_samples(ranks: Iterable[_OneRank]) -> list[list[_OneRank]]:
+    """Return runs of the same batch size together."""
+    groups: dict[int, list[_OneRank]] = {}
+    for rank in ranks:
+        groups.setdefault(max(step.samples for step in rank.steps), []).append(rank)
+    return [groups[samples] for samples in sorted(groups)]
+
+
+def _together(at_once: int, ranks: Sequence[_OneRank]) -> StepTimes:
+    settled = [rank.settled() for rank in ranks]
+    steps = [step for rank in settled for step, _ in rank]
+    return StepTimes(
+        at_once=at_once,
+        samples=max(step.samples for step in steps),
+        step_s=[[round(seconds, 7) for _, seconds in rank] for rank in settled],
+        data_s=statistics.median(step.data_s for step in steps),
+        forward_s=statistics.median(step.forward_s for step in steps),
+        backward_s=statistics.median(step.backward_s for step in steps),
+        optimizer_s=statistics.median(step.optimizer_s for step in steps),
+    )

@@ -1,0 +1,161 @@
+"""`phalanx plan` and `phalanx bench machine` as a user calls them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from phalanx.bench.gradient_order import order_of_gradients
+from phalanx.bench.machine import measure_contention
+from phalanx.models.options import DataShape, ModelOptions, completed
+from phalanx.plan.machine import machine_text, read_machine
+from phalanx.plan.profile import read_profile, write_profile
+from tests.cli.conftest import Phalanx
+from tests.plan.made_profile import machine, profile
+
+
+def printed(phalanx: Phalanx, *words: str) -> str:
+    done = phalanx(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def refused(phalanx: Phalanx, *words: str) -> str:
+    done = phalanx(*words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a profile, and a machine file beside it."""
+    place = tmp_path / "profile"
+    place.mkdir()
+    write_profile(place, profile())
+    (tmp_path / "hpc.yaml").write_text(machine_text(machine(), {}))
+    return place
+
+
+def test_plan_of_a_profile(folder: Path, forked_phalanx: Phalanx) -> None:
+    words = ["--machine", "hpc.yaml", "--ranks", "1..8"]
+    text = printed(forked_phalanx, "plan", str(folder), *words)
+    assert "EXTRAPOLATED: another processor" in text
+    rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows] == ["1", "2", "4", "8"]
+    assert "worth it: " in text
+    assert "mends most: a minute on 2 nodes of hpc" in text
+    assert "not sure at 8 ranks: " in text
+
+
+def test_plan_as_json(folder: Path, forked_phalanx: Phalanx) -> None:
+    words = ["--machine", "dlperf-v100", "--ranks", "8,16", "--json"]
+    plan = json.loads(printed(forked_phalanx, "plan", str(folder), *words))
+    assert [each["ranks"] for each in plan["ranks"]] == [8, 16]
+    step = plan["ranks"][1]["step_s"]
+    assert step["low"] < step["median"] < step["high"]
+    assert plan["machine"] == "V100 nodes of DLPerf"
+
+
+def test_profile_of_a_recorded_run(tmp_path: Path, forked_phalanx: Phalanx) -> None:
+    """Nothing is measured; of a run of few steps no profile is made."""
+    words = ["train", "--epochs", "1", "--validation-samples", "64", "--dataset", "digits"]
+    for name, samples, batch in (("mine", "2560", "128"), ("short", "64", "64")):
+        sizes = ["--train-samples", samples, "--batch-size", batch]
+        printed(forked_phalanx, *words, *sizes, "--run-dir", name)
+    found = read_profile(tmp_path / "mine")
+    (times,) = found.times
+    assert (times.at_once, times.samples) == (1, 128)
+    assert len(times.pooled) == 15, "20 steps, the first of which has none before it, but a quarter"
+    assert found.quantities == 2, "Adam"
+    assert 0 <= found.state_bytes - 4 * found.gradient_bytes < 100, "and counters of steps"
+    text = printed(forked_phalanx, "plan", "mine", "--ranks", "1,2", "--ranks-per-node", "2")
+    assert "1 rank, steps of 128 samples" in text
+    assert "has records of 1 steps" in refused(forked_phalanx, "plan", "short", "--ranks", "1")
+    words = ["plan", "mine", "--ranks", "1", "--with", "short"]
+    assert "global batch is 64, that of the profile 128" in refused(forked_phalanx, *words)
+
+
+@pytest.mark.mpi
+def test_plan_of_a_training(tmp_path: Path, forked_phalanx: Phalanx) -> None:
+    """Measured here, kept, and planned by again."""
+    words = ["--dataset", "digits", "--width", "32", "--ranks", "1,2", "--ranks-per-node", "2"]
+    text = printed(forked_phalanx, "plan", *words)
+    assert "1 and 2 ranks that exchange nothing, steps of 64 samples and 128 samples" in text
+    (folder,) = (tmp_path / "runs" / "plan").iterdir()
+    found = read_profile(folder)
+    assert [(each.at_once, each.samples) for each in found.times] == [
+        *((1, 64), (1, 128), (2, 64), (2, 128))
+    ]
+    assert [each.ranks for each in found.sums] == [2]
+    assert sum(each.bytes for each in found.gradients) == found.gradient_bytes
+
+
+@pytest.mark.mpi
+def test_machine_file_of_this_machine(tmp_path: Path, forked_phalanx: Phalanx) -> None:
+    printed(forked_phalanx, "bench", "machine", "--ranks", "2", "--price-per-node-hour", "2")
+    found = read_machine(str(tmp_path / "machine.yaml"))
+    assert set(found.contention) == {1, 2}
+    assert {each.ranks for each in found.all_reduce} == {2}
+    assert found.price_per_node_hour == 2
+    assert found.unknown == ["network"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "4..1"], "write 1..1024 for powers of two"),
+        (["--ranks", "64", "--ranks-per-node", "2"], "name a machine with a network"),
+        (["--machine", "cori-knl", "--ranks", "4"], "states no network, and 4 ranks are on 4"),
+        (["--machine", "hpc.yaml", "--link", "1ms"], "leave --machine out"),
+        (["--speed", "0"], "--speed must be from"),
+        (["--ranks-per-node", "0"], "--ranks-per-node must be at least 1"),
+        (["--rounds", "3"], "--rounds 3 is for --validate"),
+        (["--validate", "--rounds", "-1"], "must not be negative"),
+    ],
+)
+def test_bad_input_is_refused(
+    words: list[str], said: str, folder: Path, forked_phalanx: Phalanx
+) -> None:
+    assert said in refused(forked_phalanx, "plan", str(folder), *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--per-rank-batch-size", "8"], "give --batch-size"), (["--device", "cuda"], "the CPU")],
+)
+def test_options_that_a_plan_does_not_heed_are_refused(
+    words: list[str], said: str, forked_phalanx: Phalanx
+) -> None:
+    assert said in refused(forked_phalanx, "plan", "--ranks", "1", *words)
+
+
+def test_damaged_and_missing_profiles(folder: Path, forked_phalanx: Phalanx) -> None:
+    (folder / "profile.json").write_text("{")
+    assert "profile.json is damaged" in refused(forked_phalanx, "plan", str(folder))
+    assert "nowhere" in refused(forked_phalanx, "plan", "nowhere")
+
+
+def test_published_tables(forked_phalanx: Phalanx) -> None:
+    text = printed(forked_phalanx, "plan", "--validate")
+    assert "not predicted: TF K80 EC2: parameter servers" in text
+    read = json.loads(printed(forked_phalanx, "plan", "--validate", "--json"))
+    assert len(read["published"]) > 60
+
+
+def test_machine_files_are_not_overwritten(folder: Path, forked_phalanx: Phalanx) -> None:
+    assert "add --overwrite" in refused(forked_phalanx, "bench", "machine", "hpc.yaml")
+    assert "ends in .yaml" in refused(forked_phalanx, "bench", "machine", "hpc.txt")
+    assert "at least 1" in refused(forked_phalanx, "bench", "machine", "--ranks", "0")
+
+
+def test_one_rank_does_not_slow_itself_down() -> None:
+    assert measure_contention([1]) == {1: 1.0}
+
+
+def test_gradients_come_from_the_last_layer_to_the_first() -> None:
+    options = completed("mlp", ModelOptions(width=32))
+    found = order_of_gradients("mlp", options, DataShape(), batch=8, passes=3)
+    sizes = [size for size, _ in found]
+    assert sizes[-2:] == [4 * 32, 4 * 784 * 32] or sizes[-2:] == [4 * 784 * 32, 4 * 32]
+    assert [ready for _, ready in found] == sorted(ready for _, ready in found)
+    assert 0 < found[0][1] < found[-1][1] <= 1

@@ -1,0 +1,110 @@
+"""Machine files: what is read, and what is refused with the key, the unit and what to write."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from phalanx.errors import UserError
+from phalanx.plan.machine import SumTime, machine_text, published_machines, read_machine
+from tests.plan.made_profile import machine
+
+MINIMAL = {"name": "hpc", "source": "mine", "nodes": 4, "ranks_per_node": 2}
+
+
+def written(folder: Path, **changes: object) -> str:
+    path = folder / "hpc.yaml"
+    content = {key: value for key, value in {**MINIMAL, **changes}.items() if value != "left out"}
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+def test_published_machines_are_read_and_say_what_is_unknown() -> None:
+    names = published_machines()
+    assert len(names) == 12
+    for name in names:
+        found = read_machine(name)
+        assert found.source and "@" in found.source, "repository and commit"
+        assert "price" in found.unknown
+        assert (found.network is None) == any("bandwidth" in each for each in found.unknown)
+
+
+def test_a_machine_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found = machine(
+        contention={1: 1.0, 2: 1.25},
+        memory_bytes_per_s={65536: 3e10, 2**26: 8e9},
+        all_reduce=[SumTime(ranks=2, bytes=2**20, seconds=2e-4, spread=0.05)],
+        price_per_node_hour=1.5,
+    )
+    path = tmp_path / "hpc.yaml"
+    path.write_text(machine_text(found, {"contention": "a line\nand another"}))
+    assert "# and another\ncontention:" in path.read_text()
+    assert read_machine(str(path)) == found
+
+
+def test_numbers_may_be_written_with_exponents(tmp_path: Path) -> None:
+    path = tmp_path / "hpc.yaml"
+    lines = [*(f"{key}: {value}" for key, value in MINIMAL.items())]
+    path.write_text("\n".join([*lines, "network: {bandwidth_bytes_per_s: 12.5e9}"]))
+    network = read_machine(str(path)).network
+    assert network is not None and network.bandwidth_bytes_per_s == 12.5e9
+    assert network.latency_s is None
+
+
+NETWORK = {"bandwidth_bytes_per_s": 1e9}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"node": 4}, "there is no key node; do you mean nodes?"),
+        ({"colour": "red"}, "there is no key colour; it may be name"),
+        ({"nodes": "left out"}, "nodes is missing, a number of nodes from 1 to 1e+06"),
+        ({"nodes": 0}, "nodes must be a number of nodes from 1 to 1e+06, not 0"),
+        ({"nodes": "many"}, "nodes must be a number of nodes"),
+        ({"ranks_per_node": True}, "ranks_per_node must be a number of ranks"),
+        ({"nodes": 2.5}, "nodes"),
+        ({"network": {"bandwith": 1}}, "no key network.bandwith; do you mean network.bandwidth"),
+        ({"network": {"latency_s": 1e-6}}, "network.bandwidth_bytes_per_s is missing, a number of"),
+        ({"network": {**NETWORK, "latency_s": 20}}, "latency_s must be a number of seconds from"),
+        ({"network": {"bandwidth_bytes_per_s": 1e13}}, "bytes per second out of a node"),
+        ({"network": 3}, "network"),
+        ({"contention": {2: 0.1}}, "contention of 2 ranks must be a multiple"),
+        ({"memory_bytes_per_s": {65536: 10}}, "memory_bytes_per_s of 65536 bytes"),
+        ({"all_reduce": [{"ranks": 1, "bytes": 8, "seconds": 1}]}, "all_reduce needs ranks from 2"),
+        (
+            {"memory_bytes_per_s": {2**26: 1e10}, "network": {"bandwidth_bytes_per_s": 1e11}},
+            "are these bits? Then write 1.25e+10",
+        ),
+    ],
+)
+def test_bad_values_are_refused(changes: dict[str, object], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as raised:
+        read_machine(written(tmp_path, **changes))
+    assert words in str(raised.value)
+    assert str(tmp_path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("- 1", "holds no machine"), ("a: [", "is no YAML in line"), ("[" * 5000, "is no YAML")],
+)
+def test_other_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "hpc.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words):
+        read_machine(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fugako", "do you mean fugaku?"),
+        ("mine", "cori-gpu"),
+        ("there/is/none.yaml", "No such file"),
+    ],
+)
+def test_unknown_names_are_refused(name: str, words: str) -> None:
+    with pytest.raises(UserError) as raised:
+        read_machine(name)
+    assert words in str(raised.value)
