@@ -12,6 +12,7 @@ runs/benchmarks/tensor_parallel.json.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -25,7 +26,7 @@ from harness import save
 
 PROMPT, NEW_TOKENS = 32, 40
 LAYERS = 12
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 512,
     "intermediate_size": 1536,
     "num_attention_heads": 8,
@@ -51,14 +52,14 @@ def generate(backend: str, folder: str) -> None:
     import torch
     import torch.distributed as dist
     from transformers import AutoModelForCausalLM
-    from transformers.distributed import DistributedConfig
 
+    distributed: Any = importlib.import_module("transformers.distributed")
     torch.set_num_threads(1)
     options: dict[str, Any] = {}
     if backend in ("mpi", "gloo"):
         dist.init_process_group(backend)
-        options["distributed_config"] = DistributedConfig(tp_plan="auto")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
+        options["distributed_config"] = distributed.DistributedConfig(tp_plan="auto")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
     prompt = torch.arange(1, PROMPT + 1)[None]
     for _ in range(2):
         began = time.perf_counter()

@@ -69,25 +69,25 @@ class ProcessGroupMPI(ProcessGroup):
     ) -> Work:
         if type(opts) is not AllreduceOptions:
             opts = make_options(AllreduceOptions, opts, timeout, op=op)
-        is_async, is_one = opts.asyncOp, type(tensors) is list and len(tensors) == 1
-        is_sparse = is_one and tensors[0].is_sparse
+        is_async = opts.asyncOp
+        one = tensors[0] if type(tensors) is list and len(tensors) == 1 else None
+        is_sparse = one is not None and one.is_sparse
         is_bucket = (
-            is_one and is_async and not is_sparse and self.buckets.share_if_bucket(tensors[0])
+            one is not None and is_async and not is_sparse and self.buckets.share_if_bucket(one)
         )
         is_inline = is_bucket and self.buckets.runs_inline
         if (
-            is_one
+            one is not None
             and (is_inline or not is_async)
             and not torch_profiler._is_profiler_enabled
-            and self._all_reduce_inline(tensors[0], opts)
+            and self._all_reduce_inline(one, opts)
         ):
-            return CompletedWork([*tensors]) if is_bucket else self._completed
+            return CompletedWork([one]) if is_bucket else self._completed
         call = TorchCall(self._context, "all_reduce", AllreduceOptions, opts)
-        if is_sparse:
-            check_sparse(tensors[0], call.reduction(tensors[0]), call.label)
-            return call.submit(
-                partial(sum_sparse, tensors[0], self._engine, call.timeout_s), tensors, tensors
-            )
+        if one is not None and is_sparse:
+            check_sparse(one, call.reduction(one), call.label)
+            total = partial(sum_sparse, one, self._engine, call.timeout_s)
+            return call.submit(total, [one], [one])
         both = [call.tensor(tensors)]
         work = call.run("all_reduce", both, both, is_inline=is_inline)
         return CompletedWork(both) if is_bucket and work is self._completed else work
