@@ -128,7 +128,7 @@ def test_files_of_options_that_no_reader_can_hold(forked: Forked, name: str) -> 
         "large.yaml": "{" * 100_000,
     }
     path.write_text(content[name])
-    told = "more than 20,000 bytes" if name == "large.yaml" else "cannot be read"
+    told = "exceeds 20,000 bytes" if name == "large.yaml" else "cannot be read"
     refused(forked("train", "--config", str(path)), name, told)
     if path.suffix == ".yaml":
         refused(forked("bench", "io", "--profile", str(path)), name)

@@ -60,7 +60,9 @@ def test_a_view_has_the_order_in_memory_of_what_it_replaces(tensor: torch.Tensor
 def test_what_cannot_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FAULT_TOLERANCE, "1")
     check_survivable("zero", num_nodes=2)
-    with pytest.raises(UserError, match=r"on each of 2 nodes, .* on a single node only"):
+    with pytest.raises(
+        UserError, match=r"on a single node only, but there are 2 nodes: use \"zero\" or \"mpi\""
+    ):
         check_survivable("shared", num_nodes=2)
     for options, words in (
         (StrategyOptions(strategy="zero", zero_stage=1), "--spares 1 and --strategy zero exclude"),

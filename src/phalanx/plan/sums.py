@@ -95,7 +95,7 @@ def plan_sum(
         return PlannedSum(algorithm, num_bytes, moved, 0, on_node_s, 0.0)
     nodes, local = layout.num_nodes, layout.local_ranks
     rounds, node_s = _rounds(algorithm, layout.ranks, nodes), 0.0
-    if algorithm == "lanes":  # beside the network but for the first and the last chunk
+    if algorithm == "lanes":  # They run beside the network but for the first and the last chunk
         chunks = lanes.num_chunks_of_all_reduce(num_bytes, local, nodes)
         node_s = memory_sum_s(num_bytes, local, sums) / chunks
     elif message_sums:  # the last chunk, which is passed on and summed once it has come

@@ -109,7 +109,7 @@ class ActionEvent(Event, frozen=True, kw_only=True, tag="action"):
     step: int  # number of the step, from 0
     stage: int  # number of the pipeline stage
     micro_batch: int  # number of the micro-batch
-    kind: Literal["forward", "backward", "input gradient", "weight gradient"]  # what was computed
+    kind: Literal["forward", "backward", "input gradient", "weight gradient"]  # computation
     began_s: float  # time on a clock that all ranks of the run share
     ended_s: float  # time on the same clock
 

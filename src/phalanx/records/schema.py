@@ -31,8 +31,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     global_batch_size: int  # samples per step, over all ranks
     epochs: int  # passes over the training samples
     learning_rate: float  # peak value, after the learning-rate rule
-    learning_rate_rule: LearningRateRule  # how the learning rate follows the batch size
-    learning_rate_schedule: LearningRateSchedule = "constant"  # over the steps
+    learning_rate_rule: LearningRateRule  # rule for the learning rate of larger batches
+    learning_rate_schedule: LearningRateSchedule = "constant"  # change over the steps
     optimizer: str  # name of the optimizer
     seed: int  # seed of the parameters and of the order of samples
     dtype: str  # type of the parameters
@@ -59,12 +59,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     mpi: str | None  # library and version, None when the run used none
     packages: dict[str, str]  # versions by package
     phalanx: str  # version of Phalanx
-    commit: str | None  # of the working directory's repository, None outside one
+    commit: str | None  # commit of the working directory, None outside a repository
     load_average: float | None  # one-minute average when the run began
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    status: Status  # how the run ended
+    status: Status  # end of the run
     error: str | None = None  # the first error, one or two lines
     rank: int | None = None  # the rank that raised it
     lost: list[int] = []  # ranks that died, of a run that the others completed
@@ -93,7 +93,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     command: str  # command that repeats this job
     config: dict[str, object]  # every option, defaults filled in
     environment: Environment  # machine and software of rank 0
-    outcome: Outcome  # how the job ended
+    outcome: Outcome  # end of the job
     started_at: str  # ISO 8601, UTC
     ended_at: str | None = None  # time in UTC, None while it runs
     owner: Owner | None = None  # None in records of an older Phalanx
@@ -119,7 +119,7 @@ class Run(JobRecord, frozen=True, kw_only=True):
 
     study: str  # identifier of the study
     run: str  # name of the run's folder
-    setting: Setting  # what was trained, and how
+    setting: Setting  # training configuration
     probes: list[Probe] = []  # probes before and after it, in a study
     restarts: list[Restart] = []  # whose records are in folders of their own
 

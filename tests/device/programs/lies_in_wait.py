@@ -145,7 +145,11 @@ def check_names() -> None:
     kind = DEVICE.type
     found = [str(choose_device(name, 3)) for name in ("auto", kind, f"{kind}:0", "cpu")]
     assert found == [f"{kind}:1", f"{kind}:1", f"{kind}:0", "cpu"], found
-    for name, text in ((f"{kind}:2", "PyTorch sees 2 of"), ("cuda", "sees 2"), ("gpu", "none of")):
+    for name, text in (
+        (f"{kind}:2", "PyTorch finds 2 of"),
+        ("cuda", "finds 2"),
+        ("gpu", "is not one of"),
+    ):
         try:
             choose_device(name, 0)
         except phalanx.UserError as error:

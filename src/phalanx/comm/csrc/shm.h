@@ -114,7 +114,7 @@ struct shm_group {
     char *watched;                 /* [size]: whether the process of a rank is visible from here */
     shm_mapping *mappings;         /* [size][NUM_SEGMENTS] */
     int map_error;                 /* errno of the last one that failed; -1: reported */
-    int all_exported;              /* whether the buffers of the last all-reduce were */
+    int was_in_place;              /* whether the last long all-reduce was */
     uint64_t witness;              /* for peers that try to read this process */
     int all_read;                  /* whether every rank reads every other; -1: not asked yet */
     double deadline;

@@ -168,7 +168,7 @@ int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int o
         return reduce_inline(self, &r);
     size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
     int segment = shm_segment_of(self, buffer, bytes), staged = 0;
-    int shows = segment < 0 || !self->all_exported; /* no call of DDP's buckets needs it */
+    int shows = segment < 0 || !self->was_in_place; /* no call of DDP's buckets needs it */
     int direct = root < 0 && shm_offer(self, buffer, bytes, bytes / (size_t)self->size, shows);
     if (segment >= 0) {
         shm_rank_info *info = &self->rank_infos[self->rank];
@@ -184,9 +184,9 @@ int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int o
     }
     TRY(shm_enter(self));
     int exported = num_exported(self), mapped = 0;
-    self->all_exported = exported == self->size;
-    if (self->all_exported)
+    if (exported == self->size)
         TRY(shm_map_all(self, &mapped));
+    self->was_in_place = mapped;
     if (mapped)
         return reduce_in_place(self, &r);
     if (direct && shm_all_offered(self))
