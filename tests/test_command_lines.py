@@ -65,7 +65,12 @@ def test_the_commands_take_every_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
         if "…" in words:
             continue
         try:
-            app.parse_args(separate_program(words), exit_on_error=False, print_error=False)
+            separated = separate_program(words)
+            _, bound, *_ = app.parse_args(separated, exit_on_error=False, print_error=False)
+            program = (
+                [*map(str, bound.args[:1]), "-m"][0] if words[0] in ("launch", "check") else ""
+            )
+            assert program == "-m" or not program.startswith("-"), f"{line}: no such option"
         except MissingArgumentError:
             assert is_in_prose, line
 

@@ -176,6 +176,7 @@ def test_options_behind_the_program_are_its_own(words: list[str], at: int | None
         (("nowhere.py",), "there is no file nowhere.py"),
         (("no-such-command",), "there is no program no-such-command"),
         (("-n", 0, PROGRAM), "--ranks 0 must be at least 1"),
+        (("--frobnicate", 3, PROGRAM), "phalanx launch has no option --frobnicate"),
         (("--threads", 0, PROGRAM), "--threads 0 must be at least 1"),
         (("--log-dir", Path(__file__).parent, PROGRAM), "is not empty: name another"),
     ],

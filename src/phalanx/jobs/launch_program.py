@@ -64,6 +64,8 @@ def program_words(words: Sequence[str]) -> list[str]:
     if not words or tuple(words) == ("-m",):
         raise UserError("phalanx launch needs a program: phalanx launch -n 2 program.py")
     first = words[0]
+    if first.startswith("-") and first != "-m":
+        raise UserError(f"phalanx launch has no option {first}: phalanx launch --help lists them")
     if first.endswith(".py") and not Path(first).is_file():
         raise UserError(f"phalanx launch: there is no file {first}")
     if first == "-m" or first.endswith(".py"):
