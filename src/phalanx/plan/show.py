@@ -11,7 +11,7 @@ from phalanx.plan.predict import BETWEEN_RUNS, WORDS, Range, RankPlan, Target, w
 from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.published import CaseError, left_out, predicted_rows
 
-HEADER = " ranks  nodes  step      speed-up               an epoch  node hours  sent a rank  state"
+HEADER = " ranks nodes  step     speed-up             epoch   node hours  sent     state"
 PAYS = 1.6
 """Gain of a doubling of the ranks that is called worth it."""
 
@@ -26,11 +26,11 @@ def plan_lines(
             f"calibration disturbed: equal steps differ by ± {100 * unsteady:.0f} %, and ranges "
             "are as wide; measure again on a quiet machine"
         )
+    if doubts:
+        lines.append(f"EXTRAPOLATED: {'; '.join(doubts)}")
     lines += [f"calibrated on {profile.hostname}: {_calibration(profile)}"]
     if target.machine is not None:
         lines.append(describe_machine(target.machine))
-    if doubts:
-        lines.append(f"EXTRAPOLATED: {'; '.join(doubts)}")
     lines += ["", HEADER, *(_row(target, each) for each in plans), ""]
     last = plans[-1]
     lines.append(_worth(plans))
@@ -95,9 +95,9 @@ def _row(target: Target, each: RankPlan) -> str:
     machine = target.machine
     speed = f"{each.speed_up.median:.3g} ({each.speed_up.low:.3g}–{each.speed_up.high:.3g})"
     row = (
-        f"{each.ranks:6d} {each.nodes:6d}  {_time(each.step.median):8s}  {speed:21s}  "
-        f"{_time(each.epoch_s.median):8s}  {each.node_hours:10.3g}  "
-        f"{_bytes(each.sent_bytes):11s}  {_bytes(each.memory_bytes)}"
+        f"{each.ranks:6d} {each.nodes:5d}  {_time(each.step.median):7s}  {speed:20s} "
+        f"{_time(each.epoch_s.median):7s} {each.node_hours:10.2g}  "
+        f"{_bytes(each.sent_bytes):8s} {_bytes(each.memory_bytes)}"
     )
     if machine is not None and each.nodes > machine.nodes:
         row += f"  more nodes than it has ({machine.nodes}); as if it had them"
