@@ -1,6 +1,7 @@
 """Mistakes in a program get one or two lines that say what, which value, and what to do."""
 
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,24 @@ def test_what_the_run_does_is_left_out_of_the_loop() -> None:
         for batch in run:
             optimizer.zero_grad()
             run.backward(loss_of(run, batch))
+
+
+@pytest.mark.parametrize("is_set_to_none", [None, True, False])
+def test_gradients_changed_after_their_update_are_reported(is_set_to_none: bool | None) -> None:
+    """Clipping that was left in a loop did nothing, in silence. Clearing them does no harm."""
+    model = nn.Linear(4, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for batch in (run := phalanx.start(model, optimizer, SAMPLES, batch_size=2)):
+            run.backward(loss_of(run, batch))
+            if is_set_to_none is None:
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            else:
+                optimizer.zero_grad(set_to_none=is_set_to_none)
+    texts = [str(each.message) for each in said if "has no effect" in str(each.message)]
+    assert len(texts) == (is_set_to_none is None)
+    assert not texts or "clip_norm= to phalanx.start" in texts[0]
 
 
 def test_model_and_optimizer_are_the_programs_own_after_the_loop() -> None:

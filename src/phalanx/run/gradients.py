@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
@@ -43,6 +44,8 @@ from phalanx.run.randomness import seed_micro_batch
 
 NOTHING = torch.empty(0)
 BEGINNING = StepResult(0.0, None, 0.0, 0.0, 0.0)
+WATCHED_UPDATES = 3
+"""First updates after which gradients are watched: a program does in each step what it does."""
 
 
 class StepGradients:
@@ -88,6 +91,9 @@ class StepGradients:
         self._batch_weight: float | None = None
         self._accumulated: nn.Parameter | None = None  # one with a gradient of this step
         self._is_applying = False
+        self._updates_to_watch = WATCHED_UPDATES
+        self._used: list[tuple[nn.Parameter, Tensor, int]] = []
+        """Gradients of the last update, each with the version that the update has used."""
         self._hooks = [own.register_step_pre_hook(self._check_step) for own in optimizers.values()]
         self._untrained = Untrained(strategy.model, optimizers)
         self._accumulating = [*itertools.chain(*self._parameters.values())]
@@ -100,6 +106,7 @@ class StepGradients:
 
     def begin_step(self, batch: MicroBatch) -> None:
         """Clear the gradients. batch: the first micro-batch."""
+        self._check_unchanged()
         self._strategy.clear_gradients()
         self._global_samples = batch.global_samples
         self._result = BEGINNING
@@ -292,6 +299,10 @@ class StepGradients:
         self._is_applying = False
         if result.is_skipped and (sample := self._first_bad_sample()):
             result = result._replace(why_skipped=f"{result.why_skipped}; {sample}")
+        if self._updates_to_watch:
+            self._updates_to_watch -= 1
+            trained = itertools.chain(*self._parameters.values())
+            self._used = [(p, p.grad, p.grad._version) for p in trained if p.grad is not None]
         return result
 
     def _first_bad_sample(self) -> str:
@@ -305,6 +316,20 @@ class StepGradients:
         """Leave model and optimizers to the program, after the loop."""
         for hook in self._hooks:
             hook.remove()
+
+    def _check_unchanged(self) -> None:
+        """Warn once of gradients that the program has changed after the update that used them, as
+        `clip_grad_norm_` does where it was left in a loop: nothing comes of it."""
+        used, self._used = self._used, []
+        if any(p.grad is g and g._version != version and g.any() for p, g, version in used):
+            self._updates_to_watch = 0
+            if self._strategy.rank == 0:
+                warnings.warn(
+                    "gradients were changed after run.backward, which had updated the parameters "
+                    "by them: it has no effect. Give clip_norm= to phalanx.start, or change them "
+                    "in optimizer.register_step_pre_hook",
+                    stacklevel=2,
+                )
 
     def _check_accumulated(self) -> None:
         """Raises: UserError when the program has cleared gradients that count."""
