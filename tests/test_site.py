@@ -159,12 +159,18 @@ class TestInABrowser:
             emulate(chrome, scheme=scheme)
             for path in [site / "index.html", *longest]:
                 chrome.get(path.as_uri())
-                found, background = chrome.execute_script(
-                    "return [document.documentElement.scrollWidth,"
-                    " getComputedStyle(document.body).backgroundColor]"
+                # A page is shown before its style, and has no background until then.
+                found, background = WebDriverWait(chrome, 20).until(
+                    lambda chrome: chrome.execute_script(
+                        "const color = getComputedStyle(document.body).backgroundColor;"
+                        "return color == 'rgba(0, 0, 0, 0)' ? null"
+                        " : [document.documentElement.scrollWidth, color]"
+                    )
                 )
                 assert (path.name, found) == (path.name, width)
-                assert (background == "rgb(255, 255, 255)") == is_white
+                assert (path.name, background == "rgb(255, 255, 255)") == (path.name, is_white), (
+                    background
+                )
             chrome.get((site / "index.html").as_uri())
             take_screenshot(chrome, tmp_path / f"{scheme}.png")
 
