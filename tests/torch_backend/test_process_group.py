@@ -50,6 +50,11 @@ def test_asynchronous_calls_return_at_once(ranks: Ranks, programs: Programs) -> 
     assert done(ranks.mpi(2, programs("asynchronous.py")), 2)
 
 
+def test_a_tensor_without_memory_is_no_call(ranks: Ranks, programs: Programs) -> None:
+    """Read within the call, its attributes raised there, and this rank alone counted a sum more."""
+    assert done(ranks.mpi(2, programs("wrappers.py")), 2)
+
+
 def test_profilers_see_every_call(ranks: Ranks, programs: Programs) -> None:
     assert done(ranks.mpi(2, programs("profiled.py")), 2)
 
