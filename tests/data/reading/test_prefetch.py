@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.reading.prefetch import ReaderKind, Readers, prefetched
+from phalanx.data.reading.prefetch import ReaderKind, ReaderProcesses, Readers, prefetched
 from phalanx.errors import RunFailedError
 from tests.data.reading import fetchers
 
@@ -98,6 +98,21 @@ def test_a_reader_that_is_killed_is_noticed() -> None:
         for _ in results:
             pass
     assert time.monotonic() - began < 60  # and not after the timeout of five minutes
+
+
+def test_a_reader_killed_between_results_is_noticed_by_the_next_item() -> None:
+    """The pool knows of the death before the taker asks again: the item that is submitted then
+    raised concurrent.futures' own error."""
+    readers = Readers(fetchers.killed_at_three, 1, "processes")
+    results = readers.results(range(50), depth=4, timeout_s=60)
+    assert next(results) == 0
+    assert isinstance(readers._pool, ReaderProcesses)
+    while not readers._pool._broken:  # type: ignore[attr-defined]
+        time.sleep(0.01)
+    with pytest.raises(RunFailedError, match=r"a reader, process \d+, .* \(signal SIGKILL\)"):
+        for _ in results:
+            pass
+    readers.close()
 
 
 def test_a_reader_that_gives_nothing_is_given_up() -> None:

@@ -65,6 +65,9 @@ class Readers(Generic[Item, Result]):
                 pending.extend(map(self._submit, islice(iterator, 1)))
                 yield result
                 del result  # the caller owns it now
+        except BrokenProcessPool as error:  # a result, or a new item, meets it first
+            assert isinstance(self._pool, ReaderProcesses)
+            raise RunFailedError(self._pool.describe_exit()) from error
         finally:
             running = [future for future in pending if not future.cancel()]
             wait(running, timeout_s)
@@ -85,9 +88,6 @@ class Readers(Generic[Item, Result]):
     def _result(self, future: Future[Result], timeout_s: float) -> Result:
         try:
             return future.result(timeout_s)
-        except BrokenProcessPool as error:
-            assert isinstance(self._pool, ReaderProcesses)
-            raise RunFailedError(self._pool.describe_exit()) from error
         except TimeoutError:
             if future.done():  # raised by `fetch`
                 raise
