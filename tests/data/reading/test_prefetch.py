@@ -107,7 +107,7 @@ def test_a_reader_killed_between_results_is_noticed_by_the_next_item() -> None:
     results = readers.results(range(50), depth=4, timeout_s=60)
     assert next(results) == 0
     assert isinstance(readers._pool, ReaderProcesses)
-    while not readers._pool._broken:  # type: ignore[attr-defined]
+    while not readers._pool._broken:
         time.sleep(0.01)
     with pytest.raises(RunFailedError, match=r"a reader, process \d+, .* \(signal SIGKILL\)"):
         for _ in results:
