@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 
 from phalanx.errors import UserError
+from phalanx.models.splits import SplitTraffic
+from phalanx.parallel.costs import ParameterSpec
 from phalanx.plan.machine import SumTime
 from phalanx.records.events import (
     EvaluationEvent,
@@ -36,6 +38,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int
     samples: int
     """Samples of a step of a rank."""
+    peak_bytes: int = 0
+    """Most memory of a rank's process; 0: not known."""
     step_s: list[list[float]]
     """Seconds between the ends of a step and of the one before, by rank."""
     data_s: float
@@ -62,6 +66,30 @@ class Gradient(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the backward pass that is over when it is ready."""
 
 
+class LayerTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Passes of a layer by itself, on one rank alone; medians in seconds."""
+
+    samples: int
+    forward_s: float
+    input_s: float
+    """Of the gradient of its inputs; 0 for a layer that needs none."""
+    weight_s: float
+    """Of the gradients of its parameters."""
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer of the chain that a pipeline cuts."""
+
+    name: str
+    parameter_bytes: int
+    output_bytes: int
+    """Of a sample: what goes to the next layer, and its gradient back."""
+    saved_bytes: int
+    """Of a sample: tensors that its forward pass keeps for its backward pass."""
+    times: list[LayerTime]
+    """By samples, from few to many."""
+
+
 class ProgramProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A program on one machine, as far as a plan needs it."""
 
@@ -85,6 +113,18 @@ class ProgramProfile(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_s: float | None = None
     gradients: list[Gradient] = []
     """Empty: gradients are taken to come evenly over the backward pass."""
+    layers: list[Layer] = []
+    """In the order of the forward pass; empty: a pipeline cannot cut the program."""
+    no_layers: str | None = None
+    """The reason for that, with the module's name."""
+    units: dict[str, list[ParameterSpec]] = {}
+    """Parameters that ZeRO gathers together, by module; "" has those of no other."""
+    split: SplitTraffic | None = None
+    """Messages of tensor parallelism; None: it cannot split the program."""
+    no_split: str | None = None
+    sequence: int = 1
+    """Targets of a sample."""
+    checkpoint_s: float | None = None
     sums: list[SumTime] = []
     """Sums at this program's sizes, measured on this machine."""
     message_sums: list[SumTime] = []
