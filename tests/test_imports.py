@@ -112,7 +112,8 @@ def test_readers_of_records_import_nothing_else() -> None:
 FORMULAS = {
     *("comm.collectives", "comm.collectives.expected_traffic", "comm.dtypes", "comm.link"),
     *("comm.select", "comm.traffic", "gradients.buckets", "models.splits"),
-    *("parallel.costs",),
+    *("parallel.costs", "parallel.mesh", "parallel.options", "parallel.pipeline.cutting"),
+    *("parallel.pipeline.layout", "parallel.pipeline.orders", "parallel.pipeline.timeline"),
 }
 """Pure formulas and choices that runs themselves use, and `plan/` imports: none stands twice."""
 

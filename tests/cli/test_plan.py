@@ -47,13 +47,33 @@ def test_plan_of_a_profile(folder: Path, forked_phalanx: Phalanx) -> None:
     assert "not sure at 8 ranks: " in text
 
 
+def test_plan_of_a_whole_training(folder: Path, forked_phalanx: Phalanx) -> None:
+    """4 epochs of 10 steps and what is outside them, with a price and a budget."""
+    words = ["--machine", "hpc.yaml", "--ranks", "1..8", "--epochs", "4", "--budget", "1h"]
+    words += ["--what-if", "bandwidth=2x,price=3600", "--trace"]
+    text = printed(forked_phalanx, "plan", str(folder), *words)
+    assert "2 GB/s out of a node" in text
+    assert "1 node hours are enough for " in text
+    (cost,) = {line.split()[1] for line in text.splitlines() if line.startswith("        ")}
+    assert cost == "EUR"
+    (place,) = folder.parent.glob("runs/plan/*")
+    plan = json.loads((place / "plan.json").read_text())
+    one = plan["rows"][0]
+    assert one["whole_s"]["median"] == pytest.approx(3.0 + 40 * one["step_s"]["median"])
+    assert one["cost"] == pytest.approx(one["whole_s"]["median"])
+    assert "imagined run: phalanx report" in text
+    printed(forked_phalanx, "trace", str(place / "ranks-8"))
+    shown = printed(forked_phalanx, "report", str(place / "ranks-8"))
+    assert "planned" in shown or "not run" in shown
+
+
 def test_plan_as_json(folder: Path, forked_phalanx: Phalanx) -> None:
     words = ["--machine", "dlperf-v100", "--ranks", "8,16", "--json"]
     plan = json.loads(printed(forked_phalanx, "plan", str(folder), *words))
-    assert [each["ranks"] for each in plan["ranks"]] == [8, 16]
-    step = plan["ranks"][1]["step_s"]
+    assert [each["ranks"] for each in plan["rows"]] == [8, 16]
+    step = plan["rows"][1]["step_s"]
     assert step["low"] < step["median"] < step["high"]
-    assert plan["machine"] == "V100 nodes of DLPerf"
+    assert plan["machine"].startswith("V100 nodes of DLPerf: ")
 
 
 def test_profile_of_a_recorded_run(tmp_path: Path, forked_phalanx: Phalanx) -> None:
@@ -109,6 +129,15 @@ def test_machine_file_of_this_machine(tmp_path: Path, forked_phalanx: Phalanx) -
         (["--machine", "hpc.yaml", "--link", "1ms"], "leave --machine out"),
         (["--speed", "0"], "--speed must be from"),
         (["--ranks-per-node", "0"], "--ranks-per-node must be at least 1"),
+        (["--what-if", "bandwidth=2x"], "name it, too: --machine FILE"),
+        (["--machine", "hpc.yaml", "--what-if", "colour=2"], "the names are bandwidth, latency"),
+        (["--machine", "hpc.yaml", "--what-if", "cores=2x"], "does not state cores_per_node"),
+        (["--budget", "a lot"], "write node hours, such as 500h"),
+        (["--compress", "topk"], "plans know fp16, bf16, int8"),
+        (["--compress", "fp16", "--strategy", "zero"], "it is for --strategy mpi"),
+        (["--all-reduce", "tree"], "a plan takes its default"),
+        (["--strategy", "zero", "--ranks", "2"], "are not in this profile"),
+        (["--mesh", "dp=2,tp=2", "--ranks", "2"], "use --ranks 4"),
         (["--rounds", "3"], "--rounds 3 is for --validate"),
         (["--validate", "--rounds", "-1"], "must not be negative"),
     ],

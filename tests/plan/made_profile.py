@@ -1,7 +1,11 @@
 """A profile that was never measured: steps of 10 µs a sample, of 2 ranks at once a tenth longer."""
 
+import msgspec
+
+from phalanx.models.splits import SplitMessages, SplitTraffic
+from phalanx.parallel.costs import ParameterSpec
 from phalanx.plan.machine import Cluster, Network, SumTime
-from phalanx.plan.profile import Gradient, ProgramProfile, StepTimes
+from phalanx.plan.profile import Gradient, Layer, LayerTime, ProgramProfile, StepTimes
 
 
 def steps(at_once: int, samples: int, *, late: float = 0.0) -> StepTimes:
@@ -40,6 +44,35 @@ def profile(*, late: float = 0.0, parameters: int = 1_000_000) -> ProgramProfile
         sums=[SumTime(ranks=2, bytes=4 * parameters, seconds=2e-3)],
         message_sums=[SumTime(ranks=2, bytes=4 * parameters, seconds=4e-3)],
         memory_bytes_per_s=1e10,
+    )
+
+
+def layered_profile(layers: int = 8, *, seconds: float = 1e-6, tp: bool = True) -> ProgramProfile:
+    """The same with equal layers, whose weights are all that there is to train."""
+    whole = profile()
+    values = whole.parameters // layers
+    names = [f"blocks.{number}" for number in range(layers)]
+    times = [
+        LayerTime(samples=n, forward_s=n * seconds, input_s=n * seconds, weight_s=n * seconds)
+        for n in (16, 64, 1024)
+    ]
+    return msgspec.structs.replace(
+        whole,
+        layers=[
+            Layer(
+                name=name,
+                parameter_bytes=4 * values,
+                output_bytes=256,
+                saved_bytes=1024,
+                times=times,
+            )
+            for name in names
+        ],
+        units={name: [ParameterSpec(shape=(250, values // 250), split=0)] for name in names},
+        split=SplitTraffic(width=64, messages={n: SplitMessages(all_reduces=2) for n in names})
+        if tp
+        else None,
+        no_split=None if tp else "Odd has no plan for tensor parallelism",
     )
 
 

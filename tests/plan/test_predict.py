@@ -7,23 +7,23 @@ import pytest
 
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
+from phalanx.plan.changes import what_helps
 from phalanx.plan.compute import ComputeTime, compute_time, late_share
 from phalanx.plan.counts import parse_counts
 from phalanx.plan.data_parallel import bucket_list, loss_sum_of, predict_step
 from phalanx.plan.events import LaneAction, length_s, run_actions
 from phalanx.plan.machine import Network
 from phalanx.plan.measured_rows import MeasuredRow
-from phalanx.plan.predict import (
-    Range,
-    Target,
-    draw_unknowns,
-    plan_ranks,
-    reasons_to_doubt,
-    what_helps,
-)
+from phalanx.plan.predict import Range, Target, draw_unknowns, plan_ranks, reasons_to_doubt
+from phalanx.plan.record import make_plan
 from phalanx.plan.show import plan_lines
 from phalanx.plan.sums import LinkSpeed, RankLayout, memory_sum_s, plan_sum
+from phalanx.records.plan import PlannedRange
 from tests.plan.made_profile import machine, profile, steps
+
+
+def width(step: PlannedRange) -> float:
+    return (step.high - step.low) / step.median
 
 
 def test_actions_wait_for_their_lane_and_their_needs() -> None:
@@ -122,13 +122,13 @@ def test_the_loss_is_summed_after_the_gradients_where_they_do_not_carry_it() -> 
 def test_two_ranks_of_this_machine() -> None:
     (two,) = plan_ranks(profile(), Target(machine=None, ranks_per_node=2), [2])
     told = 1.1 * (1e-3 + 512e-5) + 2e-3
-    assert two.parts.step_s == pytest.approx(told)
-    assert two.step.low < told < two.step.high
-    assert two.step.median == pytest.approx(told, rel=0.01)
+    assert two.parts["step_s"] == pytest.approx(told)
+    assert two.step_s.low < told < two.step_s.high
+    assert two.step_s.median == pytest.approx(told, rel=0.01)
     assert two.speed_up.median == pytest.approx((1e-3 + 1024e-5) / told, rel=0.05)
-    assert two.memory_bytes == 16_000_000
+    assert two.state_bytes == 16_000_000
     assert two.sent_bytes == 4_000_000
-    assert two.unsure[0][0] == "run"
+    assert next(iter(two.unsure)) == "run"
 
 
 def test_ranges_grow_with_what_is_not_known() -> None:
@@ -140,35 +140,34 @@ def test_ranges_grow_with_what_is_not_known() -> None:
             (machine(network=fast), False),
         )
     )
-    widths = [
-        (each.step.high - each.step.low) / each.step.median for each in (known[0], unknown[0])
-    ]
+    widths = [width(each[0].step_s) for each in (known, unknown)]
     assert widths[0] < widths[1]
-    assert {"bandwidth", "hidden"} <= {name for name, _ in known[0].unsure}
-    assert {"processor", "contention"} <= {name for name, _ in unknown[0].unsure}
+    assert {"bandwidth", "hidden"} <= set(known[0].unsure)
+    assert {"processor", "contention"} <= set(unknown[0].unsure)
 
 
 def test_a_measured_row_narrows_the_range() -> None:
     """One of 4 ranks on 2 nodes, twice as slow as told."""
     target = Target(machine=machine(), ranks_per_node=2, is_same_processor=False)
     before = plan_ranks(profile(), target, [4, 8])
-    row = MeasuredRow(4, 2 * before[0].step.median)
+    row = MeasuredRow(4, 2 * before[0].step_s.median)
     after = plan_ranks(profile(), target, [4, 8], [row])
-    assert after[0].step.median == pytest.approx(row.step_s, rel=0.02)
-    assert 1.7 * before[1].step.median < after[1].step.median < 2.3 * before[1].step.median
+    assert after[0].step_s.median == pytest.approx(row.step_s, rel=0.02)
+    assert 1.7 * before[1].step_s.median < after[1].step_s.median < 2.3 * before[1].step_s.median
     for b, a in zip(before, after, strict=True):
-        assert (a.step.high - a.step.low) / a.step.median < (
-            b.step.high - b.step.low
-        ) / b.step.median
-    assert (after[0].step.high - after[0].step.low) / after[0].step.median < 0.21, "between runs"
+        assert width(a.step_s) < width(b.step_s)
+    assert width(after[0].step_s) < 0.21, "between runs"
+    assert [each.measured_s for each in after] == [row.step_s, None]
 
 
 def test_a_better_network_helps_where_sums_are_what_takes_long() -> None:
     target = Target(machine=machine(), ranks_per_node=2)
-    helps = dict(what_helps(profile(), target, 64))
+    helps = what_helps(profile(), target, 64)
     assert 1.2 < helps["twice the bandwidth"] < 2
-    assert 1 <= helps["half the latency"] < 1.2
-    assert what_helps(profile(), target, 2) == []
+    assert 1.2 < helps["bf16 sums"] <= helps["twice the bandwidth"]
+    assert 1 <= helps.get("half the latency", 1.0) < 1.2
+    assert 1.2 < helps["twice the global batch"] <= 2
+    assert list(what_helps(profile(), target, 2)) == ["twice the global batch"]
 
 
 def test_a_range_holds_nine_tenths() -> None:
@@ -182,13 +181,13 @@ def test_a_thousand_ranks_take_seconds_at_most() -> None:
     began = time.perf_counter()
     target = Target(machine=machine(), ranks_per_node=2, is_same_processor=False)
     counts = parse_counts("1..1024")
-    plans = plan_ranks(profile(late=0.2, parameters=60_000_000), target, counts)
-    assert time.perf_counter() - began < 5
-    assert [each.ranks for each in plans] == counts
-    assert plans[-1].nodes == 512
-    text = "\n".join(
-        plan_lines(profile(), target, plans, reasons_to_doubt(profile(), target, counts))
+    made = make_plan(
+        profile(late=0.2, parameters=60_000_000), target, counts, command="phalanx plan"
     )
+    assert time.perf_counter() - began < 5
+    assert [each.ranks for each in made.rows] == counts
+    assert made.rows[-1].nodes == 512
+    text = "\n".join(plan_lines(made))
     assert "EXTRAPOLATED: another processor (another processor)" in text
     assert "512 times the ranks that were calibrated" in text
     assert "batches of 1 to 1024 samples a rank, measured 64 to 1024" in text
@@ -199,8 +198,8 @@ def test_a_thousand_ranks_take_seconds_at_most() -> None:
 
 def test_state_that_does_not_fit_is_told() -> None:
     target = Target(machine=machine(memory_gib_per_rank=0.01), ranks_per_node=2)
-    text = "\n".join(plan_lines(profile(), target, plan_ranks(profile(), target, [2]), []))
-    assert "does not fit: 0.0049 GiB too much for a rank" in text
+    text = "\n".join(plan_lines(make_plan(profile(), target, [2], command="phalanx plan")))
+    assert "does not fit: 5.26 MB too much for a rank" in text
 
 
 def test_a_disturbed_calibration_is_told_and_widens_ranges() -> None:
@@ -214,9 +213,9 @@ def test_a_disturbed_calibration_is_told_and_widens_ranges() -> None:
     target = Target(machine=None, ranks_per_node=2)
     widths = []
     for each in (quiet, loud):
-        (two,) = plan_ranks(each, target, [2])
-        widths.append((two.step.high - two.step.low) / two.step.median)
-        first = plan_lines(each, target, [two], [])[0]
+        made = make_plan(each, target, [2], command="phalanx plan")
+        widths.append(width(made.rows[0].step_s))
+        first = plan_lines(made)[0]
         assert first.startswith("calibration disturbed: ") == (each is loud)
     assert widths[1] > 1.6 * widths[0], "20 % instead of 10, of what the ranks compute"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -21,7 +21,7 @@ from phalanx.bench.profile import (
     measure_sums,
     run_trainings,
 )
-from phalanx.comm.link import Link
+from phalanx.parallel.options import StrategyOptions
 from phalanx.plan.measured_rows import median_step_s
 from phalanx.plan.predict import Target, plan_ranks
 from phalanx.plan.profile import ProgramProfile, profile_of_runs, write_profile
@@ -41,7 +41,7 @@ class ValidatedCase(NamedTuple):
     overlap: bool | None = None
 
     @property
-    def options(self) -> dict[str, object]:
+    def options(self) -> dict[str, Any]:
         overlap = None if self.overlap is None else "on" if self.overlap else "off"
         given = {"link": self.link, "overlap": overlap}
         return {name: value for name, value in given.items() if value is not None}
@@ -124,10 +124,9 @@ def _result(
     target = Target(
         machine=None,
         ranks_per_node=RANKS,
-        link=None if case.link is None else Link.parse(case.link),
-        overlap=case.overlap,
+        options=StrategyOptions(strategy="mpi", **case.options),
     )
-    step = plan_ranks(profile, target, [RANKS])[0].step
+    step = plan_ranks(profile, target, [RANKS])[0].step_s
     halves = [statistics.median(measured[start::2]) for start in (0, 1) if measured[start::2]]
     alone = next(each for each in profile.times if each.at_once == 1)
     return CaseResult(

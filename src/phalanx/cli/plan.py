@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 from cyclopts import Group, Parameter
 
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
+from phalanx.cli.plan_options import TARGET, PlannedStrategy, TargetOptions
 from phalanx.cli.train_options import DATA, MODEL, OPTIMIZER
-from phalanx.comm.link import Link
 from phalanx.data.datasets.catalog import DatasetChoice
 from phalanx.errors import UserError
 from phalanx.jobs.cores import usable_cores
-from phalanx.jobs.record import default_folder
+from phalanx.jobs.record import default_folder, this_command
+from phalanx.parallel.options import StrategyOptions
+from phalanx.plan.changes import machine_with
 from phalanx.plan.counts import parse_counts
+from phalanx.plan.imagined_run import TRACED_RANKS, write_imagined_run
 from phalanx.plan.machine import Cluster, read_machine
 from phalanx.plan.measured_rows import read_rows
-from phalanx.plan.predict import Target, plan_ranks, reasons_to_doubt
+from phalanx.plan.predict import Predictor, Target
 from phalanx.plan.profile import ProgramProfile, read_profile
-from phalanx.plan.show import as_json, plan_lines
+from phalanx.plan.record import make_plan, write_plan
+from phalanx.plan.show import budget_line, plan_lines
 from phalanx.train.config import TrainConfig
 from phalanx.train.options import DataOptions, OptimizerOptions, TrainingOptions
 
@@ -31,46 +37,17 @@ if TYPE_CHECKING:
 
 MOST_BY_DEFAULT = 1024
 VALIDATION = Group("Validation", sort_key=6)
-TARGET = Parameter(name="*", group=Group("Target", sort_key=0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetOptions:
-    """The machine that is planned for."""
-
-    machine: str | None = None
-    """YAML file of a machine, as `phalanx bench machine` writes it, or one that ships, by name.
-    Default: this machine, with its memory alone."""
-
-    ranks: str | None = None
-    """Numbers of ranks: 1..1024 for powers of two, or 1,2,6,12. Default: to as many as the machine
-    has, at most 1024."""
-
-    ranks_per_node: int | None = None
-    """Ranks of a node. Default: as the machine file says; here one a core."""
-
-    speed: float | None = None
-    """Times the speed of this machine's processor. Default: by the rates of both memories, else as
-    fast."""
-
-    link: str | None = None
-    """Plan for the emulated link of `phalanx train --link`, on this machine: 1Gbit/s,1ms."""
-
-    measured: Annotated[tuple[Path, ...], Parameter(name="--with", consume_multiple=True)] = ()
-    """Folders of recorded runs on ranks of the target, by which the plan is corrected."""
-
-    overlap: bool | None = None
-    """Sum gradients while the backward pass runs. Default: where a network carries them."""
 
 
 def plan(
     run: Path | None = None,
     /,
     *,
-    target: Annotated[TargetOptions, TARGET] = TargetOptions(),  # frozen
+    target: Annotated[TargetOptions, TARGET] = TargetOptions(),  # noqa: B008
     training: Annotated[TrainingOptions, MODEL] = TrainingOptions(),  # noqa: B008
     data: Annotated[DataOptions, DATA] = DataOptions(),  # noqa: B008
     optimizer: Annotated[OptimizerOptions, OPTIMIZER] = OptimizerOptions(),  # noqa: B008
+    strategy: Annotated[PlannedStrategy, Parameter(name="*")] = PlannedStrategy(),  # noqa: B008
     validate: Annotated[bool, Parameter(negative="", group=VALIDATION)] = False,
     rounds: Annotated[int, Parameter(group=VALIDATION)] = 0,
     json_: Json = False,
@@ -112,23 +89,54 @@ def plan(
     if rounds:
         raise UserError(f"--rounds {rounds} is for --validate: add that, or leave it out")
     machine = None if target.machine is None else read_machine(target.machine)
-    link = None if target.link is None else Link.parse(target.link)
+    if target.what_if is not None:
+        machine = machine_with(_stated(machine), target.what_if)
+    chosen, budget = strategy.options(), target.budget_hours()
     per_node = _ranks_per_node(target, machine)
     counts = parse_counts(target.ranks or f"1..{_default_ranks(machine, per_node)}")
-    _check_target(target, machine, counts, per_node)
+    _check_target(target, machine, counts, per_node, chosen.link)
     if run is None:
         profile = _measure(
-            TrainConfig.from_options(**options), max(counts), console, for_link=link is not None
+            TrainConfig.from_options(**options),
+            max(counts),
+            console,
+            for_link=chosen.link is not None,
         )
     else:
         profile = read_profile(run)
-    found = _target(target, machine, link, per_node, profile)
-    plans = plan_ranks(profile, found, counts, read_rows(target.measured, profile))
-    doubts = reasons_to_doubt(profile, found, counts)
+    found = _target(target, machine, chosen, per_node, profile, training.epochs)
+    made = make_plan(
+        profile,
+        found,
+        counts,
+        read_rows(target.measured, profile),
+        command=shlex.join(this_command()),
+        with_layouts=target.layouts,
+    )
+    folder = default_folder("plan", profile.model.replace("/", "-").replace(":", "-"))
+    write_plan(folder, made)
     if json_:
-        print_json(as_json(profile, found, plans, doubts))
+        print_json(msgspec.to_builtins(made))
     else:
-        console.print("\n".join(plan_lines(profile, found, plans, doubts)), markup=False)
+        lines = [*plan_lines(made), f"page: phalanx report {folder}"]
+        lines += [budget_line(made, budget)] if budget is not None else []
+        console.print("\n".join(lines), markup=False)
+    if target.trace:
+        _imagine(folder / f"ranks-{max(counts)}", profile, found, max(counts), console)
+
+
+def _imagine(
+    folder: Path, profile: ProgramProfile, target: Target, ranks: int, console: Console
+) -> None:
+    """Write the run that nobody has made."""
+    predictor = Predictor(profile, target, ranks)
+    write_imagined_run(folder, profile, predictor, ranks, command=shlex.join(this_command()))
+    kept = min(ranks, TRACED_RANKS)
+    console.print(
+        f"imagined run: phalanx report {folder}; trace of {kept} of its {ranks} ranks: phalanx "
+        f"trace {folder}",
+        markup=False,
+    )
 
 
 def _validate(options: dict[str, Any], rounds: int, console: Console, *, json_: bool) -> None:
@@ -165,13 +173,23 @@ def _default_ranks(machine: Cluster | None, per_node: int) -> int:
     return min(MOST_BY_DEFAULT, machine.nodes * per_node)
 
 
+def _stated(machine: Cluster | None) -> Cluster:
+    if machine is None:
+        raise UserError("--what-if changes a machine: name it, too: --machine FILE")
+    return machine
+
+
 def _check_target(
-    options: TargetOptions, machine: Cluster | None, counts: list[int], per_node: int
+    options: TargetOptions,
+    machine: Cluster | None,
+    counts: list[int],
+    per_node: int,
+    link: str | None,
 ) -> None:
     """Raise UserError for ranks that the target has no place or no network for."""
     if options.speed is not None and not 0.001 <= options.speed <= 1000:
         raise UserError(f"--speed must be from 0.001 to 1000, not {options.speed:g}")
-    if options.link is not None and machine is not None:
+    if link is not None and machine is not None:
         raise UserError("--link is emulated on this machine: leave --machine out, or --link")
     most = max(counts)
     if most <= per_node:
@@ -192,9 +210,10 @@ def _check_target(
 def _target(
     options: TargetOptions,
     machine: Cluster | None,
-    link: Link | None,
+    strategy: StrategyOptions,
     per_node: int,
     profile: ProgramProfile,
+    epochs: int,
 ) -> Target:
     is_same = machine is None or machine.processor == profile.processor
     speed = options.speed
@@ -206,8 +225,8 @@ def _target(
         ranks_per_node=per_node,
         speed=speed or 1.0,
         is_same_processor=is_same,
-        link=link,
-        overlap=options.overlap,
+        options=strategy,
+        epochs=epochs,
     )
 
 

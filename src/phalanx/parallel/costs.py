@@ -15,6 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from phalanx.comm.traffic import (
     Traffic,
     all_gather_traffic,
@@ -397,3 +399,43 @@ def traffic_formula(
     if any(child.pairs for child in children):
         terms.append("the gathers of embedding and head")
     return " + ".join(terms) or "0"
+
+
+def mesh_costs(
+    units: Mapping[str, Unit],
+    split: SplitTraffic | None,
+    mesh: Mesh,
+    place: Mapping[str, int],
+    itemsize: int,
+    *,
+    quantities: int,
+    zero_stage: int,
+    rows: Sequence[int],
+) -> ExpectedCosts:
+    """Return the costs of a rank, without messages between stages.
+
+    units: by module; "" has those of no other. rows: samples · T of each micro-batch. split: None
+    for a model whose messages of tensor parallelism are not known; nor are the bytes then, nor
+    where a sharded model has parameters of its own.
+    """
+    stored = ExpectedCosts(
+        state_bytes=stored_bytes(list(units.values()), mesh, place, itemsize, quantities),
+        state_formula=stored_formula(mesh, itemsize, quantities),
+    )
+    if ("" in units and mesh.shard > 1) or (mesh.tp > 1 and split is None):
+        return stored
+    parameters, layers = list(units.values()), [name for name in units if name]
+    gathers = len(rows) * (2 if zero_stage == 3 else 1)
+    moves = [
+        shard_traffic(parameters, mesh, place, itemsize, gathers=gathers),
+        replica_traffic(parameters, mesh, place, itemsize),
+    ]
+    if split is not None:
+        moves.append(tensor_parallel_traffic(layers, rows, split, mesh, place, itemsize))
+    moved = sum_traffic(moves)
+    return msgspec.structs.replace(
+        stored,
+        sent_bytes=moved.sent_bytes,
+        received_bytes=moved.received_bytes,
+        traffic_formula=traffic_formula(mesh, layers, split, itemsize, zero_stage=zero_stage),
+    )

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,7 +16,6 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.optim import Optimizer
 
 from phalanx.comm.layout import share_of
-from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.norms import squares_of
@@ -25,15 +23,7 @@ from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import ReduceTimes
 from phalanx.models.options import DataShape
 from phalanx.models.splits import SplitTraffic
-from phalanx.parallel.costs import (
-    ParameterSpec,
-    replica_traffic,
-    shard_traffic,
-    stored_bytes,
-    stored_formula,
-    tensor_parallel_traffic,
-    traffic_formula,
-)
+from phalanx.parallel.costs import ParameterSpec, mesh_costs
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.optimizer import OptimizerSource, optimizer_of_parts, torch_optimizer
@@ -99,8 +89,7 @@ class OnMesh(Strategy):
         self.counts_samples = self.coordinates["tp"] == 0
         self.is_sharded = self.meets_in_passes = mesh.size > mesh.dp
         self._sums_replicas = mesh.dp > 1 and mesh.shard == 1  # else FSDP sums over both axes
-        self._units: list[list[ParameterSpec]] = []
-        self._layers: list[str] = []
+        self._units: dict[str, list[ParameterSpec]] = {}
         self._first_outputs: FirstOutputs | None = None
 
     # -- what each axis does to the model ----------------------------------------------------
@@ -151,13 +140,11 @@ class OnMesh(Strategy):
         """Shard over axis shard, and with it axis dp."""
         within: set[int] = set()
         for name, unit in units_of(model).items():
-            self._layers.append(name)
-            self._units.append([parameter_spec(parameter) for parameter in unit.parameters()])
+            self._units[name] = [parameter_spec(parameter) for parameter in unit.parameters()]
             within |= {id(parameter) for parameter in unit.parameters()}
         others = [p for p in model.parameters() if id(p) not in within]
-        self._is_counted = not others or self._mesh.shard == 1
         if others:  # the model's own parameters, or those of what is no unit
-            self._units.append([parameter_spec(parameter) for parameter in others])
+            self._units[""] = [parameter_spec(parameter) for parameter in others]
         if self._mesh.shard == 1:
             return
         check_shared(units_of(model), "sharding")
@@ -272,42 +259,16 @@ class OnMesh(Strategy):
         sizes = [
             len(share_of(n, self.options.accumulate, share)) for n in range(self.options.accumulate)
         ]
-        mesh, itemsize, quantities = self._mesh, self._itemsize, len(STATE_NAMES[self._rule.kind])
-        stored = ExpectedCosts(
-            state_bytes=stored_bytes(self._units, mesh, self.coordinates, itemsize, quantities),
-            state_formula=stored_formula(mesh, itemsize, quantities),
+        return mesh_costs(
+            self._units,
+            self._split_traffic,
+            self._mesh,
+            self.coordinates,
+            self._parameters[0].element_size(),
+            quantities=len(STATE_NAMES[self._rule.kind]),
+            zero_stage=self._zero_stage,
+            rows=[max(1, size) * self._sequence for size in sizes],
         )
-        split = self._split_traffic
-        if not self._is_counted or (mesh.tp > 1 and split is None):
-            return stored
-        moved = self._moved([max(1, size) for size in sizes], split)
-        formula = traffic_formula(mesh, self._layers, split, itemsize, zero_stage=self._zero_stage)
-        return msgspec.structs.replace(
-            stored,
-            sent_bytes=moved.sent_bytes,
-            received_bytes=moved.received_bytes,
-            traffic_formula=formula,
-        )
-
-    def _moved(self, micro_batches: Sequence[int], split: SplitTraffic | None) -> Traffic:
-        """Return the traffic of a step, without that between stages. micro_batches: samples of
-        each."""
-        mesh, place, itemsize = self._mesh, self.coordinates, self._itemsize
-        gathers = len(micro_batches) * (2 if self._zero_stage == 3 else 1)
-        rows = [samples * self._sequence for samples in micro_batches]
-        traffic = [
-            shard_traffic(self._units, mesh, place, itemsize, gathers=gathers),
-            replica_traffic(self._units, mesh, place, itemsize),
-        ]
-        if split is not None:
-            traffic.append(
-                tensor_parallel_traffic(self._layers, rows, split, mesh, place, itemsize)
-            )
-        return sum_traffic(traffic)
-
-    @property
-    def _itemsize(self) -> int:
-        return self._parameters[0].element_size()
 
 
 def _check_ties(before: Sequence[str], after: Sequence[str]) -> None:

@@ -20,7 +20,15 @@ from phalanx.plan.compute import ComputeTime
 from phalanx.plan.events import ActionSpan, LaneAction, length_s, run_actions
 from phalanx.plan.machine import SumTime
 from phalanx.plan.profile import Gradient, ProgramProfile
-from phalanx.plan.sums import LinkSpeed, PlannedSum, RankLayout, plan_sum
+from phalanx.plan.sums import (
+    FALLBACK_BYTES_PER_S,
+    Coding,
+    LinkSpeed,
+    PlannedSum,
+    RankLayout,
+    coded,
+    plan_sum,
+)
 
 COMPUTE, NETWORK = "compute", "network"
 EVEN_GRADIENTS = 32
@@ -47,6 +55,21 @@ class StepPrediction(NamedTuple):
     exposed_s: float
     hidden_s: float
 
+    @classmethod
+    def of(cls, spans: Sequence[ActionSpan], compute_s: float, waiting_s: float) -> StepPrediction:
+        """Return the parts of a step's actions. compute_s: of the rank that computes most.
+        waiting_s: part of its actions in which it waits for the slowest."""
+        step_s = length_s(spans)
+        busy_s = sum(s.ended_s - s.began_s for s in spans if s.action.lane == NETWORK)
+        exposed_s = max(0.0, step_s - compute_s - waiting_s)
+        return cls(step_s, compute_s, waiting_s, exposed_s, max(0.0, busy_s - exposed_s))
+
+    def mixed_with(self, other: StepPrediction, share: float) -> StepPrediction:
+        """Return the parts between these and the other's, which count as `share`."""
+        return StepPrediction(
+            *((1 - share) * a + share * b for a, b in zip(self, other, strict=True))
+        )
+
 
 def bucket_list(
     profile: ProgramProfile,
@@ -55,20 +78,26 @@ def bucket_list(
     *,
     overlap: bool | None = None,
     link: Link | None = None,
+    coding: Coding | None = None,
     cache_bytes: int = CACHE_BYTES,
 ) -> list[PlannedBucket]:
     """Return the sums of a step; one of all gradients where the backward pass hides none.
 
-    overlap: None: as the run decides. link: an emulated one.
+    overlap: None: as the run decides. link: an emulated one. coding: of compressed gradients.
     """
     whole, one_node = profile.gradient_bytes, layout.on_one_node and link is None
     overlaps = overlaps_by_default(layout.ranks, on_one_node=one_node)
     if overlap is not None:
         overlaps = overlap and layout.ranks > 1
     messages = None if link is None else profile.message_sums
-    if not overlaps:
-        planned = plan_sum(whole, profile.itemsize, layout, sums, message_sums=messages)
-        return [PlannedBucket(1.0, planned)]
+    rate = profile.memory_bytes_per_s or FALLBACK_BYTES_PER_S
+
+    def planned(num_bytes: int) -> PlannedSum:
+        found = plan_sum(num_bytes, profile.itemsize, layout, sums, message_sums=messages)
+        return found if coding is None else coded(found, coding, rate)
+
+    if not overlaps and coding is None:
+        return [PlannedBucket(1.0, planned(whole))]
     gradients = profile.gradients or _even(whole, profile.itemsize)
     most = largest_bytes(
         layout.ranks,
@@ -76,7 +105,7 @@ def bucket_list(
         on_one_node=one_node,
         cache_bytes=cache_bytes,
         link=link,
-        overlaps=True,
+        overlaps=overlaps,
     )
     sizes = [gradient.bytes for gradient in gradients]
     numbers = plan_buckets(
@@ -84,14 +113,8 @@ def bucket_list(
     )
     return [
         PlannedBucket(
-            _submitted(gradients, max(bucket)),
-            plan_sum(
-                sum(sizes[number] for number in bucket),
-                profile.itemsize,
-                layout,
-                sums,
-                message_sums=messages,
-            ),
+            _submitted(gradients, max(bucket)) if overlaps else 1.0,
+            planned(sum(sizes[number] for number in bucket)),
         )
         for bucket in numbers
     ]
@@ -139,16 +162,7 @@ def predict_step(
     spans = step_spans(
         time, buckets, link, hides=hides, loss_sum=loss_sum, thread_share=thread_share
     )
-    step_s = length_s(spans)
-    busy_s = sum(span.ended_s - span.began_s for span in spans if span.action.lane == NETWORK)
-    exposed_s = max(0.0, step_s - time.own_s - time.waiting_s)
-    return StepPrediction(
-        step_s=step_s,
-        compute_s=time.own_s,
-        waiting_s=time.waiting_s,
-        exposed_s=exposed_s,
-        hidden_s=max(0.0, busy_s - exposed_s),
-    )
+    return StepPrediction.of(spans, time.own_s, time.waiting_s)
 
 
 def step_spans(

@@ -18,6 +18,8 @@ class LaneAction(NamedTuple):
     seconds: float
     needs: tuple[int, ...] = ()
     """Numbers of earlier actions that must have ended."""
+    later_s: float = 0.0
+    """Seconds after its end at which others see that it has ended: of a message, the latency."""
 
 
 class ActionSpan(NamedTuple):
@@ -35,7 +37,7 @@ def run_actions(actions: Sequence[LaneAction]) -> list[ActionSpan]:
     for action in actions:
         began = free.get(action.lane, 0.0)
         for number in action.needs:
-            began = max(began, spans[number].ended_s)
+            began = max(began, spans[number].ended_s + actions[number].later_s)
         ended = free[action.lane] = began + action.seconds
         spans.append(ActionSpan(action, began, ended))
     return spans

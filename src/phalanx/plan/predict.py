@@ -10,26 +10,38 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
-
-import msgspec
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from phalanx.comm.link import Link
+from phalanx.comm.traffic import sum_traffic
 from phalanx.gradients.buckets import MESSAGE_OVERHEAD_S
-from phalanx.parallel.costs import Trained, data_parallel_costs
-from phalanx.plan.compute import compute_time, measured_contention, measured_samples
+from phalanx.parallel.costs import (
+    Trained,
+    data_parallel_costs,
+    local_costs,
+    shared_memory_costs,
+)
+from phalanx.parallel.options import StrategyOptions
+from phalanx.plan.compute import ComputeTime, compute_time, measured_contention, measured_samples
 from phalanx.plan.data_parallel import (
     PlannedBucket,
     StepPrediction,
     bucket_list,
     loss_sum_of,
     predict_step,
+    step_spans,
 )
+from phalanx.plan.events import ActionSpan
 from phalanx.plan.machine import Cluster, SumTime
 from phalanx.plan.measured_rows import MeasuredRow
+from phalanx.plan.memory import memory_line
+from phalanx.plan.mesh_step import MeshStep
 from phalanx.plan.profile import ProgramProfile
-from phalanx.plan.sums import LinkSpeed, RankLayout
+from phalanx.plan.sums import CODINGS, LinkSpeed, RankLayout
+from phalanx.records.events import ExpectedCosts
+from phalanx.records.plan import PlannedRange, PlannedRanks
 
 DRAWS = 60
 SEED = 35
@@ -46,6 +58,9 @@ UNKNOWN_CONTENTION = (1.0, 1.3)
 FAR_RANKS = 100
 """Times the ranks that were calibrated at once beyond which a plan is extrapolated."""
 _Z90 = 1.645
+ON_MESH = ("zero", "tensor", "pipeline", "mesh")
+PLANNED = ("mpi", "shared", "local", *ON_MESH)
+"""Strategies whose steps are predicted."""
 
 
 class Range(NamedTuple):
@@ -61,6 +76,11 @@ class Range(NamedTuple):
         last = len(ordered) - 1
         low, high = (ordered[round(share * last)] for share in (0.05, 0.95))
         return cls(statistics.median(ordered), low, high)
+
+    def scaled(self, factor: float, more: float = 0.0) -> PlannedRange:
+        """Return the record of a factor of it, and a fixed part."""
+        median, low, high = (factor * value + more for value in self)
+        return PlannedRange(median=median, low=low, high=high)
 
 
 class Unknowns(NamedTuple):
@@ -99,39 +119,34 @@ class Target:
     speed: float = 1.0
     """Times the speed of the profile's processor."""
     is_same_processor: bool = True
-    link: Link | None = None
-    """Emulated link, by which ranks of one machine are nodes of their own."""
-    overlap: bool | None = None
-    """None: as the run decides."""
+    epochs: int = 1
+    options: StrategyOptions = field(default_factory=lambda: StrategyOptions(strategy="mpi"))
+
+    @property
+    def link(self) -> Link | None:
+        """Return the emulated link, by which ranks of one machine are nodes of their own."""
+        return None if self.options.link is None else Link.parse(self.options.link)
+
+    @property
+    def overlap(self) -> bool | None:
+        """Return whether sums overlap the backward pass; None: as the run decides."""
+        chosen = self.options.overlap
+        return None if chosen == "auto" else chosen == "on"
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Return the memory that a rank may have; None: not known."""
+        most = None if self.machine is None else self.machine.memory_gib_per_rank
+        return None if most is None else most * 2**30
 
     @property
     def sums(self) -> list[SumTime]:
         return [] if self.machine is None else self.machine.all_reduce
 
 
-class RankPlan(NamedTuple):
-    """A prediction for a number of ranks."""
-
-    ranks: int
-    nodes: int
-    step: Range
-    speed_up: Range
-    parts: StepPrediction
-    """Seconds of the middle of all unknowns."""
-    epoch_s: Range
-    node_hours: float
-    """Node hours of an epoch."""
-    memory_bytes: float
-    sent_bytes: float
-    """Bytes that a rank sends in a step."""
-    unsure: list[tuple[str, float]]
-    """The unknowns that make the range of the speed-up wide: name, and half width of the step's
-    range that each alone makes, as a share; the widest first."""
-
-
 def plan_ranks(
     profile: ProgramProfile, target: Target, counts: Sequence[int], rows: Sequence[MeasuredRow] = ()
-) -> list[RankPlan]:
+) -> list[PlannedRanks]:
     """Return the predictions of a data-parallel training of the profile's global batch.
 
     rows: measured ones of the target. Each draw of the unknowns is corrected by the median ratio of
@@ -141,9 +156,9 @@ def plan_ranks(
     several = [row for row in rows if row.ranks > 1]
     ratios = _ratios(profile, target, several, draws)
     of_one = _ratios(profile, target, [row for row in rows if row.ranks == 1], draws)
-    alone = _Predictor(profile, target, 1)
+    alone = Predictor(profile, target, 1)
     base = [ratio * alone.step(draw).step_s for ratio, draw in zip(of_one, draws, strict=True)]
-    return [_plan_of(profile, target, ranks, draws, base, ratios) for ranks in counts]
+    return [_plan_of(profile, target, ranks, draws, base, ratios, rows) for ranks in counts]
 
 
 def _ratios(
@@ -152,7 +167,7 @@ def _ratios(
     """Return the median ratio of measured to predicted steps, for each draw; 1 without rows."""
     if not rows:
         return [1.0] * len(draws)
-    predictors = [(_Predictor(profile, target, row.ranks), row.step_s) for row in rows]
+    predictors = [(Predictor(profile, target, row.ranks), row.step_s) for row in rows]
     return [
         statistics.median(
             measured_s / predictor.step(draw._replace(run=1.0)).step_s
@@ -187,45 +202,133 @@ def _factor(place: float, half_width: float) -> float:
     return math.exp(deviation * statistics.NormalDist().inv_cdf(place))
 
 
-class _Predictor:
+class Predictor:
     """The steps of a number of ranks, for any draw of the unknowns."""
 
     def __init__(self, profile: ProgramProfile, target: Target, ranks: int) -> None:
+        options = target.options
         per_node = 1 if target.link is not None else target.ranks_per_node
         self.layout = RankLayout(ranks, per_node)
         self._profile, self._target, self._ranks = profile, target, ranks
         self._at_once = min(ranks, target.ranks_per_node)
+        self.strategy = options.strategy if ranks > 1 else "mpi"
         sums = target.sums or profile.sums
+        self.mesh: MeshStep | None = None
         self.buckets: list[PlannedBucket] = []
         self._loss_sum = loss_sum_of(self.layout, target.link)
-        if ranks > 1:
+        if self.strategy in ON_MESH:
+            self.mesh = MeshStep(profile, options, ranks, per_node, sums)
+        elif ranks > 1:
             self.buckets = bucket_list(
-                profile, self.layout, sums, overlap=target.overlap, link=target.link
+                profile,
+                self.layout,
+                sums,
+                overlap=target.overlap if self.strategy == "mpi" else False,
+                link=target.link,
+                coding=CODINGS.get(options.compress),
             )
 
     def step(self, draw: Unknowns) -> StepPrediction:
-        profile, target = self._profile, self._target
-        time = compute_time(
-            profile,
-            profile.global_batch / self._ranks,
-            self._at_once,
-            self._ranks,
-            self._contention(draw),
+        link = self._link(draw)
+        may_hide = link is not None and (
+            self.mesh.mesh.shard > 1 if self.mesh is not None else len(self.buckets) > 1
         )
+        shown = self._step(draw, link, hides=not may_hide and self.mesh is None)
+        if not may_hide:
+            return shown
+        hidden = self._step(draw, link, hides=True)
+        # An emulated link sleeps: all is hidden that can be.
+        share = 1.0 if self._target.link is not None else draw.hidden
+        return shown.mixed_with(hidden, share)
+
+    def _step(self, draw: Unknowns, link: LinkSpeed | None, *, hides: bool) -> StepPrediction:
+        if self.mesh is not None:
+            return self.mesh.step(partial(self._time, draw), link, hides=hides)
+        time = self._time(draw, self.samples_of_rank)
+        options, buckets, loss = self._target.options, self.buckets, self._loss_sum
+        if self.strategy == "local":
+            return _between_averages(time, buckets, link, options.local_steps)
+        if self.strategy == "shared":  # each updates its part of the one copy of a node
+            part = 1 / self.layout.local_ranks
+            time = time._replace(optimizer_s=part * time.optimizer_s)
+        share = self._thread_share() if hides and len(buckets) > 1 else 0.0
+        return predict_step(time, buckets, link, hides=hides, loss_sum=loss, thread_share=share)
+
+    def spans(self, draw: Unknowns) -> list[ActionSpan]:
+        """Return the actions of a step, of each place in a pipeline, all hidden that can be."""
+        link = self._link(draw)
+        if self.mesh is not None:
+            return self.mesh.spans(partial(self._time, draw), link, hides=link is not None)
+        time = self._time(draw, self.samples_of_rank)
+        hides = link is not None and len(self.buckets) > 1
+        return step_spans(time, self.buckets, link, hides=hides, loss_sum=self._loss_sum)
+
+    @property
+    def samples_of_rank(self) -> float:
+        return self.mesh.samples if self.mesh else self._profile.global_batch / self._ranks
+
+    @property
+    def num_places(self) -> int:
+        """Return the number of ranks that do different things."""
+        return 1 if self.mesh is None else self.mesh.mesh.pp
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        return {} if self.mesh is None else self.mesh.mesh.coordinates(rank)
+
+    def place_of(self, rank: int) -> int:
+        """Return the place of a rank in its pipeline."""
+        return self.coordinates(rank).get("pp", 0)
+
+    def closed_form_s(self) -> float:
+        """Return a step in the middle of all unknowns, nearly and fast."""
+        if self.mesh is None:
+            return self.step(MIDDLE).step_s
+        time_of = partial(self._time, MIDDLE)
+        return self.mesh.closed_form_s(time_of, self._link(MIDDLE))
+
+    def memory_bytes(self) -> float:
+        """Return the most memory of a rank as far as it is known: of its process, else its
+        state."""
+        return self.peak_bytes() or self.state_bytes()
+
+    def _time(self, draw: Unknowns, samples: float) -> ComputeTime:
+        """Return the step of a rank that exchanges nothing."""
+        target, contention = self._target, self._contention(draw)
+        time = compute_time(self._profile, samples, self._at_once, self._ranks, contention)
         factor = draw.run / target.speed * (1.0 if target.is_same_processor else draw.processor)
-        time = time.scaled(factor)
-        link, loss = self._link(draw), self._loss_sum
-        if link is None or len(self.buckets) < 2:
-            return predict_step(time, self.buckets, link, loss_sum=loss)
-        hidden = predict_step(
-            time, self.buckets, link, loss_sum=loss, thread_share=self._thread_share()
-        )
-        if target.link is not None:  # it sleeps: all is hidden that can be
-            return hidden
-        shown = predict_step(time, self.buckets, link, hides=False, loss_sum=loss)
-        share = draw.hidden
-        mixed = (share * a + (1 - share) * b for a, b in zip(hidden, shown, strict=True))
-        return StepPrediction(*mixed)
+        return time.scaled(factor)
+
+    def state_bytes(self) -> float:
+        """Return the parameters, gradients and optimizer state of the fullest rank."""
+        found = self.costs().state_bytes if self.mesh is None else self.mesh.state_bytes()
+        return found or 0.0
+
+    def peak_bytes(self) -> float | None:
+        """Return the most memory of a rank's process: that of one rank alone by its samples, with
+        this one's state in place of the whole; None where it was not measured."""
+        line = memory_line(self._profile)
+        if line is None:
+            return None
+        kept = self._profile.global_batch / self._ranks
+        if self.mesh is not None:
+            kept = self.mesh.kept_samples()
+        return line.at(kept) - self._profile.state_bytes + self.state_bytes()
+
+    def costs(self) -> ExpectedCosts:
+        """Return the bytes of a step and of the state, by the formulas of the runs."""
+        if self.mesh is not None:
+            return self.mesh.costs()
+        profile, options = self._profile, self._target.options
+        trained = Trained(profile.itemsize, profile.gradient_bytes, profile.quantities)
+        moved = sum_traffic([bucket.sum.traffic for bucket in self.buckets])
+        if self.strategy == "local":
+            has_momentum = options.outer_optimizer == "nesterov"
+            return local_costs(
+                trained, moved, period=options.local_steps, has_momentum=has_momentum
+            )
+        if self.strategy == "shared":
+            return shared_memory_costs(trained, moved, "", self.layout.local_ranks, "k")
+        return data_parallel_costs(trained, moved.sent_bytes, moved.received_bytes)
 
     def _contention(self, draw: Unknowns) -> float | None:
         """Return the time of as many ranks at once as multiple of one alone; None: as measured."""
@@ -270,6 +373,17 @@ class _Predictor:
         return 0.0 if is_free else THREAD_SHARE
 
 
+def _between_averages(
+    time: ComputeTime, buckets: Sequence[PlannedBucket], link: LinkSpeed | None, period: int
+) -> StepPrediction:
+    """Return a step of local SGD, of which every `period`-th ends with an average: a rank is late
+    by the root of so many steps, as they differ by chance."""
+    waiting_s = time.waiting_s / math.sqrt(period)
+    exposed_s = sum(bucket.sum.seconds(link) for bucket in buckets) / period
+    step_s = time.own_s + waiting_s + exposed_s
+    return StepPrediction(step_s, time.own_s, waiting_s, exposed_s, 0.0)
+
+
 def _plan_of(
     profile: ProgramProfile,
     target: Target,
@@ -277,62 +391,58 @@ def _plan_of(
     draws: Sequence[Unknowns],
     base: Sequence[float],
     ratios: Sequence[float],
-) -> RankPlan:
-    predictor = _Predictor(profile, target, ranks)
+    rows: Sequence[MeasuredRow],
+) -> PlannedRanks:
+    predictor = Predictor(profile, target, ranks)
     if ranks == 1:  # the same as the base of the speed-ups
         steps = list(base)
     else:
         steps = [r * predictor.step(draw).step_s for r, draw in zip(ratios, draws, strict=True)]
-    nodes = -(-ranks // target.ranks_per_node)
+    nodes, machine = -(-ranks // target.ranks_per_node), target.machine
     num_steps = max(1, profile.train_samples // profile.global_batch)
-    step = Range.of(steps)
-    sent = sum(bucket.sum.traffic.sent_bytes for bucket in predictor.buckets)
-    trained = Trained(profile.itemsize, profile.gradient_bytes, profile.quantities)
-    costs = data_parallel_costs(trained, sent, sent)
-    return RankPlan(
+    step, costs = Range.of(steps), predictor.costs()
+    outside_s = outside_steps_s(profile, target, ranks)
+    whole_s = step.scaled(target.epochs * num_steps, outside_s)
+    node_hours = nodes * whole_s.median / 3600
+    price = None if machine is None else machine.price_per_node_hour
+    measured = [row.step_s for row in rows if row.ranks == ranks]
+    return PlannedRanks(
         ranks=ranks,
         nodes=nodes,
-        step=step,
-        speed_up=Range.of([one / many for one, many in zip(base, steps, strict=True)]),
-        parts=predictor.step(MIDDLE),
-        epoch_s=Range(*(num_steps * seconds for seconds in step)),
-        node_hours=nodes * num_steps * step.median / 3600,
-        memory_bytes=costs.state_bytes or 0.0,
-        sent_bytes=sent,
+        step_s=step.scaled(1.0),
+        speed_up=Range.of([one / n for one, n in zip(base, steps, strict=True)]).scaled(1.0),
+        epoch_s=step.scaled(num_steps),
+        whole_s=whole_s,
+        parts=predictor.step(MIDDLE)._asdict(),
+        outside_s=outside_s,
+        node_hours=node_hours,
+        cost=None if price is None else price * node_hours,
+        sent_bytes=costs.sent_bytes,
+        state_bytes=predictor.state_bytes(),
+        peak_bytes=predictor.peak_bytes(),
+        measured_s=statistics.median(measured) if measured else None,
         unsure=_widest(predictor, draws, step.median),
     )
 
 
-def _widest(
-    predictor: _Predictor, draws: Sequence[Unknowns], median_s: float
-) -> list[tuple[str, float]]:
+def outside_steps_s(profile: ProgramProfile, target: Target, ranks: int) -> float:
+    """Return the seconds of a training outside its steps: its start, and after each epoch an
+    evaluation, which the ranks divide, and a checkpoint."""
+    after_s = (profile.evaluation_s or 0.0) / ranks + (profile.checkpoint_s or 0.0)
+    return profile.startup_s + target.epochs * after_s
+
+
+def _widest(predictor: Predictor, draws: Sequence[Unknowns], median_s: float) -> dict[str, float]:
+    """Return half of the range of a step that each unknown alone makes, as a share, the widest
+    first."""
     found = []
     for number, name in enumerate(Unknowns._fields):
         ordered = sorted(draw[number] for draw in draws)
         ends = ordered[round(0.05 * (len(draws) - 1))], ordered[round(0.95 * (len(draws) - 1))]
         steps = [predictor.step(MIDDLE._replace(**{name: end})).step_s for end in ends]
         found.append((name, abs(steps[1] - steps[0]) / 2 / median_s))
-    return sorted((each for each in found if each[1] > 0.002), key=lambda each: -each[1])
-
-
-def what_helps(profile: ProgramProfile, target: Target, ranks: int) -> list[tuple[str, float]]:
-    """Return by how much a step of `ranks` gets shorter with a better network, the best first;
-    empty where they are on one node."""
-    machine = target.machine
-    if machine is None or machine.network is None or ranks <= target.ranks_per_node:
-        return []
-    network = machine.network
-    changes: dict[str, dict[str, Any]] = {
-        "twice the bandwidth": {"bandwidth_bytes_per_s": 2 * network.bandwidth_bytes_per_s},
-        "half the latency": {"latency_s": network.latency_s and network.latency_s / 2},
-    }
-    before_s = _Predictor(profile, target, ranks).step(MIDDLE).step_s
-    found = []
-    for words, change in changes.items():
-        better = msgspec.structs.replace(network, **change)
-        changed = replace(target, machine=msgspec.structs.replace(machine, network=better))
-        found.append((words, before_s / _Predictor(profile, changed, ranks).step(MIDDLE).step_s))
-    return sorted(found, key=lambda each: -each[1])
+    wide = (each for each in found if each[1] > 0.002)
+    return dict(sorted(wide, key=lambda each: -each[1]))
 
 
 def reasons_to_doubt(profile: ProgramProfile, target: Target, counts: Sequence[int]) -> list[str]:

@@ -1,156 +1,138 @@
-"""Plans and their validation as lines of a terminal, and as JSON. Pure."""
+"""Plans and their validation as lines of a terminal. Pure."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phalanx.plan.machine import Cluster
-from phalanx.plan.predict import BETWEEN_RUNS, WORDS, Range, RankPlan, Target, what_helps
-from phalanx.plan.profile import ProgramProfile
+from phalanx.plan.predict import WORDS, Range
 from phalanx.plan.published import CaseError, left_out, predicted_rows
+from phalanx.records.plan import Plan, PlannedRanks
 
-HEADER = " ranks nodes  step     speed-up             epoch   node hours  sent     state"
+HEADER = " ranks nodes  step     speed-up             the whole  node hours  sent     memory"
 PAYS = 1.6
 """Gain of a doubling of the ranks that is called worth it."""
 
 
-def plan_lines(
-    profile: ProgramProfile, target: Target, plans: Sequence[RankPlan], doubts: Sequence[str]
-) -> list[str]:
+def plan_lines(plan: Plan) -> list[str]:
     """Return how a plan was calibrated, a row per number of ranks, and what is unsure."""
-    lines = []
-    if (unsteady := profile.unsteadiness()) > BETWEEN_RUNS:
+    lines, last = [], plan.rows[-1]
+    if plan.disturbed is not None:
         lines.append(
-            f"calibration disturbed: equal steps differ by ± {100 * unsteady:.0f} %, and ranges "
-            "are as wide; measure again on a quiet machine"
+            f"calibration disturbed: equal steps differ by ± {100 * plan.disturbed:.0f} %, and "
+            "ranges are as wide; measure again on a quiet machine"
         )
-    if doubts:
-        lines.append(f"EXTRAPOLATED: {'; '.join(doubts)}")
-    lines += [f"calibrated on {profile.hostname}: {_calibration(profile)}"]
-    if target.machine is not None:
-        lines.append(describe_machine(target.machine))
-    lines += ["", HEADER, *(_row(target, each) for each in plans), ""]
-    last = plans[-1]
-    lines.append(_worth(plans))
-    if helps := what_helps(profile, target, last.ranks):
-        gains = ", ".join(f"{words} {gain:.2f} ×" for words, gain in helps)
+    if plan.extrapolated:
+        lines.append(f"EXTRAPOLATED: {'; '.join(plan.extrapolated)}")
+    lines.append(f"calibrated on {plan.calibrated}")
+    if plan.machine is not None:
+        lines.append(plan.machine)
+    lines.append(f"{plan.options}, batches of {plan.global_batch}, {_epochs(plan.epochs)}")
+    lines += ["", HEADER, *(_row(plan, each) for each in plan.rows), "", _worth(plan.rows)]
+    if plan.helps:
+        gains = ", ".join(f"{words} {gain:.2f} ×" for words, gain in plan.helps.items())
         lines.append(f"most help at {last.ranks} ranks: {gains}")
-    lines += [line for line in (_unsure(last), _run_that_narrows(target, last)) if line]
-    return lines
+    if last.unsure:
+        three = ", ".join(
+            f"{WORDS[name]} (±{100 * half:.0f} %)" for name, half in list(last.unsure.items())[:3]
+        )
+        lines.append(f"not sure at {last.ranks} ranks: {three}")
+    if plan.narrows:
+        lines.append(f"mends most: {plan.narrows}")
+    return lines + (layout_lines(plan) if plan.layouts else [])
 
 
-def describe_machine(machine: Cluster) -> str:
-    """Return a machine in a line, with what its source does not state."""
-    network = "no network stated"
-    if machine.network is not None:
-        network = f"{machine.network.bandwidth_bytes_per_s / 1e9:g} GB/s out of a node"
-        if machine.network.latency_s is not None:
-            network += f", {1e6 * machine.network.latency_s:.2g} µs"
-    unknown = f"; not stated: {', '.join(machine.unknown)}" if machine.unknown else ""
+def layout_lines(plan: Plan, most: int = 12) -> list[str]:
+    """Return the layouts of the most ranks, the best first; those of the first three with the
+    command that tries each."""
+    ranks = plan.rows[-1].ranks
+    lines = ["", f"layouts of {ranks} ranks, best first", " step (90 % range)         memory"]
+    for each in plan.layouts[:most]:
+        low, high = _time(each.step_s.low), _time(each.step_s.high)
+        span = f"{_time(each.step_s.median)} ({low}–{high})"
+        memory = "" if each.peak_bytes is None else _bytes(each.peak_bytes)
+        lines.append(f" {span:25s} {memory:9s} {each.options}")
+        if each.too_large_bytes:
+            lines.append(f"   does not fit: {_bytes(each.too_large_bytes)} too much for a rank")
+    fits = [each for each in plan.layouts if not each.too_large_bytes]
+    lines += [f"to try: phalanx train {each.options} --ranks {ranks}" for each in fits[:3]]
+    if not fits:
+        least = min(plan.layouts, key=lambda each: each.too_large_bytes)
+        lines.append(
+            f"nothing fits: {least.options} comes nearest and lacks "
+            f"{_bytes(least.too_large_bytes)} a rank: more ranks, or more memory"
+        )
+    reasons: dict[str, list[str]] = {}
+    for name, why in plan.left_out.items():
+        reasons.setdefault(why, []).append(name)
+    return lines + [f"left out: {'; '.join(some)}: {why}" for why, some in reasons.items()]
+
+
+def budget_line(plan: Plan, node_hours: float) -> str:
+    """Return what a number of node hours is enough for."""
+    fits = [each for each in plan.rows if each.node_hours <= node_hours]
+    if not fits:
+        least = min(plan.rows, key=lambda each: each.node_hours)
+        return (
+            f"{node_hours:g} node hours are not enough: {_epochs(plan.epochs)} take "
+            f"{least.node_hours:.3g} on {least.ranks} ranks, which need least"
+        )
+    best = min(fits, key=lambda each: each.whole_s.median)
     return (
-        f"{machine.name}: {machine.nodes} nodes × {machine.ranks_per_node} ranks, {network} "
-        f"({machine.source}{unknown})"
+        f"{node_hours:g} node hours are enough for {best.ranks} ranks: {_epochs(plan.epochs)} in "
+        f"{_time(best.whole_s.median)} for {best.node_hours:.3g}"
     )
 
 
-def as_json(
-    profile: ProgramProfile, target: Target, plans: Sequence[RankPlan], doubts: Sequence[str]
-) -> dict[str, Any]:
-    """Return a plan as plain values, seconds and bytes."""
-    return {
-        "program": profile.program,
-        "processor": profile.processor,
-        "machine": None if target.machine is None else target.machine.name,
-        "extrapolated": list(doubts),
-        "global_batch": profile.global_batch,
-        "ranks": [_rank_json(each) for each in plans],
-    }
+def _epochs(number: int) -> str:
+    return "1 epoch" if number == 1 else f"{number} epochs"
 
 
-def _rank_json(each: RankPlan) -> dict[str, Any]:
-    return {
-        "ranks": each.ranks,
-        "nodes": each.nodes,
-        "step_s": each.step._asdict(),
-        "speed_up": each.speed_up._asdict(),
-        "epoch_s": each.epoch_s._asdict(),
-        "parts": each.parts._asdict(),
-        "node_hours": each.node_hours,
-        "state_bytes": each.memory_bytes,
-        "sent_bytes": each.sent_bytes,
-        "unsure": dict(each.unsure),
-    }
-
-
-def _calibration(profile: ProgramProfile) -> str:
-    some = [f"{each.samples} samples" for each in profile.times if each.at_once == 1]
-    at_once = sorted({each.at_once for each in profile.times})
-    ranks = "1 rank" if at_once == [1] else f"1 and {at_once[-1]} ranks that exchange nothing"
-    return f"{profile.program}; {ranks}, steps of {' and '.join(some)}"
-
-
-def _row(target: Target, each: RankPlan) -> str:
-    machine = target.machine
-    speed = f"{each.speed_up.median:.3g} ({each.speed_up.low:.3g}–{each.speed_up.high:.3g})"
+def _row(plan: Plan, each: PlannedRanks) -> str:
+    speed = each.speed_up
+    span = f"{speed.median:.3g} ({speed.low:.3g}–{speed.high:.3g})"
+    memory = each.peak_bytes or each.state_bytes or 0.0
     row = (
-        f"{each.ranks:6d} {each.nodes:5d}  {_time(each.step.median):7s}  {speed:20s} "
-        f"{_time(each.epoch_s.median):7s} {each.node_hours:10.2g}  "
-        f"{_bytes(each.sent_bytes):8s} {_bytes(each.memory_bytes)}"
+        f"{each.ranks:6d} {each.nodes:5d}  {_time(each.step_s.median):7s}  {span:20s} "
+        f"{_time(each.whole_s.median):10s} {each.node_hours:10.2g}  "
+        f"{'?' if each.sent_bytes is None else _bytes(each.sent_bytes):8s} {_bytes(memory)}"
     )
-    if machine is not None and each.nodes > machine.nodes:
-        row += f"  more nodes than it has ({machine.nodes}); as if it had them"
-    most = None if machine is None else machine.memory_gib_per_rank
-    if most is not None and each.memory_bytes > most * 2**30:
-        row += f"  does not fit: {each.memory_bytes / 2**30 - most:.3g} GiB too much for a rank"
-    if machine is not None and machine.price_per_node_hour is not None:
-        row += f"  {machine.price_per_node_hour * each.node_hours:.2f} {machine.currency}"
+    if plan.machine_nodes is not None and each.nodes > plan.machine_nodes:
+        row += f"\n        more nodes than it has ({plan.machine_nodes}); as if it had them"
+    if plan.memory_bytes is not None and memory > plan.memory_bytes:
+        row += f"\n        does not fit: {_bytes(memory - plan.memory_bytes)} too much for a rank"
+    if each.cost is not None:
+        row += f"\n        {each.cost:.2f} {plan.currency}"
     return row
 
 
-def _worth(plans: Sequence[RankPlan]) -> str:
+def _worth(rows: Sequence[PlannedRanks]) -> str:
     """Return up to which rank count a doubling brings `PAYS` or more."""
-    last = plans[0]
-    for each in plans[1:]:
+    last = rows[0]
+    for each in rows[1:]:
         doublings = each.ranks / last.ranks / 2
-        gain = last.step.median / each.step.median
+        gain = last.step_s.median / each.step_s.median
         if gain < PAYS * doublings:
             first = f"worth it: to {last.ranks} ranks every doubling brings {PAYS:g} or more; "
-            if last is plans[0]:
+            if last is rows[0]:
                 first = f"not worth it: {each.ranks} ranks are {gain:.2f} × as fast; "
             return f"{first}at {each.ranks} a step is {_shares(each)}"
         last = each
     return f"worth it: every doubling to {last.ranks} ranks brings {PAYS:g} or more"
 
 
-def _shares(each: RankPlan) -> str:
-    parts = each.parts
-    named = {
-        "compute": parts.compute_s,
-        "waiting for the slowest rank": parts.waiting_s,
-        "sums of gradients that nothing hides": parts.exposed_s,
-    }
-    return ", ".join(f"{100 * s / parts.step_s:.0f} % {name}" for name, s in named.items())
+PARTS: Mapping[str, str] = {
+    "compute_s": "compute",
+    "waiting_s": "waiting for the slowest rank",
+    "exposed_s": "messages and bubbles that nothing hides",
+}
+"""Parts of a step in words."""
 
 
-def _unsure(each: RankPlan) -> str:
-    if not each.unsure:
-        return ""
-    three = ", ".join(f"{WORDS[name]} (±{100 * half:.0f} %)" for name, half in each.unsure[:3])
-    return f"not sure at {each.ranks} ranks: {three}"
-
-
-def _run_that_narrows(target: Target, each: RankPlan) -> str:
-    """Return the run on the target that would make the plan surer."""
-    if target.machine is None or each.nodes == 1:
-        return ""
-    here = target.ranks_per_node
-    return (
-        f"mends most: a minute on 2 nodes of {target.machine.name}: phalanx train --strategy mpi "
-        f"--ranks {2 * here} --hosts a:{here},b:{here} with the same options; then add --with "
-        "the folder of that run"
-    )
+def _shares(each: PlannedRanks) -> str:
+    whole = each.parts["step_s"]
+    return ", ".join(f"{100 * each.parts[n] / whole:.0f} % {words}" for n, words in PARTS.items())
 
 
 def _time(seconds: float) -> str:
@@ -162,7 +144,7 @@ def _time(seconds: float) -> str:
 
 
 def _bytes(number: float) -> str:
-    return f"{number / 1e6:.3g} MB"
+    return f"{number / 1e6:.3g} MB" if number < 1e9 else f"{number / 2**30:.3g} GiB"
 
 
 # -- validation ----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from phalanx.comm.collectives import lanes, recursive_halving
@@ -15,7 +15,7 @@ from phalanx.gradients.buckets import MESSAGE_OVERHEAD_S
 from phalanx.plan.machine import SumTime
 
 _DTYPE_OF = {2: DTYPES["float16"], 4: DTYPES["float32"], 8: DTYPES["float64"]}
-_FALLBACK_BYTES_PER_S, _FALLBACK_LATENCY_S = 4e9, 20e-6
+FALLBACK_BYTES_PER_S, _FALLBACK_LATENCY_S = 4e9, 20e-6
 """Sum in memory of a node of which nothing was measured: three passes over memory of 12 GB/s."""
 
 
@@ -62,13 +62,16 @@ class PlannedSum(NamedTuple):
     """Seconds in the memory of a node."""
     node_bytes: float
     """Bytes that leave a node, all its ranks together."""
+    coding_s: float = 0.0
+    """Processor seconds of compression, beside the messages."""
 
     def seconds(self, link: LinkSpeed | None) -> float:
         """Return how long it takes. link: between the nodes; None: all ranks are on one."""
         if link is None:
-            return self.node_s
+            return self.node_s + self.coding_s
         wait_s = self.rounds * (link.latency_s + link.overhead_s)
-        return self.node_s + wait_s + self.node_bytes / link.bandwidth_bytes_per_s
+        sending_s = self.node_bytes / link.bandwidth_bytes_per_s
+        return self.node_s + wait_s + max(sending_s, self.coding_s)
 
 
 def plan_sum(
@@ -105,6 +108,33 @@ def plan_sum(
     return PlannedSum(algorithm, num_bytes, moved, rounds, node_s, float(sent * local))
 
 
+class Coding(NamedTuple):
+    """A compression whose bytes are a fixed part of float32."""
+
+    bytes: float
+    """Part of the bytes that is sent."""
+    passes: float
+    """Passes over the vector in memory that coding takes, of each rank; tuned on the GPT."""
+
+
+CODINGS: Mapping[str, Coding] = {
+    "fp16": Coding(1 / 2, 4.0),
+    "bf16": Coding(1 / 2, 4.0),
+    "int8": Coding(1 / 4, 6.0),
+}
+
+
+def coded(planned: PlannedSum, coding: Coding, memory_bytes_per_s: float) -> PlannedSum:
+    """Return a sum whose messages are coded: sending and coding go on beside each other, but for
+    what is coded before the first message."""
+    sent, received = (int(coding.bytes * each) for each in planned.traffic[:2])
+    traffic = planned.traffic._replace(sent_bytes=sent, received_bytes=received)
+    coding_s = coding.passes * planned.num_bytes / memory_bytes_per_s
+    return planned._replace(
+        traffic=traffic, node_bytes=coding.bytes * planned.node_bytes, coding_s=coding_s
+    )
+
+
 def _rounds(algorithm: Algorithm, ranks: int, num_nodes: int) -> int:
     """Return the rounds of messages, each of which waits for the one before."""
     match algorithm:
@@ -129,7 +159,7 @@ def memory_sum_s(num_bytes: int, ranks: int, sums: Sequence[SumTime]) -> float:
     if ranks < 2:
         return 0.0
     if not sums:
-        return _FALLBACK_LATENCY_S + num_bytes / _FALLBACK_BYTES_PER_S
+        return _FALLBACK_LATENCY_S + num_bytes / FALLBACK_BYTES_PER_S
     nearest = min({each.ranks for each in sums}, key=lambda known: abs(math.log(known / ranks)))
     measured = sorted((each.bytes, each.seconds) for each in sums if each.ranks == nearest)
     moved = (ranks - 1) / ranks / ((nearest - 1) / nearest)

@@ -68,21 +68,26 @@ def ideal_bubble(
     return 1 - busy / (layout.num_ranks * step)
 
 
+def needed_actions(action: Action, layout: PipelineLayout) -> list[Action]:
+    """Return the actions whose end `action` waits for."""
+    kind, stage, micro_batch = action
+    match kind:
+        case "forward":
+            return [Action("forward", stage - 1, micro_batch)] if stage else []
+        case "weight gradient":
+            return [Action("input gradient", stage, micro_batch)]
+        case _:
+            needed = [Action("forward", stage, micro_batch)]
+            if stage < layout.num_stages - 1:
+                needed.append(Action(kind, stage + 1, micro_batch))
+            return needed
+
+
 def _end_of_needed(
     action: Action, ended: Mapping[Action, float], layout: PipelineLayout
 ) -> float | None:
     """Return when the dependencies of `action` have ended; None: one has not yet."""
-    kind, stage, micro_batch = action
-    needed: list[Action] = []
-    match kind:
-        case "forward" if stage > 0:
-            needed = [Action("forward", stage - 1, micro_batch)]
-        case "backward" | "input gradient":
-            needed = [Action("forward", stage, micro_batch)]
-            if stage < layout.num_stages - 1:
-                needed.append(Action(kind, stage + 1, micro_batch))
-        case "weight gradient":
-            needed = [Action("input gradient", stage, micro_batch)]
+    needed = needed_actions(action, layout)
     if any(other not in ended for other in needed):
         return None
     return max((ended[other] for other in needed), default=0.0)

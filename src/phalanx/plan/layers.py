@@ -1,0 +1,45 @@
+"""Parts that the layers of a program have in its passes, by the samples of a micro-batch. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from phalanx.plan.profile import Layer, LayerTime, ProgramProfile
+
+
+class LayerShare(NamedTuple):
+    """Parts of a layer: of the forward pass, and of the backward pass for both gradients."""
+
+    forward: float
+    input: float
+    weight: float
+
+
+def layer_shares(profile: ProgramProfile, samples: float) -> dict[str, LayerShare]:
+    """Return the parts of all layers, in order, at so many samples; empty: no layers are known."""
+    if not profile.layers:
+        return {}
+    times = {layer.name: _time_of(layer, samples) for layer in profile.layers}
+    forward_s = sum(time.forward for time in times.values()) or 1.0
+    backward_s = sum(time.input + time.weight for time in times.values()) or 1.0
+    return {
+        name: LayerShare(f / forward_s, i / backward_s, w / backward_s)
+        for name, (f, i, w) in times.items()
+    }
+
+
+def _time_of(layer: Layer, samples: float) -> LayerShare:
+    """Return the seconds of a layer by a line through the two measured sample numbers beside."""
+    below = [time for time in layer.times if time.samples <= samples][-1:]
+    above = [time for time in layer.times if time.samples > samples][:1]
+    near = [*below, *above]
+    low, high = near[0], near[-1]
+    if low is high:
+        return LayerShare(*(samples / low.samples * each for each in _seconds(low)))
+    place = (samples - low.samples) / (high.samples - low.samples)
+    pairs = zip(_seconds(low), _seconds(high), strict=True)
+    return LayerShare(*((1 - place) * a + place * b for a, b in pairs))
+
+
+def _seconds(time: LayerTime) -> tuple[float, float, float]:
+    return time.forward_s, time.input_s, time.weight_s

@@ -1,0 +1,70 @@
+"""Format of `plan.json`: a training predicted for more ranks or another machine."""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.records.schema import SCHEMA_VERSION
+
+
+class PlannedRange(msgspec.Struct, frozen=True, kw_only=True):
+    """A predicted figure; it lies between the bounds with 90 %."""
+
+    median: float  # middle of the predictions
+    low: float  # 5 % are below
+    high: float  # 5 % are above
+
+
+class PlannedRanks(msgspec.Struct, frozen=True, kw_only=True):
+    """A prediction for a number of ranks."""
+
+    ranks: int  # number of ranks
+    nodes: int  # nodes that these fill
+    step_s: PlannedRange  # seconds of a step
+    speed_up: PlannedRange  # times the speed of one rank
+    epoch_s: PlannedRange  # seconds of the steps of an epoch
+    whole_s: PlannedRange  # seconds of the whole training, with what is outside the steps
+    parts: dict[str, float]  # seconds of a step, in the middle of all that is unknown
+    outside_s: float  # seconds of the whole training outside the steps
+    node_hours: float  # of the whole training
+    cost: float | None = None  # price of these; None where no price is given
+    sent_bytes: float | None = None  # sent by rank 0 in a step; None where there is no formula
+    state_bytes: float | None = None  # parameters, gradients, optimizer state of the fullest rank
+    peak_bytes: float | None = None  # most memory of a rank's process; None where not measured
+    measured_s: float | None = None  # median step of a run on as many ranks; None without one
+    unsure: dict[str, float] = {}  # half of the range that each unknown alone makes, as a share
+
+
+class PlannedLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to divide the training among a number of ranks."""
+
+    options: str  # options of phalanx train that choose it
+    ranks: int  # number of ranks
+    step_s: PlannedRange  # seconds of a step
+    sent_bytes: float | None = None  # sent by rank 0 in a step
+    peak_bytes: float | None = None  # most memory of a rank, else of its state
+    too_large_bytes: float = 0.0  # memory that a rank lacks; 0: it fits
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan.json`."""
+
+    schema: int = SCHEMA_VERSION  # version of the format
+    command: str  # command that repeats this plan
+    started_at: str  # time in UTC
+    program: str  # program that is planned
+    calibrated: str  # where and on what it was measured
+    machine: str | None = None  # machine that is planned for; None: this one
+    machine_nodes: int | None = None  # nodes that it has
+    memory_bytes: float | None = None  # memory that a rank may have
+    currency: str | None = None  # currency of all costs
+    options: str = ""  # options of phalanx train that choose the strategy
+    global_batch: int  # samples of a step, over all ranks
+    epochs: int = 1  # passes over the training samples
+    disturbed: float | None = None  # by how much equal steps differed; None: no more than usual
+    extrapolated: list[str] = []  # in which ways it goes beyond what was measured
+    rows: list[PlannedRanks]  # by ranks
+    helps: dict[str, float] = {}  # gain of each change at the most ranks
+    layouts: list[PlannedLayout] = []  # best first
+    left_out: dict[str, str] = {}  # layouts that cannot be, and why
+    narrows: str = ""  # run that would make it surer
