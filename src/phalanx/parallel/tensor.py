@@ -143,6 +143,19 @@ def check_sizes(model: nn.Module, table: Table, ranks: int) -> None:
             )
 
 
+def split_dims(model: nn.Module, table: Table) -> dict[nn.Parameter, int]:
+    """Return the dim along which `split_layers` cuts each parameter; others stay whole."""
+    dims: dict[nn.Parameter, int] = {}
+    for name, style in table.items():
+        module = model.get_submodule(name)
+        dim = int(isinstance(module, nn.Linear) is isinstance(style, RowwiseParallel))
+        if isinstance(style, ColwiseParallel):
+            dims |= dict.fromkeys(module.parameters(recurse=False), dim)
+        elif isinstance(style, RowwiseParallel):
+            dims[module.get_parameter("weight")] = dim
+    return dims
+
+
 def split_layers(module: nn.Module, table: Table, mesh: DeviceMesh) -> None:
     """Replace the parameters that `table` names by this rank's shard, in place. No communication.
 

@@ -44,7 +44,7 @@ from phalanx.run.strategy_options import (
     MESH_STRATEGIES,
     check_micro_batches,
 )
-from phalanx.run.watching import ProgramWatch, checkable, plan_of
+from phalanx.run.watching import ProgramWatch, checkable, plan_of, probe_of
 from phalanx.run.workers import check_workers
 
 AFTER_EPOCHS, THE_USUAL = Checkpoints(), Records()
@@ -254,6 +254,8 @@ def start(
         )
         told.recorder.program, feed = program, program.follow(feed)
         loop = replace(loop, ends_with_epoch=True)
+    if (probe := probe_of(os.environ, model, plan.step.autocast)) is not None:
+        told.recorder.program, feed = probe, probe.follow(feed)
     return ProgramRun(plan, changes, chosen, feed, told, saved, loop)
 
 

@@ -1,4 +1,5 @@
-"""Runs that `phalanx check` watches: some steps of a program, which writes nothing of its own."""
+"""Runs that `phalanx check` watches: some steps of a program, which writes nothing of its own; and
+the way to those that `phalanx plan` measures (profiling.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from phalanx.checkpoints.checkpoint import bytes_of
 from phalanx.parallel.step import StepResult
 from phalanx.records.divergence import recorded_loss
+from phalanx.records.profiled import profile_plan_of
 from phalanx.records.watched import (
     CHECK_PLAN,
     CheckPlan,
@@ -37,6 +39,9 @@ from phalanx.run.certificate import MASK, sum_of_words
 from phalanx.run.feed import Feed, MappedFeed
 from phalanx.run.randomness import are_used
 from phalanx.torch_backend.torch_patches import keep_dropped
+
+if TYPE_CHECKING:
+    from phalanx.run.profiling import ProgramProbe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,10 +63,16 @@ def plan_of(environ: Mapping[str, str]) -> CheckPlan | None:
 
 
 def checkable(start: Callable[P, R]) -> Callable[P, R]:
-    """Have `phalanx.start` make the steps of a check, where the environment asks for them."""
+    """Have `phalanx.start` make the steps of a check or of a profile, where the environment asks
+    for them."""
 
     @wraps(start)
     def begin(*args: P.args, **kwargs: P.kwargs) -> R:
+        profiled = profile_plan_of(os.environ)
+        if profiled is not None:
+            from phalanx.run.profiling import begin_profiled
+
+            return begin_profiled(start, profiled, *args, **kwargs)
         plan = plan_of(os.environ)
         if plan is not None:
             _replace_arguments(plan, kwargs)
@@ -71,6 +82,18 @@ def checkable(start: Callable[P, R]) -> Callable[P, R]:
         return start(*args, **kwargs)
 
     return begin
+
+
+def probe_of(
+    environ: Mapping[str, str], model: nn.Module, autocast: torch.dtype | None
+) -> ProgramProbe | None:
+    """Return what measures the costs of a program's model; None: nobody asks for them."""
+    plan = profile_plan_of(environ)
+    if plan is None or plan.costs is None:
+        return None
+    from phalanx.run.profiling import ProgramProbe
+
+    return ProgramProbe(Path(plan.costs), model, autocast)
 
 
 def _replace_arguments(plan: CheckPlan, given: dict[str, Any]) -> None:
