@@ -156,8 +156,9 @@ def predict_step(
     """Return a step of these parts.
 
     link: between the nodes; None: all ranks are on one. hides: sums go on while the backward pass
-    runs. loss_sum: as `loss_sum_of`. thread_share: share of a sum's time by which it delays the
-    backward pass beside it, where no core is free for the thread that does it.
+    runs. loss_sum: as `loss_sum_of`. thread_share: share of the time that a sum and the
+    backward pass go on beside each other by which each delays the other, where no core is free for
+    the thread that sums.
     """
     spans = step_spans(
         time, buckets, link, hides=hides, loss_sum=loss_sum, thread_share=thread_share
@@ -191,10 +192,12 @@ def step_spans(
             actions.append(LaneAction("backward", COMPUTE, seconds))
             done = max(done, until)
         sum_s = bucket.sum.seconds(link)
-        actions.append(LaneAction(f"bucket {number}", NETWORK, sum_s, (len(actions) - 1,)))
+        beside_s = min(sum_s, (1 - done) * time.backward_s) if several else 0.0
+        taken_s = thread_share * beside_s
+        actions.append(
+            LaneAction(f"bucket {number}", NETWORK, sum_s + taken_s, (len(actions) - 1,))
+        )
         sums.append(len(actions) - 1)
-        beside_s = min(sum_s, (1 - done) * time.backward_s)
-        taken_s = thread_share * beside_s if several else 0.0
     actions.append(LaneAction("backward", COMPUTE, (1 - done) * time.backward_s + taken_s))
     if loss_sum is not None:
         actions.append(LaneAction("loss", NETWORK, loss_sum.seconds(link), (len(actions) - 1,)))

@@ -51,9 +51,9 @@ ANOTHER_PROCESSOR = 0.10
 STATED_BANDWIDTH = (0.2, 1.0)
 """Share of a stated bandwidth that programs reach; a measured one has its spread."""
 UNKNOWN_LATENCY_S = (1.5e-6, 60e-6)
-THREAD_SHARE = 0.3
-"""Share of a sum's time that its thread takes from the backward pass beside it, where no core is
-free: found on the GPT over an emulated link, 2 ranks on 2 cores."""
+THREAD_SHARE = 0.25
+"""Share of the time that a sum and the backward pass go on beside each other by which each delays
+the other, where no core is free: of the GPT over an emulated link, 2 ranks on 2 cores."""
 UNKNOWN_CONTENTION = (1.0, 1.3)
 FAR_RANKS = 100
 """Times the ranks that were calibrated at once beyond which a plan is extrapolated."""
