@@ -54,6 +54,9 @@ UNKNOWN_LATENCY_S = (1.5e-6, 60e-6)
 THREAD_SHARE = 0.25
 """Share of the time that a sum and the backward pass go on beside each other by which each delays
 the other, where no core is free: of the GPT over an emulated link, 2 ranks on 2 cores."""
+WAKE_S = 0.25e-3
+"""Seconds by which a rank that slept for a message computes more slowly after it, beside those of
+the message itself: of the MLP over an emulated link."""
 UNKNOWN_CONTENTION = (1.0, 1.3)
 FAR_RANKS = 100
 """Times the ranks that were calibrated at once beyond which a plan is extrapolated."""
@@ -351,7 +354,7 @@ class Predictor:
             bandwidth = target.link.bandwidth_bytes_per_s or math.inf
             measured = self._profile.message_overhead_s
             overhead = MESSAGE_OVERHEAD_S if measured is None else measured
-            return LinkSpeed(bandwidth, target.link.latency_s, overhead)
+            return LinkSpeed(bandwidth, target.link.latency_s, overhead + WAKE_S)
         network = None if target.machine is None else target.machine.network
         assert network is not None, "checked: more nodes than one need a network"
         spread = network.bandwidth_spread
