@@ -10,7 +10,7 @@ from phalanx.plan.predict import WORDS, Range
 from phalanx.plan.published import CaseError, left_out, predicted_rows
 from phalanx.records.plan import Plan, PlannedRanks
 
-HEADER = " ranks nodes  step     speed-up             the whole  node hours  sent     memory"
+HEADER = " ranks nodes  step     speed-up           the whole node hours  sent    memory"
 PAYS = 1.6
 """Gain of a doubling of the ranks that is called worth it."""
 
@@ -94,9 +94,9 @@ def _row(plan: Plan, each: PlannedRanks) -> str:
     span = f"{speed.median:.3g} ({speed.low:.3g}–{speed.high:.3g})"
     memory = each.peak_bytes or each.state_bytes or 0.0
     row = (
-        f"{each.ranks:6d} {each.nodes:5d}  {_time(each.step_s.median):7s}  {span:20s} "
-        f"{_time(each.whole_s.median):10s} {each.node_hours:10.2g}  "
-        f"{'?' if each.sent_bytes is None else _bytes(each.sent_bytes):8s} {_bytes(memory)}"
+        f"{each.ranks:6d} {each.nodes:5d}  {_time(each.step_s.median):7s}  {span:18s} "
+        f"{_time(each.whole_s.median):9s} {each.node_hours:10.2g}  "
+        f"{'?' if each.sent_bytes is None else _bytes(each.sent_bytes):7s} {_bytes(memory)}"
     )
     if plan.machine_nodes is not None and each.nodes > plan.machine_nodes:
         row += f"\n        more nodes than it has ({plan.machine_nodes}); as if it had them"
